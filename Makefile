@@ -1,0 +1,28 @@
+# make train [ARGS="env=walker-run reg=swr"]   set up and run the main job
+# make test                                     set up and run all checks
+
+ARGS ?= env=cheetah-run reg=spectral preset=demo
+# The first interpreter that is new enough and has wheels for everything: 3.11 or 3.12.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: train test check
+train: $(STAMP)
+	$(BIN)/python -m rl_plasticity.train $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n auto
+
+# torch first: its pinned version decides which build pip takes, and nothing after it may change that.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed, and none was found; say PYTHON=/path/to/python" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	touch $(STAMP)

@@ -1,0 +1,212 @@
+"""Soft actor-critic, many runs at once. `SAC.update` reads as the algorithm; each equation is a function above it."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_plasticity.agents.replay_buffer import Batch
+from rl_plasticity.learner import Learner, copy_runs_
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import Regularizer, Unregularized
+from rl_plasticity.seeding import RunStreams, derive
+
+LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
+
+
+class Critic(nn.Module):
+    """Q(obs, act): ``[runs, batch, obs_dim], [runs, batch, act_dim] -> [runs, critics, batch]``."""
+
+    def __init__(self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool, num_critics: int) -> None:
+        super().__init__()
+        own = [[derive(seed, i) for seed in seeds] for i in range(num_critics)]
+        self.critics = nn.ModuleList(MLP(widths, one, layer_norm) for one in own)
+
+    def forward(self, obs: Tensor, act: Tensor) -> Tensor:
+        both = torch.cat([obs, act], dim=-1)
+        return torch.stack([critic(both).squeeze(-1) for critic in self.critics], dim=1)
+
+
+class Actor(nn.Module):
+    """Mean and log standard deviation of the Gaussian before the tanh: ``[runs, batch, obs_dim] -> 2 x [runs, batch, act_dim]``."""
+
+    def __init__(self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool) -> None:
+        super().__init__()
+        self.trunk = MLP(widths, seeds, layer_norm)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.trunk(obs).chunk(2, dim=-1)
+        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+
+class Temperature(nn.Module):
+    """alpha = exp(log_alpha), ``[runs]``."""
+
+    def __init__(self, init: float, runs: int) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.full((runs,), math.log(init)))
+
+    def forward(self) -> Tensor:
+        return self.log_alpha.exp()
+
+
+def sample_action(gaussian: tuple[Tensor, Tensor], noise: Tensor) -> tuple[Tensor, Tensor]:
+    """For mean and log_std: the action tanh(u), u = mean + std * noise, and its log-probability ``[runs, batch]``.
+
+    log pi = sum over dimensions of log N(u; mean, std) - log(1 - tanh(u)^2)   (Haarnoja et al. 2018, Appendix C),
+    with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which does not overflow.
+    """
+    mean, log_std = gaussian
+    u = mean + log_std.exp() * noise
+    log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    log_slope = 2 * (math.log(2) - u - F.softplus(-2 * u))
+    return u.tanh(), (log_normal - log_slope).sum(-1)
+
+
+def bellman_target(batch: Batch, next_q: Tensor, next_log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """r + discount * (min over critics of Q_target(s', a') - alpha log pi(a'|s')), ``[runs, batch]``."""
+    soft_value = next_q.amin(1) - alpha.unsqueeze(1) * next_log_prob
+    return batch.reward + batch.discount * soft_value
+
+
+def critic_loss(q: Tensor, target: Tensor) -> Tensor:
+    """Mean over the batch and sum over critics of (Q(s, a) - target)^2, ``[runs]``."""
+    return (q - target.unsqueeze(1)).square().mean(-1).sum(1)
+
+
+def actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """Mean of alpha log pi(a|s) - min over critics of Q(s, a), ``[runs]``."""
+    return (alpha.unsqueeze(1) * log_prob - q.amin(1)).mean(-1)
+
+
+def temperature_loss(alpha: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+    """alpha * (entropy - target entropy), ``[runs]``."""
+    return alpha * (entropy - target_entropy)
+
+
+class SAC(nn.Module):
+    """Soft actor-critic (Haarnoja et al. 2018) as in Nikishin et al. (2022) and D'Oro et al. (2023), for many runs.
+
+    Deviations from them, following Lewandowski et al. (2024): LayerNorm between linear layer and ReLU, and one critic.
+
+    Args:
+        obs_dim, act_dim: actions are in [-1, 1].
+        seeds: one for each run.
+        regularize: from a network to its regularizer, for actor and critic; never for target or temperature.
+        hidden: widths of the hidden layers of actor and critic.
+        num_critics: 2 for clipped double Q.
+        lr: of every Adam.
+        tau: of the target's moving average.
+        init_alpha: the temperature at the start.
+        target_entropy: -act_dim / 2 by default.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        act_dim: int,
+        seeds: Sequence[int],
+        regularize: Callable[[nn.Module], Regularizer] = Unregularized,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        layer_norm: bool = True,
+        num_critics: int = 1,
+        lr: float = 3e-4,
+        tau: float = 0.005,
+        init_alpha: float = 1.0,
+        target_entropy: float | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        super().__init__()
+        self.act_dim, self.tau = act_dim, tau
+        self.target_entropy = -act_dim / 2 if target_entropy is None else target_entropy
+
+        def make_critic(seeds: Sequence[int]) -> nn.Module:
+            return Critic((obs_dim + act_dim, *hidden, 1), seeds, layer_norm, num_critics)
+
+        def make_actor(seeds: Sequence[int]) -> nn.Module:
+            return Actor((obs_dim, *hidden, 2 * act_dim), seeds, layer_norm)
+
+        def make_temperature(seeds: Sequence[int]) -> nn.Module:
+            return Temperature(init_alpha, len(seeds))
+
+        def own(key: int) -> list[int]:
+            return [derive(seed, key) for seed in seeds]
+
+        self.critic = Learner(make_critic, own(0), regularize, lr=lr, device=device)
+        self.actor = Learner(make_actor, own(1), regularize, lr=lr, device=device)
+        self.temperature = Learner(make_temperature, own(2), lr=lr, device=device)
+        self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
+        self.streams = RunStreams(own(3), device)
+
+    def noise(self, updates: int, batch_size: int) -> Tensor:
+        """Standard normal ``[updates, 2, runs, batch, act_dim]``: for the next action and the action of each update."""
+        return self.streams.normal(updates, 2, batch_size, self.act_dim).movedim(0, 2)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions ``[runs, n, act_dim]`` for obs ``[runs, n, obs_dim]``: tanh(mean) without `noise`, sampled with it."""
+        gaussian = self.actor.net(obs)
+        return gaussian[0].tanh() if noise is None else sample_action(gaussian, noise)[0]
+
+    def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
+        """One gradient update of critic, target, actor and temperature.
+
+        Args:
+            batch: ``[runs, batch, ...]``.
+            noise: ``[2, runs, batch, act_dim]``, see `noise`.
+
+        Returns:
+            Detached metrics, each ``[runs]``.
+        """
+        critic, actor = self.critic.net, self.actor.net
+        alpha = self.temperature.net().detach()
+
+        with torch.no_grad():
+            next_act, next_log_prob = sample_action(actor(batch.next_obs), noise[0])
+            next_q = self.critic_target(batch.next_obs, next_act)
+            target = bellman_target(batch, next_q, next_log_prob, alpha)
+        q = critic(batch.obs, batch.act)
+        loss_q = critic_loss(q, target)
+        of_critic = self.critic.minimize(loss_q)
+
+        with torch.no_grad():
+            for follower, leader in zip(self.critic_target.parameters(), critic.parameters(), strict=True):
+                follower.lerp_(leader, self.tau)
+
+        act, log_prob = sample_action(actor(batch.obs), noise[1])
+        loss_pi = actor_loss(critic(batch.obs, act), log_prob, alpha)
+        of_actor = self.actor.minimize(loss_pi)
+
+        entropy = -log_prob.detach().mean(-1)
+        self.temperature.minimize(temperature_loss(self.temperature.net(), entropy, self.target_entropy))
+
+        metrics = {"critic/loss": loss_q.detach(), "actor/loss": loss_pi.detach()}
+        metrics |= {f"critic/{name}": value for name, value in of_critic.items()}
+        metrics |= {f"actor/{name}": value for name, value in of_actor.items()}
+        return metrics | {"q_mean": q.detach().mean((1, 2)), "entropy": entropy, "alpha": alpha}
+
+    # --- what interventions need ----------------------------------------------------------------------------------
+
+    @property
+    def learners(self) -> dict[str, Learner]:
+        """The learners whose networks can lose plasticity (not the temperature)."""
+        return {"critic": self.critic, "actor": self.actor}
+
+    @property
+    def followers(self) -> dict[str, nn.Module]:
+        """The networks that track a learner's."""
+        return {"critic": self.critic_target}
+
+    def inputs(self, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
+        """What each learner's network reads of a batch."""
+        return {"critic": (batch.obs, batch.act), "actor": (batch.obs,)}
+
+    def restart_(self, runs: Tensor | None = None) -> None:
+        """`runs` (all by default) start afresh with new weights, as a newly made agent would."""
+        for learner in (self.critic, self.actor, self.temperature):
+            learner.restart_(runs)
+        copy_runs_(self.critic_target, self.critic.net, runs)

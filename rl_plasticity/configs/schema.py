@@ -1,0 +1,283 @@
+"""What a run can be told, checked before anything is made: unknown names, wrong types, values out of range.
+
+Command-line settings are Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``), with two short forms of ours: ``env=NAME``
+for ``env.name=NAME``, and ``reg=[spectral,l2]`` for several regularizers in a chain, whose settings are ``reg.l2.coef=...``.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+FOLDER = Path(__file__).parent
+Settings = TypeVar("Settings")
+GROUPS = ("env", "reg", "reset", "agent", "preset")
+
+
+class SettingsError(ValueError):
+    """Bad input; the message is one line for the user."""
+
+
+class Is(NamedTuple):
+    """What a setting must be, in words and as a test."""
+
+    expected: str
+    test: Callable[[Any], bool]
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+Count = Annotated[int, Is("an integer from 1 up", lambda v: _whole(v) and v >= 1)]
+Natural = Annotated[int, Is("an integer from 0 up", lambda v: _whole(v) and v >= 0)]
+NonNegative = Annotated[float, Is("a number from 0 up", lambda v: _number(v) and v >= 0)]
+Positive = Annotated[float, Is("a number above 0", lambda v: _number(v) and v > 0)]
+Fraction = Annotated[float, Is("a number from 0 to 1", lambda v: _number(v) and 0 <= v <= 1)]
+Maybe = Annotated[float | None, Is("a number or null", lambda v: v is None or _number(v))]
+Flag = Annotated[bool, Is("true or false", lambda v: isinstance(v, bool))]
+AutoFlag = Annotated[bool | str, Is("true, false or auto", lambda v: isinstance(v, bool) or v == "auto")]
+AutoCount = Annotated[int | str, Is("an integer from 1 up or auto", lambda v: v == "auto" or (_whole(v) and v >= 1))]
+Widths = Annotated[
+    list[int],
+    Is(
+        "a list of integers from 1 up",
+        lambda v: isinstance(v, list) and v != [] and all(_whole(n) and n > 0 for n in v),
+    ),
+]
+Word = Annotated[str, Is("a word", lambda v: isinstance(v, str))]
+MaybeWord = Annotated[str | None, Is("a path or null", lambda v: v is None or isinstance(v, str))]
+Device = Annotated[str, Is("auto, cpu or cuda", lambda v: v in ("auto", "cpu", "cuda"))]
+Group = Annotated[dict[str, Any], Is("a group with a name", lambda v: isinstance(v, dict) and "name" in v)]
+
+
+@dataclass
+class Env:
+    name: Word
+    action_repeat: Count
+    workers: Flag
+
+
+@dataclass
+class Agent:
+    name: Word
+    hidden: Widths
+    layer_norm: Flag
+    num_critics: Count
+    lr: NonNegative
+    discount: Fraction
+    tau: Fraction
+    init_alpha: Positive
+    target_entropy: Maybe
+
+
+@dataclass
+class Train:
+    env: Env
+    reg: Group
+    reset: Group
+    agent: Agent
+    preset: Word
+    seed: Natural
+    seeds: Count
+    total_env_steps: Count
+    replay_ratio: NonNegative
+    random_env_steps: Natural
+    buffer_size: Count
+    batch_size: Count
+    eval_every_env_steps: Count
+    eval_episodes: Count
+    checkpoint_every_env_steps: Count
+    log_every_updates: Count
+    device: Device
+    threads: AutoCount
+    compile: AutoFlag
+    out: Word
+    resume: MaybeWord
+
+
+def load(arguments: Sequence[str]) -> Train:
+    """The settings that command-line `arguments` ask for.
+
+    Raises:
+        SettingsError: with one line that says what is wrong, what was expected and the nearest valid name.
+    """
+    overrides = [_parse(argument) for argument in arguments]
+    choices, keys = [], []
+    parts: list[str] = []
+    for override in overrides:
+        name, value = override.key_or_group, override.value()  # e.g. "reg", "spectral"
+        if name not in GROUPS:
+            keys.append((name, value))
+        elif name == "env" and value not in _options("env"):
+            keys.append(("env.name", value))
+        elif name == "reg" and isinstance(value, list):
+            parts = [str(part) for part in value]
+            for part in parts:
+                _check_option("reg", part)
+        else:
+            _check_option(name, value)
+            choices.append(f"{name}={value}")
+    config = _compose(choices)
+    if parts:
+        if len(set(parts)) < len(parts):
+            raise SettingsError(f"reg: the same regularizer twice in {parts}")
+        config.reg = {"name": "chain"} | {p: _compose([f"reg={p}"]).reg for p in parts}
+    known = _flat(config)
+    for name, value in keys:
+        if name not in known:
+            raise SettingsError(f"unknown setting {name!r}{nearest(name, known)}")
+        _set(config, name, value)
+    return check(config)
+
+
+def load_saved(path: Path) -> Train:
+    """The settings saved in a run's ``config.yaml``, checked like any others."""
+    try:
+        config = OmegaConf.load(path)
+    except Exception as error:  # missing, unreadable, not YAML
+        raise SettingsError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+    if not isinstance(config, DictConfig):
+        raise SettingsError(f"{path} holds no settings")
+    return check(config)
+
+
+def check(config: DictConfig) -> Train:
+    """`config` as typed settings.
+
+    Raises:
+        SettingsError: a missing or unknown setting, a wrong type, a value out of range.
+    """
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    return _typed(Train, plain)
+
+
+def dump(settings: Train) -> str:
+    """The settings as YAML; `load_saved` reads it back."""
+    return OmegaConf.to_yaml(OmegaConf.create(asdict(settings)))
+
+
+def describe() -> str:
+    """All groups with their options and all settings with their defaults, for ``--help``."""
+    lines = [f"  {g}={'|'.join(_options(g))}" for g in GROUPS if g != "env"]
+    names = "  env=NAME, a DeepMind Control task (cheetah-run) or a Gymnasium one (gym:Pendulum-v1)"
+    text = (FOLDER / "train.yaml").read_text().partition("\n\n")[2]
+    groups = "".join(
+        f"\n{g}:\n" + "".join(f"  {line}\n" for line in (FOLDER / g / f"{n}.yaml").read_text().splitlines())
+        for g, n in (("env", "control"), ("agent", "sac"))
+    )
+    return "\n".join(["Groups:", names, *lines, "", "Settings:", text + groups])
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A hint for a misspelt name."""
+    known = list(known)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    if not close:  # the last part may be right and the group forgotten
+        close = [k for k in known if k.rpartition(".")[2] == str(name).rpartition(".")[2]][:1]
+    return f"; did you mean {close[0]!r}?" if close else f" (valid: {', '.join(known)})"
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _parse(argument: str) -> Override:
+    wrong = f"cannot read {argument!r}: settings are written name=value"
+    try:
+        override = OverridesParser.create().parse_override(argument)
+    except HydraException as error:
+        raise SettingsError(wrong) from error
+    if override.is_sweep_override():
+        raise SettingsError(f"{argument!r} names several values, one run takes one")
+    if override.is_add() or override.is_delete() or override.is_force_add() or override.package:
+        raise SettingsError(wrong)
+    return override
+
+
+def _options(group: str) -> list[str]:
+    return sorted(path.stem for path in (FOLDER / group).glob("*.yaml"))
+
+
+def _check_option(group: str, value: object) -> None:
+    if value not in _options(group):
+        raise SettingsError(f"unknown {group} {value!r}{nearest(value, _options(group))}")
+
+
+def _compose(choices: list[str]) -> DictConfig:
+    with initialize_config_dir(str(FOLDER.resolve()), version_base="1.3"):
+        config = compose("train", overrides=choices)
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+def _flat(config: DictConfig, prefix: str = "") -> list[str]:
+    found = []
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        found += _flat(value, f"{name}.") if isinstance(value, DictConfig) else [name]
+    return found
+
+
+def _set(config: DictConfig, name: str, value: object) -> None:
+    default = OmegaConf.select(config, name)
+    if name.startswith(("reg.", "reset.")):  # free-form groups: typed by their defaults
+        value = _like(name, value, default)
+    try:
+        OmegaConf.update(config, name, value)
+        OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise SettingsError(f"{name}={value!r}: {str(error).splitlines()[0]}") from error
+
+
+def _like(name: str, value: object, default: object) -> object:
+    """`value` if it has the type of `default` (None: a number or null)."""
+    if name.endswith(".name"):
+        raise SettingsError(f"{name} cannot be set: choose with {name.partition('.')[0]}=")
+    if isinstance(default, bool):
+        good = isinstance(value, bool)
+    elif isinstance(default, int):
+        good = _whole(value)
+    elif isinstance(default, str):
+        good = isinstance(value, str)
+    else:
+        good = (isinstance(value, int | float) and not isinstance(value, bool)) or (default is None and value is None)
+    if not good:
+        expected = {bool: "true or false", int: "an integer", str: "a word"}.get(type(default), "a number")
+        raise SettingsError(f"{name} must be {expected}, got {value!r}")
+    return value
+
+
+def _typed(kind: type[Settings], plain: dict[Any, Any], prefix: str = "") -> Settings:
+    """`plain` as the dataclass `kind`, every field checked."""
+    hints = get_type_hints(kind, include_extras=True)
+    for key in plain:
+        if key not in hints:
+            raise SettingsError(f"unknown setting {prefix + str(key)!r}{nearest(key, hints)}")
+    values: dict[str, Any] = {}
+    for key, hint in hints.items():
+        name = prefix + key
+        if key not in plain:
+            raise SettingsError(f"the setting {name!r} is missing")
+        value = plain[key]
+        if is_dataclass(hint):
+            values[key] = _typed(hint, value, f"{name}.")  # type: ignore[arg-type]
+            continue
+        rule = get_args(hint)[1]
+        if not rule.test(value):
+            raise SettingsError(f"{name} must be {rule.expected}, got {value!r}")
+        values[key] = float(value) if get_args(hint)[0] is float else value
+    return kind(**values)

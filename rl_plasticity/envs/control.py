@@ -1,0 +1,233 @@
+"""DeepMind Control tasks, and any Gymnasium task with continuous actions, one environment for each run.
+
+An episode is a function of (seed, episode number, actions): every reset passes its own seed. So an environment is saved as its
+episode number and the actions since the reset, and restored by playing them again, bit for bit, whatever hidden state
+the simulator has.
+"""
+
+import difflib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+
+from rl_plasticity.seeding import derive
+
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+class Control(gym.Wrapper[Floats, Floats, Any, Any]):
+    """Float32 flat observations, actions in [-1, 1], action repeat, and episodes that can be saved and replayed.
+
+    A step that raises a physics error, or returns a number that is not finite, ends its episode by truncation with a warning:
+    reward 0 and the last good observation.
+
+    Args:
+        env: observations of any flattenable space, actions of a bounded one-dimensional box.
+        seed: of this environment; episode number n is reset with a seed derived from it and n.
+        action_repeat: env steps the simulator makes with each action; rewards are summed.
+
+    Raises:
+        ValueError: the task has no continuous actions, or the action repeat is below 1.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], seed: int, action_repeat: int = 1) -> None:
+        super().__init__(env)
+        box = env.action_space
+        if not (isinstance(box, gym.spaces.Box) and len(box.shape) == 1 and box.is_bounded()):
+            raise ValueError(f"a task with bounded continuous actions is needed, this one has {box}")
+        if action_repeat < 1:
+            raise ValueError(f"action_repeat must be at least 1, got {action_repeat}")
+        self.low, self.range = box.low, box.high - box.low
+        self.seed, self.action_repeat, self.episode = seed, action_repeat, 0
+        size = gym.spaces.flatdim(env.observation_space)
+        self.observation_space = gym.spaces.Box(-math.inf, math.inf, (size,), np.float32)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, box.shape, np.float32)
+        self.actions: list[Floats] = []
+        self.obs: Floats = np.zeros(size, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
+        """The next episode's first observation. A `seed` is refused: episodes have their own."""
+        if seed is not None:
+            raise ValueError("this environment seeds each episode itself")
+        self.episode += 1
+        self.actions = []
+        # dm_control takes seeds below 2^32
+        obs, _ = self.env.reset(seed=derive(self.seed, self.episode) % 2**32, options=options)
+        self.obs = self._flat(obs)
+        return self.obs, {}
+
+    def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+        self.actions.append(np.array(action, np.float32))
+        scaled = self.low + (np.clip(action, -1, 1) + 1) / 2 * self.range
+        total, terminated, truncated = 0.0, False, False
+        for _ in range(self.action_repeat):
+            try:
+                obs, reward, terminated, truncated, _ = self.env.step(scaled.astype(self.low.dtype))
+            except Exception as error:
+                if type(error).__name__ != "PhysicsError":  # dm_control's; not imported for Gymnasium tasks
+                    raise
+                return self._broken(f"the simulation became unstable: {error}")
+            flat = self._flat(obs)
+            if not (np.isfinite(flat).all() and math.isfinite(float(reward))):
+                return self._broken("an observation or a reward is not finite")
+            self.obs, total = flat, total + float(reward)
+            if terminated or truncated:
+                break
+        return self.obs, total, bool(terminated), bool(truncated), {}
+
+    def _broken(self, why: str) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+        warnings.warn(f"episode {self.episode} (seed {self.seed}) ended early: {why}", stacklevel=3)
+        return self.obs, 0.0, False, True, {}
+
+    def _flat(self, obs: Any) -> Floats:
+        return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32)
+
+    def state(self) -> dict[str, Any]:
+        """Seed, episode number, the actions since its reset ``[steps, act_dim]`` and the newest observation."""
+        actions = np.array(self.actions, np.float32).reshape(-1, len(self.low))
+        return {"seed": self.seed, "episode": self.episode, "actions": actions, "obs": self.obs}
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> Floats:
+        """Play the episode of the state that has this seed up to where it was; the newest observation comes back.
+
+        Raises:
+            ValueError: the replay ends elsewhere (another version of the simulator, say).
+        """
+        state = next(state for state in states if state["seed"] == self.seed)
+        self.episode = state["episode"] - 1
+        self.reset()
+        for action in np.asarray(state["actions"]):
+            self.step(action)
+        if not np.array_equal(self.obs, state["obs"]):
+            raise ValueError(
+                f"replaying episode {self.episode} (seed {self.seed}) ended at another observation than was saved: "
+                "is the simulator another version?"
+            )
+        return self.obs
+
+
+def task_names() -> list[str]:
+    """The short names of all DeepMind Control tasks (``cheetah-run``, ...)."""
+    with _quiet():
+        import shimmy  # noqa: F401  registers them
+    registered = [n for n in gym.registry if n.startswith("dm_control/")]
+    names = [n.removeprefix("dm_control/").removesuffix("-v0") for n in registered]
+    return sorted(n for n in names if "-" in n and n != "compatibility-env")  # the control suite's
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError with the nearest valid names if there is no task called `name`."""
+    if name.startswith("gym:"):
+        known, prefix = [n for n in gym.registry if "/" not in n], "gym:"
+    else:
+        known, prefix = task_names(), ""
+    short = name.removeprefix("gym:")
+    if short not in known:
+        close = difflib.get_close_matches(short, known, n=3, cutoff=0.3) or known[:3]
+        meant = ", ".join(prefix + n for n in close)
+        raise ValueError(f"unknown env {name!r}; nearest: {meant} (any Gymnasium task: gym:NAME)")
+
+
+def make_env(name: str, seed: int, action_repeat: int = 1) -> Control:
+    """One environment: a DeepMind Control task's short name, or ``gym:`` and a registered Gymnasium id.
+
+    Raises:
+        ValueError: an unknown name (the nearest are listed), or a task without continuous actions.
+    """
+    check_name(name)
+    task = name.removeprefix("gym:") if name.startswith("gym:") else f"dm_control/{name}-v0"
+    with _quiet():
+        env = gym.make(task, disable_env_checker=True)
+    return Control(env, seed, action_repeat)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the simulator's complaints that no user can act on: no display, deprecated words in its own task files."""
+    import absl.logging
+
+    verbosity = absl.logging.get_verbosity()
+    absl.logging.set_verbosity(absl.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        absl.logging.set_verbosity(verbosity)
+
+
+class Step(NamedTuple):
+    """What one step of every run's environment gave; all ``[runs, ...]``."""
+
+    obs: Floats  # where the env goes on from: a new episode's first obs after an end
+    reward: Floats
+    terminated: Bools
+    truncated: Bools
+    last_obs: Floats  # the obs the action led to
+
+
+class Envs:
+    """One environment for each run, stepped together.
+
+    Args:
+        name: see `make_env`.
+        seeds: one for each run.
+        workers: one worker process for each environment instead of stepping them in this one.
+    """
+
+    def __init__(self, name: str, seeds: Sequence[int], action_repeat: int = 1, workers: bool = False) -> None:
+        check_name(name)
+
+        def maker(seed: int) -> Callable[[], gym.Env[Any, Any]]:
+            return lambda: make_env(name, seed, action_repeat)
+
+        makers = [maker(seed) for seed in seeds]
+        self.vector: AsyncVectorEnv | SyncVectorEnv
+        if workers:  # a fresh interpreter for each: forking a process that runs torch threads can hang
+            self.vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+        else:
+            self.vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.runs = len(makers)
+        assert self.vector.single_observation_space.shape and self.vector.single_action_space.shape
+        self.obs_dim = self.vector.single_observation_space.shape[0]
+        self.act_dim = self.vector.single_action_space.shape[0]
+
+    def reset(self) -> Floats:
+        """First observations ``[runs, obs_dim]`` of the next episodes."""
+        obs, _ = self.vector.reset()
+        return np.array(obs)
+
+    def seek(self, episode: int) -> Floats:
+        """First observations of the episodes of this number."""
+        self.vector.set_attr("episode", episode - 1)
+        return self.reset()
+
+    def step(self, act: Floats) -> Step:
+        """Step every environment with `act` ``[runs, act_dim]``; ended ones start their next episode at once."""
+        obs, reward, terminated, truncated, info = self.vector.step(act)
+        last_obs = obs
+        if "final_obs" in info:
+            last_obs = np.array(obs)
+            for run in np.flatnonzero(info["_final_obs"]):
+                last_obs[run] = info["final_obs"][run]
+        return Step(obs, reward.astype(np.float32), terminated, truncated, last_obs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each environment's episode number and the actions since its reset."""
+        return {"states": list(self.vector.call("state"))}
+
+    def load_state_dict(self, state: dict[str, Any]) -> Floats:
+        """Play every environment to where it was; the newest observations come back."""
+        self.vector.reset()
+        return np.stack(self.vector.call("restore", state["states"]))
+
+    def close(self) -> None:
+        self.vector.close()

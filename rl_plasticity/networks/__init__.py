@@ -1,0 +1,5 @@
+"""Networks. `mlp` trains many runs at once: every tensor has a leading runs axis."""
+
+from rl_plasticity.networks.mlp import MLP, StackedLayerNorm, StackedLinear
+
+__all__ = ["MLP", "StackedLayerNorm", "StackedLinear"]

@@ -1,0 +1,66 @@
+"""Multilayer perceptrons for many runs at once: one batched matrix product serves them all.
+
+`StackedLinear` and `StackedLayerNorm` are ``nn.Linear`` and ``nn.LayerNorm`` whose tensors have a leading runs axis; they
+subclass them so that whatever looks for layers by module type finds them.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+
+class StackedLinear(nn.Linear):
+    """y = x W^T + b for each run: ``[runs, batch, in] -> [runs, batch, out]``.
+
+    The weight ``[runs, out, in]`` is orthogonal with gain sqrt(2), drawn for each run from that run's own seed; the bias
+    ``[runs, out]`` is zero. (Initialization of Nikishin et al. 2022 and D'Oro et al. 2023; every layer, the head too.)
+    """
+
+    def __init__(self, in_features: int, out_features: int, seeds: Sequence[int]) -> None:
+        nn.Module.__init__(self)  # nn.Linear's own would draw from the global random state
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(len(seeds), out_features, in_features))
+        self.bias = nn.Parameter(torch.zeros(len(seeds), out_features))
+        for weight, seed in zip(self.weight, seeds, strict=True):
+            generator = torch.Generator().manual_seed(seed)
+            nn.init.orthogonal_(weight, gain=math.sqrt(2), generator=generator)
+
+    def forward(self, input: Tensor) -> Tensor:
+        assert self.bias is not None
+        return torch.baddbmm(self.bias.unsqueeze(1), input, self.weight.mT)
+
+
+class StackedLayerNorm(nn.LayerNorm):
+    """LayerNorm over the last axis, gain and shift ``[runs, n]``: ``[runs, batch, n] -> [runs, batch, n]``."""
+
+    def __init__(self, features: int, runs: int, eps: float = 1e-5) -> None:
+        super().__init__(features, eps=eps, elementwise_affine=False)
+        self.elementwise_affine = True
+        self.weight = nn.Parameter(torch.ones(runs, features))
+        self.bias = nn.Parameter(torch.zeros(runs, features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        normal = nn.functional.layer_norm(input, self.normalized_shape, eps=self.eps)
+        return torch.addcmul(self.bias.unsqueeze(1), normal, self.weight.unsqueeze(1))
+
+
+class MLP(nn.Sequential):
+    """Hidden layers of linear, LayerNorm (optional) and ReLU, and a linear head: ``[runs, batch, in] -> [runs, batch, out]``.
+
+    Args:
+        widths: (in, hidden, ..., out).
+        seeds: one for each run.
+        layer_norm: LayerNorm between linear layer and ReLU.
+    """
+
+    def __init__(self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool = True) -> None:
+        modules: list[nn.Module] = []
+        for depth, (fan_in, out) in enumerate(pairwise(widths)):
+            layer_seeds = [seed + depth for seed in seeds]
+            modules.append(StackedLinear(fan_in, out, layer_seeds))
+            if depth < len(widths) - 2:
+                modules += [StackedLayerNorm(out, len(seeds))] * layer_norm + [nn.ReLU()]
+        super().__init__(*modules)

@@ -1,0 +1,52 @@
+"""The core: what a network's layers are, and every regularizer, found by name in `REGULARIZERS`."""
+
+from rl_plasticity.regularizers.base import (
+    REGULARIZERS,
+    Chain,
+    Regularizer,
+    Unregularized,
+    make_regularizer,
+    settings_of,
+)
+from rl_plasticity.regularizers.layers import HiddenUnits, Layer, hidden_units, layers, runs_of
+from rl_plasticity.regularizers.penalties import L2, L2Init, Spectral, Wasserstein
+from rl_plasticity.regularizers.projections import (
+    SoftWeightRescaling,
+    WeightClipping,
+    WeightDecay,
+    WeightRescaling,
+)
+
+REGULARIZERS |= {
+    "none": Unregularized,
+    "l2": L2,
+    "l2_init": L2Init,
+    "wasserstein": Wasserstein,
+    "spectral": Spectral,
+    "swr": SoftWeightRescaling,
+    "wrs": WeightRescaling,
+    "weight_clipping": WeightClipping,
+    "weight_decay": WeightDecay,
+}
+
+__all__ = [
+    "L2",
+    "REGULARIZERS",
+    "Chain",
+    "HiddenUnits",
+    "L2Init",
+    "Layer",
+    "Regularizer",
+    "SoftWeightRescaling",
+    "Spectral",
+    "Unregularized",
+    "Wasserstein",
+    "WeightClipping",
+    "WeightDecay",
+    "WeightRescaling",
+    "hidden_units",
+    "layers",
+    "make_regularizer",
+    "runs_of",
+    "settings_of",
+]

@@ -1,0 +1,152 @@
+"""The contract of every regularizer, their composition, and the one function that makes them by name."""
+
+import difflib
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.regularizers.layers import layers, runs_of
+
+
+class Regularizer(nn.Module):
+    """Keeps a network plastic while it trains; a subclass overrides the hook it needs.
+
+    Use, in any training loop::
+
+        regularizer = make_regularizer("spectral", net, coef=1e-4)
+        loss = task_loss + regularizer.penalty(net)
+        ...; optimizer.step(); regularizer.project_(net)
+
+    All state lives in buffers, so ``state_dict`` saves it and ``.to`` moves it. Creating one captures what it needs of
+    the initial weights and leaves every global random state alone. `penalty` and `project_` have no data-dependent
+    branch and no host sync, keep every buffer's address, and trace under ``torch.compile(fullgraph=True)``.
+
+    Args:
+        net: the network; stacked networks have tensors ``[*runs, ...]``, ordinary ones have ``runs = ()``.
+        coef: the strength, in the paper's convention: a number, or a tensor ``[*runs]``, one for each run.
+
+    Raises:
+        ValueError: `coef` is negative, not finite or not of shape ``()`` or ``[*runs]``; the network has no layer
+            the method can act on.
+    """
+
+    coef: Tensor
+
+    def __init__(self, net: nn.Module, coef: float | Tensor = 0.0) -> None:
+        super().__init__()
+        self.runs = runs_of(net)
+        self.layers = layers(net)
+        self.register_buffer("coef", self._strength("coef", coef, net))
+
+    def penalty(self, net: nn.Module) -> Tensor:
+        """The term ``[*runs]`` to add to the loss; zero by default."""
+        return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
+
+    def project_(self, net: nn.Module) -> None:
+        """Change the weights in place, right after ``optimizer.step()``; nothing by default."""
+
+    def recapture_(self, fresh: "Regularizer", runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        """Take over what `fresh`, a regularizer of the same kind made for newly initialized weights, has captured.
+
+        Args:
+            fresh: made by the same call for a network of the same shape.
+            runs: indices of the runs concerned; all by default.
+            only: parameter names; by default everything, counters included.
+        """
+        keys = None if only is None else {_key("", name) for name in only}
+        for (name, mine), theirs in zip(self.named_buffers(), fresh.buffers(), strict=True):
+            if keys is not None and not any(name.endswith(key) for key in keys):
+                continue
+            if runs is None or not mine.ndim:
+                mine.copy_(theirs)
+            else:
+                mine[runs] = theirs[runs]
+
+    # --- for subclasses -------------------------------------------------------------------------------------------
+
+    def _strength(self, name: str, value: float | Tensor, net: nn.Module, most: float = float("inf")) -> Tensor:
+        """`value` checked, as a tensor of the network's type."""
+        like = next(net.parameters(), torch.zeros(()))
+        strength = torch.as_tensor(value, dtype=like.dtype, device=like.device).detach().clone()
+        if strength.shape not in ((), self.runs):
+            expected = "a number" if not self.runs else f"a number or a tensor {list(self.runs)}"
+            raise ValueError(f"{name} must be {expected}, got shape {list(strength.shape)}: {value}")
+        if not bool(((strength >= 0) & (strength <= most) & strength.isfinite()).all()):
+            limit = "and finite" if most == float("inf") else f"and at most {most:g}"
+            raise ValueError(f"{name} must be non-negative {limit}, got {value}")
+        return strength
+
+    def _require(self, found: object, what: str) -> None:
+        if not found:
+            raise ValueError(f"{type(self).__name__} has nothing to act on: the network has no {what}")
+
+    def _remember(self, kind: str, parameter: str, value: Tensor) -> None:
+        """A buffer of this `kind` that belongs to the parameter of that name."""
+        self.register_buffer(_key(kind, parameter), value.detach().clone())
+
+    def _recall(self, kind: str, parameter: str) -> Tensor:
+        value = self._buffers[_key(kind, parameter)]
+        assert value is not None
+        return value
+
+
+def _key(kind: str, parameter: str) -> str:
+    return f"{kind}/{parameter.replace('.', '/')}"
+
+
+class Unregularized(Regularizer):
+    """No regularizer: zero penalty, no projection."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
+
+
+class Chain(Regularizer):
+    """Several regularizers as one: penalties add up, projections run in the order given."""
+
+    def __init__(self, net: nn.Module, *regularizers: Regularizer) -> None:
+        super().__init__(net)
+        self.parts = nn.ModuleList(regularizers)
+
+    def penalty(self, net: nn.Module) -> Tensor:
+        total = super().penalty(net)
+        for part in self.parts:
+            total = total + part.penalty(net)  # type: ignore[operator]
+        return total
+
+    def project_(self, net: nn.Module) -> None:
+        for part in self.parts:
+            part.project_(net)  # type: ignore[operator]
+
+
+def make_regularizer(name: str, net: nn.Module, **settings: Any) -> Regularizer:
+    """The regularizer called `name` for `net`, with its settings by keyword.
+
+    Raises:
+        ValueError: an unknown name or setting (the nearest valid one is named), or a setting out of range.
+    """
+    kind = REGULARIZERS.get(name)
+    if kind is None:
+        raise ValueError(f"unknown regularizer {name!r}{_nearest(name, REGULARIZERS)}")
+    valid = settings_of(name)
+    for key in settings:
+        if key not in valid:
+            raise ValueError(f"unknown setting {key!r} of regularizer {name!r}{_nearest(key, valid)}")
+    return kind(net, **settings)
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """The settings of the regularizer called `name`, with their defaults."""
+    parameters = inspect.signature(REGULARIZERS[name].__init__).parameters.values()
+    return {p.name: p.default for p in parameters if p.name not in ("self", "net")}
+
+
+def _nearest(name: str, valid: dict[str, Any]) -> str:
+    close = difflib.get_close_matches(name, valid, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{hint} (valid: {', '.join(valid) or 'none'})"
+
+
+REGULARIZERS: dict[str, type[Regularizer]] = {}

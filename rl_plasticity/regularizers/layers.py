@@ -1,0 +1,339 @@
+"""A network as regularizers see it: its layers in forward order, each with its role.
+
+Layers are found by module type. Forward order, the head and which layer feeds which are read from the dataflow
+graph that ``torch.fx`` traces from ``net.forward``; where a network cannot be traced (data-dependent control flow),
+the order in which its modules were registered stands in for it, as one chain.
+"""
+
+import copy
+import inspect
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+Role = Literal["linear", "conv", "norm", "embedding", "parameter", "activation"]
+
+_NORMS = (
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.GroupNorm,
+    nn.modules.batchnorm._NormBase,  # BatchNorm1d/2d/3d, SyncBatchNorm, InstanceNorm1d/2d/3d
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: where its tensors are, not the tensors (they are looked up in the net that is passed).
+
+    That indirection is what lets a penalty see the parameters that ``torch.func.functional_call`` substitutes.
+
+    Attributes:
+        name: the module's name in the net ("" is the net itself); a bare parameter's own name.
+        role: linear, conv, norm, embedding, or parameter (a bare ``nn.Parameter``).
+        weight_name, bias_name: full parameter names, None where there is none. A norm layer's gain and shift are here.
+        runs: the leading axes of every tensor, ``()`` for an ordinary network.
+        inputs: positions in ``layers(net)`` of the layers whose output reaches this one with no layer in between.
+        head: True where no linear or convolution layer follows on any path (an output layer).
+    """
+
+    name: str
+    role: Role
+    weight_name: str | None
+    bias_name: str | None
+    runs: tuple[int, ...]
+    inputs: tuple[int, ...] = ()
+    head: bool = False
+    groups: int = 1
+    transposed: bool = False  # ConvTranspose stores [in, out / groups, ...]
+    call: int = 0  # activation modules may be called several times: which call this is
+
+    def weight(self, net: nn.Module) -> Tensor | None:
+        """The weight (a norm layer's gain) as stored, or None."""
+        return None if self.weight_name is None else lookup(net, self.weight_name)
+
+    def bias(self, net: nn.Module) -> Tensor | None:
+        """The bias (a norm layer's shift) ``[*runs, n]``, or None."""
+        return None if self.bias_name is None else lookup(net, self.bias_name)
+
+    def matrix(self, net: nn.Module) -> Tensor | None:
+        """The weight as ``[*runs, out, fan_in]``; None for norm layers and for bare vectors.
+
+        A view of the parameter, except for kernels whose memory order forbids one (channels_last, transposed): change
+        weights through `scale_` and `scale_rows_`. A bare parameter loses its axes of length one first, so a
+        position table ``[1, n, d]`` is a matrix and a token ``[1, 1, d]`` a vector.
+        """
+        weight, k = self.weight(net), len(self.runs)
+        if weight is None or self.role == "norm":
+            return None
+        if self.role == "parameter":
+            core = [n for n in weight.shape[k:] if n != 1]
+            return None if len(core) < 2 else weight.reshape(*self.runs, core[0], -1)
+        if self.transposed:
+            split = weight.reshape(*self.runs, self.groups, -1, *weight.shape[k + 1 :])
+            return split.movedim(k + 2, k + 1).flatten(k + 2).flatten(k, k + 1)
+        return weight.flatten(k + 1)
+
+    def vectors(self, net: nn.Module) -> Iterator[Tensor]:
+        """What is added rather than multiplied, each ``[*runs, n]``: bias, shift, a bare vector or token."""
+        bias, weight = self.bias(net), self.weight(net)
+        if bias is not None:
+            yield bias.flatten(len(self.runs))
+        if self.role == "parameter" and weight is not None and self.matrix(net) is None:
+            yield weight.reshape(*self.runs, -1)
+
+    def gain(self, net: nn.Module) -> Tensor | None:
+        """A norm layer's gain ``[*runs, n]``, or None."""
+        weight = self.weight(net)
+        return None if self.role != "norm" or weight is None else weight.flatten(len(self.runs))
+
+    def shift(self, net: nn.Module) -> Tensor | None:
+        """A norm layer's shift ``[*runs, n]``, or None."""
+        bias = self.bias(net)
+        return None if self.role != "norm" or bias is None else bias.flatten(len(self.runs))
+
+    def scale_rows_(self, net: nn.Module, factor: Tensor) -> None:
+        """Multiply row i of the weight matrix by ``factor[..., i]`` (``[*runs, out]``), in place."""
+        weight, k = self.weight(net), len(self.runs)
+        assert weight is not None
+        if self.transposed:
+            groups = factor.reshape(*self.runs, self.groups, 1, -1)
+            split = groups.expand(*self.runs, self.groups, weight.shape[k] // self.groups, -1)
+            factor = split.reshape(weight.shape[: k + 2])
+        weight.mul_(factor.reshape(*factor.shape, *(1,) * (weight.ndim - factor.ndim)))
+
+
+def lookup(net: nn.Module, name: str) -> Tensor:
+    """The tensor called `name` in `net`; unlike ``get_parameter`` it accepts substituted tensors."""
+    found: object = net
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def per_run(value: Tensor, like: Tensor) -> Tensor:
+    """`value` ``[*runs]`` with trailing axes of length one, to broadcast against `like` ``[*runs, ...]``."""
+    return value.reshape(*value.shape, *(1,) * (like.ndim - value.ndim)) if value.ndim else value
+
+
+def layers(net: nn.Module) -> list[Layer]:
+    """The layers of `net` in forward order. Parameters that do not require gradients are left out.
+
+    Raises:
+        ValueError: if the layers of a stacked network disagree about the runs axes.
+    """
+    nodes = _nodes(net)
+    kept = [i for i, node in enumerate(nodes) if node.role != "activation"]
+    position = {old: new for new, old in enumerate(kept)}
+
+    def past_activations(i: int) -> set[int]:
+        return {i} if i in position else {k for j in nodes[i].inputs for k in past_activations(j)}
+
+    found = []
+    for i in kept:
+        feeding = {k for j in nodes[i].inputs for k in past_activations(j)}
+        found.append(replace(nodes[i], inputs=tuple(sorted(position[k] for k in feeding))))
+    return found
+
+
+@dataclass(frozen=True)
+class HiddenUnits:
+    """The hidden units of one layer: what feeds them, the non-linearity they come out of, and what they feed."""
+
+    incoming: Layer
+    norms: tuple[Layer, ...]
+    activation: str  # the activation module's name
+    call: int
+    outgoing: tuple[Layer, ...]
+
+
+def hidden_units(net: nn.Module) -> list[HiddenUnits]:
+    """Every chain (linear or conv) -> norm layers -> activation module -> (linear or conv) of `net`."""
+    nodes = _nodes(net)
+    found = []
+    for i, node in enumerate(nodes):
+        if node.role != "activation":
+            continue
+        norms, at = [], node
+        while len(at.inputs) == 1 and nodes[at.inputs[0]].role == "norm":
+            at = nodes[at.inputs[0]]
+            norms.append(at)
+        outgoing = tuple(n for n in nodes if i in n.inputs)
+        matrices = all(n.role in ("linear", "conv") and n.weight_name for n in outgoing)
+        if len(at.inputs) == 1 and outgoing and matrices:
+            incoming = nodes[at.inputs[0]]
+            if incoming.role in ("linear", "conv") and incoming.weight_name:
+                found.append(HiddenUnits(incoming, tuple(norms), node.name, node.call, outgoing))
+    return found
+
+
+def runs_of(net: nn.Module) -> tuple[int, ...]:
+    """The leading runs axes of `net`'s tensors: what its typed layers have beyond an ordinary layer's axes."""
+    shapes = {}
+    for name, module in net.named_modules():
+        for role, weight_name, bias_name in _own(module):
+            key = weight_name or bias_name
+            if role != "parameter" and key is not None:
+                axes = _core_ndim(module, role) if weight_name else 1
+                shapes[f"{name}.{key}"] = _parameter(module, key).shape[:-axes]
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f"the layers disagree about the leading runs axes: {shapes}")
+    return next(iter(shapes.values()), ())
+
+
+# --- how the layers are found -------------------------------------------------------------------------------------
+
+
+def _role(module: nn.Module) -> Role | None:
+    if isinstance(module, nn.Linear):
+        return "linear"
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return "conv"
+    if isinstance(module, _NORMS):
+        return "norm"
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return "embedding"
+    is_attention = isinstance(module, nn.MultiheadAttention)
+    if type(module).__module__ == "torch.nn.modules.activation" and not is_attention:
+        return "activation"
+    return None
+
+
+def _core_ndim(module: nn.Module, role: Role) -> int:
+    """The number of axes of this module's weight in an ordinary network."""
+    if role == "conv":
+        return 2 + len(module.kernel_size)  # type: ignore[arg-type]
+    if role == "norm":
+        shape = getattr(module, "normalized_shape", (1,))
+        return len(shape)
+    return 2
+
+
+def _parameter(module: nn.Module, name: str) -> nn.Parameter:
+    parameter = module._parameters[name]
+    assert parameter is not None
+    return parameter
+
+
+def _own(module: nn.Module) -> list[tuple[Role, str | None, str | None]]:
+    """(role, weight, bias) of what the module holds itself, in the order it is used."""
+    trainable = {n for n, p in module._parameters.items() if p is not None and p.requires_grad}
+    found: list[tuple[Role, str | None, str | None]] = []
+
+    def take(role: Role, weight: str, bias: str) -> None:
+        found.append((role, weight if weight in trainable else None, bias if bias in trainable else None))
+        trainable.difference_update((weight, bias))
+
+    if isinstance(module, nn.MultiheadAttention):
+        if "in_proj_weight" in trainable:
+            take("linear", "in_proj_weight", "in_proj_bias")
+    else:
+        role = _role(module)
+        if role == "activation":
+            found.append((role, None, None))
+        # A norm layer without gain still restarts SWR's product; other layers count only with parameters.
+        elif role == "norm" or (role and trainable & {"weight", "bias"}):
+            take(role, "weight", "bias")
+    in_order = [n for n in module._parameters if n in trainable]
+    return found + [("parameter", name, None) for name in in_order]
+
+
+class _Tracer(fx.Tracer):
+    proxy_buffer_attributes = True  # a forward that writes to a buffer must not write to the real one
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return _role(m) is not None or super().is_leaf_module(m, module_qualified_name)
+
+
+def _trace(net: nn.Module) -> fx.Graph | None:
+    """The dataflow graph of `net`, or None where it cannot be traced. Leaves the net and all random states alone."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        shared: dict[int, object] = {id(t): t for t in (*net.parameters(), *net.buffers())}
+        arguments = inspect.signature(net.forward).parameters.values()
+        defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
+        return _Tracer().trace(copy.deepcopy(net, shared), defaults or None)
+    except Exception:  # anything a forward may raise on symbolic inputs; registration order takes over
+        return None
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+def _nodes(net: nn.Module) -> list[Layer]:
+    """All layers and activations with their inputs, the parameters a forward never reaches last."""
+    runs = runs_of(net)
+    modules = dict(net.named_modules())
+    nodes: list[Layer] = []
+    seen: dict[str, int] = {}  # parameter name -> its node
+    owner = {id(p): n for n, p in net.named_parameters()}  # tied parameters count once, by first name
+
+    def visit(prefix: str, inputs: set[int]) -> set[int]:
+        """Append the nodes of one module as a chain; the output's sources come back."""
+        module = modules[prefix]
+        for role, weight, bias in _own(module):
+            names = [None if key is None else owner[id(_parameter(module, key))] for key in (weight, bias)]
+            known = [seen[n] for n in names if n in seen]
+            if known:  # the same weights again: a tied layer or a second call
+                inputs = {known[0]} if role != "parameter" else inputs
+                continue
+            name = prefix if role != "parameter" else f"{prefix}.{weight}".lstrip(".")
+            calls = sum(n.name == name for n in nodes)
+            feeds = () if role == "parameter" else tuple(sorted(inputs))
+            nodes.append(
+                Layer(
+                    name,
+                    role,
+                    names[0],
+                    names[1],
+                    runs,
+                    feeds,
+                    groups=getattr(module, "groups", 1) if role == "conv" else 1,
+                    transposed=getattr(module, "transposed", False) if role == "conv" else False,
+                    call=calls,
+                )
+            )
+            seen.update({n: len(nodes) - 1 for n in names if n is not None})
+            if role != "parameter":  # a bare parameter is added somewhere, the chain goes past it
+                inputs = {len(nodes) - 1}
+        return inputs
+
+    graph = _trace(net)
+    if graph is not None:
+        sources: dict[fx.Node, set[int]] = {}
+        for node in graph.nodes:
+            upstream = {i for n in node.all_input_nodes for i in sources[n]}
+            if node.op == "call_module":
+                target = str(node.target)
+                for name in [n for n in modules if n == target or n.startswith(f"{target}.")]:
+                    upstream = visit(name, upstream)
+            elif node.op == "get_attr":
+                upstream = visit(str(node.target).rpartition(".")[0], set())
+            sources[node] = upstream
+        reached = len(nodes)
+        for name in modules:  # parameters the forward never reads
+            if any(
+                n is not None and owner[id(_parameter(modules[name], n))] not in seen
+                for _, *keys in _own(modules[name])
+                for n in keys
+            ):
+                visit(name, set())
+    else:
+        chain: set[int] = set()
+        for name in modules:
+            chain = visit(name, chain)
+        reached = len(nodes)
+
+    followed: set[int] = set()  # has a linear or convolution layer downstream
+    for i in reversed(range(len(nodes))):
+        if nodes[i].role in ("linear", "conv") or i in followed:
+            followed.update(nodes[i].inputs)
+    return [
+        replace(n, head=n.role in ("linear", "conv") and i not in followed and i < reached) for i, n in enumerate(nodes)
+    ]

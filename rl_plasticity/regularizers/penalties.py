@@ -1,0 +1,158 @@
+"""Penalties: regularizers that add a term to the loss."""
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.regularizers.base import Regularizer
+from rl_plasticity.regularizers.layers import lookup
+
+
+def _sum(value: Tensor, runs: tuple[int, ...]) -> Tensor:
+    """`value` ``[*runs, ...]`` summed within each run: ``[*runs]``."""
+    return value.reshape(*runs, -1).sum(-1)
+
+
+class L2(Regularizer):
+    """coef/2 * sum of p^2 over all parameters.
+
+    Source: Krogh and Hertz (1991), in the form of Oh et al. (2024), Appendix D.2.
+    """
+
+    def __init__(self, net: nn.Module, coef: float | Tensor = 1e-4) -> None:
+        super().__init__(net, coef)
+        self.names = [n for n, p in net.named_parameters() if p.requires_grad]
+        self._require(self.names, "trainable parameter")
+
+    def penalty(self, net: nn.Module) -> Tensor:
+        total = sum(_sum(lookup(net, name).square(), self.runs) for name in self.names)
+        return self.coef / 2 * total
+
+
+class L2Init(Regularizer):
+    """coef/2 * sum of (p - p0)^2 over all parameters, p0 the values when the regularizer was made.
+
+    Source: Kumar et al. (2023), regenerative regularization, in the form of Oh et al. (2024), Appendix D.2.
+    """
+
+    def __init__(self, net: nn.Module, coef: float | Tensor = 1e-4) -> None:
+        super().__init__(net, coef)
+        self.names = [n for n, p in net.named_parameters() if p.requires_grad]
+        self._require(self.names, "trainable parameter")
+        for name in self.names:
+            self._remember("initial", name, lookup(net, name))
+
+    def penalty(self, net: nn.Module) -> Tensor:
+        total = sum(
+            _sum((lookup(net, name) - self._recall("initial", name)).square(), self.runs) for name in self.names
+        )
+        return self.coef / 2 * total
+
+
+class Wasserstein(Regularizer):
+    """coef * sum over parameter tensors of the mean of (sort(p) - sort(p0))^2.
+
+    The squared 2-Wasserstein distance between the empirical distributions of a tensor's entries now and at the start.
+    Source: Lewandowski et al. (2023), "Curvature explains loss of plasticity".
+    """
+
+    def __init__(self, net: nn.Module, coef: float | Tensor = 1e-4) -> None:
+        super().__init__(net, coef)
+        self.names = [n for n, p in net.named_parameters() if p.requires_grad]
+        self._require(self.names, "trainable parameter")
+        for name in self.names:
+            self._remember("sorted", name, self._sorted(lookup(net, name)))
+
+    def _sorted(self, parameter: Tensor) -> Tensor:
+        return parameter.reshape(*self.runs, -1).sort(-1).values
+
+    def penalty(self, net: nn.Module) -> Tensor:
+        total = sum(
+            (self._sorted(lookup(net, name)) - self._recall("sorted", name)).square().mean(-1) for name in self.names
+        )
+        return self.coef * total
+
+
+class Spectral(Regularizer):
+    """coef * sum over layers of (sigma1(W)^k - 1)^2 + ||b||^(2k), sigma1 the largest singular value of the weight matrix.
+
+    A norm layer adds the sum of (g_i - 1)^2 over its gain and ||s||^(2k) of its shift. A kernel is the matrix
+    out x (in * kh * kw); tables count as matrices, bare vectors and tokens as biases. The head is included.
+
+    sigma1 = u^T W v, where the unit vectors u, v are buffers that follow W by one power-iteration step
+    v <- W^T u / |W^T u|, u <- W v / |W v| at each call, without gradient: the gradient of sigma1 is u v^T.
+
+    Source: Lewandowski et al. (2024), arXiv 2406.06811, section 4 (the regularizer R(theta)) and Appendix A.7 (norm and
+    convolution layers); k = 2 and one power iteration as there. Where the paper does not say, tables and
+    attention's in_proj are matrices, and u, v start after `warmup` steps, so that the first value is already right.
+
+    Args:
+        coef: lambda of the paper; 1e-4 for actor and critic in its reinforcement learning experiments.
+        k: the exponent, at least 1.
+        warmup: power-iteration steps when the regularizer is made.
+    """
+
+    def __init__(self, net: nn.Module, coef: float | Tensor = 1e-4, k: int = 2, warmup: int = 15) -> None:
+        super().__init__(net, coef)
+        if k < 1 or warmup < 0:
+            raise ValueError(f"k must be at least 1 and warmup at least 0, got {k=}, {warmup=}")
+        self._require([y for y in self.layers if y.weight_name or y.bias_name], "trainable layer")
+        self.k = k
+        generator = torch.Generator().manual_seed(0)  # the global random state stays as it is
+        for layer in self.layers:
+            matrix = layer.matrix(net)
+            if layer.weight_name is None or matrix is None:
+                continue
+            out, fan_in = matrix.shape[-2:]
+            u = torch.randn(*self.runs, 1, out, generator=generator).to(matrix)
+            v = torch.randn(*self.runs, fan_in, 1, generator=generator).to(matrix)
+            self._remember("u", layer.weight_name, _unit(u, u))
+            self._remember("v", layer.weight_name, _unit(v, v))
+            for _ in range(warmup):
+                self._sigma1(layer.weight_name, matrix.detach())
+
+    def _sigma1(self, name: str, matrix: Tensor) -> Tensor:
+        """sigma1 ``[*runs, 1, 1]`` of the matrix ``[*runs, out, fan_in]`` after one power-iteration step."""
+        u, v = self._recall("u", name), self._recall("v", name)  # a row and a column
+        with torch.no_grad():
+            new_v = _unit(_product(u, matrix).mT, v)
+            v.copy_(new_v)
+        image = _product(matrix, new_v)
+        with torch.no_grad():
+            new_u = _unit(image.mT, u)
+            u.copy_(new_u)
+        return _product(new_u, image)
+
+    def penalty(self, net: nn.Module) -> Tensor:
+        sigmas: list[Tensor] = []
+        ones: list[Tensor] = []
+        zeros: dict[int, list[Tensor]] = {}  # vectors of one length make one operation
+        for layer in self.layers:
+            matrix, gain = layer.matrix(net), layer.gain(net)
+            if layer.weight_name is not None and matrix is not None:
+                sigmas.append(self._sigma1(layer.weight_name, matrix))
+            if gain is not None:
+                ones.append(gain)
+            for vector in layer.vectors(net):
+                zeros.setdefault(vector.shape[-1], []).append(vector)
+        total = super().penalty(net)
+        if sigmas:
+            sigma1 = torch.stack(sigmas).flatten(-3)  # [layers, *runs]
+            total = total + (sigma1**self.k - 1).square().sum(0)
+        if ones:
+            total = total + (torch.cat(ones, dim=-1) - 1).square().sum(-1)
+        for vectors in zeros.values():
+            # |b|^(2k) through |b|^2: its gradient at b = 0 is 0, the norm's would be undefined.
+            total = total + (torch.stack(vectors).square().sum(-1) ** self.k).sum(0)
+        return self.coef * total
+
+
+def _unit(vector: Tensor, otherwise: Tensor) -> Tensor:
+    """A row or column over its length; `otherwise` where that is 0, or a zero matrix would hold u and v at 0 for ever."""
+    nonzero = torch.add(vector, otherwise, alpha=1e-12)
+    length: Tensor = torch.linalg.vector_norm(nonzero, dim=(-2, -1), keepdim=True)
+    return nonzero / length
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b; for the usual single runs axis through bmm, which costs half of matmul's dispatch."""
+    return torch.bmm(a, b) if a.ndim == 3 else a @ b

@@ -1,0 +1,133 @@
+"""What a run writes into its folder: config.yaml, provenance.json, metrics.csv, timing.csv and TensorBoard events."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from rl_plasticity.checkpoint import write_atomically
+
+FILES = ("metrics.csv", "timing.csv")
+
+
+class Results:
+    """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard.
+
+    ``metrics.csv`` is the source of truth: tidy, append-only, free of wall-clock times, so a resumed run's is equal to an
+    uninterrupted one's, bit for bit. Rates go to ``timing.csv``. `run` is the run's seed, or ``mean`` over the runs.
+
+    Args:
+        folder: exists.
+        seeds: one for each run.
+        sizes: on resuming, what `sizes` returned at the checkpoint; rows written after it are dropped, they
+            will come again.
+        step: the step the run starts at.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seeds: Sequence[int],
+        sizes: Mapping[str, int] | None = None,
+        step: int = 0,
+    ) -> None:
+        self.names = [str(seed) for seed in seeds]
+        self.files: dict[str, IO[str]] = {}
+        for name in FILES:
+            path = folder / name
+            if sizes is not None:
+                os.truncate(path, sizes[name])
+            self.files[name] = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+            if sizes is None:
+                self.files[name].write("run,step,name,value\n")
+        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step if sizes else None)
+        self.sync()
+
+    def log(self, step: int, values: Mapping[str, torch.Tensor | np.ndarray]) -> None:
+        """One row for each run and one for their mean, of each metric ``[runs]``; NaN (nothing to report) is left out."""
+        rows = []
+        for name, value in values.items():
+            numbers = [float(v) for v in value]
+            known = [(run, v) for run, v in zip(self.names, numbers, strict=True) if v == v]
+            if known and len(numbers) > 1:
+                known.append(("mean", sum(v for _, v in known) / len(known)))
+            for run, number in known:
+                rows.append(f"{run},{step},{name},{number!r}\n")
+                self.board.add_scalar(f"{name}/{run}" if len(numbers) > 1 else name, number, step)
+        self.files["metrics.csv"].write("".join(rows))
+
+    def time(self, step: int, values: Mapping[str, float]) -> None:
+        """Rates and durations of the whole process."""
+        for name, value in values.items():
+            self.files["timing.csv"].write(f"mean,{step},{name},{value!r}\n")
+            self.board.add_scalar(f"timing/{name}", value, step)
+        self.flush()
+
+    def flush(self) -> None:
+        for file in self.files.values():
+            file.flush()
+
+    def sync(self) -> dict[str, int]:
+        """Force everything to the disk; the sizes of the files come back, for a checkpoint."""
+        self.board.flush()
+        for file in self.files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        return {name: file.tell() for name, file in self.files.items()}
+
+    def close(self) -> None:
+        self.sync()
+        for file in self.files.values():
+            file.close()
+        self.board.close()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file, whole or not at all."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_provenance(path: Path, device: str) -> None:
+    """Add this start of the run to ``provenance.json``: versions, commit, device, command line, time."""
+    starts: list[dict[str, Any]] = json.loads(path.read_text())["starts"] if path.exists() else []
+    libraries = ("torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core")
+    starts.append(
+        {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+            "rl_plasticity": metadata.version("rl_plasticity"),
+            "commit": _commit(),
+            "libraries": {name: metadata.version(name) for name in libraries},
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu",
+            "threads": torch.get_num_threads(),
+        }
+    )
+    write_text(path, json.dumps({"starts": starts}, indent=2) + "\n")
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this package lies in, with + if it was changed; None outside one."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        if not git("ls-files", Path(__file__).name):
+            return None  # installed inside somebody else's repository
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

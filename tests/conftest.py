@@ -1,0 +1,94 @@
+"""The networks that every contract is checked on."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.networks import MLP
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+class SmallCNN(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        )  # fmt: skip
+        self.classifier = nn.Sequential(nn.Linear(24, 7), nn.ReLU(), nn.Linear(7, 3))
+
+    def forward(self, x):
+        return self.classifier(self.features(x))
+
+
+class Foreign(nn.Module):
+    """A module the package has never seen: attention, an embedding, a token, a position table, the head registered first."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+        self.embedding = nn.Embedding(11, 8)
+        self.position = nn.Parameter(torch.randn(1, 5, 8) * 0.1)
+        self.token = nn.Parameter(torch.randn(1, 1, 8) * 0.1)
+        self.norm1, self.norm2 = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+
+    def forward(self, tokens):
+        x = self.embedding(tokens) + self.position
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1)
+        y = self.norm1(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        x = x + self.mlp(self.norm2(x))
+        return self.head(x[:, 0])
+
+
+class Case(NamedTuple):
+    """A network's maker from a seed, its input, and its runs axes."""
+
+    make: Callable[[int], nn.Module]
+    input: Callable[[], Tensor]
+    runs: tuple[int, ...] = ()
+
+
+def _seeded(kind: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
+    def make(seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return kind()
+
+    return make
+
+
+def plain_mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+CASES = {
+    "plain": Case(_seeded(plain_mlp), lambda: torch.randn(6, 5)),
+    "stacked1": Case(lambda seed: MLP((5, 8, 8, 3), [seed]), lambda: torch.randn(1, 6, 5), (1,)),
+    "stacked3": Case(
+        lambda seed: MLP((5, 8, 8, 3), [seed, seed + 100, seed + 200]), lambda: torch.randn(3, 6, 5), (3,)
+    ),
+    "cnn_bn": Case(_seeded(SmallCNN), lambda: torch.randn(6, 3, 8, 8)),
+    "foreign": Case(_seeded(Foreign), lambda: torch.randint(11, (6, 5))),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request) -> Case:
+    return CASES[request.param]
+
+
+def loss_of(output: Tensor, runs: tuple[int, ...]) -> Tensor:
+    """A loss ``[*runs]`` whose gradients are not all alike."""
+    target = torch.linspace(-1, 1, output[..., :1, :].numel() // max(1, len(runs) and runs[0])).reshape(-1)
+    return (output - target).square().reshape(*runs, -1).mean(-1)

@@ -1,0 +1,227 @@
+"""What holds for every regularizer, on every kind of network."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from conftest import CASES, loss_of, plain_mlp
+from torch import nn
+from torch.func import functional_call
+
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import REGULARIZERS, Chain, make_regularizer, settings_of
+
+CHAIN = "chain"
+NAMES = [*REGULARIZERS, CHAIN]
+WITH_COEF = [n for n in REGULARIZERS if "coef" in settings_of(n)]
+
+
+def make(name, net, **settings):
+    if name == CHAIN:
+        return Chain(net, make_regularizer("spectral", net), make_regularizer("swr", net))
+    return make_regularizer(name, net, **({"every_updates": 3} if name == "wrs" else {}), **settings)
+
+
+def sgd(net, regularizer, batch, runs, steps):
+    for _ in range(steps):
+        loss = (loss_of(net(batch), runs) + regularizer.penalty(net)).sum()
+        names, parameters = zip(*net.named_parameters(), strict=True)
+        for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            p.data.sub_(g, alpha=0.1)
+        regularizer.project_(net)
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+def test_the_penalty_has_the_shape_of_the_runs_and_is_finite(name, case):
+    net = case.make(1)
+    penalty = make(name, net).penalty(net)
+    assert penalty.shape == case.runs
+    assert penalty.isfinite().all()
+
+
+def test_creating_one_leaves_every_random_state_and_the_net_alone(name, case):
+    net = case.make(1)
+    before = {n: p.clone() for n, p in net.state_dict().items()}
+    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
+    make(name, net)
+    drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
+    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
+    assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
+    assert all(torch.equal(before[n], p) for n, p in net.state_dict().items())
+    assert not any(m._forward_hooks for m in net.modules())
+
+
+def test_every_buffer_and_every_weight_keeps_its_address(name, case):
+    net = case.make(1)
+    regularizer = make(name, net)
+    tensors = [*regularizer.buffers(), *net.parameters()]
+    addresses = [t.data_ptr() for t in tensors]
+    sgd(net, regularizer, case.input(), case.runs, 4)
+    assert [t.data_ptr() for t in [*regularizer.buffers(), *net.parameters()]] == addresses
+
+
+def test_saving_rebuilding_and_loading_equals_never_having_stopped(name, case):
+    batch = case.input()
+    net = case.make(1)
+    regularizer = make(name, net)
+    sgd(net, regularizer, batch, case.runs, 4)
+    saved_net = {k: v.clone() for k, v in net.state_dict().items()}
+    saved = {k: v.clone() for k, v in regularizer.state_dict().items()}
+    sgd(net, regularizer, batch, case.runs, 4)
+
+    other = case.make(2)  # other weights, so that anything captured anew would show
+    rebuilt = make(name, other)
+    other.load_state_dict(saved_net)
+    rebuilt.load_state_dict(saved)
+    sgd(other, rebuilt, batch, case.runs, 4)
+    for n, p in net.state_dict().items():
+        assert torch.equal(p, other.state_dict()[n]), n
+
+
+def test_it_traces_whole_and_gives_what_eager_gives(name, case):
+    torch._dynamo.reset()
+    results = []
+    for compiled in (False, True):
+        net = case.make(1)
+        regularizer = make(name, net)
+
+        def step(net=net, regularizer=regularizer):
+            penalty = regularizer.penalty(net)
+            regularizer.project_(net)
+            return penalty
+
+        run = torch.compile(step, fullgraph=True, backend="aot_eager") if compiled else step
+        penalties = [run().detach().clone() for _ in range(3)]
+        results.append([*penalties, *(p.detach() for p in net.parameters()), *regularizer.buffers()])
+    for eager, traced in zip(*results, strict=True):
+        torch.testing.assert_close(eager, traced, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "none"])
+def test_it_sees_substituted_parameters(name, case):
+    class Penalized(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = case.make(1)
+            self.regularizer = make(name, self.net)
+
+        def forward(self):
+            return self.regularizer.penalty(self.net)
+
+    module = Penalized()
+    doubled = {n: 2 * p.detach() for n, p in module.named_parameters()}
+    other = Penalized()
+    with torch.no_grad():
+        for p in other.net.parameters():
+            p.mul_(2)
+    torch.testing.assert_close(functional_call(module, doubled), other())
+
+
+def test_runs_do_not_influence_each_other(name):
+    case = CASES["stacked3"]
+    batch = case.input()
+    ends = []
+    for disturbance in (1.0, 5.0):
+        net = case.make(1)
+        regularizer = make(name, net)
+        with torch.no_grad():
+            for p in net.parameters():
+                p[1] *= disturbance
+        sgd(net, regularizer, batch, case.runs, 4)
+        ends.append([p.detach().clone() for p in net.parameters()])
+    for a, b in zip(*ends, strict=True):
+        assert torch.equal(a[[0, 2]], b[[0, 2]])
+    assert any(not torch.equal(a[1], b[1]) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("name", WITH_COEF)
+def test_each_run_may_have_its_own_strength(name):
+    case = CASES["stacked3"]
+    batch = case.input()
+    strengths = [0.03, 0.01, 0.3] if name != "weight_clipping" else [0.5, 1.0, 0.1]
+    together = case.make(1)
+    sgd(together, make(name, together, coef=torch.tensor(strengths)), batch, case.runs, 4)
+    for run, strength in enumerate(strengths):
+        alone = case.make(1)
+        sgd(alone, make(name, alone, coef=strength), batch, case.runs, 4)
+        for p, q in zip(together.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(p[run], q[run])
+
+
+@pytest.mark.parametrize("name", [n for n in WITH_COEF if n != "weight_clipping"])
+def test_strength_zero_is_a_no_op(name, case):
+    batch = case.input()
+    ends = []
+    for kind, settings in ((name, {"coef": 0.0}), ("none", {})):
+        net = case.make(1)
+        sgd(net, make(kind, net, **settings), batch, case.runs, 3)
+        ends.append([p.detach() for p in net.parameters()])
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("none", "wrs", CHAIN)])
+def test_a_strength_that_is_not_zero_changes_training(name, case):
+    batch = case.input()
+    ends = []
+    for kind, settings in ((name, {"coef": 0.1}), ("none", {})):
+        net = case.make(1)
+        sgd(net, make(kind, net, **settings), batch, case.runs, 3)
+        ends.append([p.detach() for p in net.parameters()])
+    assert any(not torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("name", WITH_COEF)
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), torch.tensor([0.1, 0.1])])
+def test_a_bad_strength_is_an_error_that_names_the_argument_and_the_value(name, bad):
+    net = MLP((5, 8, 8, 3), [0, 1, 2])
+    with pytest.raises(ValueError, match="coef must be") as error:
+        make(name, net, coef=bad)
+    assert str(bad) in str(error.value)
+
+
+@pytest.mark.parametrize("name", [n for n in REGULARIZERS if n != "none"])
+def test_a_network_without_anything_to_act_on_is_an_error(name):
+    frozen = plain_mlp().requires_grad_(False)
+    with pytest.raises(ValueError, match="nothing to act on"):
+        make_regularizer(name, frozen)
+
+
+def test_an_unknown_regularizer_is_an_error_that_names_the_nearest():
+    with pytest.raises(ValueError, match="'spectra'.*did you mean 'spectral'"):
+        make_regularizer("spectra", plain_mlp())
+
+
+def test_an_unknown_setting_is_an_error_that_names_the_nearest():
+    with pytest.raises(ValueError, match="'coeff'.*did you mean 'coef'"):
+        make_regularizer("spectral", plain_mlp(), coeff=1)
+
+
+def test_a_chain_adds_the_penalties_and_projects_in_order():
+    net = plain_mlp()
+    parts = [make_regularizer("l2", net, coef=0.3), make_regularizer("l2_init", net, coef=0.7)]
+    with torch.no_grad():
+        net[0].weight.add_(1)
+    expected = parts[0].penalty(net) + parts[1].penalty(net)
+    torch.testing.assert_close(Chain(net, *parts).penalty(net), expected)
+
+    halve, clip = make_regularizer("weight_decay", net, coef=0.5), make_regularizer("weight_clipping", net, coef=0.1)
+    net[0].weight.data.fill_(1.0)
+    chain = Chain(net, halve, clip)
+    chain.penalty(net)
+    chain.project_(net)
+    # 1 is halved, then clipped to 0.1 / sqrt(5); the other way round it would be 0.1 / sqrt(5) - 0.5
+    torch.testing.assert_close(net[0].weight, torch.full((8, 5), 0.1 / 5**0.5))
+
+
+def test_a_moved_network_in_float64_gets_float64_state():
+    net = plain_mlp().double()
+    for name in REGULARIZERS:
+        regularizer = make_regularizer(name, net)
+        assert regularizer.penalty(net).dtype == torch.float64, name
+        regularizer.project_(net)

@@ -1,0 +1,204 @@
+import pytest
+import torch
+from conftest import CASES, Foreign, SmallCNN, plain_mlp
+from torch import nn
+from torch.nn import functional as F
+
+from rl_plasticity.agents.sac import Critic
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import hidden_units, layers, runs_of
+
+
+def summary(net):
+    return [(y.name, y.role, y.head) for y in layers(net)]
+
+
+def test_a_plain_mlp_in_order_with_its_last_layer_as_head():
+    assert summary(plain_mlp()) == [("0", "linear", False), ("2", "linear", False), ("4", "linear", True)]
+
+
+def test_a_stacked_mlp_has_norm_layers_and_a_leading_runs_axis():
+    net = MLP((5, 8, 3), [0, 1])
+    found = layers(net)
+    assert [(y.role, y.head) for y in found] == [("linear", False), ("norm", False), ("linear", True)]
+    assert runs_of(net) == (2,)
+    assert found[0].matrix(net).shape == (2, 8, 5)
+    assert found[0].bias(net).shape == (2, 8)
+    assert found[1].gain(net).shape == found[1].shift(net).shape == (2, 8)
+    assert found[1].matrix(net) is None
+
+
+def test_the_order_is_forward_order_even_where_modules_were_registered_in_another():
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.norm, self.first = nn.Linear(4, 2), nn.LayerNorm(4), nn.Linear(3, 4)
+
+        def forward(self, x):
+            return self.head(self.norm(self.first(x)).relu())
+
+    assert [(n, h) for n, _, h in summary(Backwards())] == [("first", False), ("norm", False), ("head", True)]
+
+
+def test_a_foreign_module_has_a_role_for_every_parameter():
+    net = Foreign()
+    found = {y.name: y for y in layers(net)}
+    assert {n: y.role for n, y in found.items()} == {
+        "embedding": "embedding", "position": "parameter", "token": "parameter", "norm1": "norm",
+        "attention": "linear", "attention.out_proj": "linear", "norm2": "norm", "mlp.0": "linear",
+        "mlp.2": "linear", "head": "linear",
+    }  # fmt: skip
+    assert [n for n, y in found.items() if y.head] == ["head"]
+    named = {n for y in found.values() for n in (y.weight_name, y.bias_name) if n}
+    assert named == {n for n, _ in net.named_parameters()}
+
+
+def test_position_tables_are_matrices_and_single_tokens_are_vectors():
+    net = Foreign()
+    found = {y.name: y for y in layers(net)}
+    assert found["position"].matrix(net).shape == (5, 8)
+    assert found["token"].matrix(net) is None
+    assert [v.shape for v in found["token"].vectors(net)] == [(8,)]
+
+
+def test_a_kernel_is_the_matrix_out_times_in_kh_kw_and_views_the_parameter():
+    net = SmallCNN()
+    matrix = layers(net)[0].matrix(net)
+    assert matrix.shape == (4, 27)
+    assert matrix.data_ptr() == net.features[0].weight.data_ptr()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_matrix_of_a_transposed_convolution_has_a_row_for_each_output_channel(groups):
+    conv = nn.ConvTranspose2d(4, 6, 3, groups=groups)
+    (layer,) = layers(nn.Sequential(conv))
+    net = nn.Sequential(conv)
+    matrix = layer.matrix(net)
+    assert matrix.shape == (6, 4 // groups * 9)
+    channel = 4 if groups == 2 else 5  # group 1's second output channel, or the last of all
+    if groups == 2:
+        torch.testing.assert_close(matrix[channel], conv.weight[2:, 1].flatten())
+    else:
+        torch.testing.assert_close(matrix[channel], conv.weight[:, 5].flatten())
+    # Scaling row i by s_i scales output channel i by s_i.
+    x, scale = torch.randn(1, 4, 5, 5), torch.arange(1.0, 7.0)
+    conv.bias.data.zero_()
+    before = conv(x)
+    with torch.no_grad():
+        layer.scale_rows_(net, scale)
+    torch.testing.assert_close(conv(x), before * scale[:, None, None])
+
+
+def test_scaling_rows_reaches_a_channels_last_kernel():
+    conv = nn.Conv2d(4, 3, 3).to(memory_format=torch.channels_last)
+    net = nn.Sequential(conv)
+    before = conv.weight.clone()
+    with torch.no_grad():
+        layers(net)[0].scale_rows_(net, torch.tensor([1.0, 2.0, 3.0]))
+    torch.testing.assert_close(conv.weight, before * torch.tensor([1.0, 2.0, 3.0])[:, None, None, None])
+
+
+def test_tied_weights_count_once():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x):
+            return self.head(self.embedding(x))
+
+    assert [y.weight_name for y in layers(Tied())] == ["embedding.weight"]
+
+
+def test_frozen_parameters_are_left_out():
+    net = plain_mlp()
+    net[0].requires_grad_(False)
+    assert [y.name for y in layers(net)] == ["2", "4"]
+
+
+def test_two_parallel_critics_have_two_heads_and_separate_chains():
+    net = Critic((7, 8, 1), [0], layer_norm=False, num_critics=2)
+    found = layers(net)
+    assert [y.head for y in found] == [False, True, False, True]
+    assert [y.inputs for y in found] == [(), (0,), (), (2,)]
+
+
+def test_a_network_that_cannot_be_traced_is_read_in_registration_order():
+    class Untraceable(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.second(self.first(x)) if x.sum() > 0 else self.second(self.first(-x))
+
+    found = layers(Untraceable())
+    assert [(y.name, y.inputs, y.head) for y in found] == [("first", (), False), ("second", (0,), True)]
+
+
+def test_a_forward_that_counts_its_calls_is_not_disturbed():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.register_buffer("calls", torch.zeros(()))
+            self.last = None
+
+        def forward(self, x):
+            self.calls.add_(1)
+            self.last = x
+            return self.layer(x)
+
+    net = Counting()
+    assert len(layers(net)) == 1
+    assert net.calls == 0
+    assert net.last is None
+
+
+def test_a_norm_layer_without_gain_still_counts():
+    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4, elementwise_affine=False), nn.Linear(4, 2))
+    assert [(y.role, y.weight_name) for y in layers(net)][1] == ("norm", None)
+
+
+def test_weights_used_functionally_are_found():
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return F.linear(self.first(x), self.second.weight, self.second.bias)
+
+    assert [y.name for y in layers(Functional())] == ["first", "second"]
+
+
+def test_layers_that_disagree_about_the_runs_are_an_error():
+    net = nn.Sequential(*MLP((3, 4, 2), [0, 1]), *MLP((2, 3), [0]))
+    with pytest.raises(ValueError, match="disagree"):
+        layers(net)
+
+
+def test_hidden_units_are_found_behind_their_non_linearity():
+    units = hidden_units(CASES["stacked3"].make(0))
+    assert [(u.incoming.name, [n.name for n in u.norms], u.activation) for u in units] == [
+        ("0", ["1"], "2"),
+        ("3", ["4"], "5"),
+    ]
+    assert [[y.name for y in u.outgoing] for u in units] == [["3"], ["6"]]
+
+
+def test_a_shared_activation_module_is_told_apart_by_its_calls():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2)])
+            self.relu = nn.ReLU()
+
+        def forward(self, x):
+            return self.layers[2](self.relu(self.layers[1](self.relu(self.layers[0](x)))))
+
+    assert [(u.incoming.name, u.activation, u.call) for u in hidden_units(Shared())] == [
+        ("layers.0", "relu", 0),
+        ("layers.1", "relu", 1),
+    ]
