@@ -219,49 +219,50 @@ class ReDo(Intervention):
                 raise ValueError("ReDo has nothing to act on: the network has no hidden activation module")
             with _eval_mode(learner.net):
                 activations = activations_of(learner.net, units, inputs[name])
-            fresh = learner.fresh(runs)
+            k = len(learner.runs)
+            chosen = torch.ones(learner.runs, dtype=torch.bool, device=activations[0].device)
+            if runs is not None:
+                chosen[:] = False
+                chosen[runs] = True
+            dormant = []  # of each layer, [*runs, units]
             for unit, activation in zip(units, activations, strict=True):
-                dormant = self._score(activation, learner.runs) <= self.threshold  # [*runs, units]
-                if runs is not None:
-                    chosen = torch.zeros(learner.runs, dtype=torch.bool, device=dormant.device)
-                    chosen[runs] = True
-                    dormant &= chosen.unsqueeze(-1)
-                self._recycle_(learner, fresh, unit, dormant)
+                axis = k + 1 if unit.incoming.role == "conv" else -1
+                dormant.append((self._score(activation.movedim(axis, k), k) <= self.threshold) & chosen.unsqueeze(-1))
+
+            fresh = learner.fresh(runs)
+            for unit, mask in zip(units, dormant, strict=True):
+                for layer in (unit.incoming, *unit.norms):
+                    for parameter in _names(layer):
+                        axis = k + 1 if layer.transposed and parameter == layer.weight_name else k
+                        self._change_(learner, parameter, mask, axis, lookup(fresh, parameter))
+            # Outgoing weights last: what leads from one recycled unit to another is zero.
+            for unit, mask in zip(units, dormant, strict=True):
+                for layer in unit.outgoing:
+                    assert layer.weight_name is not None  # hidden_units takes no others
+                    axis = k if layer.transposed else k + 1
+                    columns = lookup(learner.net, layer.weight_name).shape[axis]
+                    # A linear layer behind a flattened feature map reads each unit (channel) from several columns.
+                    each = mask.repeat_interleave(columns // mask.shape[-1], dim=-1)
+                    self._change_(learner, layer.weight_name, each, axis, None)
 
     @staticmethod
-    def _score(activation: Tensor, runs: tuple[int, ...]) -> Tensor:
-        """Normalized mean activation ``[*runs, units]`` of ``[*runs, batch, units, ...]`` (units first after batch)."""
-        k = len(runs)
-        size = activation.abs().movedim(k + 1, k).flatten(k + 1).mean(-1)
+    def _score(activation: Tensor, k: int) -> Tensor:
+        """Normalized mean activation ``[*runs, units]`` of ``[*runs, units, ...]`` with `k` runs axes."""
+        size = activation.abs().flatten(k + 1).mean(-1)
         mean = size.mean(-1, keepdim=True)
         return torch.where(mean > 0, size / mean, torch.zeros_like(size))
 
     @staticmethod
-    def _recycle_(learner: Learner, fresh: nn.Module, units: HiddenUnits, dormant: Tensor) -> None:
-        def change_(name: str, mask: Tensor, value: Tensor | None) -> None:
-            for moment in learner.optimizer.moments(name):
-                moment.masked_fill_(mask, 0)
-            parameter = lookup(learner.net, name)
-            replacement = torch.zeros_like(parameter) if value is None else value
-            parameter.copy_(torch.where(mask, replacement, parameter))
-
-        k = dormant.ndim - 1
-        for layer in (units.incoming, *units.norms):
-            for name in _names(layer):
-                value = lookup(fresh, name)
-                axis = k + 1 if layer.transposed and name == layer.weight_name else k
-                shape = [*dormant.shape[:k], *(1,) * (value.ndim - k)]
-                shape[axis] = dormant.shape[-1]
-                change_(name, dormant.reshape(shape), value)
-        for layer in units.outgoing:
-            assert layer.weight_name is not None  # hidden_units takes no others
-            weight = lookup(learner.net, layer.weight_name)
-            axis = k if layer.transposed else k + 1  # the input axis
-            # A linear layer behind a flattened feature map reads each unit (channel) from several columns.
-            repeated = dormant.repeat_interleave(weight.shape[axis] // dormant.shape[-1], dim=-1)
-            shape = [*dormant.shape[:k], *(1,) * (weight.ndim - k)]
-            shape[axis] = repeated.shape[-1]
-            change_(layer.weight_name, repeated.reshape(shape), None)
+    def _change_(learner: Learner, name: str, mask: Tensor, axis: int, value: Tensor | None) -> None:
+        """Where `mask` ``[*runs, n]`` along `axis`: the parameter takes `value` (None: 0), its moments 0."""
+        parameter = lookup(learner.net, name)
+        shape = [*mask.shape[:-1], *(1,) * (parameter.ndim - mask.ndim + 1)]
+        shape[axis] = mask.shape[-1]
+        where = mask.reshape(shape)
+        for moment in learner.optimizer.moments(name):
+            moment.masked_fill_(where, 0)
+        replacement = torch.zeros_like(parameter) if value is None else value
+        parameter.copy_(torch.where(where, replacement, parameter))
 
 
 @contextmanager

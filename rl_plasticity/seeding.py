@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 def derive(seed: int, *keys: int) -> int:
     """A seed below 2^63 that depends on `seed` and every key (numpy's SeedSequence); different keys, unrelated streams."""
-    words = np.random.SeedSequence([seed, *keys]).generate_state(2)
+    words = np.random.SeedSequence(seed, spawn_key=keys).generate_state(2)
     return int(words[0]) << 31 ^ int(words[1])
 
 
@@ -40,4 +40,4 @@ class RunStreams(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         for generator, one in zip(self.generators, state.cpu(), strict=True):
-            generator.set_state(one)
+            generator.set_state(one.clone())  # a view of the stack would crash it

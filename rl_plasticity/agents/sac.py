@@ -47,6 +47,7 @@ class Temperature(nn.Module):
 
     def __init__(self, init: float, runs: int) -> None:
         super().__init__()
+        self.runs = (runs,)
         self.log_alpha = nn.Parameter(torch.full((runs,), math.log(init)))
 
     def forward(self) -> Tensor:

@@ -164,7 +164,7 @@ def hidden_units(net: nn.Module) -> list[HiddenUnits]:
             at = nodes[at.inputs[0]]
             norms.append(at)
         outgoing = tuple(n for n in nodes if i in n.inputs)
-        matrices = all(n.role in ("linear", "conv") and n.weight_name for n in outgoing)
+        matrices = all(n.role in ("linear", "conv") and n.weight_name and n.groups == 1 for n in outgoing)
         if len(at.inputs) == 1 and outgoing and matrices:
             incoming = nodes[at.inputs[0]]
             if incoming.role in ("linear", "conv") and incoming.weight_name:
@@ -173,10 +173,16 @@ def hidden_units(net: nn.Module) -> list[HiddenUnits]:
 
 
 def runs_of(net: nn.Module) -> tuple[int, ...]:
-    """The leading runs axes of `net`'s tensors: what its typed layers have beyond an ordinary layer's axes."""
+    """The leading runs axes of `net`'s tensors: what its typed layers have beyond an ordinary layer's axes.
+
+    A module of bare parameters says so itself, in an attribute ``runs`` that is a tuple.
+    """
+    declared = getattr(net, "runs", None)
+    if isinstance(declared, tuple):
+        return declared
     shapes = {}
     for name, module in net.named_modules():
-        for role, weight_name, bias_name in _own(module):
+        for role, weight_name, bias_name in _own(module, frozen=True):
             key = weight_name or bias_name
             if role != "parameter" and key is not None:
                 axes = _core_ndim(module, role) if weight_name else 1
@@ -220,9 +226,9 @@ def _parameter(module: nn.Module, name: str) -> nn.Parameter:
     return parameter
 
 
-def _own(module: nn.Module) -> list[tuple[Role, str | None, str | None]]:
-    """(role, weight, bias) of what the module holds itself, in the order it is used."""
-    trainable = {n for n, p in module._parameters.items() if p is not None and p.requires_grad}
+def _own(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | None, str | None]]:
+    """(role, weight, bias) of what the module holds itself, in the order it is used; with `frozen` parameters or not."""
+    trainable = {n for n, p in module._parameters.items() if p is not None and (frozen or p.requires_grad)}
     found: list[tuple[Role, str | None, str | None]] = []
 
     def take(role: Role, weight: str, bias: str) -> None:

@@ -1,0 +1,52 @@
+import math
+
+import torch
+from torch import nn
+
+from rl_plasticity.networks import MLP, StackedLayerNorm, StackedLinear
+
+
+def test_every_run_computes_what_an_ordinary_mlp_with_its_weights_computes():
+    net = MLP((5, 8, 7, 3), [10, 11, 12])
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.1 * torch.randn(p.shape))
+    x = torch.randn(3, 6, 5)
+    for run in range(3):
+        single = nn.Sequential(
+            nn.Linear(5, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 7), nn.LayerNorm(7), nn.ReLU(), nn.Linear(7, 3)
+        )
+        single.load_state_dict({k: v[run] for k, v in net.state_dict().items()})
+        torch.testing.assert_close(net(x)[run], single(x[run]), rtol=1e-5, atol=1e-6)
+
+
+def test_layer_norm_is_between_linear_layer_and_relu_and_optional():
+    kinds = [type(m) for m in MLP((5, 8, 3), [0])]
+    assert kinds == [StackedLinear, StackedLayerNorm, nn.ReLU, StackedLinear]
+    assert [type(m) for m in MLP((5, 8, 3), [0], layer_norm=False)] == [StackedLinear, nn.ReLU, StackedLinear]
+
+
+def test_initial_weights_are_orthogonal_with_gain_root_two_and_biases_zero():
+    for layer in MLP((5, 8, 3), [0, 1]):
+        if isinstance(layer, StackedLinear):
+            n = min(layer.weight.shape[1:])
+            w = layer.weight if layer.weight.shape[1] == n else layer.weight.mT
+            torch.testing.assert_close(w @ w.mT, 2 * torch.eye(n).expand(2, n, n), rtol=1e-5, atol=1e-5)
+            assert math.isclose(layer.weight[0].norm().item(), math.sqrt(2 * n), rel_tol=1e-5)
+            assert not layer.bias.any()
+
+
+def test_a_run_s_initial_weights_depend_on_its_own_seed_only():
+    together, alone = MLP((5, 8, 8, 3), [3, 4]), MLP((5, 8, 8, 3), [4])
+    for p, q in zip(together.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(p[1], q[0])
+    assert not torch.equal(together[0].weight[0], together[0].weight[1])
+    assert not torch.equal(together[0].weight[0], MLP((5, 8, 8, 3), [5])[0].weight[0])
+
+
+def test_making_one_leaves_the_global_random_state_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    MLP((5, 8, 3), [0])
+    assert torch.equal(torch.rand(2), expected)

@@ -1,0 +1,165 @@
+import pytest
+import torch
+from conftest import Foreign, plain_mlp
+from torch import nn
+
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import L2, L2Init, Spectral, Wasserstein
+
+
+def svd_penalty(weights, biases, gains=(), k=2):
+    """The spectral regularizer by SVD in float64, without its strength."""
+    total = sum((torch.linalg.svdvals(w)[0] ** k - 1) ** 2 for w in weights)
+    total = total + sum(b.norm() ** (2 * k) for b in biases)
+    return total + sum(((g - 1) ** 2).sum() for g in gains)
+
+
+def float64(*tensors):
+    return [t.detach().double().requires_grad_() for t in tensors]
+
+
+# --- spectral -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_spectral_value_and_gradient_equal_the_float64_svd(k):
+    net = plain_mlp()
+    regularizer = Spectral(net, coef=0.7, k=k)
+    for _ in range(50):
+        value = regularizer.penalty(net)
+    weights, biases = float64(*(net[i].weight for i in (0, 2, 4))), float64(*(net[i].bias for i in (0, 2, 4)))
+    expected = 0.7 * svd_penalty(weights, biases, k=k)
+    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
+    gradients = torch.autograd.grad(value, [*(net[i].weight for i in (0, 2, 4)), *(net[i].bias for i in (0, 2, 4))])
+    oracle = torch.autograd.grad(expected, [*weights, *biases])
+    for g, o in zip(gradients, oracle, strict=True):
+        torch.testing.assert_close(g.double(), o, rtol=1e-3, atol=1e-4 * o.abs().max().item())
+
+
+def test_spectral_counts_norm_layers_entry_by_entry_and_the_head():
+    net = MLP((5, 8, 3), [0, 1])
+    with torch.no_grad():
+        net[1].weight.uniform_(0.5, 1.5)
+        net[1].bias.normal_()
+    regularizer = Spectral(net, coef=1.0)
+    for _ in range(50):
+        value = regularizer.penalty(net)
+    for run in range(2):
+        w0, w1, b0, b1, g, s = float64(
+            net[0].weight[run],
+            net[3].weight[run],
+            net[0].bias[run],
+            net[3].bias[run],
+            net[1].weight[run],
+            net[1].bias[run],
+        )
+        expected = svd_penalty([w0, w1], [b0, b1, s], [g])
+        torch.testing.assert_close(value[run].double(), expected, rtol=1e-5, atol=0)
+
+
+def test_spectral_flattens_a_kernel_to_out_times_in_kh_kw():
+    conv = nn.Conv2d(3, 4, 3)
+    net = nn.Sequential(conv)
+    regularizer = Spectral(net, coef=1.0)
+    for _ in range(50):
+        value = regularizer.penalty(net)
+    (w, b) = float64(conv.weight, conv.bias)
+    torch.testing.assert_close(value.double(), svd_penalty([w.reshape(4, 27)], [b]), rtol=1e-5, atol=0)
+
+
+def test_spectral_treats_tables_as_matrices_and_tokens_as_biases():
+    net = Foreign()
+    regularizer = Spectral(net, coef=1.0)
+    for _ in range(300):
+        value = regularizer.penalty(net)
+    a = net.attention
+    matrices = [net.embedding.weight, net.position[0], a.in_proj_weight, a.out_proj.weight]
+    matrices += [net.mlp[0].weight, net.mlp[2].weight, net.head.weight]
+    vectors = [net.token.flatten(), a.in_proj_bias, a.out_proj.bias, net.mlp[0].bias, net.mlp[2].bias, net.head.bias]
+    vectors += [net.norm1.bias, net.norm2.bias]
+    expected = svd_penalty(float64(*matrices), float64(*vectors), float64(net.norm1.weight, net.norm2.weight))
+    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
+
+
+def test_one_power_iteration_for_each_penalty_tracks_a_slowly_changing_matrix():
+    net = nn.Sequential(nn.Linear(20, 30, bias=False))
+    regularizer = Spectral(net, coef=1.0, k=1)
+    start, drift = net[0].weight.detach().clone(), torch.randn(30, 20) * 0.3
+    errors = []
+    for step in range(600):
+        with torch.no_grad():
+            net[0].weight.copy_(start + drift * step / 600)
+        sigma = regularizer.penalty(net).detach().sqrt()  # |sigma1 - 1|
+        true = torch.linalg.svdvals(net[0].weight)[0] - 1
+        errors.append((sigma / true.abs() - 1).abs())
+    assert max(errors[100:]) < 1e-2
+    stale = (torch.linalg.svdvals(start)[0] / torch.linalg.svdvals(net[0].weight)[0] - 1).abs()
+    assert stale > 0.2  # vectors that do not follow would be far off
+
+
+def test_the_gradient_of_sigma1_flows_to_the_weight_only():
+    net = nn.Sequential(nn.Linear(4, 6, bias=False))
+    regularizer = Spectral(net, coef=1.0)
+    regularizer.penalty(net).backward()
+    assert net[0].weight.grad is not None
+    assert all(not b.requires_grad for b in regularizer.buffers())
+
+
+def test_a_zero_matrix_does_not_hold_the_power_iteration_at_zero():
+    net = nn.Sequential(nn.Linear(4, 6, bias=False))
+    nn.init.zeros_(net[0].weight)
+    regularizer = Spectral(net, coef=1.0, k=1)
+    assert regularizer.penalty(net).item() == pytest.approx(1.0)
+    nn.init.normal_(net[0].weight)
+    for _ in range(100):
+        value = regularizer.penalty(net)
+    expected = (torch.linalg.svdvals(net[0].weight)[0] - 1) ** 2
+    torch.testing.assert_close(value, expected, rtol=1e-4, atol=0)
+
+
+def test_the_penalty_may_be_called_again_before_the_backward_pass():
+    net = plain_mlp()
+    regularizer = Spectral(net)
+    first = regularizer.penalty(net)
+    regularizer.penalty(net)
+    first.backward()
+
+
+def test_a_zero_bias_has_a_zero_gradient():
+    net = nn.Sequential(nn.Linear(4, 6))
+    nn.init.zeros_(net[0].bias)
+    Spectral(net).penalty(net).backward()
+    assert torch.equal(net[0].bias.grad, torch.zeros(6))
+
+
+# --- the others -----------------------------------------------------------------------------------------------------
+
+
+def two_parameters():
+    net = nn.Linear(2, 1)
+    net.weight.data, net.bias.data = torch.tensor([[1.0, -2.0]]), torch.tensor([3.0])
+    return net
+
+
+def test_l2_is_half_the_sum_of_squares_over_all_parameters():
+    net = two_parameters()
+    assert L2(net, coef=0.1).penalty(net).item() == pytest.approx(0.1 / 2 * (1 + 4 + 9))
+
+
+def test_l2_init_measures_from_the_values_when_it_was_made():
+    net = two_parameters()
+    regularizer = L2Init(net, coef=0.1)
+    assert regularizer.penalty(net).item() == 0
+    net.weight.data += torch.tensor([[0.5, 2.0]])
+    net.bias.data -= 1
+    assert regularizer.penalty(net).item() == pytest.approx(0.1 / 2 * (0.25 + 4 + 1))
+
+
+def test_wasserstein_compares_sorted_values_and_averages_within_each_tensor():
+    net = two_parameters()
+    regularizer = Wasserstein(net, coef=0.1)
+    net.weight.data = torch.tensor([[-2.0, 1.0]])  # a permutation is at distance 0
+    assert regularizer.penalty(net).item() == 0
+    net.weight.data = torch.tensor([[4.0, -1.0]])  # sorted (-1, 4) against (-2, 1): (1 + 9) / 2
+    net.bias.data = torch.tensor([5.0])  # 4
+    assert regularizer.penalty(net).item() == pytest.approx(0.1 * (5 + 4))

@@ -1,0 +1,342 @@
+import copy
+import math
+
+import pytest
+import torch
+from conftest import SmallCNN, plain_mlp
+from torch import nn
+
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import SoftWeightRescaling, WeightClipping, WeightDecay, WeightRescaling
+
+
+def grown(net):
+    """The net after training of a kind: every parameter scaled by its own factor, biases and shifts set."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1 + 2 * torch.rand((), generator=generator))
+            p.add_(0.3 * torch.randn(p.shape, generator=generator))
+    return net
+
+
+def layer_norm_net(bias=True):
+    return nn.Sequential(
+        nn.Linear(5, 8, bias=bias), nn.LayerNorm(8, eps=1e-12), nn.ReLU(),
+        nn.Linear(8, 9), nn.LayerNorm(9, eps=1e-12), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 3),
+    )  # fmt: skip
+
+
+def batch_norm_net():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, eps=1e-12), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5, eps=1e-12),
+        nn.ReLU(), nn.Conv2d(5, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(20, 3),
+    )  # fmt: skip
+
+
+NETS = {
+    "mlp": (plain_mlp, lambda: torch.randn(16, 5)),
+    "layer_norm": (layer_norm_net, lambda: torch.randn(16, 5)),
+    "batch_norm": (batch_norm_net, lambda: torch.randn(16, 3, 8, 8)),
+}
+
+
+def after_swr(kind, **settings):
+    """Output before and after one projection of a grown net, both float64."""
+    make, inputs = NETS[kind]
+    net = make().double()
+    regularizer = SoftWeightRescaling(net, **settings)
+    grown(net)
+    x = inputs().double()
+    before = net(x)
+    regularizer.project_(net)
+    return before.detach(), net(x).detach(), net
+
+
+def residual(before, after):
+    """How far `after` is from being proportional to `before`: |after - C before| / |after| with the best C."""
+    c = (before * after).sum() / before.square().sum()
+    return ((after - c * before).norm() / after.norm()).item(), c.item()
+
+
+# --- SWR ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_swr_multiplies_the_function_by_one_constant(kind):
+    before, after, _ = after_swr(kind, coef=0.3)
+    error, c = residual(before, after)
+    assert error < 1e-5
+    assert abs(c - 1) > 0.05  # something was scaled
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "batch_norm"])
+def test_the_printed_rule_is_not_proportional_where_there_are_norm_layers(kind):
+    before, after, _ = after_swr(kind, coef=0.3, accumulate="paper")
+    assert residual(before, after)[0] > 1e-2
+
+
+def test_the_printed_rule_is_the_same_without_norm_layers():
+    assert residual(*after_swr("mlp", coef=0.3, accumulate="paper")[:2])[0] < 1e-5
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_scope_preserving_leaves_the_output_unchanged(kind):
+    before, after, net = after_swr(kind, coef=0.3, scope="preserving")
+    torch.testing.assert_close(before, after, rtol=1e-8, atol=1e-8)
+    assert not torch.equal(net[0].weight, grown(copy.deepcopy(net))[0].weight)
+
+
+def test_swr_by_hand_on_two_layers():
+    net = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1))
+    for layer, w, b in ((net[0], 2.0, 1.0), (net[2], 3.0, 1.0)):
+        layer.weight.data.fill_(w), layer.bias.data.fill_(b)
+    regularizer = SoftWeightRescaling(net, coef=0.1)
+    net[0].weight.data.fill_(4.0)
+    net[2].weight.data.fill_(2.0)
+    regularizer.project_(net)
+    c1, c2 = 0.1 * 2 / 4 + 0.9, 0.1 * 3 / 2 + 0.9
+    values = [net[0].weight.item(), net[0].bias.item(), net[2].weight.item(), net[2].bias.item()]
+    assert values == pytest.approx([4 * c1, c1, 2 * c2, c1 * c2])
+
+
+def test_swr_bounds_the_norm_under_constant_growth():
+    # Theorem 2: |W| grows by at most g each step, so |W| <= n + g (1 - coef) / coef ... in the limit.
+    net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 2))
+    coef, growth = 0.01, 0.1
+    regularizer = SoftWeightRescaling(net, coef=coef)
+    initial = net[0].weight.norm().item()
+    bound = initial + growth * (1 - coef) / coef
+    for _ in range(3000):
+        with torch.no_grad():
+            net[0].weight.mul_(1 + growth / net[0].weight.norm())
+        regularizer.project_(net)
+        assert net[0].weight.norm().item() <= bound * (1 + 1e-4)
+    assert net[0].weight.norm().item() == pytest.approx(bound, rel=1e-3)  # without SWR: initial + 300
+
+
+def test_swr_improves_the_balance_of_two_layers():
+    # Definition 2: b = | |W'|/|W| - |W0'|/|W0| |; Theorem 3: it shrinks.
+    net = plain_mlp()
+    regularizer = SoftWeightRescaling(net, coef=0.2)
+
+    def ratio():
+        return (net[2].weight.norm() / net[0].weight.norm()).item()
+
+    start = ratio()
+    net[2].weight.data *= 3
+    balances = [abs(ratio() - start)]
+    for _ in range(30):
+        regularizer.project_(net)
+        balances.append(abs(ratio() - start))
+    assert all(later < earlier for earlier, later in zip(balances, balances[1:], strict=False))
+    assert balances[-1] < 0.01 * balances[0]
+
+
+def test_swr_leaves_a_zero_layer_alone():
+    net = plain_mlp()
+    regularizer = SoftWeightRescaling(net, coef=0.5)
+    net[2].weight.data.zero_()
+    regularizer.project_(net)
+    assert torch.equal(net[2].weight, torch.zeros(8, 8))
+    assert all(p.isfinite().all() for p in net.parameters())
+
+
+def test_coef_classifier_is_for_the_last_layer_of_an_mlp():
+    net = plain_mlp()
+    regularizer = SoftWeightRescaling(net, coef=0.0, coef_classifier=1.0)
+    initial = net[4].weight.norm().item()
+    grown(net)
+    hidden = net[2].weight.clone()
+    regularizer.project_(net)
+    assert torch.equal(net[2].weight, hidden)
+    assert net[4].weight.norm().item() == pytest.approx(initial, rel=1e-5)
+
+
+def test_coef_classifier_is_for_all_linear_layers_of_a_network_with_convolutions():
+    net = SmallCNN()
+    initial = [layer.weight.norm().item() for layer in (net.classifier[0], net.classifier[2])]
+    regularizer = SoftWeightRescaling(net, coef=0.0, coef_classifier=1.0)
+    grown(net)
+    kernel = net.features[4].weight.clone()
+    regularizer.project_(net)
+    assert torch.equal(net.features[4].weight, kernel)
+    norms = [layer.weight.norm().item() for layer in (net.classifier[0], net.classifier[2])]
+    assert norms == pytest.approx(initial, rel=1e-5)
+
+
+def test_rebase_takes_the_current_norms_in_place():
+    net = plain_mlp()
+    regularizer = SoftWeightRescaling(net, coef=0.5)
+    grown(net)
+    addresses = [b.data_ptr() for b in regularizer.buffers()]
+    regularizer.rebase_(net)
+    before = [p.clone() for p in net.parameters()]
+    regularizer.project_(net)
+    assert all(torch.allclose(p, q) for p, q in zip(before, net.parameters(), strict=True))
+    assert [b.data_ptr() for b in regularizer.buffers()] == addresses
+
+
+def test_rebase_of_chosen_runs_leaves_the_others():
+    net = MLP((4, 6, 2), [0, 1])
+    regularizer = SoftWeightRescaling(net, coef=0.5)
+    grown(net)
+    before = [p.detach().clone() for p in net.parameters()]
+    regularizer.rebase_(net, runs=torch.tensor([1]))
+    regularizer.project_(net)
+    assert all(torch.allclose(p[1], q[1]) for p, q in zip(before, net.parameters(), strict=True))
+    assert not torch.allclose(before[0][0], net[0].weight[0])
+
+
+def test_swr_refuses_strengths_above_one_and_unknown_options():
+    for settings, message in (
+        ({"coef": 1.5}, "coef must be non-negative and at most 1"),
+        ({"coef_classifier": 2.0}, "coef_classifier must be"),
+        ({"scope": "some"}, "scope must be one of all, preserving, got 'some'"),
+        ({"accumulate": "no"}, "accumulate must be one of exact, paper"),
+        ({"scope": "preserving", "accumulate": "paper"}, "needs accumulate=exact"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SoftWeightRescaling(plain_mlp(), **settings)
+
+
+# --- WRS ------------------------------------------------------------------------------------------------------------
+
+
+def test_wrs_gives_every_hidden_unit_unit_norm_and_leaves_the_head():
+    net = grown(MLP((5, 8, 8, 3), [0, 1]))
+    head = net[6].weight.clone()
+    WeightRescaling(net, every_updates=1).project_(net)
+    for i in (0, 3):
+        torch.testing.assert_close(net[i].weight.norm(dim=-1), torch.ones(2, 8))
+    assert torch.equal(net[6].weight, head)
+
+
+def test_wrs_rescales_the_head_for_classification():
+    net = grown(plain_mlp())
+    WeightRescaling(net, every_updates=1, rescale_head=True).project_(net)
+    torch.testing.assert_close(net[4].weight.norm(dim=-1), torch.ones(3))
+
+
+def test_wrs_waits_for_its_period():
+    net = grown(plain_mlp())
+    regularizer = WeightRescaling(net, every_updates=3)
+    before = net[0].weight.clone()
+    for _ in range(2):
+        regularizer.project_(net)
+        assert torch.equal(net[0].weight, before)
+    regularizer.project_(net)
+    torch.testing.assert_close(net[0].weight.norm(dim=-1), torch.ones(8))
+
+
+def test_wrs_leaves_a_zero_unit_at_zero():
+    net = plain_mlp()
+    net[0].weight.data[2] = 0
+    WeightRescaling(net, every_updates=1).project_(net)
+    assert torch.equal(net[0].weight[2], torch.zeros(5))
+    assert net[0].weight.isfinite().all()
+
+
+def test_wrs_decays_gain_and_shift_at_every_update_and_does_not_rescale_them():
+    net = grown(layer_norm_net())
+    gain, shift = net[1].weight.clone(), net[1].bias.clone()
+    regularizer = WeightRescaling(net, every_updates=100, norm_decay=0.01)
+    for _ in range(3):
+        regularizer.project_(net)
+    torch.testing.assert_close(net[1].weight, gain * 0.99**3)
+    torch.testing.assert_close(net[1].bias, shift * 0.99**3)
+
+
+def wrs_change(net, x, per, last):
+    """How much the output of the net without the layers from `last` on changes."""
+    part = net[:last]
+    regularizer = WeightRescaling(net, every_updates=1, norm_decay=0.0, per=per)
+    before = part(x)
+    regularizer.project_(net)
+    return ((part(x) - before).norm() / before.norm()).item()
+
+
+def test_wrs_per_unit_leaves_a_batch_norm_network_unchanged():
+    assert wrs_change(grown(batch_norm_net().double()), torch.randn(16, 3, 8, 8).double(), "unit", 6) < 1e-9
+
+
+def test_wrs_per_layer_leaves_a_layer_norm_network_unchanged_biases_and_all():
+    assert wrs_change(grown(layer_norm_net().double()), torch.randn(16, 5).double(), "layer", 6) < 1e-9
+
+
+def test_wrs_per_unit_changes_a_layer_norm_network():
+    assert wrs_change(grown(layer_norm_net().double()), torch.randn(16, 5).double(), "unit", 6) > 1e-2
+
+
+def test_wrs_per_layer_sets_the_frobenius_norm_to_the_root_of_the_width():
+    net = grown(MLP((5, 8, 7, 3), [0, 1]))
+    WeightRescaling(net, every_updates=1, per="layer").project_(net)
+    torch.testing.assert_close(net[3].weight.flatten(1).norm(dim=1), torch.full((2,), math.sqrt(7)))
+
+
+def test_wrs_input_channel_by_hand_on_a_convolution():
+    conv = nn.Conv2d(2, 1, (1, 2), bias=False)
+    net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(3, 1))
+    conv.weight.data = torch.tensor([[[[3.0, 6.0]], [[4.0, 8.0]]]])  # positions: (3, 4) and (6, 8)
+    WeightRescaling(net, every_updates=1, variant="input_channel").project_(net)
+    torch.testing.assert_close(conv.weight, torch.tensor([[[[0.6, 0.6]], [[0.8, 0.8]]]]))
+
+
+def test_wrs_restarted_runs_count_their_updates_anew():
+    net = MLP((4, 6, 2), [0, 1])
+    regularizer = WeightRescaling(net, every_updates=2)
+    regularizer.project_(net)
+    regularizer.recapture_(WeightRescaling(net, every_updates=2), torch.tensor([1]))
+    grown(net)
+    regularizer.project_(net)
+    norms = net[0].weight.norm(dim=-1)
+    torch.testing.assert_close(norms[0], torch.ones(6))
+    assert not torch.allclose(norms[1], torch.ones(6))
+
+
+def test_wrs_refuses_what_makes_no_sense():
+    for settings, message in (
+        ({"every_updates": 0}, "every_updates must be at least 1, got 0"),
+        ({"norm_decay": -0.1}, "norm_decay must be non-negative"),
+        ({"per": "row"}, "per must be one of unit, layer"),
+        ({"per": "layer", "variant": "input_channel"}, "does not go with per=layer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            WeightRescaling(plain_mlp(), **settings)
+
+
+# --- clipping and decay ---------------------------------------------------------------------------------------------
+
+
+def test_clipping_uses_the_bound_of_the_layer_s_fan_in_for_weight_and_bias():
+    net = nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2), nn.Conv1d(2, 3, 8))
+    for p in net.parameters():
+        p.data.fill_(5.0)
+    WeightClipping(net, coef=2.0).project_(net)
+    assert net[0].weight.max() == net[0].bias.max() == 2 / math.sqrt(4)
+    assert net[2].weight.max() == net[2].bias.max() == 2 / math.sqrt(16)
+    assert net[1].weight.min() == 5  # norm layers have no such bound
+
+
+def test_clipping_at_zero_is_an_error():
+    with pytest.raises(ValueError, match="coef must be positive, got 0"):
+        WeightClipping(plain_mlp(), coef=0.0)
+
+
+def test_weight_decay_with_adam_equals_adamw_step_for_step():
+    lr, decay = 0.01, 0.3
+    nets = [plain_mlp(), plain_mlp()]
+    nets[1].load_state_dict(nets[0].state_dict())
+    adam = torch.optim.Adam(nets[0].parameters(), lr=lr)
+    adamw = torch.optim.AdamW(nets[1].parameters(), lr=lr, weight_decay=decay)
+    regularizer = WeightDecay(nets[0], coef=lr * decay)
+    for _ in range(20):
+        x = torch.randn(16, 5)
+        for net, optimizer in zip(nets, (adam, adamw), strict=True):
+            loss = net(x).square().mean() + (regularizer.penalty(net) if net is nets[0] else 0)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        regularizer.project_(nets[0])
+        for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)

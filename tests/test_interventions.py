@@ -1,0 +1,307 @@
+import pytest
+import torch
+from conftest import CASES, loss_of
+from torch import nn
+
+from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.interventions import (
+    INTERVENTIONS,
+    HeadReset,
+    PeriodicReset,
+    ReDo,
+    ShrinkAndPerturb,
+    make_intervention,
+)
+from rl_plasticity.learner import Learner
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import layers, make_regularizer
+
+
+def learner_of(case, regularizer="l2_init"):
+    def make(seeds):
+        return MLP((5, 8, 8, 3), seeds) if case.runs else case.make(seeds[0])
+
+    seeds = list(range(case.runs[0])) if case.runs else [7]
+    return Learner(make, seeds, lambda net: make_regularizer(regularizer, net))
+
+
+def trained(case, regularizer="l2_init"):
+    learner = learner_of(case, regularizer)
+    x = case.input()
+    for _ in range(3):
+        learner.minimize(loss_of(learner.net(x), case.runs))
+    return learner, {"net": (x,)}
+
+
+def snapshot(module):
+    return {k: v.clone() for k, v in module.state_dict().items()}
+
+
+def intervention(name):
+    return make_intervention(name, every_updates=10, **({"threshold": 0.8} if name == "redo" else {}))
+
+
+@pytest.fixture(params=INTERVENTIONS)
+def name(request):
+    return request.param
+
+
+def test_it_acts_in_place_on_every_kind_of_network(name, case):
+    learner, inputs = trained(case)
+    addresses = [t.data_ptr() for t in learner.state_dict().values()]
+    before = snapshot(learner.net)
+    intervention(name).apply_(learner, inputs=inputs)
+    assert [t.data_ptr() for t in learner.state_dict().values()] == addresses
+    assert any(not torch.equal(before[k], v) for k, v in learner.net.state_dict().items())
+
+
+def test_it_changes_chosen_runs_only(name):
+    learner, inputs = trained(CASES["stacked3"])
+    before = snapshot(learner)
+    intervention(name).apply_(learner, runs=[1], inputs=inputs)
+    changed = set()
+    for k, v in learner.state_dict().items():
+        if v.ndim and v.shape[0] == 3:
+            changed |= {run for run in range(3) if not torch.equal(v[run], before[k][run])}
+    assert changed == {1}
+
+
+def test_it_leaves_the_global_random_state_alone(name, case):
+    learner, inputs = trained(case)
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    intervention(name).apply_(learner, inputs=inputs)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_it_is_due_at_every_multiple_of_its_period_but_not_at_the_start(name):
+    one = intervention(name)
+    assert [n for n in range(31) if one.due(n)] == [10, 20, 30]
+
+
+def test_a_period_below_one_is_an_error(name):
+    with pytest.raises(ValueError, match="every_updates must be at least 1, got 0"):
+        make_intervention(name, every_updates=0)
+
+
+def test_unknown_names_and_settings_name_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'periodic'"):
+        make_intervention("periodc")
+    with pytest.raises(ValueError, match="did you mean 'threshold'"):
+        make_intervention("redo", treshold=0.1)
+
+
+# --- periodic and head reset ----------------------------------------------------------------------------------------
+
+
+def test_a_full_reset_gives_new_weights_each_time_and_zero_moments():
+    learner, _ = trained(CASES["stacked1"])
+    seen = [learner.initial()[0].weight.clone()]
+    for _ in range(3):
+        PeriodicReset().apply_(learner)
+        weight = learner.net[0].weight.detach().clone()
+        assert not any(torch.equal(weight, w) for w in seen)
+        seen.append(weight)
+        assert not any(t.any() for t in learner.optimizer.buffers())
+
+
+def test_a_head_reset_changes_the_head_its_moments_and_its_anchor_only():
+    learner, _ = trained(CASES["stacked3"])
+    before = snapshot(learner)
+    HeadReset(every_updates=1).apply_(learner)
+    changed = {k for k, v in learner.state_dict().items() if not torch.equal(v, before[k])}
+    of_head = {f"net.6.{n}" for n in ("weight", "bias")}
+    of_head |= {f"optimizer.{m}/6/{n}" for m in "mv" for n in ("weight", "bias")}
+    assert changed == of_head | {"regularizer.initial/6/weight", "draws"}
+    assert not any(m.any() for n in ("6.weight", "6.bias") for m in learner.optimizer.moments(n))
+    assert learner.optimizer.step.tolist() == [3, 3, 3]
+
+
+def test_a_head_reset_of_two_layers_takes_the_norm_layer_between_them_along():
+    learner, _ = trained(CASES["stacked1"])
+    before = snapshot(learner.net)
+    HeadReset(every_updates=1, num_layers=2).apply_(learner)
+    changed = {k for k, v in learner.net.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed == {"3.weight", "3.bias", "4.weight", "4.bias", "6.weight", "6.bias"}
+
+
+def test_the_head_of_a_foreign_module_is_found():
+    learner, _ = trained(CASES["foreign"])
+    before = snapshot(learner.net)
+    HeadReset(every_updates=1).apply_(learner)
+    changed = {k for k, v in learner.net.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed == {"head.weight", "head.bias"}
+
+
+# --- shrink and perturb ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init", ["saved", "fresh"])
+def test_shrink_and_perturb_mixes_weights_with_an_initialization(init):
+    learner, _ = trained(CASES["stacked1"])
+    before = learner.net[0].weight.detach().clone()
+    start = learner.initial()[0].weight.detach()
+    ShrinkAndPerturb(every_updates=1, coef=0.3, init=init).apply_(learner)
+    if init == "saved":
+        torch.testing.assert_close(learner.net[0].weight, 0.7 * before + 0.3 * start)
+    else:
+        other = (learner.net[0].weight - 0.7 * before) / 0.3
+        assert not torch.allclose(other, start, atol=1e-3)
+        torch.testing.assert_close(other.norm(), start.norm(), rtol=1e-3, atol=0)  # an initialization all the same
+
+
+def test_shrink_and_perturb_refuses_a_coef_outside_zero_to_one():
+    with pytest.raises(ValueError, match=r"coef must be in \[0, 1\], got 1.5"):
+        ShrinkAndPerturb(coef=1.5)
+
+
+# --- ReDo -----------------------------------------------------------------------------------------------------------
+
+
+def with_dormant_unit(stacked):
+    """A learner whose hidden unit 2 (of the first layer; of run 1 where stacked) never fires."""
+    learner, inputs = trained(CASES["stacked3" if stacked else "plain"])
+    with torch.no_grad():
+        for i in (1, 4) if stacked else (0, 2):
+            learner.net[i].bias += 5.0  # all others fire
+        if stacked:
+            learner.net[1].bias[1, 2] = -100.0
+        else:
+            learner.net[0].bias[2] = -100.0
+    return learner, inputs
+
+
+def test_redo_recycles_a_dormant_unit_and_nothing_else():
+    learner, inputs = with_dormant_unit(stacked=False)
+    before, output = snapshot(learner), learner.net(*inputs["net"]).detach()
+    ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
+    after = learner.state_dict()
+    fresh = learner._new([1])
+    assert torch.equal(after["net.0.weight"][2], fresh[0].weight[2])
+    assert torch.equal(after["net.0.bias"][2], fresh[0].bias[2])
+    assert not after["net.2.weight"][:, 2].any()
+    others = [i for i in range(8) if i != 2]
+    for m in "mv":
+        assert not after[f"optimizer.{m}/0/weight"][2].any()
+        assert not after[f"optimizer.{m}/0/bias"][2].any()
+        assert not after[f"optimizer.{m}/2/weight"][:, 2].any()
+    for key in ("net.0.weight", "optimizer.m/0/weight", "optimizer.v/0/weight"):
+        assert torch.equal(after[key][others], before[key][others])
+    for key in ("net.2.weight", "optimizer.m/2/weight"):
+        assert torch.equal(after[key][:, others], before[key][:, others])
+    assert after["optimizer.step"] == 3
+    changed = {k for k, v in after.items() if not torch.equal(v, before[k])}
+    touched = ("0.weight", "0.bias", "2.weight")
+    allowed = {f"net.{n}" for n in touched} | {f"optimizer.{m}/{n.replace('.', '/')}" for m in "mv" for n in touched}
+    assert changed <= allowed | {"draws"}
+    # A unit that never fired and feeds nothing: the function is what it was.
+    torch.testing.assert_close(learner.net(*inputs["net"]), output)
+
+
+def test_redo_looks_behind_the_norm_layer_and_gives_it_a_fresh_entry():
+    learner, inputs = with_dormant_unit(stacked=True)
+    before = snapshot(learner.net)
+    ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
+    assert learner.net[1].bias[1, 2] == 0
+    assert learner.net[1].weight[1, 2] == 1
+    assert not learner.net[3].weight[1, :, 2].any()
+    assert torch.equal(learner.net[0].weight[0], before["0.weight"][0])
+
+
+def test_a_unit_exactly_at_the_threshold_is_dormant():
+    net = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
+    with torch.no_grad():
+        net[0].weight.zero_()
+        net[0].bias.copy_(torch.tensor([1.0, 2.0, 3.0]))  # scores 0.5, 1, 1.5
+        net[2].weight.fill_(1.0)
+    learner = Learner(lambda seeds: net, [0])
+    ReDo(every_updates=1, threshold=0.5).apply_(learner, inputs={"net": (torch.ones(4, 1),)})
+    assert learner.net[2].weight.tolist() == [[0.0, 1.0, 1.0]]
+
+
+def test_redo_scores_a_channel_by_its_mean_and_zeroes_its_columns_behind_a_flatten():
+    net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    with torch.no_grad():
+        net[0].weight.fill_(1.0)
+        net[0].bias.copy_(torch.tensor([0.0, -9.0]))  # the second channel never fires
+        net[3].weight.fill_(1.0)
+    learner = Learner(lambda seeds: net, [0])
+    ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs={"net": (torch.rand(4, 1, 2, 2),)})
+    assert learner.net[3].weight[0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+
+
+def test_looking_at_activations_leaves_batch_norm_statistics_alone():
+    learner, inputs = trained(CASES["cnn_bn"])
+    mean, count = learner.net.features[1].running_mean.clone(), learner.net.features[1].num_batches_tracked.clone()
+    ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
+    assert torch.equal(learner.net.features[1].running_mean, mean)
+    assert torch.equal(learner.net.features[1].num_batches_tracked, count)
+    assert learner.net.features[1].training
+
+
+def test_redo_without_inputs_or_without_hidden_units_is_an_error():
+    learner, _ = trained(CASES["plain"])
+    with pytest.raises(ValueError, match="needs inputs for 'net'"):
+        ReDo().apply_(learner)
+    flat = Learner(lambda seeds: nn.Sequential(nn.Linear(3, 2)), [0])
+    with pytest.raises(ValueError, match="no hidden activation"):
+        ReDo().apply_(flat, inputs={"net": (torch.ones(2, 3),)})
+
+
+# --- on the agent ---------------------------------------------------------------------------------------------------
+
+
+def sac_and_batch(runs=2):
+    agent = SAC(4, 2, list(range(runs)), lambda net: make_regularizer("spectral", net), hidden=(8, 8))
+    batch = Batch(
+        torch.randn(runs, 16, 4),
+        torch.rand(runs, 16, 2),
+        torch.rand(runs, 16),
+        torch.randn(runs, 16, 4),
+        torch.full((runs, 16), 0.99),
+    )
+    for noise in agent.noise(3, 16):
+        agent.update(batch, noise)
+    return agent, batch
+
+
+def test_it_acts_on_both_learners_of_the_agent_and_on_chosen_runs(name):
+    agent, batch = sac_and_batch()
+    before = snapshot(agent)
+    intervention(name).apply_(agent, runs=[1], inputs=agent.inputs(batch))
+    after = agent.state_dict()
+    changed = {k for k, v in after.items() if isinstance(v, torch.Tensor) and not torch.equal(v, before[k])}
+    assert any(k.startswith("critic.net") for k in changed)
+    assert any(k.startswith("actor.net") for k in changed)
+    for k in changed:
+        if not k.startswith("streams"):
+            assert torch.equal(after[k][0], before[k][0]), k
+
+
+def test_a_full_reset_of_the_agent_restarts_target_and_temperature_too():
+    agent, _ = sac_and_batch()
+    PeriodicReset().apply_(agent)
+    for p, q in zip(agent.critic.net.parameters(), agent.critic_target.parameters(), strict=True):
+        assert torch.equal(p, q)
+    assert agent.temperature.net().tolist() == [1.0, 1.0]
+    assert not any(b.any() for b in agent.temperature.optimizer.buffers())
+
+
+def test_a_head_reset_sets_the_target_s_head_to_the_new_head_and_leaves_the_temperature():
+    agent, _ = sac_and_batch()
+    alpha, target = agent.temperature.net().detach().clone(), snapshot(agent.critic_target)
+    HeadReset(every_updates=1).apply_(agent)
+    head = next(y for y in layers(agent.critic.net) if y.head)
+    assert torch.equal(head.weight(agent.critic.net), head.weight(agent.critic_target))
+    assert torch.equal(agent.critic_target.critics[0][0].weight, target["critics.0.0.weight"])
+    assert torch.equal(agent.temperature.net(), alpha)
+
+
+def test_what_leads_from_one_recycled_unit_to_another_is_zero():
+    learner, inputs = trained(CASES["plain"])
+    with torch.no_grad():
+        learner.net[0].bias[2] = learner.net[2].bias[5] = -100.0
+    ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
+    assert learner.net[2].weight[5, 2] == 0
+    assert learner.net[2].weight[5, 3] == learner._new([1])[2].weight[5, 3]

@@ -1,0 +1,165 @@
+import pytest
+import torch
+from conftest import CASES, loss_of, plain_mlp
+from torch import nn
+
+from rl_plasticity.learner import Adam, Learner
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import make_regularizer
+
+
+def make_mlp(seeds):
+    return MLP((5, 8, 3), seeds)
+
+
+def make_plain(seeds):
+    return plain_mlp()
+
+
+def test_adam_equals_torch_adam_step_for_step():
+    net, reference = plain_mlp(), plain_mlp()
+    reference.load_state_dict(net.state_dict())
+    ours, theirs = Adam(net, lr=0.01), torch.optim.Adam(reference.parameters(), lr=0.01)
+    for step in range(50):
+        x = torch.randn(16, 5) * 10 ** (step % 3 - 1)
+        parameters = list(net.parameters())
+        ours.update_(parameters, torch.autograd.grad(net(x).square().mean(), parameters))
+        theirs.zero_grad()
+        reference(x).square().mean().backward()
+        theirs.step()
+        for p, q in zip(net.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+
+
+def test_a_loss_is_summed_over_runs_so_that_each_run_learns_as_it_would_alone():
+    x = torch.randn(3, 16, 5)
+    together = Learner(make_mlp, [4, 5, 6], lr=0.01)
+    alone = [Learner(make_mlp, [seed], lr=0.01) for seed in (4, 5, 6)]
+    for _ in range(5):
+        together.minimize(loss_of(together.net(x), (3,)))
+        for run, learner in enumerate(alone):
+            # loss_of's target depends on the number of runs only through its length
+            target = loss_of(learner.net(x[run : run + 1]), (1,))
+            learner.minimize(target)
+    for run, learner in enumerate(alone):
+        for p, q in zip(together.net.parameters(), learner.net.parameters(), strict=True):
+            torch.testing.assert_close(p[run], q[0], rtol=1e-4, atol=1e-6)
+
+
+def test_one_run_s_huge_loss_does_not_touch_another():
+    x = torch.randn(2, 16, 5)
+    ends = []
+    for scale in (1.0, 1e6):
+        learner = Learner(make_mlp, [0, 1], lambda net: make_regularizer("spectral", net))
+        for _ in range(3):
+            learner.minimize(loss_of(learner.net(x), (2,)) * torch.tensor([1.0, scale]))
+        ends.append([p[0].detach().clone() for p in learner.net.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_minimize_adds_the_penalty_and_projects_after_the_step():
+    learner = Learner(make_plain, [0], lambda net: make_regularizer("weight_clipping", net, coef=0.01), lr=1.0)
+    learner.minimize(learner.net(torch.randn(4, 5)).square().mean())
+    assert learner.net[0].weight.abs().max() <= 0.01 / 5**0.5 + 1e-7
+
+    learner = Learner(make_plain, [0], lambda net: make_regularizer("l2", net, coef=2.0))
+    weight = learner.net[0].weight.detach().clone()
+    metrics = learner.minimize(
+        torch.zeros((), requires_grad=True) * learner.net[0].weight.sum()
+        + sum(0 * p.sum() for p in learner.net.parameters())
+    )
+    assert metrics["penalty"].item() > 0
+    assert (learner.net[0].weight.abs() < weight.abs()).all()
+    assert not metrics["penalty"].requires_grad
+
+
+def test_the_gradient_norm_is_that_of_loss_and_penalty_over_all_parameters():
+    learner = Learner(make_mlp, [0, 1], lambda net: make_regularizer("l2", net, coef=0.5))
+    x = torch.randn(2, 16, 5)
+    total = loss_of(learner.net(x), (2,)) + learner.regularizer.penalty(learner.net)
+    gradients = torch.autograd.grad(total.sum(), list(learner.net.parameters()))
+    expected = torch.stack([torch.cat([g[run].flatten() for g in gradients]).norm() for run in range(2)])
+    torch.testing.assert_close(learner.minimize(loss_of(learner.net(x), (2,)))["gradient_norm"], expected)
+
+
+def test_a_restarted_run_equals_a_new_learner_with_other_weights_and_the_others_go_on():
+    learner = Learner(make_mlp, [0, 1], lambda net: make_regularizer("l2_init", net, coef=0.1))
+    x = torch.randn(2, 16, 5)
+    first = [p.detach().clone() for p in learner.net.parameters()]
+    for _ in range(3):
+        learner.minimize(loss_of(learner.net(x), (2,)))
+    before = {k: v.clone() for k, v in learner.state_dict().items()}
+    learner.restart_(torch.tensor([1]))
+    for (name, now), then in zip(learner.state_dict().items(), before.values(), strict=True):
+        if now.ndim:
+            assert torch.equal(now[0], then[0]), name
+    assert not torch.equal(learner.net[0].weight[1], first[0][1])  # new weights, not the first ones again
+    assert learner.optimizer.step.tolist() == [3, 0]
+    assert all(m[1].abs().max() == 0 for n in learner.optimizer.names for m in learner.optimizer.moments(n))
+    assert learner.regularizer.penalty(learner.net)[1] == 0  # L2-Init's anchor is the new initialization
+
+
+def test_every_restart_draws_weights_that_were_not_there_before():
+    learner = Learner(make_mlp, [0])
+    seen = [learner.net[0].weight.detach().clone()]
+    for _ in range(3):
+        learner.restart_()
+        assert not any(torch.equal(learner.net[0].weight, w) for w in seen)
+        seen.append(learner.net[0].weight.detach().clone())
+
+
+def test_initial_is_what_the_current_weights_started_from():
+    learner = Learner(make_mlp, [0, 1])
+    start = learner.net[0].weight.detach().clone()
+    learner.fresh()  # an unrelated draw
+    assert torch.equal(learner.initial()[0].weight, start)
+    learner.restart_(torch.tensor([1]))
+    restarted = learner.net[0].weight.detach().clone()
+    assert torch.equal(learner.initial()[0].weight, restarted)
+    assert torch.equal(restarted[0], start[0])
+
+
+def test_a_restart_is_the_same_after_saving_and_loading():
+    learner = Learner(make_mlp, [0])
+    learner.restart_()
+    other = Learner(make_mlp, [0])
+    other.load_state_dict({k: v.clone() for k, v in learner.state_dict().items()})
+    learner.restart_()
+    other.restart_()
+    assert all(torch.equal(p, q) for p, q in zip(learner.net.parameters(), other.net.parameters(), strict=True))
+
+
+def test_making_a_learner_leaves_the_global_random_state_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    learner = Learner(make_plain, [0])
+    learner.restart_()
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_choosing_runs_of_a_network_without_runs_is_an_error():
+    learner = Learner(make_plain, [0])
+    with pytest.raises(ValueError, match="no runs axis"):
+        learner.restart_(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_every_kind_of_network_learns(kind):
+    case = CASES[kind]
+    seeds = list(range(case.runs[0])) if case.runs else [0]
+    learner = Learner(lambda s: case.make(s[0]), seeds, lambda net: make_regularizer("spectral", net), lr=0.01)
+    x = case.input()
+    losses = [learner.minimize(loss := loss_of(learner.net(x), case.runs)) and loss.sum().item() for _ in range(60)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_module_keeps_its_buffers_in_a_restart():
+    learner = Learner(lambda seeds: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), [0])
+    address = learner.net[1].running_mean.data_ptr()
+    learner.minimize(learner.net(torch.randn(8, 3)).square().mean())
+    assert learner.net[1].num_batches_tracked == 1
+    learner.restart_()
+    assert learner.net[1].num_batches_tracked == 0
+    assert torch.equal(learner.net[1].running_mean, torch.zeros(4))
+    assert learner.net[1].running_mean.data_ptr() == address
