@@ -1,4 +1,4 @@
-"""How a run is saved and resumed: one file for each checkpoint, written whole or not at all, loaded without unpickling code."""
+"""How a run is saved and resumed: one file a checkpoint, written whole or not at all, loaded without running code."""
 
 import os
 from collections.abc import Callable
@@ -12,11 +12,15 @@ import torch
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let `write` fill a temporary file beside `path`, force it to the disk, then rename it: old or new, never half."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     folder = os.open(path.parent, os.O_RDONLY)  # the rename itself must reach the disk too
     try:
         os.fsync(folder)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.learner import Learner, copy_runs_
-from rl_plasticity.regularizers.base import _nearest
+from rl_plasticity.regularizers.base import nearest
 from rl_plasticity.regularizers.layers import HiddenUnits, Layer, hidden_units, layers, lookup
 
 
@@ -77,8 +77,8 @@ def _learners(target: Agent | Learner) -> dict[str, tuple[Learner, list[nn.Modul
 class PeriodicReset(Intervention):
     """All networks, targets, temperature, optimizers and regularizers start afresh, with new weights each time.
 
-    The replay buffer stays: a reset run equals a fresh agent on the old buffer. Source: Nikishin et al. (2022); D'Oro et
-    al. (2023) reset every 2.56 million updates.
+    The replay buffer stays: a reset run equals a fresh agent on the old buffer. Source: Nikishin et al. (2022); D'Oro
+    et al. (2023) reset every 2.56 million updates.
     """
 
     def __init__(self, every_updates: int = 2_560_000) -> None:
@@ -124,7 +124,7 @@ class HeadReset(Intervention):
         found = layers(net)
         names: set[str] = set()
         frontier = {i for i, y in enumerate(found) if y.head}
-        for _ in range(self.num_layers):
+        for depth in range(self.num_layers):
             before: set[int] = set()
             for i in frontier:
                 names.update(_names(found[i]))
@@ -138,7 +138,7 @@ class HeadReset(Intervention):
                 else:
                     passed.append(found[i])
                     before.update(found[i].inputs)
-            if _ < self.num_layers - 1:
+            if depth < self.num_layers - 1:  # norm layers between two layers that start afresh
                 names.update(n for y in passed for n in _names(y))
         return names
 
@@ -154,7 +154,7 @@ class ShrinkAndPerturb(Intervention):
 
     Args:
         coef: in [0, 1]; the SWR paper's grid is 0.2 to 0.8.
-        init: "saved", the values the weights started from (as the SWR paper), or "fresh", a new initialization each time.
+        init: "saved", the values the weights started from (as the SWR paper), or "fresh", new ones each time.
     """
 
     def __init__(
@@ -306,12 +306,12 @@ def make_intervention(name: str, **settings: Any) -> Intervention:
     """
     kind = INTERVENTIONS.get(name)
     if kind is None:
-        raise ValueError(f"unknown intervention {name!r}{_nearest(name, INTERVENTIONS)}")
+        raise ValueError(f"unknown intervention {name!r}{nearest(name, INTERVENTIONS)}")
     parameters = inspect.signature(kind.__init__).parameters
     valid = {n: p.default for n, p in parameters.items() if n != "self"}
     for key in settings:
         if key not in valid:
-            raise ValueError(f"unknown setting {key!r} of intervention {name!r}{_nearest(key, valid)}")
+            raise ValueError(f"unknown setting {key!r} of intervention {name!r}{nearest(key, valid)}")
     return kind(**settings)
 
 

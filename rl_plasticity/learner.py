@@ -44,7 +44,8 @@ class Adam(nn.Module):
     def moments(self, name: str) -> tuple[Tensor, Tensor]:
         """First and second moment of the parameter called `name`."""
         m, v = (self._buffers[f"{kind}/{name.replace('.', '/')}"] for kind in "mv")
-        assert m is not None and v is not None
+        assert m is not None
+        assert v is not None
         return m, v
 
     @torch.no_grad()

@@ -23,8 +23,8 @@ FILES = ("metrics.csv", "timing.csv")
 class Results:
     """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard.
 
-    ``metrics.csv`` is the source of truth: tidy, append-only, free of wall-clock times, so a resumed run's is equal to an
-    uninterrupted one's, bit for bit. Rates go to ``timing.csv``. `run` is the run's seed, or ``mean`` over the runs.
+    ``metrics.csv`` is the source of truth: tidy, append-only, free of wall-clock times, so a resumed run's is equal to
+    an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. `run` is the run's seed, or ``mean`` over the runs.
 
     Args:
         folder: exists.
@@ -47,14 +47,14 @@ class Results:
             path = folder / name
             if sizes is not None:
                 os.truncate(path, sizes[name])
-            self.files[name] = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+            self.files[name] = path.open("a", encoding="utf-8", newline="")
             if sizes is None:
                 self.files[name].write("run,step,name,value\n")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step if sizes else None)
         self.sync()
 
     def log(self, step: int, values: Mapping[str, torch.Tensor | np.ndarray]) -> None:
-        """One row for each run and one for their mean, of each metric ``[runs]``; NaN (nothing to report) is left out."""
+        """Of each metric ``[runs]`` a row for each run and one for their mean; NaN (nothing to report) is left out."""
         rows = []
         for name, value in values.items():
             numbers = [float(v) for v in value]

@@ -1,4 +1,4 @@
-"""Train soft actor-critic on a continuous-control task: ``python -m rl_plasticity.train env=cheetah-run reg=spectral``."""
+"""Train soft actor-critic on a control task: ``python -m rl_plasticity.train env=cheetah-run reg=spectral``."""
 
 import math
 import shutil
@@ -35,7 +35,7 @@ COMPILE_FROM_UPDATES = 30_000  # compiling takes about half a minute and then sa
 
 
 def main() -> None:
-    """Run the command; the exit status is 0, 1 (a fault of the run), 2 (bad input), or 128 + the signal that stopped it."""
+    """Run the command; status 0, 1 (a fault of the run), 2 (bad input), or 128 + the signal that stopped it."""
     arguments = sys.argv[1:]
     if any(a in ("-h", "--help") for a in arguments):
         print("python -m rl_plasticity.train [name=value ...]\n\n" + schema.describe())
@@ -140,7 +140,7 @@ def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSigna
             raise FaultyRun(f"cannot resume: {error}") from error
         results = Results(folder, seeds, saved["sizes"], step)
 
-    last_saved = step
+    last_saved = -1 if saved is None else step
 
     def save() -> None:
         nonlocal last_saved
@@ -156,7 +156,7 @@ def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSigna
             "sizes": results.sync(),
         }
         checkpoint.save(folder / "checkpoints", step, state)
-        last_saved = step
+        last_saved = -1 if saved is None else step
 
     bar = tqdm(total=s.total_env_steps, initial=step, unit="env steps", smoothing=0.1, mininterval=1)
     clock = Clock(s, step, bar)
@@ -166,7 +166,10 @@ def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSigna
                 act = agent.streams.uniform(envs.act_dim) * 2 - 1
             else:
                 act = agent.act(obs.unsqueeze(1), agent.streams.normal(1, envs.act_dim)).squeeze(1)
-            out = envs.step(act.cpu().numpy())
+            act_on_host = act.cpu().numpy()
+            if not np.isfinite(act_on_host).all():
+                raise FaultyRun(f"an action is not finite at env step {step}; {_last(folder)}")
+            out = envs.step(act_on_host)
             ended = out.terminated | out.truncated
             next_obs, reward, last_obs = (torch.from_numpy(a).to(s.device) for a in (out.obs, out.reward, out.last_obs))
             terminated, truncated = torch.from_numpy(out.terminated), torch.from_numpy(out.truncated)
@@ -215,8 +218,11 @@ def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSigna
 
 
 def updates_due(steps: int, replay_ratio: float) -> int:
-    """Updates to make after env step number `steps` since learning began, for `replay_ratio` updates per step."""
-    return 0 if steps < 1 else math.floor(steps * replay_ratio) - math.floor((steps - 1) * replay_ratio)
+    """Updates to make after env step number `steps` of learning, for `replay_ratio` updates per env step."""
+    if steps < 1:
+        return 0
+    so_far, before = (math.floor(n * replay_ratio + 1e-6) for n in (steps, steps - 1))  # 1300 * 0.7 is 910
+    return so_far - before
 
 
 def evaluate(agent: SAC, envs: Envs, episodes: int, first_episode: int) -> np.ndarray:
@@ -344,37 +350,44 @@ class Clock:
         self.last_return = math.nan
         self.begin = self.mark = time.perf_counter()
         self.mark_step = step
-        self.updates, self.in_updates, self.seen = 0, 0.0, 0
-        self.started = 0.0
+        self.updates, self.in_updates, self.rate = 0, 0.0, 0.0
+        self.warm = False  # the first updates may include compiling; they do not count
+        self.started = self.learning_since = 0.0
         self.announced = False
 
     def start_updates(self) -> None:
         self.started = time.perf_counter()
+        if not self.warm and self.s.compile:
+            self.bar.write("compiling the update, which takes up to a minute", file=sys.stderr)
 
     def end_updates(self, number: int) -> None:
-        self.in_updates += time.perf_counter() - self.started
-        self.updates += number
+        if self.warm:
+            self.in_updates += time.perf_counter() - self.started
+            self.updates += number
+            self.rate = self.updates / self.in_updates
+        else:
+            self.warm, self.learning_since = True, time.perf_counter()
 
     def rates(self, step: int) -> dict[str, float]:
         """Since the last call: env steps and updates (of all runs together: one) for each second; then start anew."""
         now = time.perf_counter()
         rates = {
             "env_steps_per_second": (step - self.mark_step) / (now - self.mark),
-            "updates_per_second": self.updates / self.in_updates if self.updates else 0.0,
+            "updates_per_second": self.rate,
         }
         self.mark, self.mark_step, self.updates, self.in_updates = now, step, 0, 0.0
         return rates
 
     def show(self, step: int) -> None:
-        rate = self.updates / self.in_updates if self.updates else 0.0
-        self.bar.set_postfix_str(f"{rate:.0f} updates/s, last return {self.last_return:.1f}", refresh=False)
+        said = "no evaluation yet" if math.isnan(self.last_return) else f"last return {self.last_return:.1f}"
+        self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {said}", refresh=False)
         self.bar.update(step - self.bar.n)
-        if not self.announced and self.in_updates > 60:
+        if not self.announced and self.warm and time.perf_counter() - self.learning_since > 60:
             self.announced = True
-            hours = (self.s.total_env_steps - step) * self.s.replay_ratio / rate / 3600
+            hours = (self.s.total_env_steps - step) * self.s.replay_ratio / self.rate / 3600
             if hours > 1:
                 self.bar.write(
-                    f"At {rate:.0f} updates/s on this {self.s.device} the rest takes about {hours:.0f} h. "
+                    f"At {self.rate:.0f} updates/s on this {self.s.device} the rest takes about {hours:.0f} h. "
                     "preset=demo shows learning within minutes.",
                     file=sys.stderr,
                 )

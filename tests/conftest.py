@@ -30,7 +30,7 @@ class SmallCNN(nn.Module):
 
 
 class Foreign(nn.Module):
-    """A module the package has never seen: attention, an embedding, a token, a position table, the head registered first."""
+    """What the package has never seen: attention, an embedding, a token, a position table, the head first."""
 
     def __init__(self):
         super().__init__()

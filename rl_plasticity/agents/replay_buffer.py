@@ -23,8 +23,8 @@ class ReplayBuffer:
     episode's first obs; the last obs of those episodes is kept aside, and `end` says where: 0 goes on, -1
     terminated (next_obs does not matter, its discount is 0), k > 0 truncated with the last obs in slot k - 1.
 
-    Memory: 4 * (obs_dim + act_dim + 2) bytes a transition (100 for cheetah-run; 168 with obs and next_obs stored apart), and 4 * obs_dim
-    for each truncated episode. Memory is taken as rows are first written.
+    Memory: 4 * (obs_dim + act_dim + 2) bytes a transition (cheetah-run: 100; 168 with obs and next_obs apart),
+    and 4 * obs_dim for each truncated episode. Memory is taken as rows are first written.
 
     Args:
         capacity: transitions of each run; at least as many as env steps will be made means unbounded.

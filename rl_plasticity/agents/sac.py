@@ -31,7 +31,7 @@ class Critic(nn.Module):
 
 
 class Actor(nn.Module):
-    """Mean and log standard deviation of the Gaussian before the tanh: ``[runs, batch, obs_dim] -> 2 x [runs, batch, act_dim]``."""
+    """Mean and log_std of the Gaussian before the tanh: ``[runs, batch, obs_dim] -> 2 x [runs, batch, act_dim]``."""
 
     def __init__(self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class SAC(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Actions ``[runs, n, act_dim]`` for obs ``[runs, n, obs_dim]``: tanh(mean) without `noise`, sampled with it."""
+        """Actions ``[runs, n, act_dim]`` for ``[runs, n, obs_dim]``: tanh(mean) without `noise`, sampled with it."""
         gaussian = self.actor.net(obs)
         return gaussian[0].tanh() if noise is None else sample_action(gaussian, noise)[0]
 

@@ -1,12 +1,12 @@
 """What a run can be told, checked before anything is made: unknown names, wrong types, values out of range.
 
-Command-line settings are Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``), with two short forms of ours: ``env=NAME``
-for ``env.name=NAME``, and ``reg=[spectral,l2]`` for several regularizers in a chain, whose settings are ``reg.l2.coef=...``.
+Command-line settings are Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``), with two short forms of ours:
+``env=NAME`` for ``env.name=NAME``, and ``reg=[spectral,l2]`` for several regularizers in a chain, whose settings are
+``reg.l2.coef=...``.
 """
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
@@ -17,6 +17,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from rl_plasticity.regularizers.base import nearest
 
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
@@ -139,7 +141,7 @@ def load(arguments: Sequence[str]) -> Train:
     known = _flat(config)
     for name, value in keys:
         if name not in known:
-            raise SettingsError(f"unknown setting {name!r}{nearest(name, known)}")
+            raise SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS, *known])}")
         _set(config, name, value)
     return check(config)
 
@@ -183,15 +185,6 @@ def describe() -> str:
     return "\n".join(["Groups:", names, *lines, "", "Settings:", text + groups])
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint for a misspelt name."""
-    known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=1)
-    if not close:  # the last part may be right and the group forgotten
-        close = [k for k in known if k.rpartition(".")[2] == str(name).rpartition(".")[2]][:1]
-    return f"; did you mean {close[0]!r}?" if close else f" (valid: {', '.join(known)})"
-
-
 # ------------------------------------------------------------------------------------------------------------------
 
 
@@ -227,7 +220,7 @@ def _compose(choices: list[str]) -> DictConfig:
 def _flat(config: DictConfig, prefix: str = "") -> list[str]:
     found = []
     for key, value in config.items():
-        name = f"{prefix}{key}"
+        name = prefix + str(key)
         found += _flat(value, f"{name}.") if isinstance(value, DictConfig) else [name]
     return found
 

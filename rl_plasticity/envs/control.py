@@ -1,8 +1,8 @@
 """DeepMind Control tasks, and any Gymnasium task with continuous actions, one environment for each run.
 
-An episode is a function of (seed, episode number, actions): every reset passes its own seed. So an environment is saved as its
-episode number and the actions since the reset, and restored by playing them again, bit for bit, whatever hidden state
-the simulator has.
+An episode is a function of (seed, episode number, actions): every reset passes its own seed. So an environment is saved
+as its episode number and the actions since the reset, and restored by playing them again, bit for bit, whatever hidden
+state the simulator has.
 """
 
 import difflib
@@ -26,8 +26,8 @@ Bools = NDArray[np.bool_]
 class Control(gym.Wrapper[Floats, Floats, Any, Any]):
     """Float32 flat observations, actions in [-1, 1], action repeat, and episodes that can be saved and replayed.
 
-    A step that raises a physics error, or returns a number that is not finite, ends its episode by truncation with a warning:
-    reward 0 and the last good observation.
+    A step that raises a physics error, or returns a number that is not finite, ends its episode by truncation with a
+    warning: reward 0 and the last good observation.
 
     Args:
         env: observations of any flattenable space, actions of a bounded one-dimensional box.
@@ -151,7 +151,7 @@ def make_env(name: str, seed: int, action_repeat: int = 1) -> Control:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the simulator's complaints that no user can act on: no display, deprecated words in its own task files."""
+    """Without the simulator's complaints that no user can act on: no display, deprecated words in its own files."""
     import absl.logging
 
     verbosity = absl.logging.get_verbosity()
@@ -196,9 +196,8 @@ class Envs:
         else:
             self.vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
         self.runs = len(makers)
-        assert self.vector.single_observation_space.shape and self.vector.single_action_space.shape
-        self.obs_dim = self.vector.single_observation_space.shape[0]
-        self.act_dim = self.vector.single_action_space.shape[0]
+        self.obs_dim = gym.spaces.flatdim(self.vector.single_observation_space)
+        self.act_dim = gym.spaces.flatdim(self.vector.single_action_space)
 
     def reset(self) -> Floats:
         """First observations ``[runs, obs_dim]`` of the next episodes."""

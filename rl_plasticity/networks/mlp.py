@@ -1,7 +1,7 @@
 """Multilayer perceptrons for many runs at once: one batched matrix product serves them all.
 
-`StackedLinear` and `StackedLayerNorm` are ``nn.Linear`` and ``nn.LayerNorm`` whose tensors have a leading runs axis; they
-subclass them so that whatever looks for layers by module type finds them.
+`StackedLinear` and `StackedLayerNorm` are ``nn.Linear`` and ``nn.LayerNorm`` whose tensors have a leading runs axis;
+they subclass them so that whatever looks for layers by module type finds them.
 """
 
 import math
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 class StackedLinear(nn.Linear):
     """y = x W^T + b for each run: ``[runs, batch, in] -> [runs, batch, out]``.
 
-    The weight ``[runs, out, in]`` is orthogonal with gain sqrt(2), drawn for each run from that run's own seed; the bias
-    ``[runs, out]`` is zero. (Initialization of Nikishin et al. 2022 and D'Oro et al. 2023; every layer, the head too.)
+    The weight ``[runs, out, in]`` is orthogonal with gain sqrt(2), drawn for each run from that run's own seed; the
+    bias ``[runs, out]`` is zero. (As Nikishin et al. 2022 and D'Oro et al. 2023; every layer, the head too.)
     """
 
     def __init__(self, in_features: int, out_features: int, seeds: Sequence[int]) -> None:
@@ -48,7 +48,7 @@ class StackedLayerNorm(nn.LayerNorm):
 
 
 class MLP(nn.Sequential):
-    """Hidden layers of linear, LayerNorm (optional) and ReLU, and a linear head: ``[runs, batch, in] -> [runs, batch, out]``.
+    """Hidden layers of linear, LayerNorm and ReLU, then a linear head: ``[runs, batch, in] -> [runs, batch, out]``.
 
     Args:
         widths: (in, hidden, ..., out).

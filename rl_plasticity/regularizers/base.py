@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -129,11 +130,11 @@ def make_regularizer(name: str, net: nn.Module, **settings: Any) -> Regularizer:
     """
     kind = REGULARIZERS.get(name)
     if kind is None:
-        raise ValueError(f"unknown regularizer {name!r}{_nearest(name, REGULARIZERS)}")
+        raise ValueError(f"unknown regularizer {name!r}{nearest(name, REGULARIZERS)}")
     valid = settings_of(name)
     for key in settings:
         if key not in valid:
-            raise ValueError(f"unknown setting {key!r} of regularizer {name!r}{_nearest(key, valid)}")
+            raise ValueError(f"unknown setting {key!r} of regularizer {name!r}{nearest(key, valid)}")
     return kind(net, **settings)
 
 
@@ -143,10 +144,13 @@ def settings_of(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.name not in ("self", "net")}
 
 
-def _nearest(name: str, valid: dict[str, Any]) -> str:
-    close = difflib.get_close_matches(name, valid, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{hint} (valid: {', '.join(valid) or 'none'})"
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """A hint for an error message about a misspelt `name`: the nearest valid one, or all of them."""
+    valid = list(valid)
+    close = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
+    if not close:  # the last part may be right and the group forgotten
+        close = [v for v in valid if v.rpartition(".")[2] == str(name).rpartition(".")[2]][:1]
+    return f"; did you mean {close[0]!r}?" if close else f" (valid: {', '.join(valid) or 'none'})"
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {}

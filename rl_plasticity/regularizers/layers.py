@@ -227,7 +227,7 @@ def _parameter(module: nn.Module, name: str) -> nn.Parameter:
 
 
 def _own(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | None, str | None]]:
-    """(role, weight, bias) of what the module holds itself, in the order it is used; with `frozen` parameters or not."""
+    """(role, weight, bias) of what the module holds itself, in order of use; with `frozen` parameters or not."""
     trainable = {n for n, p in module._parameters.items() if p is not None and (frozen or p.requires_grad)}
     found: list[tuple[Role, str | None, str | None]] = []
 
@@ -258,7 +258,7 @@ class _Tracer(fx.Tracer):
 
 def _trace(net: nn.Module) -> fx.Graph | None:
     """The dataflow graph of `net`, or None where it cannot be traced. Leaves the net and all random states alone."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
         shared: dict[int, object] = {id(t): t for t in (*net.parameters(), *net.buffers())}
         arguments = inspect.signature(net.forward).parameters.values()
@@ -268,7 +268,7 @@ def _trace(net: nn.Module) -> fx.Graph | None:
         return None
     finally:
         torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
+        np.random.set_state(states[1])  # noqa: NPY002
         random.setstate(states[2])
 
 

@@ -73,7 +73,7 @@ class Wasserstein(Regularizer):
 
 
 class Spectral(Regularizer):
-    """coef * sum over layers of (sigma1(W)^k - 1)^2 + ||b||^(2k), sigma1 the largest singular value of the weight matrix.
+    """coef * sum over layers of (sigma1(W)^k - 1)^2 + ||b||^(2k), sigma1 the largest singular value of the weights.
 
     A norm layer adds the sum of (g_i - 1)^2 over its gain and ||s||^(2k) of its shift. A kernel is the matrix
     out x (in * kh * kw); tables count as matrices, bare vectors and tokens as biases. The head is included.
@@ -147,7 +147,7 @@ class Spectral(Regularizer):
 
 
 def _unit(vector: Tensor, otherwise: Tensor) -> Tensor:
-    """A row or column over its length; `otherwise` where that is 0, or a zero matrix would hold u and v at 0 for ever."""
+    """A row or column over its length; `otherwise` where that is 0: a zero matrix must not hold u and v at 0."""
     nonzero = torch.add(vector, otherwise, alpha=1e-12)
     length: Tensor = torch.linalg.vector_norm(nonzero, dim=(-2, -1), keepdim=True)
     return nonzero / length

@@ -33,9 +33,9 @@ class SoftWeightRescaling(Regularizer):
     Source: Oh et al. (2024), "Recovering Plasticity of Neural Networks via Soft Weight Rescaling", Algorithm 1 and
     Theorem 1. Deviation: the printed algorithm multiplies C only from the last norm layer on and multiplies that
     layer's own shift by the factor of the layer before it, which is not proportional when a norm layer is present;
-    `accumulate="paper"` does as printed. Exact for chains of linear, convolution and norm layers with positively homogeneous
-    activations (ReLU, leaky ReLU); across a residual sum with different C, and for a BatchNorm in evaluation mode (its
-    running statistics lag), only approximate.
+    `accumulate="paper"` does as printed. Exact for chains of linear, convolution and norm layers with positively
+    homogeneous activations (ReLU, leaky ReLU); across a residual sum with different C, and for a BatchNorm in
+    evaluation mode (its running statistics lag), only approximate.
 
     Args:
         coef: lambda in [0, 1]; the paper's grid is 1e-4 to 1.
@@ -122,10 +122,8 @@ class SoftWeightRescaling(Regularizer):
             own = c.get(i, one)
             if self.scope == "preserving" and i not in self.before_norm:
                 own = 1 / before if layer.head and not self.has_norm else one if self.has_norm else own
-            if self.accumulate == "exact":
-                restart = layer.role == "norm"
-            else:
-                restart = self.has_norm and i < self.last_norm
+            printed = self.has_norm and i < self.last_norm
+            restart = layer.role == "norm" if self.accumulate == "exact" else printed
             product = own if restart else own * before
             weight, bias = layer.weight(net), layer.bias(net)
             if weight is not None and own is not one:
@@ -142,11 +140,10 @@ class WeightRescaling(Regularizer):
     zero). The head only with `rescale_head` (the paper: for classification). Norm layers are not rescaled; at every
     update their gain and shift decay by the factor 1 - norm_decay.
 
-    Source: Liu et al. (2021), "Weight Rescaling: Effective and Robust Regularization for Deep Neural Networks with Batch
-    Normalization", Algorithm 1; WRS(IC) in section VI-B. `norm_decay` is their eta * lambda. Per-unit scaling leaves the
-    function unchanged under BatchNorm (in training mode: running statistics follow with their momentum), not under LayerNorm;
-    `per="layer"` (ours) does under LayerNorm and, with biases in front of it, in any network that is normalized after
-    each layer.
+    Source: Liu et al. (2021), "Weight Rescaling: Effective and Robust Regularization for Deep Neural Networks with
+    Batch Normalization", Algorithm 1; WRS(IC) in section VI-B. `norm_decay` is their eta * lambda. Per-unit scaling
+    leaves the function unchanged where a BatchNorm follows (in training mode: running statistics follow with their
+    momentum), not where a LayerNorm does; `per="layer"`, which is ours, leaves it unchanged under both.
 
     Args:
         every_updates: tau, 10 to 50 in the paper.
@@ -200,7 +197,8 @@ class WeightRescaling(Regularizer):
                     parameter.mul_(per_run(keep, parameter))
         for layer in self.rescaled:
             matrix, weight = layer.matrix(net), layer.weight(net)
-            assert matrix is not None and weight is not None
+            assert matrix is not None
+            assert weight is not None
             if self.per == "layer":
                 norm = torch.linalg.vector_norm(matrix, dim=(-2, -1))  # [*runs]
                 factor = self._factor(due, norm, math.sqrt(matrix.shape[-2]))
@@ -226,8 +224,8 @@ class WeightClipping(Regularizer):
     """Every weight and bias of a linear or convolution layer is clipped to +- coef / sqrt(fan_in).
 
     Source: Elsayed et al. (2024), "Weight Clipping for Deep Continual and Reinforcement Learning", Algorithm 1: the
-    bound is `coef` (their kappa) times that of the usual uniform initialization, for the bias the same as for its weight. Norm
-    layers, embeddings and bare parameters, for which that initialization does not exist, are left alone.
+    bound is `coef` (their kappa) times that of the usual uniform initialization, for the bias the same as for its
+    weight. Norm layers, embeddings and bare parameters, for which that initialization does not exist, are left alone.
 
     Args:
         coef: kappa, above 0 (0 would set every weight to zero, so this method has no strength that does nothing).

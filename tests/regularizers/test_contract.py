@@ -26,7 +26,7 @@ def make(name, net, **settings):
 def sgd(net, regularizer, batch, runs, steps):
     for _ in range(steps):
         loss = (loss_of(net(batch), runs) + regularizer.penalty(net)).sum()
-        names, parameters = zip(*net.named_parameters(), strict=True)
+        parameters = list(net.parameters())
         for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.data.sub_(g, alpha=0.1)
         regularizer.project_(net)
@@ -193,12 +193,12 @@ def test_a_network_without_anything_to_act_on_is_an_error(name):
 
 
 def test_an_unknown_regularizer_is_an_error_that_names_the_nearest():
-    with pytest.raises(ValueError, match="'spectra'.*did you mean 'spectral'"):
+    with pytest.raises(ValueError, match=r"'spectra'.*did you mean 'spectral'"):
         make_regularizer("spectra", plain_mlp())
 
 
 def test_an_unknown_setting_is_an_error_that_names_the_nearest():
-    with pytest.raises(ValueError, match="'coeff'.*did you mean 'coef'"):
+    with pytest.raises(ValueError, match=r"'coeff'.*did you mean 'coef'"):
         make_regularizer("spectral", plain_mlp(), coeff=1)
 
 

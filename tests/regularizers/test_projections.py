@@ -1,4 +1,5 @@
 import copy
+import itertools
 import math
 
 import pytest
@@ -129,7 +130,7 @@ def test_swr_improves_the_balance_of_two_layers():
     for _ in range(30):
         regularizer.project_(net)
         balances.append(abs(ratio() - start))
-    assert all(later < earlier for earlier, later in zip(balances, balances[1:], strict=False))
+    assert all(later < earlier for earlier, later in itertools.pairwise(balances))
     assert balances[-1] < 0.01 * balances[0]
 
 

@@ -1,0 +1,131 @@
+import pytest
+import torch
+
+from rl_plasticity.agents import ReplayBuffer
+
+
+def no(runs):
+    return torch.zeros(runs, dtype=torch.bool)
+
+
+class Recorder:
+    """Feeds a buffer with numbered transitions and remembers each as it should come back."""
+
+    def __init__(self, buffer):
+        self.buffer, self.runs, self.t = buffer, buffer.runs, 0
+        self.episode = 0
+        self.obs = self.observe()
+        self.expected = [[] for _ in range(self.runs)]
+        buffer.start(self.obs)
+
+    def observe(self):
+        self.t += 1
+        return torch.arange(self.runs).float().unsqueeze(1) * 1000 + torch.tensor([float(self.t), -self.t])
+
+    def step(self, terminated=None, truncated=None):
+        terminated = no(self.runs) if terminated is None else terminated
+        truncated = no(self.runs) if truncated is None else truncated
+        act, reward = torch.randn(self.runs, 1), torch.randn(self.runs)
+        last = self.observe()
+        fresh = self.observe()
+        following = torch.where((terminated | truncated).unsqueeze(1), fresh, last)
+        self.buffer.add(act, reward, following, terminated, truncated, last)
+        for run in range(self.runs):
+            self.expected[run].append((self.obs[run], act[run], reward[run], last[run], bool(terminated[run])))
+        self.obs = following
+
+    def check(self):
+        size, discount = self.buffer.size, self.buffer.discount
+        batch = self.buffer.sample(torch.arange(size).expand(self.runs, size))
+        for run in range(self.runs):
+            for i, (obs, act, reward, next_obs, terminated) in enumerate(self.expected[run][-size:]):
+                assert torch.equal(batch.obs[run, i], obs)
+                assert torch.equal(batch.act[run, i], act)
+                assert batch.reward[run, i] == reward
+                if terminated:
+                    assert batch.discount[run, i] == 0
+                else:
+                    assert batch.discount[run, i] == pytest.approx(discount)
+                    assert torch.equal(batch.next_obs[run, i], next_obs)
+
+
+def test_every_transition_comes_back_across_terminations_truncations_and_the_end_of_the_ring():
+    recorder = Recorder(ReplayBuffer(2, 7, 2, 1))
+    for step in range(40):
+        recorder.step(
+            terminated=torch.tensor([step % 5 == 4, False]), truncated=torch.tensor([step % 5 == 4, step % 3 == 2])
+        )
+        recorder.check()
+    assert recorder.buffer.size == 7
+
+
+def test_truncated_episodes_are_bootstrapped_from_their_own_last_obs():
+    buffer = ReplayBuffer(1, 5, 1, 1)
+    buffer.start(torch.tensor([[1.0]]))
+    one, true = torch.ones(1, 1), torch.ones(1, dtype=torch.bool)
+    buffer.add(one, one[0], torch.tensor([[50.0]]), no(1), true, torch.tensor([[2.0]]))
+    buffer.add(one, one[0], torch.tensor([[51.0]]), no(1), no(1), torch.tensor([[51.0]]))
+    batch = buffer.sample(torch.tensor([[0, 1]]))
+    assert batch.next_obs.flatten().tolist() == [2.0, 51.0]
+    assert batch.discount.flatten().tolist() == pytest.approx([0.99, 0.99])
+
+
+def test_a_step_that_is_both_terminated_and_truncated_counts_as_terminated():
+    recorder = Recorder(ReplayBuffer(1, 5, 2, 1))
+    recorder.step(terminated=torch.tensor([True]), truncated=torch.tensor([True]))
+    assert recorder.buffer.sample(torch.tensor([[0]])).discount.item() == 0
+
+
+def test_slots_of_truncated_episodes_are_used_again_after_their_transition_has_gone():
+    recorder = Recorder(ReplayBuffer(1, 8, 2, 1))
+    for _ in range(500):
+        recorder.step(truncated=torch.tensor([True]))
+    recorder.check()
+    assert recorder.buffer.last_obs.shape[1] == 16  # at most 9 rows are alive; never 500
+
+
+@pytest.mark.parametrize("steps", [3, 7, 23])
+def test_a_saved_buffer_continues_as_if_it_had_not_been_stopped(steps):
+    torch.manual_seed(1)
+    recorder = Recorder(ReplayBuffer(2, 7, 2, 1))
+    for step in range(steps):
+        recorder.step(truncated=torch.tensor([step % 3 == 2, step % 4 == 1]))
+    state = recorder.buffer.state_dict()
+    recorder.buffer = ReplayBuffer(2, 7, 2, 1)
+    recorder.buffer.load_state_dict(state)
+    recorder.check()
+    for step in range(20):
+        recorder.step(truncated=torch.tensor([step % 3 == 2, False]))
+        recorder.check()
+
+
+def test_a_state_that_does_not_fit_is_an_error():
+    recorder = Recorder(ReplayBuffer(2, 7, 2, 1))
+    for _ in range(7):
+        recorder.step()
+    for other in (ReplayBuffer(2, 5, 2, 1), ReplayBuffer(1, 7, 2, 1), ReplayBuffer(2, 7, 3, 1)):
+        with pytest.raises(ValueError, match="cannot take 7 transitions"):
+            other.load_state_dict(recorder.buffer.state_dict())
+
+
+def test_each_run_is_sampled_with_its_own_indices():
+    recorder = Recorder(ReplayBuffer(2, 7, 2, 1))
+    for _ in range(5):
+        recorder.step()
+    batch = recorder.buffer.sample(torch.tensor([[0, 4], [3, 3]]))
+    assert torch.equal(batch.act[0, 1], recorder.expected[0][4][1])
+    assert torch.equal(batch.act[1, 0], recorder.expected[1][3][1])
+
+
+def test_the_memory_of_a_transition_is_as_stated():
+    small, large = ReplayBuffer(1, 10, 17, 6), ReplayBuffer(1, 1010, 17, 6)
+
+    def size(buffer):
+        return sum(t.nbytes for t in (buffer.obs, buffer.act, buffer.reward, buffer.end, buffer.last_obs))
+
+    assert size(large) - size(small) == 1000 * 4 * (17 + 6 + 2)
+
+
+def test_a_capacity_below_one_is_an_error():
+    with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
+        ReplayBuffer(1, 0, 2, 1)

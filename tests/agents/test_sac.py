@@ -1,0 +1,235 @@
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
+
+from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.agents.sac import actor_loss, bellman_target, critic_loss, sample_action, temperature_loss
+from rl_plasticity.regularizers import REGULARIZERS, Unregularized, make_regularizer
+
+
+def random_batch(runs, size=32, obs_dim=4, act_dim=2):
+    discount = torch.where(torch.rand(runs, size) < 0.2, 0.0, 0.99)
+    obs, next_obs = torch.randn(runs, size, obs_dim), torch.randn(runs, size, obs_dim)
+    return Batch(obs, torch.rand(runs, size, act_dim) * 2 - 1, torch.randn(runs, size), next_obs, discount)
+
+
+# --- the equations --------------------------------------------------------------------------------------------------
+
+
+def test_the_log_probability_of_the_tanh_gaussian_equals_torch_distributions():
+    mean, log_std = torch.randn(1, 64, 3).double(), torch.randn(1, 64, 3).double() * 0.5
+    act, log_prob = sample_action((mean, log_std), torch.randn(1, 64, 3).double())
+    oracle = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform()])
+    torch.testing.assert_close(log_prob, Independent(oracle, 1).log_prob(act), rtol=1e-6, atol=1e-6)
+
+
+def test_the_log_probability_stays_finite_where_tanh_saturates():
+    act, log_prob = sample_action((torch.full((1, 1, 1), 60.0), torch.zeros(1, 1, 1)), torch.zeros(1, 1, 1))
+    assert act.item() == 1.0
+    assert log_prob.item() == pytest.approx(-0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - 60), rel=1e-5)
+
+
+def test_the_losses_by_hand():
+    batch = Batch(*[torch.zeros(1)] * 2, torch.tensor([[1.0, 2.0]]), torch.zeros(1), torch.tensor([[0.5, 0.0]]))
+    next_q = torch.tensor([[[4.0, 9.0], [6.0, 8.0]]])  # [runs, critics, batch]: minima 4 and 8
+    target = bellman_target(batch, next_q, torch.tensor([[-1.0, 3.0]]), torch.tensor([2.0]))
+    assert target.tolist() == [[1 + 0.5 * (4 + 2), 2.0]]
+    q = torch.tensor([[[3.0, 1.0], [5.0, 2.0]]])
+    assert critic_loss(q, target).tolist() == [((3 - 4) ** 2 + (1 - 2) ** 2) / 2 + ((5 - 4) ** 2 + 0) / 2]
+    loss = actor_loss(q, torch.tensor([[0.5, -1.0]]), torch.tensor([2.0]))
+    assert loss.tolist() == [((1 - 3) + (-2 - 1)) / 2]
+    assert temperature_loss(torch.tensor([2.0]), torch.tensor([0.5]), -3.0).tolist() == [7.0]
+
+
+# --- one update against a slow, obvious, float64 reference ----------------------------------------------------------
+
+
+def reference_update(critics, targets, actor, log_alpha, batch, noise, tau, target_entropy, optimizers):
+    """SAC for one run with torch's own modules, distributions and Adam."""
+    alpha = log_alpha.exp().detach()
+
+    def sample(obs, eps):
+        mean, log_std = actor(obs).chunk(2, dim=-1)
+        std = log_std.clamp(-10, 2).exp()
+        act = torch.tanh(mean + std * eps)
+        law = TransformedDistribution(Normal(mean, std), [TanhTransform(cache_size=1)])
+        u = mean + std * eps
+        log_prob = Normal(mean, std).log_prob(u) - torch.log(1 - act**2)
+        del law
+        return act, log_prob.sum(-1)
+
+    with torch.no_grad():
+        next_act, next_log_prob = sample(batch.next_obs, noise[0])
+        x = torch.cat([batch.next_obs, next_act], -1)
+        next_q = torch.stack([c(x).squeeze(-1) for c in targets]).min(0).values
+        y = batch.reward + batch.discount * (next_q - alpha * next_log_prob)
+    x = torch.cat([batch.obs, batch.act], -1)
+    loss_q = sum(nn.functional.mse_loss(c(x).squeeze(-1), y) for c in critics)
+    optimizers[0].zero_grad()
+    loss_q.backward()
+    optimizers[0].step()
+    for c, t in zip(critics, targets, strict=True):
+        for p, q in zip(c.parameters(), t.parameters(), strict=True):
+            q.data.mul_(1 - tau).add_(p.data, alpha=tau)
+    act, log_prob = sample(batch.obs, noise[1])
+    q = torch.stack([c(torch.cat([batch.obs, act], -1)).squeeze(-1) for c in critics]).min(0).values
+    optimizers[1].zero_grad()
+    (alpha * log_prob - q).mean().backward()
+    optimizers[1].step()
+    entropy = -log_prob.detach().mean()
+    optimizers[2].zero_grad()
+    (log_alpha.exp() * (entropy - target_entropy)).backward()
+    optimizers[2].step()
+
+
+def plain(mlp, run):
+    """A float64 nn.Sequential with the weights of one run of a stacked MLP."""
+    modules = []
+    for m in mlp:
+        if isinstance(m, nn.Linear):
+            one = nn.Linear(m.in_features, m.out_features)
+        elif isinstance(m, nn.LayerNorm):
+            one = nn.LayerNorm(m.normalized_shape)
+        else:
+            modules.append(nn.ReLU())
+            continue
+        one.load_state_dict({k: v[run] for k, v in m.state_dict().items()})
+        modules.append(one)
+    return nn.Sequential(*modules).double()
+
+
+@pytest.mark.parametrize("num_critics", [1, 2])
+def test_updates_equal_the_reference_for_every_run(num_critics):
+    agent = SAC(4, 2, [3, 4], hidden=(16, 16), num_critics=num_critics, lr=1e-3)
+    references = []
+    for run in range(2):
+        critics = nn.ModuleList(plain(c, run) for c in agent.critic.net.critics)
+        actor, log_alpha = plain(agent.actor.net.trunk, run), nn.Parameter(torch.zeros((), dtype=torch.float64))
+        optimizers = [torch.optim.Adam(p, lr=1e-3) for p in (critics.parameters(), actor.parameters(), [log_alpha])]
+        references.append((critics, copy.deepcopy(critics), actor, log_alpha, optimizers))
+    for _ in range(5):
+        batch, noise = random_batch(2), agent.noise(1, 32)[0]
+        agent.update(batch, noise)
+        for run, (critics, targets, actor, log_alpha, optimizers) in enumerate(references):
+            one = Batch(*(x[run].double() for x in batch))
+            reference_update(critics, targets, actor, log_alpha, one, noise[:, run].double(), 0.005, -1.0, optimizers)
+    for run, (critics, targets, actor, log_alpha, _) in enumerate(references):
+        assert agent.temperature.net.log_alpha[run].item() == pytest.approx(log_alpha.item(), rel=1e-5)
+        for ours, theirs in (
+            (agent.critic.net, critics),
+            (agent.critic_target, targets),
+            (agent.actor.net, actor),
+        ):
+            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+                torch.testing.assert_close(p[run].double(), q, rtol=1e-3, atol=2e-5)
+
+
+# --- many runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_one_run_s_data_does_not_change_another_run(name):
+    ends = []
+    for disturbance in (0.0, 1e3):
+        agent = SAC(4, 2, [0, 1, 2], lambda net: make_regularizer(name, net), hidden=(8, 8))
+        torch.manual_seed(0)
+        for _ in range(3):
+            batch = random_batch(3)
+            batch.reward[1] += disturbance
+            agent.update(batch, agent.noise(1, 32)[0])
+        ends.append([p.detach().clone() for p in agent.parameters()])
+    for a, b in zip(*ends, strict=True):
+        assert torch.equal(a[[0, 2]], b[[0, 2]])
+    assert any(not torch.equal(a[1], b[1]) for a, b in zip(*ends, strict=True))
+
+
+def test_a_run_trains_alone_as_it_does_among_others():
+    together, alone = SAC(4, 2, [0, 1, 2], hidden=(8, 8)), SAC(4, 2, [1], hidden=(8, 8))
+    for _ in range(5):
+        batch = random_batch(3)
+        together.update(batch, together.noise(1, 32)[0])
+        alone.update(Batch(*(x[1:2] for x in batch)), alone.noise(1, 32)[0])
+    for p, q in zip(together.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p[1], q[0], rtol=1e-4, atol=1e-6)
+
+
+def test_targets_and_temperature_have_no_regularizer():
+    agent = SAC(4, 2, [0], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
+    assert isinstance(agent.temperature.regularizer, Unregularized)
+    assert set(agent.learners) == {"critic", "actor"}
+    assert not any(p.requires_grad for p in agent.critic_target.parameters())
+
+
+def test_metrics_are_detached_and_one_for_each_run():
+    agent = SAC(4, 2, [0, 1], hidden=(8, 8))
+    metrics = agent.update(random_batch(2), agent.noise(1, 32)[0])
+    assert all(v.shape == (2,) and not v.requires_grad for v in metrics.values())
+    assert {"critic/loss", "actor/loss", "critic/gradient_norm", "q_mean", "entropy", "alpha"} <= set(metrics)
+
+
+def test_two_critics_differ_from_the_start():
+    agent = SAC(4, 2, [0], hidden=(8, 8), num_critics=2)
+    first, second = agent.critic.net.critics
+    assert not torch.equal(first[0].weight, second[0].weight)
+
+
+def test_a_reset_run_equals_a_fresh_agent_on_the_same_data():
+    agent = SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
+    data = [(random_batch(2), agent.noise(1, 32)[0]) for _ in range(6)]
+    for batch, noise in data:
+        agent.update(batch, noise)
+    agent.restart_(torch.tensor([1]))
+
+    fresh = SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
+    fresh.restart_(torch.tensor([1]))  # the same second initialization, never trained before
+    for batch, noise in data:
+        agent.update(batch, noise)
+        fresh.update(batch, noise)
+    for p, q in zip(agent.parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(p[1], q[1])
+
+
+def test_one_compiled_graph_makes_the_same_updates(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", True)
+    torch._dynamo.reset()
+    data = [(random_batch(2), torch.randn(2, 2, 32, 2)) for _ in range(10)]
+    agents = [SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8)) for _ in range(2)]
+    updates = [agents[0].update, torch.compile(agents[1].update, fullgraph=True, backend="aot_eager")]
+    for batch, noise in data:
+        metrics = [update(batch, noise) for update in updates]
+        for name, value in metrics[0].items():
+            torch.testing.assert_close(value, metrics[1][name], rtol=1e-4, atol=1e-5)
+    for p, q in zip(agents[0].parameters(), agents[1].parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+
+# --- it learns ------------------------------------------------------------------------------------------------------
+
+
+def test_the_mean_action_finds_the_optimum_of_a_one_step_quadratic_reward():
+    # reward = -|a - goal(obs)|^2 and every episode ends at once: the best mean action is the goal.
+    agent = SAC(1, 2, [0, 1], hidden=(64, 64), lr=3e-3, init_alpha=0.1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(500):
+        obs = torch.rand(2, 128, 1, generator=generator) * 2 - 1
+        act = torch.rand(2, 128, 2, generator=generator) * 2 - 1
+        goal = torch.cat([0.5 * obs, -0.3 + 0 * obs], -1)
+        reward = -(act - goal).square().sum(-1) * 5
+        metrics = agent.update(Batch(obs, act, reward, obs, torch.zeros(2, 128)), agent.noise(1, 128)[0])
+    obs = torch.linspace(-0.8, 0.8, 9).reshape(1, 9, 1).expand(2, -1, -1)
+    found = agent.act(obs)
+    expected = torch.cat([0.5 * obs, -0.3 + 0 * obs], -1)
+    assert (found - expected).abs().max() < 0.15
+    assert (metrics["entropy"] - agent.target_entropy).abs().max() < 0.3  # the temperature holds the entropy there
+
+
+def test_acting_with_noise_explores_and_without_is_deterministic():
+    agent = SAC(4, 2, [0], hidden=(8, 8))
+    obs = torch.randn(1, 3, 4)
+    assert torch.equal(agent.act(obs), agent.act(obs))
+    assert not torch.equal(agent.act(obs, torch.randn(1, 3, 2)), agent.act(obs))
+    assert agent.act(obs, 10 * torch.randn(1, 3, 2)).abs().max() <= 1

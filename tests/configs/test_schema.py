@@ -1,0 +1,162 @@
+import math
+
+import pytest
+import yaml
+
+from rl_plasticity.agents import SAC
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import FOLDER, SettingsError, load
+from rl_plasticity.interventions import INTERVENTIONS
+from rl_plasticity.regularizers import REGULARIZERS, settings_of
+
+
+def test_the_defaults_are_the_paper_s():
+    s = load([])
+    assert (s.replay_ratio, s.total_env_steps, s.random_env_steps, s.buffer_size) == (16, 1_000_000, 10_000, 1_000_000)
+    assert (s.batch_size, s.eval_every_env_steps, s.eval_episodes, s.env.action_repeat) == (256, 10_000, 10, 1)
+    assert (s.agent.hidden, s.agent.layer_norm, s.agent.num_critics) == ([256, 256], True, 1)
+    assert (s.agent.lr, s.agent.discount, s.agent.tau, s.agent.init_alpha) == (3e-4, 0.99, 0.005, 1.0)
+    assert (s.reg, s.reset, s.preset) == ({"name": "none"}, {"name": "none"}, "paper")
+
+
+def test_presets_change_what_they_say_and_the_command_line_has_the_last_word():
+    assert load(["preset=bounded"]).buffer_size == 250_000
+    assert load(["preset=demo"]).total_env_steps < 100_000
+    assert load(["buffer_size=7", "preset=bounded"]).buffer_size == 7
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_a_regularizer_s_file_gives_exactly_the_defaults_of_its_class(name):
+    saved = load([f"reg={name}"]).reg
+    assert saved == {"name": name} | settings_of(name)
+
+
+@pytest.mark.parametrize("name", INTERVENTIONS)
+def test_an_intervention_s_file_gives_exactly_the_defaults_of_its_class(name):
+    import inspect
+
+    parameters = inspect.signature(INTERVENTIONS[name].__init__).parameters.values()
+    assert load([f"reset={name}"]).reset == {"name": name} | {p.name: p.default for p in parameters if p.name != "self"}
+
+
+def test_every_choice_has_a_file_and_every_file_is_a_choice():
+    assert {p.stem for p in (FOLDER / "reg").glob("*.yaml")} == set(REGULARIZERS)
+    assert {p.stem for p in (FOLDER / "reset").glob("*.yaml")} == set(INTERVENTIONS) | {"none"}
+
+
+def test_the_agent_s_defaults_are_those_of_its_class():
+    import inspect
+
+    parameters = inspect.signature(SAC.__init__).parameters
+    settings = yaml.safe_load((FOLDER / "agent" / "sac.yaml").read_text())
+    for name in settings.keys() & parameters.keys():
+        default = parameters[name].default
+        assert settings[name] == (list(default) if isinstance(default, tuple) else default) or math.isclose(
+            float(settings[name]), default
+        )
+
+
+def test_an_env_s_name_may_be_given_directly():
+    assert load(["env=walker-run"]).env.name == "walker-run"
+    assert load(["env=gym:Pendulum-v1", "env.action_repeat=2"]).env.action_repeat == 2
+
+
+def test_settings_of_groups():
+    s = load(["reg=swr", "reg.coef=0.01", "reg.scope=preserving", "reset=periodic", "reset.every_updates=5"])
+    assert s.reg == {"name": "swr", "coef": 0.01, "coef_classifier": None, "scope": "preserving", "accumulate": "exact"}
+    assert s.reset["every_updates"] == 5
+
+
+def test_a_chain_has_the_settings_of_its_parts():
+    s = load(["reg=[spectral,l2]", "reg.l2.coef=0.5"])
+    assert s.reg["name"] == "chain"
+    assert list(s.reg) == ["name", "spectral", "l2"]
+    assert (s.reg["l2"]["coef"], s.reg["spectral"]["coef"]) == (0.5, 1e-4)
+
+
+BAD = {
+    "envv=walker-run": "unknown setting 'envv'; did you mean 'env",
+    "seedz=3": "unknown setting 'seedz'; did you mean 'seed",
+    "coef=3": "unknown setting 'coef'",
+    "reg=spectra": "unknown reg 'spectra'; did you mean 'spectral'?",
+    "reg=[spectral,l3]": "unknown reg 'l3'; did you mean 'l2'?",
+    "reg=[l2,l2]": "the same regularizer twice",
+    "reset=periodc": "unknown reset 'periodc'; did you mean 'periodic'?",
+    "preset=dmo": "unknown preset 'dmo'; did you mean 'demo'?",
+    "agent=ppo": "unknown agent 'ppo' (valid: sac)",
+    "reg.coef=3": "unknown setting 'reg.coef'",
+    "seed=-1": "seed must be an integer from 0 up, got -1",
+    "seed=a": "seed must be an integer from 0 up, got 'a'",
+    "seeds=0": "seeds must be an integer from 1 up, got 0",
+    "seeds=1.5": "seeds must be an integer from 1 up, got 1.5",
+    "replay_ratio=-1": "replay_ratio must be a number from 0 up, got -1",
+    "replay_ratio=nan": "replay_ratio must be a number from 0 up, got nan",
+    "agent.tau=2": "agent.tau must be a number from 0 to 1, got 2",
+    "agent.init_alpha=0": "agent.init_alpha must be a number above 0, got 0",
+    "agent.hidden=[]": "agent.hidden must be a list of integers from 1 up, got []",
+    "agent.hidden=[8,x]": "agent.hidden must be a list of integers from 1 up",
+    "agent.layer_norm=3": "agent.layer_norm must be true or false, got 3",
+    "device=gpu": "device must be auto, cpu or cuda, got 'gpu'",
+    "threads=0": "threads must be an integer from 1 up or auto, got 0",
+    "compile=maybe": "compile must be true, false or auto, got 'maybe'",
+    "env.workers=4": "env.workers must be true or false, got 4",
+    "seed": "cannot read 'seed': settings are written name=value",
+    "seed=[": "cannot read 'seed=[': settings are written name=value",
+    "+new=3": "cannot read '+new=3'",
+    "~seed": "cannot read '~seed'",
+    "seed=1,2": "'seed=1,2' names several values, one run takes one",
+    "env.name.x=3": "unknown setting 'env.name.x'",
+    "reg=null": "unknown reg None",
+    "reset=[periodic]": "unknown reset ['periodic']",
+    "env=[cheetah-run]": "env.name must be a word, got ['cheetah-run']",
+    "out=${nowhere}": "out",
+}
+
+
+@pytest.mark.parametrize("argument", BAD)
+def test_bad_input_gets_one_line_that_says_what_and_what_was_expected(argument):
+    with pytest.raises(SettingsError) as error:
+        load([argument])
+    assert BAD[argument] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reg=spectral", "reg.coeff=1"], "unknown setting 'reg.coeff'; did you mean 'reg.coef'?"),
+        (["reg=spectral", "reg.coef=high"], "reg.coef must be a number, got 'high'"),
+        (["reg=spectral", "reg.k=1.5"], "reg.k must be an integer, got 1.5"),
+        (["reg=wrs", "reg.rescale_head=3"], "reg.rescale_head must be true or false, got 3"),
+        (["reg=swr", "reg.scope=3"], "reg.scope must be a word, got 3"),
+        (["reg=swr", "reg.name=l2"], "reg.name cannot be set: choose with reg="),
+        (["reset=periodic", "reset.every_updates=a"], "reset.every_updates must be an integer, got 'a'"),
+    ],
+)
+def test_bad_settings_of_groups(arguments, message):
+    with pytest.raises(SettingsError) as error:
+        load(arguments)
+    assert message in str(error.value)
+
+
+def test_what_is_saved_is_read_back(tmp_path):
+    settings = load(["reg=[spectral,swr]", "reset=redo", "env=walker-run", "seeds=3", "agent.hidden=[64]"])
+    (tmp_path / "config.yaml").write_text(schema.dump(settings))
+    assert schema.load_saved(tmp_path / "config.yaml") == settings
+
+
+def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(tmp_path):
+    path = tmp_path / "config.yaml"
+    text = schema.dump(load([]))
+    for changed, message in (
+        (text + "new: 3\n", "unknown setting 'new'"),
+        (text.replace("seed: 0\n", ""), "the setting 'seed' is missing"),
+        (text.replace("seeds: 1\n", "seeds: many\n"), "seeds must be an integer"),
+        ("{", "cannot read"),
+        ("- 1\n", "holds no settings"),
+    ):
+        path.write_text(changed)
+        with pytest.raises(SettingsError, match=message):
+            schema.load_saved(path)
+    with pytest.raises(SettingsError, match="cannot read"):
+        schema.load_saved(tmp_path / "none.yaml")

@@ -1,0 +1,221 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from dm_control.rl.control import PhysicsError
+
+from rl_plasticity.envs import Control, Envs, make_env, task_names
+
+
+def actions(steps, runs, act_dim, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, (steps, runs, act_dim)).astype(np.float32)
+
+
+class Counting(gym.Env):
+    """Counts its steps; says what it was told."""
+
+    observation_space = gym.spaces.Dict({"b": gym.spaces.Box(-9, 9, (1, 2)), "a": gym.spaces.Box(-9, 9, (1,))})
+    action_space = gym.spaces.Box(np.array([0.0, -4.0]), np.array([2.0, 0.0]), dtype=np.float64)
+
+    def __init__(self, terminate_at=None, truncate_at=None, fail_at=None, nan_at=None):
+        self.at = {"terminate": terminate_at, "truncate": truncate_at, "fail": fail_at, "nan": nan_at}
+
+    def observe(self):
+        return {"b": np.full((1, 2), self.t), "a": np.array([self.noise])}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.noise = 0, float(self.np_random.uniform())
+        return self.observe(), {}
+
+    def step(self, action):
+        self.t += 1
+        self.action = action
+        if self.t == self.at["fail"]:
+            raise PhysicsError("mjWARN_BADQACC")
+        reward = float("nan") if self.t == self.at["nan"] else float(self.t)
+        return self.observe(), reward, self.t == self.at["terminate"], self.t == self.at["truncate"], {}
+
+
+# --- one environment ------------------------------------------------------------------------------------------------
+
+
+def test_all_tasks_of_the_control_suite_have_short_names():
+    names = task_names()
+    assert len(names) == 51
+    assert {"cheetah-run", "finger-turn_hard", "dog-run", "humanoid-run", "quadruped-run"} <= set(names)
+
+
+@pytest.mark.parametrize("name", ["cheetah-run", "finger-turn_hard", "dog-run", "gym:Pendulum-v1"])
+def test_observations_are_flat_float32_and_actions_in_minus_one_to_one(name):
+    env = make_env(name, 0)
+    obs, _ = env.reset()
+    assert obs.dtype == np.float32
+    assert obs.shape == env.observation_space.shape
+    assert obs.ndim == 1
+    assert (env.action_space.low == -1).all()
+    assert (env.action_space.high == 1).all()
+    obs, reward, terminated, truncated, _ = env.step(np.ones(env.action_space.shape, np.float32))
+    assert obs.dtype == np.float32
+    assert np.isfinite(reward)
+    assert not terminated
+    assert not truncated
+
+
+def test_actions_are_rescaled_to_the_task_s_own_bounds_and_clipped_to_them():
+    env = Control(Counting(), 0)
+    env.reset()
+    env.step(np.array([0.5, -1.0], np.float32))
+    assert env.unwrapped.action.tolist() == [1.5, -4.0]
+    env.step(np.array([7.0, 7.0], np.float32))
+    assert env.unwrapped.action.tolist() == [2.0, 0.0]
+
+
+def test_observations_of_several_parts_are_joined_in_the_space_s_order():
+    env = Control(Counting(), 0)
+    obs, _ = env.reset()
+    obs = env.step(np.zeros(2, np.float32))[0]
+    assert obs[1:].tolist() == [1.0, 1.0]  # "a" comes first
+    assert 0 < obs[0] < 1
+
+
+def test_action_repeat_sums_rewards_and_stops_at_an_end():
+    env = Control(Counting(truncate_at=5), 0, action_repeat=3)
+    env.reset()
+    assert env.step(np.zeros(2, np.float32))[1:4] == (1 + 2 + 3, False, False)
+    assert env.step(np.zeros(2, np.float32))[1:4] == (4 + 5, False, True)
+
+
+def test_termination_and_truncation_are_kept_apart():
+    for settings, expected in (({"terminate_at": 2}, (True, False)), ({"truncate_at": 2}, (False, True))):
+        env = Control(Counting(**settings), 0)
+        env.reset()
+        env.step(np.zeros(2, np.float32))
+        assert env.step(np.zeros(2, np.float32))[2:4] == expected
+
+
+@pytest.mark.parametrize("fault", ["fail_at", "nan_at"])
+def test_a_physics_error_ends_the_episode_with_a_warning_not_the_run(fault):
+    env = Control(Counting(**{fault: 3}), 0)
+    env.reset()
+    for _ in range(2):
+        good = env.step(np.zeros(2, np.float32))[0]
+    with pytest.warns(UserWarning, match="episode 1 .* ended early"):
+        obs, reward, terminated, truncated, _ = env.step(np.zeros(2, np.float32))
+    assert np.array_equal(obs, good)
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    env.reset()
+    assert not env.step(np.zeros(2, np.float32))[3]
+
+
+def test_an_unstable_simulation_of_a_real_task_ends_its_episode():
+    env = make_env("cheetah-run", 0)
+    env.reset()
+    env.unwrapped.physics.data.qvel[:] = 1e12
+    with pytest.warns(UserWarning, match="the simulation became unstable"):
+        assert env.step(np.zeros(6, np.float32))[3]
+    env.reset()
+    assert not env.step(np.zeros(6, np.float32))[3]
+
+
+def test_other_errors_are_not_swallowed():
+    class Broken(Counting):
+        def step(self, action):
+            raise KeyError("a bug")
+
+    env = Control(Broken(), 0)
+    env.reset()
+    with pytest.raises(KeyError):
+        env.step(np.zeros(2, np.float32))
+
+
+def test_a_misspelt_task_lists_the_nearest():
+    with pytest.raises(ValueError, match="unknown env 'cheeta-run'; nearest: cheetah-run"):
+        make_env("cheeta-run", 0)
+    with pytest.raises(ValueError, match="nearest: gym:Pendulum-v1"):
+        make_env("gym:Pendulm-v1", 0)
+
+
+def test_a_task_with_discrete_actions_is_an_error():
+    with pytest.raises(ValueError, match=r"continuous actions is needed, this one has Discrete\(2\)"):
+        make_env("gym:CartPole-v1", 0)
+
+
+def test_episodes_differ_and_depend_on_seed_and_number_only():
+    env, same, other = make_env("cheetah-run", 1), make_env("cheetah-run", 1), make_env("cheetah-run", 2)
+    first, second = env.reset()[0], env.reset()[0]
+    assert not np.array_equal(first, second)
+    same.reset()
+    same.step(np.ones(6, np.float32))  # what happened before does not matter
+    assert np.array_equal(same.reset()[0], second)
+    assert not np.array_equal(other.reset()[0], first)
+
+
+# --- many -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_every_run_has_its_own_environment_and_equals_one_stepped_alone(workers):
+    envs = Envs("gym:Pendulum-v1", [5, 6], workers=workers)
+    singles = [make_env("gym:Pendulum-v1", seed) for seed in (5, 6)]
+    obs = envs.reset()
+    assert np.array_equal(obs, np.stack([one.reset()[0] for one in singles]))
+    for act in actions(205, 2, 1):
+        step = envs.step(act)
+        for run, one in enumerate(singles):
+            last, reward, terminated, truncated, _ = one.step(act[run])
+            assert np.array_equal(step.last_obs[run], last)
+            assert step.reward[run] == np.float32(reward)
+            assert (step.terminated[run], step.truncated[run]) == (terminated, truncated)
+            following = one.reset()[0] if truncated else last
+            assert np.array_equal(step.obs[run], following)
+    envs.close()
+
+
+def test_control_suite_episodes_end_by_truncation_after_1000_steps():
+    envs = Envs("cheetah-run", [0])
+    envs.reset()
+    for t in range(1000):
+        step = envs.step(np.zeros((1, 6), np.float32))
+        assert not step.terminated[0]
+        assert step.truncated[0] == (t == 999)
+    assert not np.array_equal(step.obs, step.last_obs)
+
+
+def test_a_task_that_terminates_says_so():
+    envs = Envs("gym:InvertedPendulum-v5", [0])
+    envs.reset()
+    ends = [(s.terminated[0], s.truncated[0]) for s in (envs.step(np.ones((1, 1), np.float32)) for _ in range(60))]
+    assert (True, False) in ends
+    assert not any(truncated for _, truncated in ends)
+
+
+@pytest.mark.parametrize("name", ["cheetah-run", "finger-turn_hard", "gym:Pendulum-v1"])
+def test_saved_environments_continue_bit_for_bit_in_new_ones(name):
+    envs = Envs(name, [1, 2])
+    envs.reset()
+    for act in actions(130, 2, envs.act_dim):
+        before = envs.step(act)
+    state = envs.state_dict()
+    others = Envs(name, [1, 2])
+    assert np.array_equal(others.load_state_dict(state), before.obs)
+    for act in actions(130, 2, envs.act_dim, seed=1):
+        for a, b in zip(envs.step(act), others.step(act), strict=True):
+            assert np.array_equal(a, b)
+
+
+def test_a_replay_that_ends_elsewhere_is_an_error():
+    env = make_env("gym:Pendulum-v1", 1)
+    env.reset()
+    env.step(np.ones(1, np.float32))
+    state = env.state()
+    state["actions"] = state["actions"] * -1
+    with pytest.raises(ValueError, match="ended at another observation"):
+        make_env("gym:Pendulum-v1", 1).restore([state])
+
+
+def test_seeking_an_episode_gives_the_same_start_whatever_came_before():
+    envs = Envs("cheetah-run", [3])
+    first = envs.seek(100)
+    envs.reset()
+    assert np.array_equal(envs.seek(100), first)
+    assert not np.array_equal(envs.seek(101), first)

@@ -1,0 +1,101 @@
+"""What is packed and installed, and how the parts depend on each other."""
+
+import ast
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "rl_plasticity"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    out = tmp_path_factory.mktemp("dist")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+def test_the_wheel_holds_the_package_once_with_its_settings_and_nothing_generic(built):
+    (wheel,) = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {n.split("/")[0].split("-")[0] for n in names} == {"rl_plasticity"}
+    expected = {str(p.relative_to(ROOT)) for p in PACKAGE.rglob("*") if p.suffix in (".py", ".yaml")}
+    packed = [n for n in names if n.startswith("rl_plasticity/")]
+    assert sorted(packed) == sorted(expected)
+    assert len(packed) == len(set(packed))
+
+
+def test_the_source_distribution_holds_each_file_once_and_no_links(built):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+    assert not any(m.issym() or m.islnk() for m in members)
+    top = {m.name.split("/")[1] for m in members}
+    assert not top & {"agents", "envs", "configs"}
+    assert {"rl_plasticity", "tests", "scripts", "README.md", "LICENSE", "constraints.txt", "pyproject.toml"} <= top
+    assert sum(m.name.endswith("/agents/sac.py") for m in members) == 1
+
+
+@pytest.mark.parametrize("name", ["agents", "envs", "configs"])
+def test_the_root_links_to_the_package_s_folder(name):
+    link = ROOT / name
+    assert link.is_symlink()
+    assert link.resolve() == PACKAGE / name
+
+
+def imports(path):
+    """Modules of this package that the file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return {m.split(".")[1] if "." in m else "" for m in found if m.split(".")[0] == "rl_plasticity"}
+
+
+ALLOWED = {
+    "regularizers": {"regularizers"},
+    "metrics": {"metrics"},
+    "networks": set(),
+    "seeding.py": set(),
+    "checkpoint.py": set(),
+    "learner.py": {"regularizers", "seeding"},
+    "interventions.py": {"learner", "regularizers"},
+    "agents": {"agents", "learner", "networks", "regularizers", "seeding"},
+    "envs": {"envs", "seeding"},
+    "configs": {"regularizers"},
+    "results.py": {"checkpoint"},
+}
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_arrows_point_one_way(part):
+    path = PACKAGE / part
+    for file in [path] if path.is_file() else path.rglob("*.py"):
+        assert imports(file) - {part} <= ALLOWED[part], file
+
+
+def test_importing_the_package_starts_no_simulator():
+    heavy = ("mujoco", "dm_control", "gymnasium", "hydra")
+    code = f"import sys, rl_plasticity; sys.exit(any(m in sys.modules for m in {heavy}))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_every_pinned_version_is_what_runs_here_and_torch_is_pinned_nowhere_else():
+    from importlib import metadata
+
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    for name in ("torch", "numpy", "mujoco", "dm_control", "gymnasium", "hydra-core", "Shimmy"):
+        assert metadata.version(name).split("+")[0] == pins[name]
+    assert "torch==" not in (ROOT / "pyproject.toml").read_text()

@@ -1,0 +1,321 @@
+import csv
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rl_plasticity import checkpoint
+from rl_plasticity.agents import SAC
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.envs import Envs
+from rl_plasticity.interventions import INTERVENTIONS
+from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.train import FaultyRun, evaluate, main, name_of, prepare, train, updates_due
+
+SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=1"]
+PENDULUM = [*SMALL, "env=gym:Pendulum-v1", "random_env_steps=20", "total_env_steps=60", "replay_ratio=2"]
+PENDULUM += ["eval_every_env_steps=60", "checkpoint_every_env_steps=40", "log_every_updates=20"]
+# Prefill, resets, evaluations and checkpoints, all at different times; two runs.
+CHEETAH = [*SMALL, "env=cheetah-run", "seeds=2", "seed=3", "reg=[spectral,swr]", "random_env_steps=100"]
+CHEETAH += ["reset=periodic", "reset.every_updates=350", "total_env_steps=1400", "replay_ratio=0.7", "buffer_size=1000"]
+CHEETAH += ["eval_every_env_steps=500", "checkpoint_every_env_steps=700", "log_every_updates=100"]
+
+
+class StopAfter:
+    """A stop signal that comes after so many env steps."""
+
+    def __init__(self, steps=None):
+        self.left = steps
+
+    @property
+    def received(self):
+        if self.left is None:
+            return 0
+        self.left -= 1
+        return signal.SIGTERM if self.left < 0 else 0
+
+
+def run(arguments, out, stop=None):
+    settings, folder, saved = prepare([*arguments, f"out={out}"])
+    train(settings, folder, saved, stop or StopAfter())
+    return folder
+
+
+def resume(folder, stop=None):
+    train(*prepare([f"resume={folder}"]), stop or StopAfter())
+
+
+def rows(folder):
+    with (Path(folder) / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def flat(value, prefix=""):
+    if isinstance(value, dict):
+        return {k: v for n, item in value.items() for k, v in flat(item, f"{prefix}.{n}").items()}
+    if isinstance(value, list):
+        return flat(dict(enumerate(value)), prefix)
+    return {prefix: value}
+
+
+def assert_equal_states(a, b):
+    a, b = flat(a), flat(b)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        same = torch.equal(value, b[name]) if isinstance(value, torch.Tensor) else value == b[name]
+        assert same, name
+
+
+# --- every combination ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reg", "reset"), list(itertools.product(REGULARIZERS, ["none", *INTERVENTIONS])))
+def test_every_regularizer_runs_with_every_reset(reg, reset, tmp_path):
+    period = ["reset.every_updates=30"] if reset != "none" else []
+    folder = run([*PENDULUM, f"reg={reg}", f"reset={reset}", *period, "seeds=3"], tmp_path / "run")
+    values = [float(r["value"]) for r in rows(folder)]
+    assert values
+    assert np.isfinite(values).all()
+    assert checkpoint.load(folder / "checkpoints")["updates"] == 80
+
+
+def test_a_chain_a_wider_agent_and_worker_processes_run(tmp_path):
+    extra = ["reg=[spectral,swr,l2]", "agent.num_critics=2", "agent.layer_norm=false", "env.workers=true", "seeds=2"]
+    folder = run([*PENDULUM, *extra], tmp_path / "run")
+    assert {r["run"] for r in rows(folder)} == {"0", "1", "mean"}
+
+
+def test_worker_processes_give_the_same_numbers(tmp_path):
+    folders = [
+        run([*PENDULUM, "seeds=2", f"env.workers={workers}"], tmp_path / workers) for workers in ("true", "false")
+    ]
+    assert rows(folders[0]) == rows(folders[1])
+
+
+def test_the_compiled_update_trains_as_the_plain_one(tmp_path):
+    folders = [
+        run([*PENDULUM, "reg=spectral", f"compile={compiled}"], tmp_path / compiled) for compiled in ("true", "false")
+    ]
+    for a, b in zip(*(rows(f) for f in folders), strict=True):
+        assert (a["run"], a["step"], a["name"]) == (b["run"], b["step"], b["name"])
+        assert float(a["value"]) == pytest.approx(float(b["value"]), rel=1e-2, abs=1e-2)
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_writes_what_the_readme_says(tmp_path):
+    folder = run([*PENDULUM, "seeds=2"], tmp_path / "run")
+    names = {p.name for p in folder.iterdir()}
+    assert names == {"config.yaml", "provenance.json", "metrics.csv", "timing.csv", "tensorboard", "checkpoints"}
+    assert schema.load_saved(folder / "config.yaml").seeds == 2
+    logged = {r["name"] for r in rows(folder)}
+    expected = {"eval/return", "critic/loss", "actor/loss", "alpha", "entropy", "q_mean"}
+    expected |= {f"{n}/{m}" for n in ("critic", "actor") for m in ("weight_norm", "gradient_norm", "sigma1", "penalty")}
+    assert logged == expected
+    assert {"updates_per_second", "env_steps_per_second"} <= {
+        line.split(",")[2] for line in (folder / "timing.csv").read_text().splitlines()
+    }
+
+
+def test_episode_returns_are_logged_when_episodes_end(tmp_path):
+    settings = [a for a in PENDULUM if not a.startswith(("total", "replay"))]
+    folder = run([*settings, "total_env_steps=450", "replay_ratio=0", "seeds=2"], tmp_path / "run")
+    found = [(r["run"], r["step"]) for r in rows(folder) if r["name"] == "train/return"]
+    assert found == [(n, step) for step in ("200", "400") for n in ("0", "1", "mean")]
+
+
+def test_the_folder_is_named_after_the_choices():
+    for arguments, name in (
+        (["env=walker-run"], "walker-run_none_seed0"),
+        (["env=gym:Pendulum-v1", "reg=spectral", "seed=4"], "gym-Pendulum-v1_spectral_seed4"),
+        (
+            ["reg=[spectral,l2]", "reset=periodic", "preset=demo", "seeds=3"],
+            "cheetah-run_spectral+l2_periodic_demo_seed0-2",
+        ),
+        (["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_reg.coef=0.1_seed0"),
+    ):
+        assert name_of(schema.load(arguments), arguments) == name
+
+
+@pytest.mark.parametrize("ratio", [0, 0.25, 0.7, 1, 2, 16])
+def test_updates_keep_the_replay_ratio(ratio):
+    made = [updates_due(step, ratio) for step in range(-10, 101)]
+    assert sum(made) == round(ratio * 100)
+    assert sum(made[:11]) == 0  # none before learning starts
+    assert max(made) - min(made[11:]) <= 1
+
+
+# --- evaluation -----------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_is_the_mean_return_of_the_given_number_of_episodes_of_each_run():
+    envs, agent = Envs("gym:Pendulum-v1", [1, 2]), SAC(3, 1, [0, 1], hidden=(8, 8))
+    returns = evaluate(agent, envs, 3, first_episode=10)
+    for run_, seed in enumerate((1, 2)):
+        single = Envs("gym:Pendulum-v1", [seed])
+        totals = []
+        for episode in range(10, 13):
+            obs, total = single.seek(episode), 0.0
+            for _ in range(200):
+                act = agent.act(torch.from_numpy(obs).expand(2, 3).unsqueeze(1))[run_]
+                step = single.step(act.numpy())
+                obs, total = step.obs, total + float(step.reward[0])
+            totals.append(total)
+        assert returns[run_] == pytest.approx(np.mean(totals), rel=1e-6)
+
+
+def test_evaluation_changes_nothing_of_the_agent():
+    envs, agent = Envs("gym:Pendulum-v1", [1]), SAC(3, 1, [0], hidden=(8, 8))
+    before = {k: v.clone() for k, v in agent.state_dict().items()}
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    evaluate(agent, envs, 1, first_episode=10)
+    assert torch.equal(torch.rand(1), expected)
+    assert_equal_states(before, dict(agent.state_dict()))
+
+
+# --- stopping and resuming ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return run(CHEETAH, tmp_path_factory.mktemp("cheetah") / "run")
+
+
+# During the prefill; before the first reset; between a reset and a checkpoint; in the second episode.
+@pytest.mark.parametrize("stops", [(50,), (599,), (650, 300), (1100,)])
+def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
+    folder = run(CHEETAH, tmp_path / "run", StopAfter(stops[0]))
+    for steps in stops[1:]:
+        resume(folder, StopAfter(steps))
+    resume(folder)
+    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+    ends = [checkpoint.load(f / "checkpoints") for f in (folder, uninterrupted)]
+    assert ends[0]["step"] == 1400
+    assert ends[0]["updates"] == 910
+    assert_equal_states(*ends)
+
+
+def test_rows_written_after_the_last_checkpoint_are_written_once(uninterrupted, tmp_path):
+    folder = run(CHEETAH, tmp_path / "run", StopAfter(700))
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("3,701,lost,1.0\n")  # written, but the machine died before the next checkpoint
+    resume(folder)
+    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+
+
+def start(arguments, cwd):
+    command = [sys.executable, "-m", "rl_plasticity.train", *arguments]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def wait_for(condition, process):
+    for _ in range(600):
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    raise AssertionError("waited for a minute in vain")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_real_process_that_is_signalled_can_be_resumed_to_the_same_numbers(number, status, uninterrupted, tmp_path):
+    folder = tmp_path / "run"
+    process = start([*CHEETAH, f"out={folder}"], tmp_path)
+    wait_for(lambda: list(folder.glob("checkpoints/*.pt")), process)
+    process.send_signal(number)
+    output = process.communicate(timeout=60)
+    assert process.returncode == status, output
+    if number != signal.SIGKILL:
+        assert f"continue with resume={folder}" in output[1]
+    resume(folder)
+    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+
+
+def test_resuming_a_finished_run_changes_nothing(uninterrupted):
+    before = (uninterrupted / "metrics.csv").read_bytes()
+    resume(uninterrupted)
+    assert (uninterrupted / "metrics.csv").read_bytes() == before
+
+
+# --- bad input and faults -------------------------------------------------------------------------------------------
+
+
+def test_bad_input_ends_in_one_line_and_status_2_and_makes_nothing(tmp_path):
+    for arguments, said in (
+        (["env=cheetah-rum"], "unknown env 'cheetah-rum'; nearest: cheetah-run"),
+        (["reg=spectral", "reg.coef=-1"], "coef must be non-negative and finite, got -1"),
+        (["reset=redo", "reset.threshold=-1"], "threshold must be non-negative, got -1"),
+        (["env=gym:CartPole-v1"], "continuous actions"),
+        (["resume=nowhere"], "cannot read nowhere/config.yaml"),
+        (["--mutlirun"], "cannot read '--mutlirun'"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "rl_plasticity.train", *arguments], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_that_is_not_there_is_bad_input():
+    if torch.cuda.is_available():
+        assert prepare  # there is one: nothing to refuse
+        return
+    with pytest.raises(SettingsError, match="device=cuda, but torch finds no GPU"):
+        prepare(["device=cuda"])
+
+
+def test_a_folder_that_exists_is_not_touched(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "precious").write_text("x")
+    with pytest.raises(SettingsError, match="exists; continue that run with resume="):
+        prepare([*PENDULUM, f"out={tmp_path / 'run'}"])
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious"]
+
+
+def test_resuming_takes_no_other_settings(uninterrupted):
+    with pytest.raises(SettingsError, match="leave out seed=5"):
+        prepare([f"resume={uninterrupted}", "seed=5"])
+    assert prepare([f"resume={uninterrupted}", "threads=2"])[0].threads == 2
+
+
+def test_resuming_a_damaged_checkpoint_says_so(tmp_path):
+    folder = run(PENDULUM, tmp_path / "run")
+    for path in (folder / "checkpoints").iterdir():
+        path.write_bytes(b"junk")
+    with pytest.raises(SettingsError, match=r"cannot resume: the checkpoint .* cannot be read"):
+        prepare([f"resume={folder}"])
+
+
+def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_stays(tmp_path):
+    arguments = [*PENDULUM, "agent.lr=1e30", "checkpoint_every_env_steps=20", "log_every_updates=10"]
+    with pytest.raises(
+        FaultyRun, match=r"is not finite at env step 21; the last good checkpoint is .*step_000000020.pt"
+    ):
+        run(arguments, tmp_path / "run")
+    state = checkpoint.load(tmp_path / "run" / "checkpoints")
+    assert state["step"] == 20
+    assert all(v.isfinite().all() for v in state["agent"].values() if v.is_floating_point())
+
+
+def test_help_lists_groups_and_settings(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train", "--help"])
+    main()
+    said = capsys.readouterr().out
+    for word in ("spectral", "periodic", "demo", "replay_ratio", "action_repeat", "num_critics", "resume"):
+        assert word in said
