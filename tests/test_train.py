@@ -201,6 +201,8 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
     resume(folder)
     assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
     ends = [checkpoint.load(f / "checkpoints") for f in (folder, uninterrupted)]
+    for end in ends:
+        del end["sizes"]["timing.csv"]  # wall-clock rates are written in other digits
     assert ends[0]["step"] == 1400
     assert ends[0]["updates"] == 910
     assert_equal_states(*ends)
