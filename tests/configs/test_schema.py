@@ -2,6 +2,8 @@ import math
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rl_plasticity.agents import SAC
 from rl_plasticity.configs import schema
@@ -160,3 +162,19 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
             schema.load_saved(path)
     with pytest.raises(SettingsError, match="cannot read"):
         schema.load_saved(tmp_path / "none.yaml")
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    name=st.one_of(
+        st.sampled_from(["seed", "reg", "env", "reg.coef", "agent.hidden", "out", "reset"]), st.text(max_size=8)
+    ),
+    value=st.one_of(
+        st.sampled_from(["null", "{a:1}", "[1,[2]]", "${seed}", "'x", "1e999", "spectral", "---"]), st.text(max_size=8)
+    ),
+)
+def test_no_argument_whatever_gets_anything_but_settings_or_one_line(name, value):
+    try:
+        load([f"{name}={value}"])
+    except SettingsError as error:
+        assert str(error).strip()
