@@ -103,7 +103,8 @@ def test_a_full_reset_gives_new_weights_each_time_and_zero_moments():
         weight = learner.net[0].weight.detach().clone()
         assert not any(torch.equal(weight, w) for w in seen)
         seen.append(weight)
-        assert not any(t.any() for t in learner.optimizer.buffers())
+        assert learner.optimizer.step.tolist() == [0]
+        assert not any(m.any() for n in learner.optimizer.names for m in learner.optimizer.moments(n))
 
 
 def test_a_head_reset_changes_the_head_its_moments_and_its_anchor_only():
@@ -285,7 +286,8 @@ def test_a_full_reset_of_the_agent_restarts_target_and_temperature_too():
     for p, q in zip(agent.critic.net.parameters(), agent.critic_target.parameters(), strict=True):
         assert torch.equal(p, q)
     assert agent.temperature.net().tolist() == [1.0, 1.0]
-    assert not any(b.any() for b in agent.temperature.optimizer.buffers())
+    assert agent.temperature.optimizer.step.tolist() == [0, 0]
+    assert not any(m.any() for m in agent.temperature.optimizer.moments("log_alpha"))
 
 
 def test_a_head_reset_sets_the_target_s_head_to_the_new_head_and_leaves_the_temperature():

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.learner import Learner, copy_runs_
 from rl_plasticity.networks import MLP
+from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derive
 
@@ -137,9 +139,10 @@ class SAC(nn.Module):
         def own(key: int) -> list[int]:
             return [derive(seed, key) for seed in seeds]
 
-        self.critic = Learner(make_critic, own(0), regularize, lr=lr, device=device)
-        self.actor = Learner(make_actor, own(1), regularize, lr=lr, device=device)
-        self.temperature = Learner(make_temperature, own(2), lr=lr, device=device)
+        adam = partial(Adam, lr=lr)
+        self.critic = Learner(make_critic, own(0), regularize, adam, device=device)
+        self.actor = Learner(make_actor, own(1), regularize, adam, device=device)
+        self.temperature = Learner(make_temperature, own(2), Unregularized, adam, device=device)
         self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
         self.streams = RunStreams(own(3), device)
 

@@ -1,0 +1,140 @@
+import math
+
+import pytest
+import torch
+from conftest import CASES, SmallCNN, plain_mlp
+from torch import nn
+
+from rl_plasticity.networks import MLP
+from rl_plasticity.optimizers import OPTIMIZERS, SGD, Adam, AdamP
+
+
+def step(net, optimizer, x):
+    parameters = list(net.parameters())
+    optimizer.update_(parameters, torch.autograd.grad(net(x).square().mean(), parameters))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda net: Adam(net, lr=0.01), lambda ps: torch.optim.Adam(ps, lr=0.01)),
+        (lambda net: Adam(net, 0.02, (0.8, 0.9), 1e-3), lambda ps: torch.optim.Adam(ps, 0.02, (0.8, 0.9), 1e-3)),
+        (lambda net: SGD(net, lr=0.01), lambda ps: torch.optim.SGD(ps, lr=0.01, momentum=0.9)),
+    ],
+)
+def test_it_equals_torch_s_step_for_step(ours, theirs):
+    net, reference = plain_mlp(), plain_mlp()
+    reference.load_state_dict(net.state_dict())
+    ours, theirs = ours(net), theirs(reference.parameters())
+    for n in range(50):
+        x = torch.randn(16, 5) * 10 ** (n % 3 - 1)
+        step(net, ours, x)
+        theirs.zero_grad()
+        reference(x).square().mean().backward()
+        theirs.step()
+        for p, q in zip(net.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_is_optimized_alone_as_among_others(name):
+    together, alone = MLP((5, 8, 3), [1, 2]), MLP((5, 8, 3), [2])
+    optimizers = [OPTIMIZERS[name](net) for net in (together, alone)]
+    for _ in range(5):
+        x = torch.randn(2, 16, 5)
+        parameters = list(together.parameters())
+        loss = together(x).square().mean((1, 2)).sum()
+        optimizers[0].update_(parameters, torch.autograd.grad(loss, parameters))
+        step(alone, optimizers[1], x[1:])
+    for p, q in zip(together.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p[1], q[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_restarted_run_steps_as_a_fresh_one(name):
+    case = CASES["stacked3"]
+    net, other = case.make(1), case.make(1)
+    optimizer = OPTIMIZERS[name](net)
+    for _ in range(3):
+        step(net, optimizer, case.input())
+    optimizer.restart_(torch.tensor([1]))
+    other.load_state_dict(net.state_dict())
+    fresh = OPTIMIZERS[name](other)
+    x = case.input()
+    step(net, optimizer, x)
+    step(other, fresh, x)
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p[1], q[1])
+        assert not torch.equal(p[0], q[0])
+
+
+def adamp_reference(p, g, m, v, t, lr=1e-3, b1=0.9, b2=0.999, eps=1e-8, delta=0.1):
+    """Heo et al. 2021, Algorithm 2, one tensor, as loops over units."""
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+    d = (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + eps)
+    if p.ndim > 1:
+        units = p.reshape(p.shape[0], -1)
+        cosines = [
+            abs((u @ h / (u.norm() * h.norm())).item()) for u, h in zip(units, g.reshape(p.shape[0], -1), strict=True)
+        ]
+        if max(cosines) < delta / math.sqrt(units.shape[1]):
+            rows = d.reshape(p.shape[0], -1).clone()
+            for i, u in enumerate(units):
+                rows[i] -= u / u.norm() * (u / u.norm() @ rows[i])
+            d = rows.reshape(p.shape)
+        else:
+            w, h = p.flatten(), g.flatten()
+            if abs((w @ h / (w.norm() * h.norm())).item()) < delta / math.sqrt(w.numel()):
+                d = (d.flatten() - w / w.norm() * (w / w.norm() @ d.flatten())).reshape(p.shape)
+    return p - lr * d, m, v
+
+
+@pytest.mark.parametrize("orthogonal_to", ["units", "tensor", "nothing"])
+def test_adamp_equals_its_paper_s_algorithm_in_every_branch(orthogonal_to):
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3)).double()
+    optimizer = AdamP(net)
+    expected = {n: (p.detach().clone(), torch.zeros_like(p), torch.zeros_like(p)) for n, p in net.named_parameters()}
+    for t in range(1, 6):
+        gradients = []
+        for parameter in net.parameters():
+            g, w = torch.randn_like(parameter), parameter.detach()
+            if w.ndim > 1 and orthogonal_to == "units":
+                rows, units = g.reshape(3, -1), w.reshape(3, -1)
+                g = (rows - units * ((rows * units).sum(1) / units.square().sum(1))[:, None]).reshape(w.shape)
+            elif w.ndim > 1 and orthogonal_to == "tensor":
+                g = g - w * ((g * w).sum() / w.square().sum())
+            gradients.append(g)
+        for (name, (p, m, v)), g in zip(expected.items(), gradients, strict=True):
+            expected[name] = adamp_reference(p, g, m.detach(), v.detach(), t)
+        optimizer.update_(list(net.parameters()), tuple(gradients))
+        for name, p in net.named_parameters():
+            torch.testing.assert_close(p.detach(), expected[name][0].detach())
+
+
+def test_adamp_keeps_the_norm_of_weights_in_front_of_batch_norm_from_growing():
+    norms = []
+    for kind in (Adam, AdamP):
+        torch.manual_seed(0)
+        net = SmallCNN()
+        optimizer = kind(net, lr=0.01)
+        for _ in range(40):
+            step(net, optimizer, torch.randn(16, 3, 8, 8))
+        norms.append(net.features[0].weight.norm().item())
+    assert norms[1] < norms[0]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_learning_rate_can_be_changed_in_place_and_is_saved(name):
+    net = plain_mlp()
+    optimizer = OPTIMIZERS[name](net)
+    optimizer.lr.fill_(0.0)
+    before = [p.detach().clone() for p in net.parameters()]
+    step(net, optimizer, torch.randn(4, 5))
+    assert all(torch.equal(p, q) for p, q in zip(before, net.parameters(), strict=True))
+    assert optimizer.state_dict()["lr"] == 0
+
+
+def test_a_negative_learning_rate_is_an_error():
+    with pytest.raises(ValueError, match="lr must be non-negative, got -1"):
+        Adam(plain_mlp(), lr=-1)
