@@ -27,23 +27,36 @@ Inputs = Mapping[str, Sequence[Tensor]]
 
 
 class Intervention:
-    """Changes an agent's networks, or one learner's, every so many updates.
+    """Changes an agent's networks, or one learner's, every so many updates or at every so many changes of task.
 
     Args:
-        every_updates: the period; `due` says when.
+        every_updates: the period in updates; None: not by updates.
+        every_tasks: the period in tasks; None: not by tasks.
+        at_updates: numbers of updates at which to intervene besides.
 
     Raises:
-        ValueError: a period below 1.
+        ValueError: a period below 1, or none at all.
     """
 
-    def __init__(self, every_updates: int) -> None:
-        if every_updates < 1:
-            raise ValueError(f"every_updates must be at least 1, got {every_updates}")
-        self.every_updates = every_updates
+    def __init__(
+        self, every_updates: int | None = None, every_tasks: int | None = None, at_updates: Sequence[int] = ()
+    ) -> None:
+        for name, period in (("every_updates", every_updates), ("every_tasks", every_tasks)):
+            if period is not None and period < 1:
+                raise ValueError(f"{name} must be at least 1, got {period}")
+        if every_updates is None and every_tasks is None and not at_updates:
+            raise ValueError("an intervention needs every_updates or every_tasks")
+        self.every_updates, self.every_tasks, self.at_updates = every_updates, every_tasks, set(at_updates)
 
     def due(self, updates: int) -> bool:
         """Whether to intervene after this many updates."""
-        return updates > 0 and updates % self.every_updates == 0
+        if updates in self.at_updates:
+            return True
+        return self.every_updates is not None and updates > 0 and updates % self.every_updates == 0
+
+    def due_at_task(self, task: int) -> bool:
+        """Whether to intervene before the task of this index (0 is the first, where nothing is due)."""
+        return self.every_tasks is not None and task > 0 and task % self.every_tasks == 0
 
     def apply_(
         self,
@@ -81,8 +94,8 @@ class PeriodicReset(Intervention):
     et al. (2023) reset every 2.56 million updates.
     """
 
-    def __init__(self, every_updates: int = 2_560_000) -> None:
-        super().__init__(every_updates)
+    def __init__(self, every_updates: int | None = 2_560_000, every_tasks: int | None = None) -> None:
+        super().__init__(every_updates, every_tasks)
 
     def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
         target.restart_(runs)
@@ -98,8 +111,10 @@ class HeadReset(Intervention):
         num_layers: how many linear or convolution layers, counted from the output, with the norm layers after them.
     """
 
-    def __init__(self, every_updates: int = 100_000, num_layers: int = 1) -> None:
-        super().__init__(every_updates)
+    def __init__(
+        self, every_updates: int | None = 100_000, every_tasks: int | None = None, num_layers: int = 1
+    ) -> None:
+        super().__init__(every_updates, every_tasks)
         if num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, got {num_layers}")
         self.num_layers = num_layers
@@ -159,11 +174,12 @@ class ShrinkAndPerturb(Intervention):
 
     def __init__(
         self,
-        every_updates: int = 100_000,
+        every_updates: int | None = 100_000,
+        every_tasks: int | None = None,
         coef: float = 0.2,
         init: Literal["saved", "fresh"] = "saved",
     ) -> None:
-        super().__init__(every_updates)
+        super().__init__(every_updates, every_tasks)
         if not 0 <= coef <= 1:
             raise ValueError(f"coef must be in [0, 1], got {coef}")
         if init not in ("saved", "fresh"):
@@ -203,8 +219,10 @@ class ReDo(Intervention):
             or conv).
     """
 
-    def __init__(self, every_updates: int = 1_000, threshold: float = 0.025) -> None:
-        super().__init__(every_updates)
+    def __init__(
+        self, every_updates: int | None = 1_000, every_tasks: int | None = None, threshold: float = 0.025
+    ) -> None:
+        super().__init__(every_updates, every_tasks)
         if not threshold >= 0:
             raise ValueError(f"threshold must be non-negative, got {threshold}")
         self.threshold = threshold
@@ -217,7 +235,7 @@ class ReDo(Intervention):
             units = hidden_units(learner.net)
             if not units:
                 raise ValueError("ReDo has nothing to act on: the network has no hidden activation module")
-            with _eval_mode(learner.net):
+            with eval_mode(learner.net):
                 activations = activations_of(learner.net, units, inputs[name])
             k = len(learner.runs)
             chosen = torch.ones(learner.runs, dtype=torch.bool, device=activations[0].device)
@@ -265,8 +283,34 @@ class ReDo(Intervention):
         parameter.copy_(torch.where(where, replacement, parameter))
 
 
+class LearningRateDecay(Intervention):
+    """lr <- factor * lr, and SWR takes the current norms as its new initial ones ("SWR + re-init").
+
+    Source: Oh et al. (2024), Appendix E: the learning rate is divided by 10 at epochs 100 and 150.
+
+    Args:
+        at_updates: when.
+        factor: above 0.
+        rebase: whether regularizers take the current weights as their new reference; only SWR does anything then.
+    """
+
+    def __init__(self, at_updates: Sequence[int], factor: float = 0.1, rebase: bool = True) -> None:
+        super().__init__(at_updates=at_updates)
+        if not factor > 0:
+            raise ValueError(f"factor must be positive, got {factor}")
+        self.factor, self.rebase = factor, rebase
+
+    def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+        if runs is not None:
+            raise ValueError("a learning rate is shared by all runs; it cannot decay for some")
+        for learner, _ in _learners(target).values():
+            learner.optimizer.lr.mul_(self.factor)
+            if self.rebase:
+                learner.regularizer.rebase_(learner.net)
+
+
 @contextmanager
-def _eval_mode(net: nn.Module) -> Any:
+def eval_mode(net: nn.Module) -> Any:
     """Evaluation mode inside, each module's own mode afterwards: looking must not move BatchNorm's statistics."""
     modes = {module: module.training for module in net.modules()}
     net.eval()
@@ -319,6 +363,7 @@ __all__ = [
     "INTERVENTIONS",
     "HeadReset",
     "Intervention",
+    "LearningRateDecay",
     "PeriodicReset",
     "ReDo",
     "ShrinkAndPerturb",

@@ -7,6 +7,7 @@ from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.interventions import (
     INTERVENTIONS,
     HeadReset,
+    LearningRateDecay,
     PeriodicReset,
     ReDo,
     ShrinkAndPerturb,
@@ -80,9 +81,33 @@ def test_it_is_due_at_every_multiple_of_its_period_but_not_at_the_start(name):
     assert [n for n in range(31) if one.due(n)] == [10, 20, 30]
 
 
-def test_a_period_below_one_is_an_error(name):
+def test_it_can_be_due_at_changes_of_task_instead(name):
+    one = make_intervention(name, every_updates=None, every_tasks=2)
+    assert [n for n in range(7) if one.due_at_task(n)] == [2, 4, 6]
+    assert not any(one.due(n) for n in range(3000))
+    assert not any(intervention(name).due_at_task(n) for n in range(7))
+
+
+def test_a_period_below_one_or_none_at_all_is_an_error(name):
     with pytest.raises(ValueError, match="every_updates must be at least 1, got 0"):
         make_intervention(name, every_updates=0)
+    with pytest.raises(ValueError, match="every_tasks must be at least 1, got -1"):
+        make_intervention(name, every_tasks=-1)
+    with pytest.raises(ValueError, match="needs every_updates or every_tasks"):
+        make_intervention(name, every_updates=None)
+
+
+def test_a_decay_of_the_learning_rate_comes_when_told_and_gives_swr_its_new_norms():
+    learner, _ = trained(CASES["stacked1"], "swr")
+    decay = LearningRateDecay(at_updates=[100, 150], factor=0.1)
+    assert [n for n in range(200) if decay.due(n)] == [100, 150]
+    with torch.no_grad():
+        learner.net[0].weight.mul_(3)
+    decay.apply_(learner)
+    assert learner.optimizer.lr.item() == pytest.approx(3e-5)
+    before = learner.net[0].weight.detach().clone()
+    learner.regularizer.project_(learner.net)
+    torch.testing.assert_close(learner.net[0].weight, before)  # the grown norm is the reference now
 
 
 def test_unknown_names_and_settings_name_the_nearest():

@@ -237,19 +237,22 @@ def _set(config: DictConfig, name: str, value: object) -> None:
 
 
 def _like(name: str, value: object, default: object) -> object:
-    """`value` if it has the type of `default` (None: a number or null)."""
+    """`value` if it has the type of `default`."""
     if name.endswith(".name"):
         raise SettingsError(f"{name} cannot be set: choose with {name.partition('.')[0]}=")
-    if isinstance(default, bool):
-        good = isinstance(value, bool)
+    if name.startswith("reset.every_"):
+        expected, good = "an integer or null", value is None or _whole(value)
+    elif isinstance(default, bool):
+        expected, good = "true or false", isinstance(value, bool)
     elif isinstance(default, int):
-        good = _whole(value)
+        expected, good = "an integer", _whole(value)
     elif isinstance(default, str):
-        good = isinstance(value, str)
+        expected, good = "a word", isinstance(value, str)
+    elif default is None:
+        expected, good = "a number or null", value is None or _number(value)
     else:
-        good = (isinstance(value, int | float) and not isinstance(value, bool)) or (default is None and value is None)
+        expected, good = "a number", _number(value)
     if not good:
-        expected = {bool: "true or false", int: "an integer", str: "a word"}.get(type(default), "a number")
         raise SettingsError(f"{name} must be {expected}, got {value!r}")
     return value
 

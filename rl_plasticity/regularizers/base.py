@@ -48,6 +48,9 @@ class Regularizer(nn.Module):
     def project_(self, net: nn.Module) -> None:
         """Change the weights in place, right after ``optimizer.step()``; nothing by default."""
 
+    def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
+        """Take the current weights of `runs` (all by default) as the new reference; only SWR has one that moves."""
+
     def recapture_(self, fresh: "Regularizer", runs: Tensor | None = None, only: set[str] | None = None) -> None:
         """Take over what `fresh`, a regularizer of the same kind made for newly initialized weights, has captured.
 
@@ -120,6 +123,10 @@ class Chain(Regularizer):
     def project_(self, net: nn.Module) -> None:
         for part in self.parts:
             part.project_(net)  # type: ignore[operator]
+
+    def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
+        for part in self.parts:
+            part.rebase_(net, runs)  # type: ignore[operator]
 
 
 def make_regularizer(name: str, net: nn.Module, **settings: Any) -> Regularizer:

@@ -133,7 +133,7 @@ def test_bad_input_gets_one_line_that_says_what_and_what_was_expected(argument):
         (["reg=wrs", "reg.rescale_head=3"], "reg.rescale_head must be true or false, got 3"),
         (["reg=swr", "reg.scope=3"], "reg.scope must be a word, got 3"),
         (["reg=swr", "reg.name=l2"], "reg.name cannot be set: choose with reg="),
-        (["reset=periodic", "reset.every_updates=a"], "reset.every_updates must be an integer, got 'a'"),
+        (["reset=periodic", "reset.every_updates=a"], "reset.every_updates must be an integer or null, got 'a'"),
     ],
 )
 def test_bad_settings_of_groups(arguments, message):
