@@ -8,6 +8,7 @@ the order in which its modules were registered stands in for it, as one chain.
 import copy
 import inspect
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,6 +25,8 @@ _NORMS = (
     nn.GroupNorm,
     nn.modules.batchnorm._NormBase,  # BatchNorm1d/2d/3d, SyncBatchNorm, InstanceNorm1d/2d/3d
 )
+# Where torch keeps activations but each output depends on several inputs: no hidden units come out of them.
+_NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.GLU, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin)
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Layer:
         name: the module's name in the net ("" is the net itself); a bare parameter's own name.
         role: linear, conv, norm, embedding, or parameter (a bare ``nn.Parameter``).
         weight_name, bias_name: full parameter names, None where there is none. A norm layer's gain and shift are here.
+            A parametrized weight's is that of the tensor it is computed from, ``...parametrizations.weight.original``.
         runs: the leading axes of every tensor, ``()`` for an ordinary network.
         inputs: positions in ``layers(net)`` of the layers whose output reaches this one with no layer in between.
         head: True where no linear or convolution layer follows on any path (an output layer).
@@ -153,21 +157,25 @@ class HiddenUnits:
 
 
 def hidden_units(net: nn.Module) -> list[HiddenUnits]:
-    """Every chain (linear or conv) -> norm layers -> activation module -> (linear or conv) of `net`."""
+    """Every chain (linear or conv) -> norm layers -> activation module -> (linear or conv) of `net`.
+
+    Nothing else reads the chain before the activation: recycled units must not change what a skip connection carries.
+    """
     nodes = _nodes(net)
+    readers = Counter(i for node in nodes for i in node.inputs)
     found = []
     for i, node in enumerate(nodes):
         if node.role != "activation":
             continue
         norms, at = [], node
-        while len(at.inputs) == 1 and nodes[at.inputs[0]].role == "norm":
+        while len(at.inputs) == 1 and nodes[at.inputs[0]].role == "norm" and readers[at.inputs[0]] == 1:
             at = nodes[at.inputs[0]]
             norms.append(at)
         outgoing = tuple(n for n in nodes if i in n.inputs)
         matrices = all(n.role in ("linear", "conv") and n.weight_name and n.groups == 1 for n in outgoing)
         if len(at.inputs) == 1 and outgoing and matrices:
             incoming = nodes[at.inputs[0]]
-            if incoming.role in ("linear", "conv") and incoming.weight_name:
+            if incoming.role in ("linear", "conv") and incoming.weight_name and readers[at.inputs[0]] == 1:
                 found.append(HiddenUnits(incoming, tuple(norms), node.name, node.call, outgoing))
     return found
 
@@ -186,7 +194,7 @@ def runs_of(net: nn.Module) -> tuple[int, ...]:
             key = weight_name or bias_name
             if role != "parameter" and key is not None:
                 axes = _core_ndim(module, role) if weight_name else 1
-                shapes[f"{name}.{key}"] = _parameter(module, key).shape[:-axes]
+                shapes[f"{name}.{key}"] = lookup(module, key).shape[:-axes]
     if len(set(shapes.values())) > 1:
         raise ValueError(f"the layers disagree about the leading runs axes: {shapes}")
     return next(iter(shapes.values()), ())
@@ -204,8 +212,7 @@ def _role(module: nn.Module) -> Role | None:
         return "norm"
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return "embedding"
-    is_attention = isinstance(module, nn.MultiheadAttention)
-    if type(module).__module__ == "torch.nn.modules.activation" and not is_attention:
+    if type(module).__module__ == "torch.nn.modules.activation" and not isinstance(module, _NOT_ELEMENTWISE):
         return "activation"
     return None
 
@@ -220,20 +227,19 @@ def _core_ndim(module: nn.Module, role: Role) -> int:
     return 2
 
 
-def _parameter(module: nn.Module, name: str) -> nn.Parameter:
-    parameter = module._parameters[name]
-    assert parameter is not None
-    return parameter
-
-
 def _own(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | None, str | None]]:
     """(role, weight, bias) of what the module holds itself, in order of use; with `frozen` parameters or not."""
-    trainable = {n for n, p in module._parameters.items() if p is not None and (frozen or p.requires_grad)}
+    stored = {name: name for name, p in module._parameters.items() if p is not None}
+    computed = module._modules.get("parametrizations")
+    if isinstance(computed, nn.ModuleDict):
+        # What is computed from several tensors, as by torch's weight_norm, has no one original: bare parameters.
+        single = [name for name, tensors in computed.items() if "original" in tensors._parameters]
+        stored |= {name: f"parametrizations.{name}.original" for name in single}
+    trainable = {name: path for name, path in stored.items() if frozen or lookup(module, path).requires_grad}
     found: list[tuple[Role, str | None, str | None]] = []
 
     def take(role: Role, weight: str, bias: str) -> None:
-        found.append((role, weight if weight in trainable else None, bias if bias in trainable else None))
-        trainable.difference_update((weight, bias))
+        found.append((role, trainable.pop(weight, None), trainable.pop(bias, None)))
 
     if isinstance(module, nn.MultiheadAttention):
         if "in_proj_weight" in trainable:
@@ -243,10 +249,9 @@ def _own(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | None
         if role == "activation":
             found.append((role, None, None))
         # A norm layer without gain still restarts SWR's product; other layers count only with parameters.
-        elif role == "norm" or (role and trainable & {"weight", "bias"}):
+        elif role == "norm" or (role and trainable.keys() & {"weight", "bias"}):
             take(role, "weight", "bias")
-    in_order = [n for n in module._parameters if n in trainable]
-    return found + [("parameter", name, None) for name in in_order]
+    return found + [("parameter", path, None) for path in trainable.values()]
 
 
 class _Tracer(fx.Tracer):
@@ -284,7 +289,7 @@ def _nodes(net: nn.Module) -> list[Layer]:
         """Append the nodes of one module as a chain; the output's sources come back."""
         module = modules[prefix]
         for role, weight, bias in _own(module):
-            names = [None if key is None else owner[id(_parameter(module, key))] for key in (weight, bias)]
+            names = [None if key is None else owner[id(lookup(module, key))] for key in (weight, bias)]
             known = [seen[n] for n in names if n in seen]
             if known:  # the same weights again: a tied layer or a second call
                 inputs = {known[0]} if role != "parameter" else inputs
@@ -325,7 +330,7 @@ def _nodes(net: nn.Module) -> list[Layer]:
         reached = len(nodes)
         for name in modules:  # parameters the forward never reads
             if any(
-                n is not None and owner[id(_parameter(modules[name], n))] not in seen
+                n is not None and owner[id(lookup(modules[name], n))] not in seen
                 for _, *keys in _own(modules[name])
                 for n in keys
             ):

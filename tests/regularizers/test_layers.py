@@ -202,3 +202,37 @@ def test_a_shared_activation_module_is_told_apart_by_its_calls():
         ("layers.0", "relu", 0),
         ("layers.1", "relu", 1),
     ]
+
+
+def chains(net):
+    return [(u.incoming.name, u.activation, [y.name for y in u.outgoing]) for u in hidden_units(net)]
+
+
+def test_pooling_identity_and_flatten_between_activation_and_next_layer_do_not_hide_the_units():
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU(), nn.AdaptiveAvgPool2d(2), nn.Identity(), nn.Flatten(),
+        nn.Linear(16, 5), nn.ReLU(), nn.Dropout(0.1), nn.Linear(5, 2),
+    )  # fmt: skip
+    assert chains(net) == [("0", "2", ["6"]), ("6", "7", ["9"])]
+
+
+def test_a_gated_unit_or_a_softmax_is_no_hidden_unit():
+    for mixing, out in ((nn.GLU(), 4), (nn.Softmax(-1), 8), (nn.LogSoftmax(-1), 8)):
+        net = nn.Sequential(nn.Linear(3, 8), mixing, nn.Linear(out, 5), nn.ReLU(), nn.Linear(5, 2))
+        assert chains(net) == [("2", "3", ["4"])]
+        assert [y.inputs for y in layers(net)] == [(), (0,), (1,)]
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, lambda n: nn.Identity()])
+def test_units_that_a_skip_connection_reads_before_the_activation_are_not_hidden(norm):
+    class Skip(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.relu = nn.Linear(3, 4), norm(4), nn.ReLU()
+            self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            x = self.first(x)
+            return self.last(x + self.second(self.relu(self.norm(x))))
+
+    assert chains(Skip()) == []
