@@ -68,11 +68,13 @@ class Intervention:
 
         Args:
             agent_or_learner: what to change.
-            runs: indices of the runs to change; all by default.
+            runs: indices of the runs to change, or a mask of them ``[runs]`` (bool); all by default.
             inputs: for methods that look at activations: a batch of each learner's inputs, by the learner's
                 name ("net" for a single learner).
         """
-        chosen = None if runs is None else torch.as_tensor(runs, dtype=torch.int64)
+        chosen = None if runs is None else torch.as_tensor(runs)
+        for learner, _ in _learners(agent_or_learner).values():
+            chosen = _indices(chosen, learner.runs)
         self._apply_(agent_or_learner, chosen, inputs)
 
     def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
@@ -85,6 +87,21 @@ def _learners(target: Agent | Learner) -> dict[str, tuple[Learner, list[nn.Modul
         return {"net": (target, [])}
     follow = target.followers
     return {n: (y, [follow[n]] if n in follow else []) for n, y in target.learners.items()}
+
+
+def _indices(runs: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
+    """`runs` as indices below the number of runs."""
+    if runs is None:
+        return None
+    if len(axes) != 1:
+        raise ValueError("runs were chosen, but the network has no runs axis")
+    if runs.dtype == torch.bool and runs.shape == axes:
+        runs = runs.nonzero().flatten()
+    if runs.dtype.is_floating_point or runs.dtype == torch.bool or not ((runs >= 0) & (runs < axes[0])).all():
+        raise ValueError(
+            f"runs must be indices from 0 to {axes[0] - 1} or a mask of length {axes[0]}, got {runs.tolist()}"
+        )
+    return runs.to(torch.int64)
 
 
 class PeriodicReset(Intervention):

@@ -94,7 +94,7 @@ class Learner(nn.Module):
     def _new(self, draws: Sequence[int]) -> nn.Module:
         seeds = [derive(seed, draw) for seed, draw in zip(self.seeds, draws, strict=True)]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seeds[0])
+            torch.default_generator.manual_seed(seeds[0])  # torch.manual_seed would reseed the GPUs for good
             return self.make(seeds)
 
 

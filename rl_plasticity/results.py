@@ -53,12 +53,14 @@ class Results:
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step if sizes else None)
         self.sync()
 
-    def log(self, step: int, values: Mapping[str, torch.Tensor | np.ndarray]) -> None:
-        """Of each metric ``[runs]`` a row for each run and one for their mean; NaN (nothing to report) is left out."""
+    def log(self, step: int, values: Mapping[str, torch.Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
+        """Of each metric ``[runs]`` a row for each run (of those in the mask `where`) and one for their mean."""
         rows = []
         for name, value in values.items():
             numbers = [float(v) for v in value]
-            known = [(run, v) for run, v in zip(self.names, numbers, strict=True) if v == v]
+            known = [
+                (r, v) for i, (r, v) in enumerate(zip(self.names, numbers, strict=True)) if where is None or where[i]
+            ]
             if known and len(numbers) > 1:
                 known.append(("mean", sum(v for _, v in known) / len(known)))
             for run, number in known:

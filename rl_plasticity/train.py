@@ -1,5 +1,6 @@
 """Train soft actor-critic on a control task: ``python -m rl_plasticity.train env=cheetah-run reg=spectral``."""
 
+import hashlib
 import math
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -46,10 +48,10 @@ def main() -> None:
         sys.exit(_complain(error, 2))
     stop = StopSignal()
     try:
-        train(settings, folder, saved, stop)
+        finished = train(settings, folder, saved, stop)
     except FaultyRun as error:
         sys.exit(_complain(error, 1))
-    if stop.received:
+    if not finished:
         sys.exit(128 + stop.received)
 
 
@@ -78,26 +80,37 @@ def prepare(arguments: list[str]) -> tuple[Train, Path, dict[str, Any] | None]:
     else:
         saved = None
         folder = Path("results") / name_of(settings, arguments) if settings.out == "auto" else Path(settings.out)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise SettingsError(f"{folder} exists; continue that run with resume={folder} or choose another out=")
-    settings = resolved(settings)
+        try:
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise SettingsError(f"{folder} exists; continue that run with resume={folder} or choose another out=")
+        except OSError as error:
+            raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
+    settings = replace(resolved(settings), out=str(folder), resume=None)
     try:
-        make_env(settings.env.name, 0, settings.env.action_repeat).close()
+        env = make_env(settings.env.name, 0, settings.env.action_repeat)
+        env.reset()
+        env.close()
         regularizer_for(settings)(MLP((2, 2, 2), [0] * settings.seeds))
         intervention_for(settings)
-    except ValueError as error:
+    except (ValueError, ImportError, gym.error.Error) as error:
         raise SettingsError(str(error)) from error
     if saved is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / "config.yaml", schema.dump(replace(settings, resume=None)))
+            write_text(folder / "config.yaml", schema.dump(settings))
         except OSError as error:
             raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+    if settings.total_env_steps <= settings.random_env_steps:
+        print("no update will be made: total_env_steps does not exceed random_env_steps", file=sys.stderr)
     return settings, folder, saved
 
 
-def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSignal") -> None:
-    """Train until the last env step or a stop signal, writing into `folder`; from the checkpoint `saved` if given."""
+def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSignal") -> bool:
+    """Train until the last env step or a stop signal, writing into `folder`; from the checkpoint `saved` if given.
+
+    Returns:
+        Whether the last env step was reached.
+    """
     if isinstance(s.threads, int):
         torch.set_num_threads(s.threads)
     seeds = range(s.seed, s.seed + s.seeds)
@@ -140,11 +153,11 @@ def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSigna
             raise FaultyRun(f"cannot resume: {error}") from error
         results = Results(folder, seeds, saved["sizes"], step)
 
-    last_saved = -1 if saved is None else step
+    last_saved = step
 
     def save() -> None:
         nonlocal last_saved
-        if not all(bool(p.isfinite().all()) for p in agent.parameters()):
+        if not _finite(agent):
             raise FaultyRun(f"weights are no longer finite at env step {step}; {_last(folder)}")
         state = {
             "step": step,
@@ -156,8 +169,12 @@ def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSigna
             "sizes": results.sync(),
         }
         checkpoint.save(folder / "checkpoints", step, state)
-        last_saved = -1 if saved is None else step
+        last_saved = step
 
+    if saved is None:
+        save()  # a run killed at any moment can be resumed
+    if saved is None:
+        save()  # a run killed at any moment can be resumed
     bar = tqdm(total=s.total_env_steps, initial=step, unit="env steps", smoothing=0.1, mininterval=1)
     clock = Clock(s, step, bar)
     try:
@@ -178,7 +195,7 @@ def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSigna
             step += 1
             episode_return += out.reward
             if ended.any():
-                results.log(step, {"train/return": np.where(ended, episode_return, np.nan)})
+                results.log(step, {"train/return": episode_return}, where=ended)
                 episode_return[ended] = 0
 
             due = updates_due(step - s.random_env_steps, s.replay_ratio)
@@ -211,10 +228,12 @@ def train(s: Train, folder: Path, saved: dict[str, Any] | None, stop: "StopSigna
         results.close()
         envs.close()
         eval_envs.close()
-    if stop.received:
-        print(f"stopped at env step {step}; continue with resume={folder}", file=sys.stderr)
-    else:
+    finished = step >= s.total_env_steps
+    if finished:
         print(f"done; results in {folder}")
+    else:
+        print(f"stopped at env step {step}; continue with resume={folder}", file=sys.stderr)
+    return finished
 
 
 def updates_due(steps: int, replay_ratio: float) -> int:
@@ -249,18 +268,23 @@ def log_update(results: Results, step: int, agent: SAC, metrics: dict[str, Tenso
     Raises:
         FaultyRun: a loss is not finite.
     """
+    for name in ("critic/loss", "actor/loss"):
+        bad = (~metrics[name].isfinite()).nonzero().flatten().tolist()
+        if bad:
+            runs = ", ".join(results.names[run] for run in bad)
+            raise FaultyRun(f"{name} of seed {runs} is not finite at env step {step}; {_last(folder)}")
+    if not _finite(agent):
+        raise FaultyRun(f"weights are no longer finite at env step {step}; {_last(folder)}")
     for name, learner in agent.learners.items():
         matrices = [m for y in learner.regularizer.layers if (m := y.matrix(learner.net)) is not None]
         metrics[f"{name}/weight_norm"] = weight_norm(learner.net.parameters(), learner.runs)
         metrics[f"{name}/sigma1"] = largest_sigma1(matrices)
-    on_host = {name: value.cpu() for name, value in metrics.items()}
-    results.log(step, on_host)
+    results.log(step, {name: value.cpu() for name, value in metrics.items()})
     results.flush()
-    for name in ("critic/loss", "actor/loss"):
-        bad = (~on_host[name].isfinite()).nonzero().flatten().tolist()
-        if bad:
-            runs = ", ".join(results.names[run] for run in bad)
-            raise FaultyRun(f"{name} of seed {runs} is not finite at env step {step}; {_last(folder)}")
+
+
+def _finite(agent: SAC) -> bool:
+    return all(bool(p.isfinite().all()) for p in agent.parameters())
 
 
 def regularizer_for(s: Train) -> Callable[[nn.Module], Regularizer]:
@@ -324,8 +348,10 @@ def name_of(s: Train, arguments: list[str]) -> str:
         "compile",
     )
     parts += sorted(a.replace("/", "-") for a in arguments if a.partition("=")[0] not in said)
-    parts.append(f"seed{s.seed}" if s.seeds == 1 else f"seed{s.seed}-{s.seed + s.seeds - 1}")
-    return "_".join(parts)
+    name = "_".join(parts)
+    if len(name) > 150:  # file systems take 255 bytes
+        name = f"{name[:140]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{name}_seed{s.seed}" if s.seeds == 1 else f"{name}_seed{s.seed}-{s.seed + s.seeds - 1}"
 
 
 class StopSignal:
@@ -382,7 +408,7 @@ class Clock:
         said = "no evaluation yet" if math.isnan(self.last_return) else f"last return {self.last_return:.1f}"
         self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {said}", refresh=False)
         self.bar.update(step - self.bar.n)
-        if not self.announced and self.warm and time.perf_counter() - self.learning_since > 60:
+        if not self.announced and self.rate and time.perf_counter() - self.learning_since > 60:
             self.announced = True
             hours = (self.s.total_env_steps - step) * self.s.replay_ratio / self.rate / 3600
             if hours > 1:

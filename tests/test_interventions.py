@@ -15,7 +15,7 @@ from rl_plasticity.interventions import (
 )
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import layers, make_regularizer
+from rl_plasticity.regularizers import Chain, layers, make_regularizer
 
 
 def learner_of(case, regularizer="l2_init"):
@@ -332,3 +332,72 @@ def test_what_leads_from_one_recycled_unit_to_another_is_zero():
     ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
     assert learner.net[2].weight[5, 2] == 0
     assert learner.net[2].weight[5, 3] == learner._new([1])[2].weight[5, 3]
+
+
+# --- what the review of others' code taught --------------------------------------------------------------------------
+
+
+def test_a_head_reset_leaves_the_state_of_layers_whose_name_ends_alike():
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.ModuleDict({"head": nn.Linear(3, 4)})
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.body["head"](x).relu())
+
+    learner = Learner(lambda seeds: Nested(), [0], lambda net: make_regularizer("l2_init", net))
+    before = snapshot(learner.regularizer)
+    HeadReset(every_updates=1).apply_(learner)
+    changed = {k for k, v in learner.regularizer.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed == {"initial/head/weight", "initial/head/bias"}
+
+
+def test_a_chain_s_parts_take_over_fresh_state_too():
+    def chain(net):
+        return Chain(net, make_regularizer("l2", net), make_regularizer("l2_init", net))
+
+    learner = Learner(lambda seeds: MLP((5, 8, 3), seeds), [0, 1], chain)
+    for _ in range(3):
+        learner.minimize(loss_of(learner.net(torch.randn(2, 6, 5)), (2,)))
+    PeriodicReset().apply_(learner, runs=[1])
+    assert torch.equal(learner.regularizer.parts[1]._recall("initial", "0.weight")[1], learner.net[0].weight[1])
+    HeadReset(every_updates=1).apply_(learner)
+    assert torch.equal(learner.regularizer.parts[1]._recall("initial", "3.weight"), learner.net[3].weight)
+
+
+@pytest.mark.parametrize("bad", [[3], [-1], [0.5], [True, False], torch.tensor([0, 7])])
+def test_runs_that_do_not_exist_are_an_error_before_anything_changes(name, bad):
+    learner, inputs = trained(CASES["stacked3"])
+    before = snapshot(learner)
+    with pytest.raises(ValueError, match="runs must be indices from 0 to 2 or a mask of length 3"):
+        intervention(name).apply_(learner, runs=bad, inputs=inputs)
+    assert all(torch.equal(v, before[k]) for k, v in learner.state_dict().items())
+
+
+def test_runs_of_a_network_without_runs_are_an_error_before_anything_changes(name):
+    learner, inputs = trained(CASES["plain"])
+    before = snapshot(learner)
+    with pytest.raises(ValueError, match="no runs axis"):
+        intervention(name).apply_(learner, runs=[0], inputs=inputs)
+    assert all(torch.equal(v, before[k]) for k, v in learner.state_dict().items())
+
+
+def test_runs_may_be_a_mask(name):
+    learner, inputs = trained(CASES["stacked3"])
+    before = snapshot(learner)
+    intervention(name).apply_(learner, runs=torch.tensor([False, False, True]), inputs=inputs)
+    changed = set()
+    for k, v in learner.state_dict().items():
+        if v.ndim and v.shape[0] == 3:
+            changed |= {run for run in range(3) if not torch.equal(v[run], before[k][run])}
+    assert changed == {2}
+
+
+def test_shrink_and_perturb_treats_the_target_as_the_critic():
+    agent, _ = sac_and_batch()
+    target, start = snapshot(agent.critic_target), agent.critic.initial().state_dict()
+    ShrinkAndPerturb(every_updates=1, coef=0.3).apply_(agent)
+    for k, v in agent.critic_target.state_dict().items():
+        torch.testing.assert_close(v, 0.7 * target[k] + 0.3 * start[k])

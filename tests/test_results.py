@@ -7,9 +7,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rl_plasticity.results import Results, write_provenance
 
 
-def test_each_run_and_the_mean_have_a_row_and_a_missing_value_has_none(tmp_path):
+def test_each_run_and_the_mean_have_a_row_and_a_run_with_nothing_to_report_has_none(tmp_path):
     results = Results(tmp_path, [4, 5])
-    results.log(10, {"loss": torch.tensor([1.0, 2.0]), "train/return": np.array([np.nan, 0.1])})
+    results.log(10, {"loss": torch.tensor([1.0, 2.0])})
+    results.log(10, {"train/return": np.array([7.0, 0.1])}, where=np.array([False, True]))
+    results.log(20, {"loss": torch.tensor([1.0, float("nan")])})
     results.close()
     assert (tmp_path / "metrics.csv").read_text().splitlines() == [
         "run,step,name,value",
@@ -18,6 +20,9 @@ def test_each_run_and_the_mean_have_a_row_and_a_missing_value_has_none(tmp_path)
         "mean,10,loss,1.5",
         "5,10,train/return,0.1",
         "mean,10,train/return,0.1",
+        "4,20,loss,1.0",
+        "5,20,loss,nan",
+        "mean,20,loss,nan",
     ]
 
 

@@ -1,4 +1,5 @@
 import csv
+import inspect
 import itertools
 import os
 import signal
@@ -7,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from rl_plasticity.agents import SAC
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError
 from rl_plasticity.envs import Envs
+from rl_plasticity.envs.control import Step
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.train import FaultyRun, evaluate, main, name_of, prepare, train, updates_due
@@ -43,8 +46,13 @@ class StopAfter:
         return signal.SIGTERM if self.left < 0 else 0
 
 
+def once(arguments):
+    """The last of each setting: tests add to a list what they want otherwise."""
+    return list({a.partition("=")[0]: a for a in arguments}.values())
+
+
 def run(arguments, out, stop=None):
-    settings, folder, saved = prepare([*arguments, f"out={out}"])
+    settings, folder, saved = prepare(once([*arguments, f"out={out}"]))
     train(settings, folder, saved, stop or StopAfter())
     return folder
 
@@ -216,11 +224,11 @@ def test_rows_written_after_the_last_checkpoint_are_written_once(uninterrupted, 
     assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
 
 
-def start(arguments, cwd):
+def start(arguments, cwd, **options):
     command = [sys.executable, "-m", "rl_plasticity.train", *arguments]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
     )
 
 
@@ -245,6 +253,42 @@ def test_a_real_process_that_is_signalled_can_be_resumed_to_the_same_numbers(num
         assert f"continue with resume={folder}" in output[1]
     resume(folder)
     assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+
+
+def test_ctrl_c_in_a_terminal_reaches_worker_processes_too_and_the_run_is_saved_all_the_same(tmp_path):
+    folder = tmp_path / "run"
+    long = [a for a in PENDULUM if not a.startswith("total")]
+    arguments = [*long, "total_env_steps=100000", "seeds=2", "env.workers=true", f"out={folder}"]
+    process = start(once(arguments), tmp_path, start_new_session=True)
+    metrics = folder / "metrics.csv"
+    wait_for(lambda: metrics.exists() and "critic/loss" in metrics.read_text(), process)
+    os.killpg(process.pid, signal.SIGINT)
+    output = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert f"continue with resume={folder}" in output[1]
+    assert "Traceback" not in output[1]
+    step = checkpoint.load(folder / "checkpoints")["step"]
+    assert step > 0
+    settings, folder, saved = prepare([f"resume={folder}"])
+    assert not train(settings, folder, saved, StopAfter(3))  # it goes on
+    assert checkpoint.load(folder / "checkpoints")["step"] == step + 3
+
+
+def test_a_run_killed_before_its_first_periodic_checkpoint_starts_again_from_the_beginning(uninterrupted, tmp_path):
+    folder = run(CHEETAH, tmp_path / "run", StopAfter(0))
+    assert checkpoint.load(folder / "checkpoints")["step"] == 0
+    resume(folder)
+    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+
+
+def test_a_folder_whose_name_holds_settings_can_be_resumed_as_the_message_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings, folder, saved = prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
+    train(settings, folder, saved, StopAfter(30))
+    with pytest.raises(SettingsError) as error:
+        prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
+    advice = str(error.value).partition("continue that run with ")[2].partition(" or choose")[0]
+    assert prepare([advice])[1] == folder
 
 
 def test_resuming_a_finished_run_changes_nothing(uninterrupted):
@@ -313,6 +357,159 @@ def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_st
     state = checkpoint.load(tmp_path / "run" / "checkpoints")
     assert state["step"] == 20
     assert all(v.isfinite().all() for v in state["agent"].values() if v.is_floating_point())
+
+
+def test_a_loss_that_is_not_finite_is_named_before_anything_else_can_fail_on_it(tmp_path):
+    settings = [a for a in PENDULUM if not a.startswith(("log", "checkpoint"))]
+    with pytest.raises(FaultyRun, match=r"(critic|actor)/loss of seed 0 is not finite at env step 21"):
+        run([*settings, "log_every_updates=1", "agent.lr=1e30", "replay_ratio=4"], tmp_path / "run")
+
+
+def test_an_environment_that_cannot_be_made_is_bad_input(tmp_path):
+    with pytest.raises(SettingsError):
+        prepare(["env=gym:BipedalWalker-v3", f"out={tmp_path / 'run'}"])  # its engine is not installed
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_very_long_list_of_choices_still_makes_a_folder_s_name():
+    arguments = [f"agent.hidden=[{','.join(['16'] * 200)}]"]
+    assert len(name_of(schema.load(arguments), arguments)) < 200
+
+
+def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):
+    run([*PENDULUM[:-6], "random_env_steps=20", "total_env_steps=10", "eval_every_env_steps=60"], tmp_path / "run")
+    assert "no update will be made" in capsys.readouterr().err
+
+
+# --- the settings reach what they are for ---------------------------------------------------------------------------
+
+
+class Spy:
+    """Stands before a class or function and remembers what it was called with and gave."""
+
+    def __init__(self, target):
+        self.target, self.calls, self.results = target, [], []
+
+    def __call__(self, *args, **kwargs):
+        bound = inspect.signature(self.target).bind(*args, **kwargs)
+        self.calls.append(bound.arguments)
+        self.results.append(self.target(*args, **kwargs))
+        return self.results[-1]
+
+
+@pytest.fixture
+def spies(monkeypatch):
+    module = sys.modules["rl_plasticity.train"]
+    found = {name: Spy(getattr(module, name)) for name in ("SAC", "ReplayBuffer", "Envs", "make_intervention")}
+    for name, spy in found.items():
+        monkeypatch.setattr(module, name, spy)
+    return found
+
+
+def test_every_setting_of_the_agent_reaches_it(spies, tmp_path):
+    values = {"num_critics": 2, "layer_norm": False, "lr": 0.01, "tau": 0.1, "init_alpha": 0.5, "target_entropy": -3.0}
+    said = [f"agent.{name}={str(value).lower()}" for name, value in values.items()]
+    run([*PENDULUM, *said, "agent.discount=0.9", "buffer_size=30", "reg=l2", "reg.coef=0.25"], tmp_path / "run")
+    (made,) = spies["SAC"].calls
+    assert {name: made[name] for name in values} == values
+    agent = spies["SAC"].results[0]
+    assert agent.critic.regularizer.coef == agent.actor.regularizer.coef == 0.25
+    assert isinstance(agent.critic.regularizer, REGULARIZERS["l2"])
+    assert spies["ReplayBuffer"].calls[0]["capacity"] == 30
+    assert spies["ReplayBuffer"].results[0].discount == 0.9
+
+
+def test_the_environments_get_their_settings_and_seeds_of_their_own(spies, tmp_path):
+    run([*PENDULUM, "seeds=2", "seed=7", "env.action_repeat=3"], tmp_path / "run")
+    training, evaluation = spies["Envs"].calls
+    assert training["action_repeat"] == evaluation["action_repeat"] == 3
+    assert not set(training["seeds"]) & set(evaluation["seeds"])
+    assert len(set(training["seeds"])) == 2
+
+
+def test_the_reset_comes_when_its_setting_says(spies, tmp_path):
+    run([*PENDULUM, "reset=periodic", "reset.every_updates=50"], tmp_path / "run")
+    assert spies["make_intervention"].calls[0]["settings"]["every_updates"] == 50
+    agent = spies["SAC"].results[0]
+    assert agent.critic.draws.tolist() == [2]  # 80 updates: one reset
+    assert agent.critic.optimizer.step.tolist() == [30]  # and 30 updates since
+
+
+def test_a_penalty_is_logged_as_it_is(tmp_path):
+    folder = run([*PENDULUM, "reg=l2", "reg.coef=0.5"], tmp_path / "run")
+    penalties = [float(r["value"]) for r in rows(folder) if r["name"] == "critic/penalty"]
+    norms = [float(r["value"]) for r in rows(folder) if r["name"] == "critic/weight_norm"]
+    assert penalties
+    for penalty, norm in zip(penalties, norms, strict=True):
+        assert penalty == pytest.approx(0.25 * norm**2, rel=0.05)  # the norm is taken one update later
+
+
+class Countdown(gym.Env):
+    """Counts to 4, then terminates or truncates; obs says which env step of which episode."""
+
+    observation_space = gym.spaces.Box(-99, 99, (2,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+    made = itertools.count()
+
+    def __init__(self):
+        self.terminates = next(self.made) % 2 == 0
+        self.episode = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.t, self.episode = 0, self.episode + 1
+        return np.array([0, self.episode], np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        over = self.t == 4
+        obs = np.array([self.t, self.episode], np.float32)
+        return obs, float(action[0]), over and self.terminates, over and not self.terminates, {}
+
+
+def test_what_the_environment_did_is_what_the_buffer_holds(spies, tmp_path):
+    gym.register("CountdownForTests-v0", Countdown)
+    settings = [a for a in PENDULUM if not a.startswith(("env", "random", "total", "eval"))]
+    settings += ["env=gym:CountdownForTests-v0", "random_env_steps=10", "total_env_steps=20", "eval_every_env_steps=99"]
+    Countdown.made = itertools.count(1)  # one is made to check the settings, then run 0 and run 1
+    run([*settings, "seeds=2", "eval_episodes=1"], tmp_path / "run")
+    buffer = spies["ReplayBuffer"].results[0]
+    batch = buffer.sample(torch.arange(20).expand(2, 20))
+    for run_, terminates in ((0, True), (1, False)):
+        for i in range(20):
+            t, over = i % 4, i % 4 == 3
+            assert batch.obs[run_, i, 0] == t
+            assert batch.reward[run_, i] == pytest.approx(float(batch.act[run_, i, 0]), abs=1e-6)
+            if over and terminates:
+                assert batch.discount[run_, i] == 0
+            else:
+                assert batch.discount[run_, i] == pytest.approx(0.99)
+                assert batch.next_obs[run_, i, 0] == t + 1
+                assert batch.next_obs[run_, i, 1] == batch.obs[run_, i, 1]  # of the same episode
+    first, later = batch.act[:, :10].flatten(), batch.act[:, 10:].flatten()
+    assert first.min() < -0.5 < 0.5 < first.max()  # uniform over the whole range
+    assert later.unique().numel() == later.numel()  # the policy explores
+
+
+def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are():
+    class Steps:
+        """Run 0 has episodes of 2 env steps that return 2; run 1 of 5, whose first returns 5 and whose later ones 50."""
+
+        runs, act_dim = 2, 1
+
+        def seek(self, episode):
+            self.t, self.n = np.zeros(2, int), np.zeros(2, int)
+            return np.zeros((2, 3), np.float32)
+
+        def step(self, act):
+            self.t += 1
+            over = self.t == np.array([2, 5])
+            reward = np.array([1.0, 1.0 if self.n[1] == 0 else 10.0], np.float32)
+            self.n += over
+            self.t[over] = 0
+            obs = np.zeros((2, 3), np.float32)
+            return Step(obs, reward, over, np.zeros(2, bool), obs)
+
+    assert evaluate(SAC(3, 1, [0, 1], hidden=(8, 8)), Steps(), 1, first_episode=0).tolist() == [2.0, 5.0]
 
 
 def test_help_lists_groups_and_settings(monkeypatch, capsys):

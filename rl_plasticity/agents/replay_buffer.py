@@ -51,7 +51,7 @@ class ReplayBuffer:
         self.act = torch.empty(runs, rows, act_dim, device=device)
         self.reward = torch.empty(runs, rows, device=device)
         self.end = torch.zeros(runs, rows, dtype=torch.int32, device=device)
-        self.last_obs = torch.empty(runs, 1, obs_dim, device=device)
+        self.last_obs = torch.zeros(runs, 1, obs_dim, device=device)
         self.head = 0  # the row of the newest obs
         self.size = 0
         self._slots: list[dict[int, int]] = [{} for _ in range(runs)]  # row -> slot, truncated only
@@ -98,7 +98,7 @@ class ReplayBuffer:
     def _take_slot(self, run: int) -> int:
         if not self._free[run]:
             more = self.last_obs.shape[1]
-            self.last_obs = torch.cat([self.last_obs, torch.empty_like(self.last_obs)], dim=1)
+            self.last_obs = torch.cat([self.last_obs, torch.zeros_like(self.last_obs)], dim=1)
             for free in self._free:
                 free.extend(range(2 * more - 1, more - 1, -1))
         return self._free[run].pop()

@@ -13,7 +13,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -117,11 +116,15 @@ def load(arguments: Sequence[str]) -> Train:
     Raises:
         SettingsError: with one line that says what is wrong, what was expected and the nearest valid name.
     """
-    overrides = [_parse(argument) for argument in arguments]
-    choices, keys = [], []
+    choices: list[str] = []
+    keys: list[tuple[str, Any]] = []
     parts: list[str] = []
-    for override in overrides:
-        name, value = override.key_or_group, override.value()  # e.g. "reg", "spectral"
+    given: set[str] = set()
+    for argument in arguments:
+        name, value = _parse(argument)  # e.g. "reg", "spectral"
+        if name in given:
+            raise SettingsError(f"{name} is given twice")
+        given.add(name)
         if name not in GROUPS:
             keys.append((name, value))
         elif name == "env" and value not in _options("env"):
@@ -141,7 +144,8 @@ def load(arguments: Sequence[str]) -> Train:
     known = _flat(config)
     for name, value in keys:
         if name not in known:
-            raise SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS, *known])}")
+            settable = [k for k in known if k == "env.name" or not k.endswith(".name")]
+            raise SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS, *settable])}")
         _set(config, name, value)
     return check(config)
 
@@ -188,7 +192,11 @@ def describe() -> str:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _parse(argument: str) -> Override:
+def _parse(argument: str) -> tuple[str, Any]:
+    """The name and the value of ``name=value``."""
+    name, equals, path = argument.partition("=")
+    if name in ("out", "resume") and equals:  # paths as the user wrote them, whatever characters they have
+        return name, str(Path(path).expanduser())
     wrong = f"cannot read {argument!r}: settings are written name=value"
     try:
         override = OverridesParser.create().parse_override(argument)
@@ -198,7 +206,7 @@ def _parse(argument: str) -> Override:
         raise SettingsError(f"{argument!r} names several values, one run takes one")
     if override.is_add() or override.is_delete() or override.is_force_add() or override.package:
         raise SettingsError(wrong)
-    return override
+    return override.key_or_group, override.value()
 
 
 def _options(group: str) -> list[str]:
@@ -227,6 +235,8 @@ def _flat(config: DictConfig, prefix: str = "") -> list[str]:
 
 def _set(config: DictConfig, name: str, value: object) -> None:
     default = OmegaConf.select(config, name)
+    if name.endswith(".name") and name != "env.name":
+        raise SettingsError(f"{name} cannot be set: choose with {name.partition('.')[0]}=")
     if name.startswith(("reg.", "reset.")):  # free-form groups: typed by their defaults
         value = _like(name, value, default)
     try:
@@ -238,8 +248,6 @@ def _set(config: DictConfig, name: str, value: object) -> None:
 
 def _like(name: str, value: object, default: object) -> object:
     """`value` if it has the type of `default`."""
-    if name.endswith(".name"):
-        raise SettingsError(f"{name} cannot be set: choose with {name.partition('.')[0]}=")
     if name.startswith("reset.every_"):
         expected, good = "an integer or null", value is None or _whole(value)
     elif isinstance(default, bool):

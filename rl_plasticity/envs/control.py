@@ -5,8 +5,11 @@ as its episode number and the actions since the reset, and restored by playing t
 state the simulator has.
 """
 
+import ctypes.util
 import difflib
 import math
+import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +30,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
     """Float32 flat observations, actions in [-1, 1], action repeat, and episodes that can be saved and replayed.
 
     A step that raises a physics error, or returns a number that is not finite, ends its episode by truncation with a
-    warning: reward 0 and the last good observation.
+    warning: no reward for it, and the last good observation.
 
     Args:
         env: observations of any flattenable space, actions of a bounded one-dimensional box.
@@ -74,18 +77,18 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             except Exception as error:
                 if type(error).__name__ != "PhysicsError":  # dm_control's; not imported for Gymnasium tasks
                     raise
-                return self._broken(f"the simulation became unstable: {error}")
+                return self._broken(total, f"the simulation became unstable: {error}")
             flat = self._flat(obs)
             if not (np.isfinite(flat).all() and math.isfinite(float(reward))):
-                return self._broken("an observation or a reward is not finite")
+                return self._broken(total, "an observation or a reward is not finite")
             self.obs, total = flat, total + float(reward)
             if terminated or truncated:
                 break
         return self.obs, total, bool(terminated), bool(truncated), {}
 
-    def _broken(self, why: str) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+    def _broken(self, reward: float, why: str) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         warnings.warn(f"episode {self.episode} (seed {self.seed}) ended early: {why}", stacklevel=3)
-        return self.obs, 0.0, False, True, {}
+        return self.obs, reward, False, True, {}
 
     def _flat(self, obs: Any) -> Floats:
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32)
@@ -116,6 +119,9 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
 def task_names() -> list[str]:
     """The short names of all DeepMind Control tasks (``cheetah-run``, ...)."""
+    no_display = not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if no_display and ctypes.util.find_library("EGL"):  # a task (quadruped-escape) draws its terrain while it trains
+        os.environ.setdefault("MUJOCO_GL", "egl")  # read when dm_control is imported
     with _quiet():
         import shimmy  # noqa: F401  registers them
     registered = [n for n in gym.registry if n.startswith("dm_control/")]
@@ -126,7 +132,7 @@ def task_names() -> list[str]:
 def check_name(name: str) -> None:
     """Raises ValueError with the nearest valid names if there is no task called `name`."""
     if name.startswith("gym:"):
-        known, prefix = [n for n in gym.registry if "/" not in n], "gym:"
+        known, prefix = sorted(gym.registry), "gym:"
     else:
         known, prefix = task_names(), ""
     short = name.removeprefix("gym:")
@@ -143,9 +149,12 @@ def make_env(name: str, seed: int, action_repeat: int = 1) -> Control:
         ValueError: an unknown name (the nearest are listed), or a task without continuous actions.
     """
     check_name(name)
-    task = name.removeprefix("gym:") if name.startswith("gym:") else f"dm_control/{name}-v0"
     with _quiet():
-        env = gym.make(task, disable_env_checker=True)
+        if name.startswith("gym:"):
+            env = gym.make(name.removeprefix("gym:"), disable_env_checker=True)
+        else:  # some tasks (lqr) draw their model when they are made, so that needs a seed too
+            drawn = {"random": derive(seed, 0) % 2**32}
+            env = gym.make(f"dm_control/{name}-v0", disable_env_checker=True, task_kwargs=drawn)
     return Control(env, seed, action_repeat)
 
 
@@ -162,6 +171,16 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         absl.logging.set_verbosity(verbosity)
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+def _leave_signals_to_the_parent() -> None:
+    """In a worker: Ctrl-C reaches the whole process group, but only the parent may decide when to stop."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 class Step(NamedTuple):
@@ -187,12 +206,24 @@ class Envs:
         check_name(name)
 
         def maker(seed: int) -> Callable[[], gym.Env[Any, Any]]:
-            return lambda: make_env(name, seed, action_repeat)
+            def make() -> gym.Env[Any, Any]:
+                if workers:
+                    _leave_signals_to_the_parent()
+                return make_env(name, seed, action_repeat)
+
+            return make
 
         makers = [maker(seed) for seed in seeds]
         self.vector: AsyncVectorEnv | SyncVectorEnv
-        if workers:  # a fresh interpreter for each: forking a process that runs torch threads can hang
-            self.vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+        if workers:
+            # A fresh interpreter for each: forking a process that runs torch threads can hang. Signals wait until the
+            # workers, which inherit the mask, have been told to ignore them.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+            try:
+                self.vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+                self.vector.call("state")  # every worker has made its environment
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         else:
             self.vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
         self.runs = len(makers)

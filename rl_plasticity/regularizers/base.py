@@ -59,9 +59,11 @@ class Regularizer(nn.Module):
             runs: indices of the runs concerned; all by default.
             only: parameter names; by default everything, counters included.
         """
-        keys = None if only is None else {_key("", name) for name in only}
-        for (name, mine), theirs in zip(self.named_buffers(), fresh.buffers(), strict=True):
-            if keys is not None and not any(name.endswith(key) for key in keys):
+        theirs_by_name = fresh.state_dict()  # the buffers that are saved, of a chain's parts too
+        for name, mine in self.state_dict().items():
+            theirs = theirs_by_name[name]
+            # "parts.0.initial/body/head/weight" belongs to the parameter body.head.weight
+            if only is not None and name.rpartition(".")[2].partition("/")[2].replace("/", ".") not in only:
                 continue
             if runs is None or not mine.ndim:
                 mine.copy_(theirs)
@@ -72,6 +74,8 @@ class Regularizer(nn.Module):
 
     def _strength(self, name: str, value: float | Tensor, net: nn.Module, most: float = float("inf")) -> Tensor:
         """`value` checked, as a tensor of the network's type."""
+        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+            raise ValueError(f"{name} must be a number or a tensor, got {value!r}")
         like = next(net.parameters(), torch.zeros(()))
         strength = torch.as_tensor(value, dtype=like.dtype, device=like.device).detach().clone()
         if strength.shape not in ((), self.runs):

@@ -8,6 +8,7 @@ the order in which its modules were registered stands in for it, as one chain.
 import copy
 import inspect
 import random
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +30,9 @@ _NORMS = (
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.GLU, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin)
 
 
+RAW = -1  # stands for the network's own inputs among the inputs of a node
+
+
 @dataclass(frozen=True)
 class Layer:
     """One layer: where its tensors are, not the tensors (they are looked up in the net that is passed).
@@ -43,6 +47,7 @@ class Layer:
         runs: the leading axes of every tensor, ``()`` for an ordinary network.
         inputs: positions in ``layers(net)`` of the layers whose output reaches this one with no layer in between.
         head: True where no linear or convolution layer follows on any path (an output layer).
+        joins_branches: True where several layers, or a layer and the network's own input, feed this one.
     """
 
     name: str
@@ -52,6 +57,7 @@ class Layer:
     runs: tuple[int, ...]
     inputs: tuple[int, ...] = ()
     head: bool = False
+    joins_branches: bool = False
     groups: int = 1
     transposed: bool = False  # ConvTranspose stores [in, out / groups, ...]
     call: int = 0  # activation modules may be called several times: which call this is
@@ -136,12 +142,14 @@ def layers(net: nn.Module) -> list[Layer]:
     position = {old: new for new, old in enumerate(kept)}
 
     def past_activations(i: int) -> set[int]:
-        return {i} if i in position else {k for j in nodes[i].inputs for k in past_activations(j)}
+        return {i} if i in position or i == RAW else {k for j in nodes[i].inputs for k in past_activations(j)}
 
     found = []
     for i in kept:
         feeding = {k for j in nodes[i].inputs for k in past_activations(j)}
-        found.append(replace(nodes[i], inputs=tuple(sorted(position[k] for k in feeding))))
+        branches = len(feeding) > 1
+        inputs = tuple(sorted(position[k] for k in feeding - {RAW}))
+        found.append(replace(nodes[i], inputs=inputs, joins_branches=branches))
     return found
 
 
@@ -160,6 +168,7 @@ def hidden_units(net: nn.Module) -> list[HiddenUnits]:
     """Every chain (linear or conv) -> norm layers -> activation module -> (linear or conv) of `net`.
 
     Nothing else reads the chain before the activation: recycled units must not change what a skip connection carries.
+    And the layer behind it reads nothing else, so that its columns are the units' in order.
     """
     nodes = _nodes(net)
     readers = Counter(i for node in nodes for i in node.inputs)
@@ -172,12 +181,28 @@ def hidden_units(net: nn.Module) -> list[HiddenUnits]:
             at = nodes[at.inputs[0]]
             norms.append(at)
         outgoing = tuple(n for n in nodes if i in n.inputs)
-        matrices = all(n.role in ("linear", "conv") and n.weight_name and n.groups == 1 for n in outgoing)
-        if len(at.inputs) == 1 and outgoing and matrices:
+        if len(at.inputs) == 1 and at.inputs[0] != RAW and readers[at.inputs[0]] == 1 and outgoing:
             incoming = nodes[at.inputs[0]]
-            if incoming.role in ("linear", "conv") and incoming.weight_name and readers[at.inputs[0]] == 1:
+            if _is_matrix(incoming) and all(_reads_only(i, n, incoming, net) for n in outgoing):
                 found.append(HiddenUnits(incoming, tuple(norms), node.name, node.call, outgoing))
     return found
+
+
+def _is_matrix(layer: Layer) -> bool:
+    return layer.role in ("linear", "conv") and layer.weight_name is not None
+
+
+def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
+    """Whether the columns of `layer` are the units of `incoming`, which node `i` brings, in order."""
+    if not _is_matrix(layer) or layer.inputs != (i,) or layer.groups > 1:
+        return False
+    matrix, weight = incoming.matrix(net), layer.weight(net)
+    assert matrix is not None
+    assert weight is not None
+    k = len(layer.runs)
+    units, columns = matrix.shape[-2], weight.shape[k if layer.transposed else k + 1]
+    flattened = incoming.role == "conv" and layer.role == "linear"
+    return columns % units == 0 if flattened else columns == units
 
 
 def runs_of(net: nn.Module) -> tuple[int, ...]:
@@ -269,7 +294,13 @@ def _trace(net: nn.Module) -> fx.Graph | None:
         arguments = inspect.signature(net.forward).parameters.values()
         defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
         return _Tracer().trace(copy.deepcopy(net, shared), defaults or None)
-    except Exception:  # anything a forward may raise on symbolic inputs; registration order takes over
+    except Exception as error:  # anything a forward may raise on symbolic inputs
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(
+            f"{type(net).__name__}.forward cannot be traced ({reason}), so its modules are taken to be called in the "
+            "order in which they were registered",
+            stacklevel=2,
+        )
         return None
     finally:
         torch.set_rng_state(states[0])
@@ -290,10 +321,11 @@ def _nodes(net: nn.Module) -> list[Layer]:
         module = modules[prefix]
         for role, weight, bias in _own(module):
             names = [None if key is None else owner[id(lookup(module, key))] for key in (weight, bias)]
-            known = [seen[n] for n in names if n in seen]
-            if known:  # the same weights again: a tied layer or a second call
-                inputs = {known[0]} if role != "parameter" else inputs
+            if role == "parameter" and names[0] in seen:
                 continue
+            # A tied layer or a second call is a node too, for what is the head and what feeds what, but its tensors
+            # belong to the first.
+            names = [None if n in seen else n for n in names]
             name = prefix if role != "parameter" else f"{prefix}.{weight}".lstrip(".")
             calls = sum(n.name == name for n in nodes)
             feeds = () if role == "parameter" else tuple(sorted(inputs))
@@ -318,14 +350,20 @@ def _nodes(net: nn.Module) -> list[Layer]:
     graph = _trace(net)
     if graph is not None:
         sources: dict[fx.Node, set[int]] = {}
+        read: dict[str, set[int]] = {}
         for node in graph.nodes:
-            upstream = {i for n in node.all_input_nodes for i in sources[n]}
+            upstream = {i for n in node.all_input_nodes for i in sources[n]} | (
+                {RAW} if node.op == "placeholder" else set()
+            )
             if node.op == "call_module":
                 target = str(node.target)
                 for name in [n for n in modules if n == target or n.startswith(f"{target}.")]:
                     upstream = visit(name, upstream)
-            elif node.op == "get_attr":
-                upstream = visit(str(node.target).rpartition(".")[0], set())
+            elif node.op == "get_attr":  # once for each module: its weight and its bias come one by one
+                owning = str(node.target).rpartition(".")[0]
+                if owning not in read:
+                    read[owning] = visit(owning, set())
+                upstream = read[owning]
             sources[node] = upstream
         reached = len(nodes)
         for name in modules:  # parameters the forward never reads

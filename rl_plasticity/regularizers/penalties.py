@@ -57,7 +57,7 @@ class Wasserstein(Regularizer):
 
     def __init__(self, net: nn.Module, coef: float | Tensor = 1e-4) -> None:
         super().__init__(net, coef)
-        self.names = [n for n, p in net.named_parameters() if p.requires_grad]
+        self.names = [n for n, p in net.named_parameters() if p.requires_grad and p.numel()]
         self._require(self.names, "trainable parameter")
         for name in self.names:
             self._remember("sorted", name, self._sorted(lookup(net, name)))

@@ -42,11 +42,13 @@ class SoftWeightRescaling(Regularizer):
         coef_classifier: lambda_c for the classifier: the head, and every linear layer of a network with
             convolutions. `coef` unless given.
         scope: "all" as the paper; "preserving" leaves the function unchanged: c = 1 for layers that no norm layer
-            follows, and in a network without norm layers the head's weight takes the inverse of the product before it.
+            follows, and in a network without norm layers the head's weight takes the inverse of the product before it
+            (and a layer that started at zero keeps c = 1). For networks without branches.
         accumulate: "exact" or "paper", see above.
 
     Raises:
-        ValueError: a strength outside [0, 1] or an unknown option.
+        ValueError: a strength outside [0, 1], an unknown option, or scope="preserving" for a network that joins
+            branches or has frozen parameters: the function would change.
     """
 
     coef_classifier: Tensor
@@ -72,6 +74,9 @@ class SoftWeightRescaling(Regularizer):
         self.rescaled = [i for i, y in enumerate(self.layers) if y.weight_name and y.role != "parameter"]
         self._require(self.rescaled, "linear, convolution, norm or embedding layer")
 
+        frozen = any(not p.requires_grad for p in net.parameters())
+        if scope == "preserving" and (frozen or any(y.joins_branches for y in self.layers)):
+            raise ValueError("scope=preserving needs a network without branches and without frozen parameters")
         norms = {i for i, y in enumerate(self.layers) if y.role == "norm"}
         self.last_norm = max(norms, default=0)
         before_norm: set[int] = set()  # a norm layer follows
@@ -112,7 +117,8 @@ class SoftWeightRescaling(Regularizer):
         norm = torch.stack([self._norm(self.layers[i], net) for i in self.rescaled])
         initial = torch.stack([self._initial_norm(i) for i in self.rescaled])
         coef = torch.where(per_run(self.is_classifier, norm), self.coef_classifier, self.coef)
-        factors = torch.where(norm > 0, coef * (initial / norm) + (1 - coef), 1.0).unbind()
+        known = norm > 0 if self.scope == "all" else (norm > 0) & (initial > 0)
+        factors = torch.where(known, coef * (initial / norm) + (1 - coef), 1.0).unbind()
         c = dict(zip(self.rescaled, factors, strict=True))
 
         one = torch.ones_like(factors[0])
@@ -178,6 +184,8 @@ class WeightRescaling(Regularizer):
         if per == "layer" and variant == "input_channel":
             raise ValueError("variant=input_channel scales each position; it does not go with per=layer")
         self.register_buffer("norm_decay", self._strength("norm_decay", norm_decay, net, most=1.0))
+        if not bool((self.norm_decay < 1).all()):
+            raise ValueError(f"norm_decay must be below 1, got {norm_decay}")
         self.register_buffer("updates", torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
         self.every_updates, self.per, self.variant = every_updates, per, variant
         self.norms = [y for y in self.layers if y.role == "norm"]
@@ -207,9 +215,11 @@ class WeightRescaling(Regularizer):
                 if bias is not None:
                     bias.mul_(per_run(factor, bias))
             elif self.variant == "input_channel" and layer.role == "conv":
-                channels = len(self.runs) + (0 if layer.transposed else 1)
-                norm = torch.linalg.vector_norm(weight, dim=channels, keepdim=True)
-                weight.mul_(self._factor(due, norm))
+                k = len(self.runs)
+                shape = (*weight.shape[:k], layer.groups, -1, *weight.shape[k + 1 :])
+                kernel = weight.view(shape) if layer.transposed else weight
+                norm = torch.linalg.vector_norm(kernel, dim=k + 1, keepdim=True)
+                kernel.mul_(self._factor(due, norm))
             else:
                 norm = torch.linalg.vector_norm(matrix, dim=-1)  # [*runs, out]
                 layer.scale_rows_(net, self._factor(due, norm))

@@ -84,6 +84,7 @@ BAD = {
     "reg=spectra": "unknown reg 'spectra'; did you mean 'spectral'?",
     "reg=[spectral,l3]": "unknown reg 'l3'; did you mean 'l2'?",
     "reg=[l2,l2]": "the same regularizer twice",
+    "agent.name=td3": "agent.name cannot be set: choose with agent=",
     "reset=periodc": "unknown reset 'periodc'; did you mean 'periodic'?",
     "preset=dmo": "unknown preset 'dmo'; did you mean 'demo'?",
     "agent=ppo": "unknown agent 'ppo' (valid: sac)",
@@ -177,3 +178,15 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
 def test_no_argument_whatever_gets_anything_but_settings_or_one_line(name, value):
     with contextlib.suppress(SettingsError):
         load([f"{name}={value}"])
+
+
+def test_a_setting_given_twice_is_an_error():
+    for arguments in (["seed=1", "seed=2"], ["reg=l2", "reg=swr"], ["preset=demo", "preset=paper"]):
+        with pytest.raises(SettingsError, match="is given twice"):
+            load(arguments)
+
+
+def test_paths_are_taken_as_they_are_written():
+    assert load(["out=/tmp/a_reg.coef=0.1_[x](1) y"]).out == "/tmp/a_reg.coef=0.1_[x](1) y"
+    assert load(["resume=results/a=b"]).resume == "results/a=b"
+    assert "~" not in load(["out=~/x"]).out

@@ -219,3 +219,26 @@ def test_seeking_an_episode_gives_the_same_start_whatever_came_before():
     envs.reset()
     assert np.array_equal(envs.seek(100), first)
     assert not np.array_equal(envs.seek(101), first)
+
+
+@pytest.mark.parametrize("name", ["lqr-lqr_2_1", "quadruped-escape", "dog-fetch", "reacher-hard", "stacker-stack_2"])
+def test_two_environments_of_one_seed_are_the_same_system(name):
+    a, b = make_env(name, 5), make_env(name, 5)
+    b.reset()  # whatever happened in another episode
+    a.episode = b.episode = 6
+    assert np.array_equal(a.reset()[0], b.reset()[0])
+    for act in actions(20, 1, a.action_space.shape[0]):
+        for x, y in zip(a.step(act[0])[:4], b.step(act[0])[:4], strict=True):
+            assert np.array_equal(x, y)
+
+
+def test_a_task_registered_under_a_namespace_is_found():
+    gym.register("rl_plasticity_tests/Counting-v0", Counting)
+    assert make_env("gym:rl_plasticity_tests/Counting-v0", 0).reset()[0].shape == (3,)
+
+
+def test_rewards_earned_before_a_physics_error_are_kept():
+    env = Control(Counting(fail_at=3), 0, action_repeat=4)
+    env.reset()
+    with pytest.warns(UserWarning, match="ended early"):
+        assert env.step(np.zeros(2, np.float32))[1] == 1 + 2

@@ -9,6 +9,7 @@ from conftest import CASES, loss_of, plain_mlp
 from torch import nn
 from torch.func import functional_call
 
+from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import REGULARIZERS, Chain, make_regularizer, settings_of
 
@@ -139,6 +140,24 @@ def test_runs_do_not_influence_each_other(name):
     assert any(not torch.equal(a[1], b[1]) for a, b in zip(*ends, strict=True))
 
 
+@pytest.mark.parametrize("runs", [2, 8])
+def test_a_run_that_starts_afresh_takes_over_the_fresh_state_and_the_others_keep_theirs(name, runs):
+    def learner(seeds):
+        return Learner(lambda s: MLP((5, 8, 8, 3), s), seeds, lambda net: make(name, net))
+
+    x = torch.randn(runs, 6, 5)
+    one = learner(range(runs))
+    for _ in range(4):
+        one.minimize(loss_of(one.net(x), (runs,)))
+    before = {k: v.clone() for k, v in one.regularizer.state_dict().items()}
+    one.restart_(torch.tensor([runs - 1]))
+    fresh = make(name, one.initial())
+    for k, v in one.regularizer.state_dict().items():
+        if v.ndim:
+            assert torch.equal(v[: runs - 1], before[k][: runs - 1]), k
+            torch.testing.assert_close(v[runs - 1], fresh.state_dict()[k][runs - 1])
+
+
 @pytest.mark.parametrize("name", WITH_COEF)
 def test_each_run_may_have_its_own_strength(name):
     case = CASES["stacked3"]
@@ -177,7 +196,7 @@ def test_a_strength_that_is_not_zero_changes_training(name, case):
 
 
 @pytest.mark.parametrize("name", WITH_COEF)
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), torch.tensor([0.1, 0.1])])
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), torch.tensor([0.1, 0.1]), "1e-4", None, True])
 def test_a_bad_strength_is_an_error_that_names_the_argument_and_the_value(name, bad):
     net = MLP((5, 8, 8, 3), [0, 1, 2])
     with pytest.raises(ValueError, match="coef must be") as error:

@@ -108,7 +108,29 @@ def test_tied_weights_count_once():
         def forward(self, x):
             return self.head(self.embedding(x))
 
-    assert [y.weight_name for y in layers(Tied())] == ["embedding.weight"]
+    found = layers(Tied())
+    assert [(y.name, y.weight_name, y.head) for y in found] == [
+        ("embedding", "embedding.weight", False),
+        ("head", None, True),  # the head all the same, so that no other layer is taken for it
+    ]
+
+
+def test_a_tied_layer_s_own_bias_is_kept():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.body, self.head = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 7)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x):
+            return self.head(self.body(self.embedding(x)))
+
+    found = layers(Tied())
+    assert [(y.name, y.weight_name, y.bias_name, y.head) for y in found] == [
+        ("embedding", "embedding.weight", None, False),
+        ("body", "body.weight", "body.bias", False),
+        ("head", None, "head.bias", True),
+    ]
 
 
 def test_frozen_parameters_are_left_out():
@@ -133,7 +155,8 @@ def test_a_network_that_cannot_be_traced_is_read_in_registration_order():
         def forward(self, x):
             return self.second(self.first(x)) if x.sum() > 0 else self.second(self.first(-x))
 
-    found = layers(Untraceable())
+    with pytest.warns(UserWarning, match="Untraceable.forward cannot be traced"):
+        found = layers(Untraceable())
     assert [(y.name, y.inputs, y.head) for y in found] == [("first", (), False), ("second", (0,), True)]
 
 
@@ -236,3 +259,19 @@ def test_units_that_a_skip_connection_reads_before_the_activation_are_not_hidden
             return self.last(x + self.second(self.relu(self.norm(x))))
 
     assert chains(Skip()) == []
+
+
+@pytest.mark.parametrize("also", ["other units", "the input", "itself"])
+def test_units_that_are_joined_with_others_are_not_hidden_units_whose_columns_are_known(also):
+    class Joined(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.relu_a, self.relu_b = nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU(), nn.ReLU()
+            self.head = nn.Linear(16, 2)
+
+        def forward(self, x):
+            h = self.relu_a(self.a(x))
+            other = {"other units": lambda: self.relu_b(self.b(x)), "the input": lambda: x, "itself": lambda: h}[also]()
+            return self.head(torch.cat([h, other], dim=-1))
+
+    assert hidden_units(Joined()) == []

@@ -341,3 +341,47 @@ def test_weight_decay_with_adam_equals_adamw_step_for_step():
         regularizer.project_(nets[0])
         for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("joined", ["skip from the input", "residual sum"])
+def test_scope_preserving_refuses_a_network_whose_function_it_would_change(joined):
+    class Branched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.head = nn.Linear(8 if joined == "skip from the input" else 4, 2)
+
+        def forward(self, x):
+            if joined == "skip from the input":
+                return self.head(torch.cat([self.a(x).relu(), x], dim=-1))
+            h = self.a(x).relu()
+            return self.head(h + self.b(h).relu())
+
+    with pytest.raises(ValueError, match="without branches"):
+        SoftWeightRescaling(Branched(), scope="preserving")
+    SoftWeightRescaling(Branched())  # the paper's scope makes no such promise
+
+
+def test_scope_preserving_keeps_a_layer_that_started_at_zero():
+    net = plain_mlp()
+    nn.init.zeros_(net[2].weight)
+    regularizer = SoftWeightRescaling(net, coef=1.0, scope="preserving")
+    grown(net)
+    x = torch.randn(16, 5)
+    before = net(x)
+    regularizer.project_(net)
+    torch.testing.assert_close(net(x), before, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_wrs_input_channel_on_a_transposed_convolution(groups):
+    conv = nn.ConvTranspose2d(4, 6, 3, groups=groups, bias=False)
+    net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(6 * 25, 1))
+    WeightRescaling(net, every_updates=1, variant="input_channel").project_(net)
+    by_group = conv.weight.reshape(groups, 4 // groups, 6 // groups, 3, 3)
+    torch.testing.assert_close(by_group.norm(dim=1), torch.ones(groups, 6 // groups, 3, 3))
+
+
+def test_wrs_refuses_a_decay_of_everything():
+    with pytest.raises(ValueError, match="norm_decay must be below 1"):
+        WeightRescaling(plain_mlp(), norm_decay=1.0)
