@@ -492,7 +492,7 @@ def test_what_the_environment_did_is_what_the_buffer_holds(spies, tmp_path):
 
 def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are():
     class Steps:
-        """Run 0 has episodes of 2 env steps that return 2; run 1 of 5, whose first returns 5 and whose later ones 50."""
+        """Run 0 has episodes of 2 env steps that return 2; run 1 of 5, whose first returns 5, the later ones 50."""
 
         runs, act_dim = 2, 1
 

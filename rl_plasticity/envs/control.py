@@ -205,9 +205,11 @@ class Envs:
     def __init__(self, name: str, seeds: Sequence[int], action_repeat: int = 1, workers: bool = False) -> None:
         check_name(name)
 
+        parent = os.getpid()
+
         def maker(seed: int) -> Callable[[], gym.Env[Any, Any]]:
             def make() -> gym.Env[Any, Any]:
-                if workers:
+                if os.getpid() != parent:  # the vector environment makes one here too, to see its spaces
                     _leave_signals_to_the_parent()
                 return make_env(name, seed, action_repeat)
 
