@@ -1,5 +1,6 @@
-"""Networks. `mlp` trains many runs at once: every tensor has a leading runs axis."""
+"""Networks. `mlp` and `cnn` train many runs at once: every tensor has a leading runs axis."""
 
+from rl_plasticity.networks.activations import CReLU
 from rl_plasticity.networks.mlp import MLP, StackedLayerNorm, StackedLinear
 
-__all__ = ["MLP", "StackedLayerNorm", "StackedLinear"]
+__all__ = ["MLP", "CReLU", "StackedLayerNorm", "StackedLinear"]

@@ -11,6 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.networks.activations import Activation, make_activation
+
 
 class StackedLinear(nn.Linear):
     """y = x W^T + b for each run: ``[runs, batch, in] -> [runs, batch, out]``.
@@ -48,19 +50,38 @@ class StackedLayerNorm(nn.LayerNorm):
 
 
 class MLP(nn.Sequential):
-    """Hidden layers of linear, LayerNorm and ReLU, then a linear head: ``[runs, batch, in] -> [runs, batch, out]``.
+    """Hidden layers of linear, LayerNorm and activation, a linear head: ``[runs, batch, in] -> [runs, batch, out]``.
+
+    Inputs with more axes, as images ``[runs, batch, c, h, w]``, are flattened behind the batch axis.
 
     Args:
         widths: (in, hidden, ..., out).
         seeds: one for each run.
-        layer_norm: LayerNorm between linear layer and ReLU.
+        layer_norm: LayerNorm between linear layer and activation.
+        activation: relu, leaky_relu (slope 0.01), or crelu, with which the next layer has twice the inputs.
+
+    Raises:
+        ValueError: an unknown activation.
     """
 
-    def __init__(self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool = True) -> None:
+    def __init__(
+        self,
+        widths: Sequence[int],
+        seeds: Sequence[int],
+        layer_norm: bool = True,
+        *,
+        activation: Activation = "relu",
+    ) -> None:
         modules: list[nn.Module] = []
+        factor = 1
         for depth, (fan_in, out) in enumerate(pairwise(widths)):
             layer_seeds = [seed + depth for seed in seeds]
-            modules.append(StackedLinear(fan_in, out, layer_seeds))
+            modules.append(StackedLinear(factor * fan_in, out, layer_seeds))
             if depth < len(widths) - 2:
-                modules += [StackedLayerNorm(out, len(seeds))] * layer_norm + [nn.ReLU()]
+                non_linearity, factor = make_activation(activation)
+                modules += [StackedLayerNorm(out, len(seeds))] * layer_norm + [non_linearity]
         super().__init__(*modules)
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = super().forward(input.flatten(2))  # type: ignore[no-untyped-call]
+        return output

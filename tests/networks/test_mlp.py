@@ -50,3 +50,16 @@ def test_making_one_leaves_the_global_random_state_alone():
     torch.manual_seed(0)
     MLP((5, 8, 3), [0])
     assert torch.equal(torch.rand(2), expected)
+
+
+def test_images_are_flattened_behind_the_batch_axis():
+    net, images = MLP((12, 8, 3), [0, 1]), torch.randn(2, 6, 3, 2, 2)
+    assert torch.equal(net(images), net(images.reshape(2, 6, 12)))
+    assert list(net.state_dict()) == [f"{i}.{n}" for i in (0, 1, 3) for n in ("weight", "bias")]
+
+
+def test_the_initial_weights_are_what_they_were_before_activations_could_be_chosen():
+    layer = StackedLinear(8, 8, [4])  # depth 1 of the run with seed 3
+    assert torch.equal(MLP((5, 8, 8, 3), [3])[3].weight, layer.weight)
+    expected = torch.nn.init.orthogonal_(torch.empty(8, 8), math.sqrt(2), torch.Generator().manual_seed(4))
+    assert torch.equal(layer.weight[0], expected)
