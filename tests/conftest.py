@@ -1,13 +1,13 @@
 """The networks that every contract is checked on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.networks import MLP
+from rl_plasticity.networks import CNN, MLP
 
 
 @pytest.fixture(autouse=True)
@@ -52,17 +52,20 @@ class Foreign(nn.Module):
 
 
 class Case(NamedTuple):
-    """A network's maker from a seed, its input, and its runs axes."""
+    """A network's maker from the seeds of its runs, its input, and its runs axes."""
 
-    make: Callable[[int], nn.Module]
+    of_seeds: Callable[[Sequence[int]], nn.Module]
     input: Callable[[], Tensor]
     runs: tuple[int, ...] = ()
 
+    def make(self, seed: int) -> nn.Module:
+        return self.of_seeds([seed + 100 * run for run in range(self.runs[0] if self.runs else 1)])
 
-def _seeded(kind: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
-    def make(seed: int) -> nn.Module:
+
+def _seeded(kind: Callable[[], nn.Module]) -> Callable[[Sequence[int]], nn.Module]:
+    def make(seeds: Sequence[int]) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(seeds[0])
             return kind()
 
     return make
@@ -74,13 +77,17 @@ def plain_mlp() -> nn.Module:
 
 CASES = {
     "plain": Case(_seeded(plain_mlp), lambda: torch.randn(6, 5)),
-    "stacked1": Case(lambda seed: MLP((5, 8, 8, 3), [seed]), lambda: torch.randn(1, 6, 5), (1,)),
-    "stacked3": Case(
-        lambda seed: MLP((5, 8, 8, 3), [seed, seed + 100, seed + 200]), lambda: torch.randn(3, 6, 5), (3,)
+    "stacked1": Case(lambda seeds: MLP((5, 8, 8, 3), seeds), lambda: torch.randn(1, 6, 5), (1,)),
+    "stacked3": Case(lambda seeds: MLP((5, 8, 8, 3), seeds), lambda: torch.randn(3, 6, 5), (3,)),
+    "stacked_cnn_bn": Case(
+        lambda seeds: CNN((2, 4, 4), 3, seeds, batch_norm=True), lambda: torch.randn(3, 6, 2, 4, 4), (3,)
     ),
     "cnn_bn": Case(_seeded(SmallCNN), lambda: torch.randn(6, 3, 8, 8)),
     "foreign": Case(_seeded(Foreign), lambda: torch.randint(11, (6, 5))),
 }
+
+
+STACKED = [name for name, case in CASES.items() if case.runs == (3,)]
 
 
 @pytest.fixture(params=CASES)

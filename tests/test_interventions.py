@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import CASES, loss_of
+from conftest import CASES, STACKED, loss_of
 from torch import nn
 
 from rl_plasticity.agents import SAC, Batch
@@ -19,11 +19,8 @@ from rl_plasticity.regularizers import Chain, layers, make_regularizer
 
 
 def learner_of(case, regularizer="l2_init"):
-    def make(seeds):
-        return MLP((5, 8, 8, 3), seeds) if case.runs else case.make(seeds[0])
-
     seeds = list(range(case.runs[0])) if case.runs else [7]
-    return Learner(make, seeds, lambda net: make_regularizer(regularizer, net))
+    return Learner(case.of_seeds, seeds, lambda net: make_regularizer(regularizer, net))
 
 
 def trained(case, regularizer="l2_init"):
@@ -56,8 +53,9 @@ def test_it_acts_in_place_on_every_kind_of_network(name, case):
     assert any(not torch.equal(before[k], v) for k, v in learner.net.state_dict().items())
 
 
-def test_it_changes_chosen_runs_only(name):
-    learner, inputs = trained(CASES["stacked3"])
+@pytest.mark.parametrize("kind", STACKED)
+def test_it_changes_chosen_runs_only(name, kind):
+    learner, inputs = trained(CASES[kind])
     before = snapshot(learner)
     intervention(name).apply_(learner, runs=[1], inputs=inputs)
     changed = set()

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import CASES, loss_of, plain_mlp
+from conftest import CASES, STACKED, loss_of, plain_mlp
 from torch import nn
 from torch.func import functional_call
 
@@ -123,8 +123,9 @@ def test_it_sees_substituted_parameters(name, case):
     torch.testing.assert_close(functional_call(module, doubled), other())
 
 
-def test_runs_do_not_influence_each_other(name):
-    case = CASES["stacked3"]
+@pytest.mark.parametrize("kind", STACKED)
+def test_runs_do_not_influence_each_other(name, kind):
+    case = CASES[kind]
     batch = case.input()
     ends = []
     for disturbance in (1.0, 5.0):
@@ -158,9 +159,10 @@ def test_a_run_that_starts_afresh_takes_over_the_fresh_state_and_the_others_keep
             torch.testing.assert_close(v[runs - 1], fresh.state_dict()[k][runs - 1])
 
 
+@pytest.mark.parametrize("kind", STACKED)
 @pytest.mark.parametrize("name", WITH_COEF)
-def test_each_run_may_have_its_own_strength(name):
-    case = CASES["stacked3"]
+def test_each_run_may_have_its_own_strength(name, kind):
+    case = CASES[kind]
     batch = case.input()
     strengths = [0.03, 0.01, 0.3] if name != "weight_clipping" else [0.5, 1.0, 0.1]
     together = case.make(1)

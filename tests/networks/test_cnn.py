@@ -1,0 +1,132 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rl_plasticity.networks import CNN, StackedBatchNorm2d, StackedConv2d
+from rl_plasticity.networks.cnn import _fold
+from rl_plasticity.regularizers import hidden_units, layers, runs_of
+
+
+def ordinary(batch_norm, activation=nn.ReLU, shape=(3, 9, 12)):
+    channels, height, width = shape
+    norm = lambda: [nn.BatchNorm2d(16)] * batch_norm  # noqa: E731
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 5, padding=2), *norm(), activation(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 16, 5, padding=2), *norm(), activation(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * (height // 4) * (width // 4), 100), activation(), nn.Linear(100, 7),
+    )  # fmt: skip
+
+
+def disturbed(net):
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.1 * torch.randn(p.shape))
+    return net
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu"])
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_every_run_computes_what_an_ordinary_cnn_with_its_weights_computes(batch_norm, activation):
+    net = disturbed(CNN((3, 9, 12), 7, [10, 11, 12], batch_norm, activation))
+    kind = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}[activation]
+    singles = [ordinary(batch_norm, kind) for _ in range(3)]
+    for run, single in enumerate(singles):
+        single.load_state_dict({k: v[run] for k, v in net.state_dict().items()})
+    for training in (True, True, False, True):  # two batches move the statistics, evaluation leaves them
+        x = 2 * torch.randn(3, 6, 3, 9, 12) + torch.arange(3.0).reshape(3, 1, 1, 1, 1)
+        outputs = net.train(training)(x)
+        outputs.square().sum().backward()
+        for run, single in enumerate(singles):
+            expected = single.train(training)(x[run])
+            torch.testing.assert_close(outputs[run], expected, rtol=1e-4, atol=1e-4)
+            expected.square().sum().backward()
+            for k, v in single.state_dict().items():
+                torch.testing.assert_close(net.state_dict()[k][run], v, rtol=1e-5, atol=1e-5)
+    for run, single in enumerate(singles):
+        for p, q in zip(net.parameters(), single.parameters(), strict=True):
+            torch.testing.assert_close(p.grad[run], q.grad, rtol=1e-3, atol=1e-3 * q.grad.abs().max().item())
+
+
+def test_the_statistics_of_a_run_do_not_see_another_run_s_images():
+    x = torch.randn(3, 6, 1, 8, 8)
+    ends = []
+    for disturbance in (1.0, 50.0):
+        net = CNN((1, 8, 8), 4, [0, 1, 2], batch_norm=True)
+        x[1] *= disturbance
+        ends.append([net(x).detach(), *net.buffers()])
+    for a, b in zip(*ends, strict=True):
+        assert torch.equal(a[[0, 2]], b[[0, 2]])
+    assert not torch.equal(ends[0][1][1], ends[1][1][1])
+
+
+def test_batch_norm_state_has_a_runs_axis_and_keeps_its_address():
+    norm = StackedBatchNorm2d(4, 3)
+    before = {k: (v.shape[0], v.data_ptr()) for k, v in norm.state_dict().items()}
+    assert set(before) == set(nn.BatchNorm2d(4).state_dict())
+    norm(torch.randn(3, 5, 4, 2, 2))
+    assert {k: (v.shape[0], v.data_ptr()) for k, v in norm.state_dict().items()} == before
+    assert norm.num_batches_tracked.tolist() == [1, 1, 1]
+
+
+def test_the_layers_are_those_of_the_paper_with_our_choices_where_it_is_silent():
+    def sizes(net):
+        return [tuple(y.weight(net).shape[1:]) for y in layers(net)]
+
+    convolutions = [(16, 1, 5, 5), (16, 16, 5, 5)]
+    assert sizes(CNN((1, 28, 28), 10, [0])) == [*convolutions, (100, 16 * 7 * 7), (10, 100)]
+    with_norm = [convolutions[0], (16,), convolutions[1], (16,), (100, 784), (10, 100)]
+    assert sizes(CNN((1, 28, 28), 10, [0], batch_norm=True)) == with_norm
+    # 28 x 28: convolutions 16*25 + 16 and 16*16*25 + 16, linear layers 784*100 + 100 and 100*10 + 10.
+    count = sum(p.numel() for p in CNN((1, 28, 28), 10, [0]).parameters())
+    assert count == 416 + 6416 + 78_500 + 1010
+
+
+def test_layers_head_and_hidden_units_are_found_through_pooling_and_flattening():
+    net = CNN((3, 8, 8), 4, [0, 1], batch_norm=True)
+    found = layers(net)
+    assert runs_of(net) == (2,)
+    assert [y.role for y in found] == ["conv", "norm", "conv", "norm", "linear", "linear"]
+    assert [y.head for y in found] == [False] * 5 + [True]
+    assert found[0].matrix(net).shape == (2, 16, 75)
+    assert [(u.incoming.name, len(u.norms), [y.name for y in u.outgoing]) for u in hidden_units(net)] == [
+        ("0", 1, ["4"]), ("4", 1, ["9"]), ("9", 0, ["11"]),
+    ]  # fmt: skip
+
+
+def test_initial_kernels_are_orthogonal_matrices_with_gain_root_two_and_biases_zero():
+    conv = StackedConv2d(3, 16, 5, [0, 1])
+    matrix = conv.weight.flatten(2)
+    torch.testing.assert_close(matrix @ matrix.mT, 2 * torch.eye(16).expand(2, 16, 16), rtol=1e-5, atol=1e-5)
+    assert math.isclose(matrix[0].norm().item(), math.sqrt(32), rel_tol=1e-5)
+    assert not conv.bias.any()
+
+
+def test_a_run_s_initial_weights_depend_on_its_own_seed_only():
+    together, alone = CNN((1, 8, 8), 4, [3, 9], True), CNN((1, 8, 8), 4, [9], True)
+    for p, q in zip(together.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(p[1], q[0])
+    weights = [y.weight(together) for y in layers(together) if y.role != "norm"]
+    assert all(not torch.equal(w[0], w[1]) for w in weights)
+
+
+def test_making_one_leaves_the_global_random_state_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    CNN((1, 8, 8), 4, [0], batch_norm=True)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_from_the_first_convolution_on_folding_the_runs_away_moves_no_memory():
+    x = torch.randn(3, 4, 1, 8, 8)
+    for module in list(CNN((1, 8, 8), 4, [0, 1, 2], batch_norm=True))[:8]:
+        x = module(x)
+        assert _fold(x).data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 8), (8, 8), (64,)])
+def test_a_shape_that_is_no_image_or_too_small_is_an_error(shape):
+    with pytest.raises(ValueError, match="sides of at least 4, got"):
+        CNN(shape, 10, [0])
