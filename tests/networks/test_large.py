@@ -1,0 +1,167 @@
+"""VGG-16, ResNet-18, WRN-28-10 and ViT-tiny: sizes on the meta device, where nothing is allocated."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from rl_plasticity.networks import resnet18, vgg16, vit_tiny, wrn28_10
+from rl_plasticity.regularizers import hidden_units, layers
+
+
+def count(net):
+    return sum(p.numel() for p in net.parameters())
+
+
+def on_meta(make, *args, **settings):
+    with torch.device("meta"):
+        return make(*args, **settings)
+
+
+# By hand. A 3x3 convolution has 9 * in * out weights, a BatchNorm or LayerNorm 2 * n.
+VGG_KERNELS = 9 * (
+    3 * 64 + 64 * 64 + 64 * 128 + 128 * 128 + 128 * 256 + 2 * 256 * 256 + 256 * 512 + 5 * 512 * 512
+)  # fmt: skip
+VGG_CHANNELS = 2 * 64 + 2 * 128 + 3 * 256 + 6 * 512
+VGG_CLASSIFIER = (4096 * 4096 + 4096) + (4096 * 10 + 10)
+RESNET_BODY = (
+    (4 * 9 * 64 * 64 + 4 * 2 * 64)
+    + sum(9 * n // 2 * n + 3 * 9 * n * n + n // 2 * n + 5 * 2 * n for n in (128, 256, 512))  # with its shortcut
+    + 2 * 64  # the stem's norm
+    + 512 * 10 + 10
+)  # fmt: skip
+
+
+def test_vgg16_at_224_pixels_has_the_published_number_of_parameters():
+    assert count(on_meta(vgg16, 10, 224, batch_norm=True)) == 134_309_962
+    convolutions, first = VGG_KERNELS + VGG_CHANNELS, 512 * 7 * 7 * 4096 + 4096
+    assert convolutions + 2 * VGG_CHANNELS + first + VGG_CLASSIFIER == 134_309_962
+    assert count(on_meta(vgg16, 10, 224)) == convolutions + first + VGG_CLASSIFIER
+
+
+def test_vgg16_at_32_pixels_has_a_smaller_first_linear_layer():
+    first = 512 * 4096 + 4096
+    assert count(on_meta(vgg16, 10, 32)) == VGG_KERNELS + VGG_CHANNELS + first + VGG_CLASSIFIER
+    assert count(on_meta(vgg16, 10, 64)) == VGG_KERNELS + VGG_CHANNELS + 4 * 512 * 4096 + 4096 + VGG_CLASSIFIER
+
+
+def test_resnet18_has_the_published_number_of_parameters_with_the_stem_of_imagenet():
+    assert count(on_meta(resnet18, 10, small_images=False)) == 11_181_642 == RESNET_BODY + 7 * 7 * 3 * 64
+
+
+def test_resnet18_for_small_images_has_a_3x3_stem_that_keeps_the_size():
+    net = on_meta(resnet18, 10, small_images=True)
+    assert count(net) == RESNET_BODY + 3 * 3 * 3 * 64 == 11_173_962
+    assert not any(isinstance(m, nn.MaxPool2d) for m in net)
+    assert net[:3](torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 64, 32, 32)
+    assert net[:-3](torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 512, 4, 4)
+    imagenet = on_meta(resnet18, 10, small_images=False)
+    assert imagenet[:-3](torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 512, 7, 7)
+
+
+def test_wrn28_10_has_the_number_of_parameters_of_its_table():
+    total = 9 * 3 * 16 + 2 * 640 + 640 * 10 + 10
+    for before, n in ((16, 160), (160, 320), (320, 640)):
+        # Four blocks of two convolutions, the first one from `before` channels; a 1x1 shortcut; a norm before each.
+        total += 9 * before * n + 7 * 9 * n * n + before * n + 2 * before + 7 * 2 * n
+    net = on_meta(wrn28_10, 10)
+    assert count(net) == total == 36_479_194
+    assert sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in net.modules()) == 28 - 3
+    assert net[:-3](torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 640, 8, 8)
+
+
+def test_vit_tiny_has_the_published_number_of_parameters():
+    d = 192
+    attention, mlp = 4 * (d * d + d), (d * 4 * d + 4 * d) + (4 * d * d + d)
+    patches, token, positions = 3 * 4 * 4 * d + d, d, (8 * 8 + 1) * d
+    total = patches + token + positions + 12 * (attention + mlp + 2 * 2 * d) + 2 * d + 10 * d + 10
+    assert count(on_meta(vit_tiny, 10, 32, patch=4)) == total == 5_362_762
+
+
+NETS = {
+    "vgg16": lambda: on_meta(vgg16, 10, 32),
+    "vgg16_bn": lambda: on_meta(vgg16, 10, 32, True),
+    "resnet18": lambda: on_meta(resnet18, 10),
+    "resnet18_imagenet": lambda: on_meta(resnet18, 10, False),
+    "wrn28_10": lambda: on_meta(wrn28_10, 10),
+    "vit_tiny": lambda: on_meta(vit_tiny, 10, 32),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_parameter_belongs_to_a_layer_and_only_the_last_layer_is_a_head(name):
+    net = NETS[name]()
+    found = layers(net)
+    named = [n for y in found for n in (y.weight_name, y.bias_name) if n]
+    assert sorted(named) == sorted(n for n, _ in net.named_parameters())
+    assert [y.head for y in found] == [False] * (len(found) - 1) + [True]
+    assert net(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
+    assert {type(m) for m in net.modules() if type(m).__module__.endswith("activation")} <= {
+        nn.ReLU, nn.GELU, nn.MultiheadAttention
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_each_activation_module_is_called_once(name):
+    net = NETS[name]()
+    calls = []
+    for module in net.modules():
+        if isinstance(module, nn.ReLU | nn.GELU):
+            module.register_forward_hook(lambda m, *_: calls.append(m))
+    net(torch.empty(2, 3, 32, 32, device="meta"))
+    assert len(calls) == len(set(calls)) == sum(isinstance(m, nn.ReLU | nn.GELU) for m in net.modules())
+
+
+def test_hidden_units_of_vgg16_are_those_of_every_layer_but_the_head():
+    for name, norms in (("vgg16", 0), ("vgg16_bn", 1)):
+        net = NETS[name]()
+        units = hidden_units(net)
+        matrices = [y.name for y in layers(net) if y.role != "norm"]
+        assert [(u.incoming.name, [y.name for y in u.outgoing]) for u in units] == [
+            (a, [b]) for a, b in pairwise(matrices)
+        ]
+        assert [len(u.norms) for u in units] == [norms] * 13 + [0, 0]
+
+
+def test_hidden_units_of_a_residual_network_are_those_inside_its_blocks_only():
+    units = hidden_units(NETS["resnet18"]())
+    inside = [f"{i}.residual" for i in range(3, 11)]
+    assert [(u.incoming.name, u.outgoing[0].name) for u in units] == [(f"{b}.0", f"{b}.3") for b in inside]
+    units = hidden_units(NETS["wrn28_10"]())
+    assert [(u.incoming.name, [y.name for y in u.outgoing]) for u in units] == [
+        ("0", ["1.residual.0", "1.shortcut"]),  # the stem feeds the first block's activation and nothing else
+        *((f"{i}.residual.0", [f"{i}.residual.3"]) for i in range(1, 13)),
+    ]
+
+
+def test_hidden_units_of_vit_tiny_are_those_of_its_mlps():
+    units = hidden_units(NETS["vit_tiny"]())
+    assert [(u.incoming.name, u.activation, [y.name for y in u.outgoing]) for u in units] == [
+        (f"blocks.{i}.mlp.0", f"blocks.{i}.mlp.1", [f"blocks.{i}.mlp.2"]) for i in range(12)
+    ]
+
+
+def test_a_shortcut_reaches_the_layer_behind_the_sum():
+    found = layers(NETS["resnet18"]())
+    at = {y.name: i for i, y in enumerate(found)}
+    assert found[at["4.residual.0"]].inputs == (at["1"], at["3.residual.4"])  # the stem's norm, the block's last
+    assert found[at["6.residual.0"]].inputs == (at["5.residual.4"], at["5.shortcut.1"])
+
+
+def test_initial_weights_have_the_spread_their_docstrings_state():
+    small = resnet18(10)
+    kernel = small[6].residual[3].weight  # 128 to 128 channels
+    assert kernel.std().item() == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.02)
+    vit = vit_tiny(10, 8)
+    for weight in (vit.blocks[0].attention.in_proj_weight, vit.blocks[3].mlp[0].weight, vit.patches.weight):
+        assert weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert not any(p.any() for n, p in vit.named_parameters() if n.endswith("bias"))
+    assert all((m.weight == 1).all() for m in vit.modules() if isinstance(m, nn.LayerNorm))
+
+
+def test_image_sizes_that_do_not_fit_are_errors():
+    with pytest.raises(ValueError, match="image_size must be at least 32 for VGG-16, got 28"):
+        vgg16(10, 28)
+    with pytest.raises(ValueError, match="patch must divide image_size, got 5 and 32"):
+        vit_tiny(10, 32, patch=5)
