@@ -1,0 +1,133 @@
+import math
+
+import pytest
+import torch
+from conftest import SmallCNN, plain_mlp
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from rl_plasticity.learner import Learner
+from rl_plasticity.networks import CNN, MLP, bound_weight_norms_, standardize_weights_
+from rl_plasticity.regularizers import REGULARIZERS, hidden_units, layers, make_regularizer, runs_of
+
+BOTH = pytest.mark.parametrize("apply_", [standardize_weights_, bound_weight_norms_])
+
+
+def test_standardized_weights_follow_the_equation_unit_by_unit():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Conv2d(1, 2, (1, 2)))
+    for layer in net:
+        layer.weight.data.copy_(torch.tensor([[1.0, 5.0], [-3.0, -2.0]]).reshape(layer.weight.shape))
+    standardize_weights_(net, eps=0.0)
+    for layer in net:  # mean 3 and deviation 2, mean -2.5 and deviation 0.5: of a population, not of a sample
+        torch.testing.assert_close(layer.weight.flatten(), torch.tensor([-1.0, 1.0, -1.0, 1.0]))
+
+
+def test_eps_is_under_the_root():
+    layer = nn.Linear(2, 1)
+    layer.weight.data.copy_(torch.tensor([[1.0, 5.0]]))
+    standardize_weights_(layer, eps=12.0)
+    torch.testing.assert_close(layer.weight, torch.tensor([[-2.0, 2.0]]) / math.sqrt(4 + 12))
+
+
+def test_bounded_rows_have_the_root_mean_square_length_of_the_initial_rows_for_ever():
+    layer = nn.Linear(2, 2)
+    layer.weight.data.copy_(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    bound_weight_norms_(layer)
+    rho = math.sqrt((25 + 1) / 2)
+    expected = torch.tensor([[0.6, 0.8], [0.0, 1.0]]) * rho
+    torch.testing.assert_close(layer.weight, expected)
+    with torch.no_grad():
+        layer.parametrizations.weight.original *= torch.tensor([[7.0], [0.1]])
+    torch.testing.assert_close(layer.weight, expected)
+
+
+def test_orthogonal_initial_weights_with_fewer_rows_than_columns_are_left_as_they_are_by_bounding():
+    net, bounded = MLP((8, 8, 3), [0, 1]), MLP((8, 8, 3), [0, 1])
+    bound_weight_norms_(bounded)
+    x = torch.randn(2, 6, 8)
+    torch.testing.assert_close(bounded(x), net(x))
+
+
+@BOTH
+def test_a_run_of_a_stacked_net_computes_what_an_ordinary_net_computes(apply_):
+    net = CNN((1, 8, 8), 4, [0, 1, 2])
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.1 * torch.randn(p.shape) * torch.tensor([1.0, 2.0, 3.0]).reshape(3, *(1,) * (p.ndim - 1)))
+    x = torch.randn(3, 5, 1, 8, 8)
+    singles = []
+    for run in range(3):
+        single = nn.Sequential(
+            nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 5, padding=2), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 4),
+        )  # fmt: skip
+        single.load_state_dict({k: v[run] for k, v in net.state_dict().items()})
+        apply_(single)
+        singles.append(single(x[run]))
+    apply_(net)
+    torch.testing.assert_close(net(x), torch.stack(singles), rtol=1e-4, atol=1e-4)
+
+
+@BOTH
+def test_the_original_tensor_is_the_layer_s_weight_with_its_role_and_place(apply_):
+    for make in (plain_mlp, SmallCNN, lambda: MLP((5, 8, 8, 3), [0, 1]), lambda: CNN((1, 8, 8), 4, [0, 1], True)):
+        net, plain = make(), make()
+        apply_(net)
+        after, before = layers(net), layers(plain)
+        for y, x in zip(after, before, strict=True):
+            assert (y.name, y.role, y.inputs, y.head, y.bias_name) == (x.name, x.role, x.inputs, x.head, x.bias_name)
+            expected = f"{x.name}.parametrizations.weight.original" if x.role in ("linear", "conv") else x.weight_name
+            assert y.weight_name == expected
+        assert runs_of(net) == runs_of(plain)
+        assert [(u.incoming.name, u.activation) for u in hidden_units(net)] == [
+            (u.incoming.name, u.activation) for u in hidden_units(plain)
+        ]
+
+
+def test_a_layer_without_bias_still_says_its_runs():
+    layer = nn.Linear(3, 2, bias=False)
+    layer.weight = nn.Parameter(torch.randn(4, 2, 3))
+    standardize_weights_(layer)
+    assert runs_of(layer) == (4,)
+
+
+def test_a_weight_computed_from_two_tensors_has_no_original_but_both_are_found():
+    net = nn.Sequential(weight_norm(nn.Linear(3, 2)), nn.Linear(2, 1))
+    assert [(y.role, y.weight_name) for y in layers(net)] == [
+        ("linear", None),
+        ("parameter", "0.parametrizations.weight.original0"),
+        ("parameter", "0.parametrizations.weight.original1"),
+        ("linear", "1.weight"),
+    ]
+
+
+@BOTH
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_every_regularizer_trains_a_parametrized_net(apply_, name):
+    def make(seeds):
+        net = CNN((1, 4, 4), 3, seeds, batch_norm=True)
+        apply_(net, skip=["11"])
+        return net
+
+    learner = Learner(make, [0, 1], lambda net: make_regularizer(name, net))
+    x = torch.randn(2, 6, 1, 4, 4)
+    before = learner.net[0].weight.clone()
+    for _ in range(2):
+        learner.minimize(learner.net(x).square().mean((1, 2)))
+    assert learner.net(x).isfinite().all()
+    assert not torch.equal(learner.net[0].weight, before)
+    learner.restart_(torch.tensor([1]))
+    assert not torch.equal(learner.net[0].weight[1], before[1])
+
+
+@BOTH
+def test_skipped_layers_stay_as_they_are_and_unknown_ones_are_errors(apply_):
+    net = plain_mlp()
+    apply_(net, skip=["4"])
+    assert [y.weight_name for y in layers(net)][-1] == "4.weight"
+    with pytest.raises(ValueError, match=r"skip must name .*\(0, 2, 4\), got \['head'\]"):
+        apply_(plain_mlp(), skip=["head"])
+    with pytest.raises(ValueError, match="the weights of 0, 2 are parametrized already"):
+        apply_(net, skip=["4"])
+    with pytest.raises(ValueError, match="no linear or convolution layer"):
+        apply_(nn.Sequential(nn.ReLU()))
