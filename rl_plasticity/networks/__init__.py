@@ -1,6 +1,14 @@
-"""Networks. `mlp` and `cnn` train many runs at once: every tensor has a leading runs axis."""
+"""Networks by name. `mlp` and `cnn` train many runs at once: every tensor has a leading runs axis."""
 
-from rl_plasticity.networks.activations import CReLU
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import nn
+
+from rl_plasticity.networks.activations import Activation, CReLU
 from rl_plasticity.networks.cnn import CNN, StackedBatchNorm2d, StackedConv2d
 from rl_plasticity.networks.mlp import MLP, StackedLayerNorm, StackedLinear
 from rl_plasticity.networks.parametrizations import bound_weight_norms_, standardize_weights_
@@ -8,9 +16,71 @@ from rl_plasticity.networks.resnet import resnet18, wrn28_10
 from rl_plasticity.networks.vgg import vgg16
 from rl_plasticity.networks.vit import vit_tiny
 
+
+def _mlp(
+    shape: Sequence[int],
+    num_classes: int,
+    seeds: Sequence[int],
+    widths: Sequence[int] = (100, 100),
+    layer_norm: bool = False,
+    activation: Activation = "relu",
+) -> MLP:
+    """`widths` are those of the hidden layers; by default the MLP of Oh et al. (2024), Appendix D.1."""
+    return MLP((math.prod(shape), *widths, num_classes), seeds, layer_norm, activation=activation)
+
+
+def _vgg16(shape: Sequence[int], num_classes: int, seeds: Sequence[int], batch_norm: bool = False) -> nn.Module:
+    with _one_run("vgg16", seeds):
+        return vgg16(num_classes, _side(shape), batch_norm, channels=shape[0])
+
+
+def _resnet18(shape: Sequence[int], num_classes: int, seeds: Sequence[int], small_images: bool = True) -> nn.Module:
+    with _one_run("resnet18", seeds):
+        return resnet18(num_classes, small_images, channels=shape[0])
+
+
+def _wrn28_10(shape: Sequence[int], num_classes: int, seeds: Sequence[int]) -> nn.Module:
+    with _one_run("wrn28_10", seeds):
+        return wrn28_10(num_classes, channels=shape[0])
+
+
+def _vit_tiny(shape: Sequence[int], num_classes: int, seeds: Sequence[int], patch: int = 4) -> nn.Module:
+    with _one_run("vit_tiny", seeds):
+        return vit_tiny(num_classes, _side(shape), patch, channels=shape[0])
+
+
+@contextmanager
+def _one_run(name: str, seeds: Sequence[int]) -> Iterator[None]:
+    """Random draws inside come from the one seed; the global random state is as before afterwards."""
+    if len(seeds) != 1:
+        raise ValueError(f"{name} has no runs axis: train one run per process (seeds=1), got {len(seeds)} seeds")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seeds[0])
+        yield
+
+
+def _side(shape: Sequence[int]) -> int:
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ValueError(f"shape must be (channels, side, side), got {tuple(shape)}")
+    return shape[1]
+
+
+# Each is called as make(shape of one input, num_classes, seeds, **settings). Without a runs axis: one seed.
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": _mlp,
+    "cnn": CNN,
+    "cnn_bn": partial(CNN, batch_norm=True),
+    "vgg16": _vgg16,
+    "vgg16_bn": partial(_vgg16, batch_norm=True),
+    "resnet18": _resnet18,
+    "wrn28_10": _wrn28_10,
+    "vit_tiny": _vit_tiny,
+}
+
 __all__ = [
     "CNN",
     "MLP",
+    "NETWORKS",
     "CReLU",
     "StackedBatchNorm2d",
     "StackedConv2d",
