@@ -77,6 +77,7 @@ ALLOWED = {
     "envs": {"envs", "seeding"},
     "configs": {"regularizers"},
     "results.py": {"checkpoint"},
+    "tasks": {"tasks", "seeding"},
 }
 
 

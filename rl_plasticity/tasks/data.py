@@ -1,0 +1,422 @@
+"""Labelled images as tensors: from scikit-learn, the Hugging Face Hub, parquet files or a data set's own files."""
+
+import os
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_plasticity.seeding import derive
+from rl_plasticity.tasks import formats
+from rl_plasticity.tasks.formats import Checksums, DataError, Part, Reader, first_line, library
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Images and labels on one device.
+
+    Attributes:
+        train_x, validation_x, test_x: images ``[n, c, h, w]``, uint8 from 0 to `scale`, or float from 0 to 1.
+        train_y, validation_y, test_y: labels int64 ``[n]`` from 0 to `num_classes` - 1.
+        scale: the largest pixel value of uint8 images (255; 16 for digits).
+        mean, std: of each channel over the training images scaled to [0, 1], ``[c, 1, 1]``.
+    """
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    validation_x: Tensor
+    validation_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    num_classes: int
+    scale: float
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor],
+        num_classes: int,
+        train_size: int | None = None,
+        validation: int = 0,
+        scale: float = 255.0,
+    ) -> "Data":
+        """Data from training and test images with their labels.
+
+        Args:
+            name: what errors call it.
+            train: images and labels; the first `train_size` of them are kept.
+            test: images and labels; `validation` of them become the validation set, as in the papers: drawn at
+                random, always the same, with the classes in their proportions.
+            num_classes: how many classes there are.
+            train_size: how many training images to keep; all by default.
+            validation: how many test images to take for validation.
+            scale: the largest pixel value of uint8 images.
+
+        Raises:
+            DataError: a size outside what there is.
+        """
+        (train_x, train_y), (test_x, test_y) = train, test
+        size = len(train_y) if train_size is None else train_size
+        if not 1 <= size <= len(train_y):
+            raise DataError(f"data.train_size must be from 1 to the {len(train_y)} images of {name}, got {size}")
+        if not 0 <= validation < len(test_y):
+            raise DataError(
+                f"data.validation must be from 0 to one less than the {len(test_y)} test images of {name}, "
+                f"got {validation}"
+            )
+        train_x, train_y = train_x[:size], train_y[:size]
+        order = _evenly(test_y, shuffle=True)
+        kept, held = order[validation:].sort().values, order[:validation].sort().values
+        mean, std = _channels(train_x, scale)
+        return cls(
+            name=name,
+            train_x=train_x,
+            train_y=train_y,
+            validation_x=test_x[held],
+            validation_y=test_y[held],
+            test_x=test_x[kept],
+            test_y=test_y[kept],
+            num_classes=num_classes,
+            scale=scale,
+            mean=mean,
+            std=std,
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        c, h, w = self.train_x.shape[1:]
+        return c, h, w
+
+    def images(self, split: Split) -> Tensor:
+        """The images of a split, ``[n, c, h, w]``."""
+        return {"train": self.train_x, "validation": self.validation_x, "test": self.test_x}[split]
+
+    def labels(self, split: Split) -> Tensor:
+        """The labels of a split, ``[n]``."""
+        return {"train": self.train_y, "validation": self.validation_y, "test": self.test_y}[split]
+
+    def to_unit(self, x: Tensor) -> Tensor:
+        """Images ``[..., c, h, w]`` as float32 in [0, 1]: what augmentation works on."""
+        return x if x.is_floating_point() else x.float() / self.scale
+
+    def standardize(self, x: Tensor) -> Tensor:
+        """Images in [0, 1], ``[..., c, h, w]``, less the training images' channel mean, over their channel std."""
+        return (x - self.mean) / self.std
+
+    def to_float(self, x: Tensor) -> Tensor:
+        """Images as stored, ``[..., c, h, w]``, as what a network takes: ``standardize(to_unit(x))``."""
+        return self.standardize(self.to_unit(x))
+
+    def to(self, device: str | torch.device) -> "Data":
+        """The same data on another device."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        tensors: dict[str, Any] = {k: v.to(device) for k, v in values.items() if isinstance(v, Tensor)}
+        return replace(self, **tensors)
+
+
+def load(
+    name: str,
+    root: str | os.PathLike[str] | None = None,
+    train_size: int | None = None,
+    validation: int = 0,
+    checksums: Mapping[str, str] | None = None,
+) -> Data:
+    """The data set called `name`, as tensors on the CPU.
+
+    Args:
+        name: one of `DATA_SETS`.
+        root: a folder (or one that holds a folder of the data set's name) with parquet files or the data set's original
+            files, unpacked or in their original archive, which is read where it lies. Without it the data come
+            from the Hub through the `datasets` library: from its cache where they are, else by download.
+        train_size: how many training images to keep, the first ones; all by default.
+        validation: how many test images to take for validation (see `Data.of`).
+        checksums: the expected MD5 of each original file by its name, instead of the published ones. Files that
+            are not in it, unpacked ones among them, are only checked for their form.
+
+    Raises:
+        DataError: an unknown name, a missing library, no connection, or files that are missing or damaged.
+    """
+    spec = DATA_SETS.get(name)
+    if spec is None:
+        close = get_close_matches(name, DATA_SETS, n=1, cutoff=0.3)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise DataError(f"unknown data set {name!r}{meant} (there are {', '.join(DATA_SETS)})")
+    if name == "digits":
+        if root is not None:
+            raise DataError(f"digits come with scikit-learn and take no data.root, got {str(root)!r}")
+        train, test = _digits()
+    elif root is None:
+        train, test = _from_hub(name, spec, spec.checksums if checksums is None else checksums)
+    else:
+        train, test = _from_folder(name, spec, Path(root), spec.checksums if checksums is None else checksums)
+    train, test = _checked(train, spec, f"{name}, training"), _checked(test, spec, f"{name}, test")
+    if spec.by_class:
+        order = _evenly(torch.from_numpy(train[1]), shuffle=False).numpy()
+        train = train[0][order], train[1][order]
+    tensors = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in (train, test)]
+    return Data.of(name, tensors[0], tensors[1], spec.num_classes, train_size, validation, spec.scale)
+
+
+def _evenly(labels: Tensor, shuffle: bool) -> Tensor:
+    """An order of the images in which every beginning holds the classes in their proportions.
+
+    Image r of the n of its class stands at (r + 1/2) / n; `shuffle` first shuffles, always in the same way.
+    """
+    generator = torch.Generator().manual_seed(derive(0, len(labels)))
+    order = torch.randperm(len(labels), generator=generator) if shuffle else torch.arange(len(labels))
+    y = labels.cpu()[order]
+    counts = torch.bincount(y)
+    rank = torch.empty(len(y), dtype=torch.float64)
+    rank[y.argsort(stable=True)] = torch.cat([torch.arange(n, dtype=torch.float64) for n in counts.tolist()])
+    return order[((rank + 0.5) / counts[y]).argsort(stable=True)].to(labels.device)
+
+
+def _channels(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel in [0, 1], ``[c, 1, 1]``; 1 for a channel that never changes."""
+    total = torch.zeros(2, x.shape[1], dtype=torch.float64, device=x.device)
+    for start in range(0, len(x), 4096):  # a double takes eight times a byte's memory
+        some = x[start : start + 4096].double()
+        unit = some if x.is_floating_point() else some / scale
+        total += torch.stack([unit.sum((0, 2, 3)), unit.square().sum((0, 2, 3))])
+    mean, square = total / (x.numel() / x.shape[1])
+    std = (square - mean.square()).clamp(min=0).sqrt()
+    std = torch.where(std < 1e-6, 1.0, std)
+    return mean.float()[:, None, None], std.float()[:, None, None]
+
+
+def _digits() -> tuple[Part, Part]:
+    """The 1797 8x8 digits of scikit-learn, 1437 for training and 360 for testing: always the same split."""
+    bunch = library("sklearn.datasets").load_digits()
+    x, y = bunch.images.astype(np.uint8)[:, None], bunch.target.astype(np.int64)
+    order = _evenly(torch.from_numpy(y), shuffle=True).numpy()
+    test, train = order[:360], order[360:]
+    return (x[train], y[train]), (x[test], y[test])
+
+
+def _from_hub(name: str, spec: "_Spec", checksums: Checksums) -> tuple[Part, Part]:
+    """From the Hub's cache where the data are, else by download; without a connection an error at once."""
+    datasets, hub = library("datasets"), library("huggingface_hub")
+
+    def fetch(cached: bool) -> Any:
+        if spec.hub_parquet:
+            config = [spec.config] if spec.config else []
+            return datasets.load_dataset(spec.repository, *config, split=["train", spec.test_split])
+        return hub.snapshot_download(
+            spec.repository, repo_type="dataset", allow_patterns="*.gz", local_files_only=cached
+        )
+
+    switches, address = (datasets.config, hub.constants), hub.constants.ENDPOINT
+    offline = any(module.HF_HUB_OFFLINE for module in switches)
+    advice = f"use data.root=FOLDER with {spec.expected}, or data=digits, which needs nothing"
+    try:
+        with _offline(*switches):
+            found = fetch(cached=True)
+    except (OSError, ValueError):  # not cached
+        if offline or not _reachable(address):
+            why = "HF_HUB_OFFLINE is set" if offline else f"{address} cannot be reached"
+            raise DataError(f"{name} is not in the Hugging Face cache and {why}: {advice}") from None
+        try:
+            found = fetch(cached=False)
+        except Exception as error:  # the library's, the connection's and the disk's errors alike
+            raise DataError(f"{name} cannot be downloaded ({first_line(error)}): {advice}") from error
+    if not spec.hub_parquet:
+        return _from_folder(name, spec, Path(found), checksums)
+    tables = [part.with_format("arrow")[:] for part in found]
+    train, test = (formats.table_part(table, spec.columns, spec.shape, spec.repository) for table in tables)
+    return train, test
+
+
+@contextmanager
+def _offline(*modules: Any) -> Iterator[None]:
+    """Keep the Hub's libraries from the network: left alone they try again and again for half a minute."""
+    before = [module.HF_HUB_OFFLINE for module in modules]
+    for module in modules:
+        module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value
+
+
+def _reachable(url: str, seconds: float = 1.5) -> bool:
+    """Whether anybody answers at `url` (any answer counts); a slow name server cannot hold this up."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+        except (OSError, ValueError) as error:
+            if not isinstance(getattr(error, "reason", None), ssl.SSLError):  # they may trust other certificates
+                return
+        answered.set()
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answered.is_set()
+
+
+def _from_folder(name: str, spec: "_Spec", root: Path, checksums: Checksums) -> tuple[Part, Part]:
+    """From original files, the original archive or parquet files, whichever is found first."""
+    root = root.expanduser()
+    if not root.is_dir():
+        raise DataError(f"data.root={root} is not a folder")
+
+    def plain(text: str) -> str:
+        return text.lower().replace("_", "").replace("-", "")
+
+    own = [path for path in sorted(root.iterdir()) if path.is_dir() and plain(path.name) == plain(name)]
+    folder = own[0] if own else root  # torchvision's FashionMNIST is fashion_mnist
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    homes = formats.homes(paths, spec.first)
+    if len(homes) > 1:  # mnist and fashion_mnist have files of the same names
+        places = " and ".join(str(folder / home) for home in homes)
+        raise DataError(f"{spec.first} lies in {places}: say which by data.root")
+    if homes:
+        home = {k.removeprefix(homes[0]): path.read_bytes for k, path in paths.items() if k.startswith(homes[0])}
+        return spec.read(home, checksums)
+    if spec.archive and (archive := formats.find(paths, spec.archive)):
+        formats.verify(paths[archive], checksums)
+        with formats.members(paths[archive]) as files:
+            return spec.read(files, checksums)
+    tables = [path for path in paths.values() if path.suffix == ".parquet"]
+    if spec.config:
+        tables = [path for path in tables if spec.config in path.as_posix()] or tables
+    if tables:
+        return _shards(tables, "train", spec, folder), _shards(tables, spec.test_split, spec, folder)
+    if any(formats.find(paths, pickled) for pickled in spec.pickles):
+        raise DataError(
+            f"{folder} holds {name} as Python pickles, which can run code and are not read: "
+            f"get the binary version, {spec.archive}"
+        )
+    raise DataError(f"no {name} in {folder}: expected {spec.expected}")
+
+
+def _shards(tables: list[Path], split: str, spec: "_Spec", folder: Path) -> Part:
+    shards = [path for path in tables if path.name.startswith(split)]
+    if not shards:
+        raise DataError(f"no parquet file in {folder} has a name that begins with {split!r}")
+    return formats.parquet_part(shards, spec.columns, spec.shape)
+
+
+def _checked(part: Part, spec: "_Spec", where: str) -> Part:
+    x, y = part
+    if x.shape[1:] != spec.shape:
+        raise DataError(
+            f"{where}: images are {formats.times(x.shape[1:])} (channels, height, width), "
+            f"expected {formats.times(spec.shape)}"
+        )
+    if len(x) != len(y) or not len(y):
+        raise DataError(f"{where}: {len(x)} images and {len(y)} labels, expected as many of each and at least one")
+    if y.min() < 0 or y.max() >= spec.num_classes:
+        raise DataError(f"{where}: labels from {y.min()} to {y.max()}, expected 0 to {spec.num_classes - 1}")
+    return x, y
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """What a data set looks like, where it is, and how its original files are read."""
+
+    shape: tuple[int, int, int]
+    num_classes: int
+    repository: str = ""  # on the Hub
+    columns: tuple[str, str] = ("image", "label")  # in the Hub's parquet files
+    config: str = ""  # the Hub's name of the variant
+    test_split: str = "test"
+    hub_parquet: bool = True  # False: the Hub has the original files
+    read: Reader = lambda files, checksums: _digits()
+    first: str = ""  # the original file that shows that the others are there
+    originals: str = ""  # what the original files are called, for people
+    archive: str = ""  # the original archive
+    pickles: tuple[str, ...] = ()  # what the same data come in and is not read
+    checksums: Checksums = field(default_factory=dict)  # published MD5 of original files
+    scale: float = 255.0
+    by_class: bool = False  # the training images come class by class
+
+    @property
+    def expected(self) -> str:
+        """What a folder must hold."""
+        return f"{self.originals}, or parquet files whose names begin with train and {self.test_split}"
+
+
+DATA_SETS: dict[str, _Spec] = {
+    "digits": _Spec((1, 8, 8), 10, scale=16.0),
+    "mnist": _Spec(
+        (1, 28, 28), 10, "ylecun/mnist", ("image", "label"),
+        read=formats.idx("train", "t10k"), first="train-images-idx3-ubyte",
+        originals="train-images-idx3-ubyte(.gz) and its three companions",
+        checksums={
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    "fashion_mnist": _Spec(
+        (1, 28, 28), 10, "zalando-datasets/fashion_mnist", ("image", "label"),
+        read=formats.idx("train", "t10k"), first="train-images-idx3-ubyte",
+        originals="train-images-idx3-ubyte(.gz) and its three companions",
+        checksums={
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    "emnist": _Spec(  # the balanced split; the Hub has its original files, no parquet
+        (1, 28, 28), 47, "Royc30ne/emnist-balanced", hub_parquet=False,
+        read=formats.idx("emnist-balanced-train", "emnist-balanced-test", transposed=True),
+        first="emnist-balanced-train-images-idx3-ubyte", archive="gzip.zip",
+        originals="gzip.zip or emnist-balanced-train-images-idx3-ubyte(.gz) and its three companions",
+        checksums={"gzip.zip": "58c8d27c78d21e728a6bc7b3cc06412e"},
+    ),
+    "cifar10": _Spec(
+        (3, 32, 32), 10, "uoft-cs/cifar10", ("img", "label"),
+        read=formats.cifar(tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin", 1),
+        first="data_batch_1.bin", originals="cifar-10-binary.tar.gz or its files",
+        archive="cifar-10-binary.tar.gz", pickles=("data_batch_1", "cifar-10-python.tar.gz"),
+        checksums={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+    ),
+    "cifar100": _Spec(
+        (3, 32, 32), 100, "uoft-cs/cifar100", ("img", "fine_label"),
+        read=formats.cifar(("train.bin",), "test.bin", 2),
+        first="train.bin", originals="cifar-100-binary.tar.gz or its files", archive="cifar-100-binary.tar.gz",
+        pickles=("cifar-100-python/train", "cifar-100-python.tar.gz"),
+        checksums={"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
+    ),
+    "svhn": _Spec(
+        (3, 32, 32), 10, "ufldl-stanford/svhn", ("image", "label"), "cropped_digits",
+        read=formats.svhn, first="train_32x32.mat", originals="train_32x32.mat and test_32x32.mat",
+        checksums={
+            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+        },
+    ),
+    "tiny_imagenet": _Spec(
+        (3, 64, 64), 200, "zh-plus/tiny-imagenet", ("image", "label"), test_split="valid",
+        read=formats.tiny_imagenet(200), first="val/val_annotations.txt",
+        originals="tiny-imagenet-200.zip or its files", archive="tiny-imagenet-200.zip",
+        checksums={"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"}, by_class=True,
+    ),
+}  # fmt: skip

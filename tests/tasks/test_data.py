@@ -1,0 +1,279 @@
+"""Data sets: what tensors come out, where they come from, and what happens without a network."""
+
+import io
+import os
+import random
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from rl_plasticity.tasks import DATA_SETS, Data, DataError, data, load
+
+PAPERS = ["digits", "mnist", "fashion_mnist", "emnist", "cifar10", "cifar100", "svhn", "tiny_imagenet"]
+
+
+def small(n=40, m=20, **settings):
+    x = torch.arange((n + m) * 2 * 3 * 3, dtype=torch.float32).remainder(251).to(torch.uint8).view(n + m, 2, 3, 3)
+    y = torch.arange(n + m) % 4
+    return Data.of("small", (x[:n], y[:n]), (x[n:], y[n:]), 4, **settings)
+
+
+def test_the_data_sets_of_the_papers_have_names():
+    assert list(DATA_SETS) == PAPERS
+
+
+def test_digits_are_whole_and_always_split_alike():
+    from sklearn.datasets import load_digits
+
+    one, other = load("digits"), load("digits")
+    assert one.train_x.shape == (1437, 1, 8, 8)
+    assert one.test_x.shape == (360, 1, 8, 8)
+    assert one.train_x.dtype == torch.uint8
+    assert one.train_y.dtype == torch.int64
+    assert torch.equal(one.train_x, other.train_x)
+    assert torch.equal(one.test_y, other.test_y)
+    bunch = load_digits()
+    ours = torch.cat([one.train_x, one.test_x]).flatten(1).long() @ torch.arange(1, 65) ** 3
+    theirs = torch.from_numpy(bunch.data).long() @ torch.arange(1, 65) ** 3
+    assert torch.equal(ours.sort().values, theirs.sort().values)  # each image once
+    labels = dict(zip(theirs.tolist(), bunch.target.tolist(), strict=True))
+    assert [labels[key] for key in ours.tolist()] == torch.cat([one.train_y, one.test_y]).tolist()
+
+
+def test_the_first_training_images_are_kept_and_the_validation_set_comes_from_the_test_set():
+    whole, part = load("digits"), load("digits", train_size=1200, validation=100)
+    assert torch.equal(part.train_x, whole.train_x[:1200])
+    assert part.validation_x.shape[0] == 100
+    assert part.test_x.shape[0] == 260
+    keys = [d.flatten(1).long() @ torch.arange(1, 65) ** 3 for d in (part.validation_x, part.test_x, whole.test_x)]
+    assert torch.equal(torch.cat(keys[:2]).sort().values, keys[2].sort().values)
+    share = part.validation_y.bincount() / whole.test_y.bincount()
+    assert (share - 100 / 360).abs().max() < 1 / 30  # the classes in their proportions
+
+
+def test_images_are_scaled_to_one_then_standardized_by_the_training_images_kept():
+    part = small(train_size=30)
+    x = part.train_x.numpy() / 255
+    mean, std = x.mean((0, 2, 3)), x.std((0, 2, 3))
+    assert part.mean.flatten().tolist() == pytest.approx(mean.tolist(), rel=1e-6)
+    assert part.std.flatten().tolist() == pytest.approx(std.tolist(), rel=1e-6)
+    given = part.test_x[:6].view(2, 3, 2, 3, 3)  # [runs, batch, c, h, w]
+    expected = (given.numpy() / 255 - mean[:, None, None]) / std[:, None, None]
+    np.testing.assert_allclose(part.to_float(given).numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(part.to_float(given), part.standardize(part.to_unit(given)))
+
+
+def test_float_images_are_taken_as_scaled_and_a_constant_channel_divides_by_one():
+    x = torch.rand(8, 2, 3, 3)
+    x[:, 1] = 0.25
+    made = Data.of("made", (x, torch.arange(8) % 2), (x, torch.arange(8) % 2), 2)
+    assert torch.equal(made.to_unit(x), x)
+    assert made.std[1].item() == 1
+    assert torch.equal(made.to_float(x)[:, 1], torch.zeros(8, 3, 3))
+
+
+def test_every_beginning_of_the_even_order_holds_the_classes_in_their_proportions():
+    y = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
+    for shuffle in (False, True):
+        order = data._evenly(y, shuffle)
+        assert torch.equal(order.sort().values, torch.arange(100))
+        for n in range(1, 101):
+            counts = y[order[:n]].bincount(minlength=3)
+            assert (counts - n * torch.tensor([0.6, 0.3, 0.1])).abs().max() <= 1
+    plain = data._evenly(y, shuffle=False)
+    assert plain[y[plain] == 0].tolist() == list(range(60))  # a class keeps its order
+
+
+def test_loading_touches_no_global_random_state():
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    load("digits", train_size=100, validation=10)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+    assert random.getstate() == before[2]
+
+
+def test_data_move_to_another_device():
+    moved = small().to("meta")
+    assert {moved.train_x.device.type, moved.test_y.device.type, moved.mean.device.type} == {"meta"}
+    assert moved.num_classes == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"train_size": 0}, "train_size must be from 1 to the 1437"),
+        ({"train_size": 1438}, "train_size must be from 1 to the 1437"),
+        ({"validation": 360}, "validation must be from 0 to one less than the 360"),
+        ({"validation": -1}, "validation must be from 0"),
+        ({"root": "/"}, "digits come with scikit-learn"),
+    ],
+)
+def test_a_setting_out_of_range_is_one_line(settings, says):
+    with pytest.raises(DataError, match=says) as caught:
+        load("digits", **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_data_set_names_the_nearest():
+    with pytest.raises(DataError, match="unknown data set 'cifra10'; did you mean 'cifar10'"):
+        load("cifra10")
+
+
+class Hub:
+    """Stands for the libraries `datasets` and `huggingface_hub`; notes each attempt and whether it was offline."""
+
+    def __init__(self, monkeypatch, parts=None, cached=False, offline=False):
+        self.attempts, self.parts, self.cached = [], parts, cached
+        self.config = SimpleNamespace(HF_HUB_OFFLINE=offline)
+        self.constants = SimpleNamespace(HF_HUB_OFFLINE=offline, ENDPOINT="http://hub.invalid")
+        monkeypatch.setitem(sys.modules, "datasets", self)
+        monkeypatch.setitem(sys.modules, "huggingface_hub", self)
+
+    def load_dataset(self, repository, config=None, split=None):
+        assert self.config.HF_HUB_OFFLINE == self.constants.HF_HUB_OFFLINE
+        self.attempts.append((repository, config, tuple(split), self.config.HF_HUB_OFFLINE))
+        if self.config.HF_HUB_OFFLINE and not self.cached:
+            raise ConnectionError("Couldn't reach it")
+        if self.parts is None:
+            raise OSError("the hub is on fire\nand a second line")
+        return self.parts
+
+    def snapshot_download(self, repository, repo_type, allow_patterns, local_files_only):
+        self.attempts.append((repository, repo_type, local_files_only))
+        raise FileNotFoundError("not cached")
+
+
+class Part:
+    """Stands for a data set of the library, with one PNG for each label."""
+
+    def __init__(self, labels, size):
+        def png(value):
+            out = io.BytesIO()
+            Image.new("RGB", (size, size), (value, 0, 100)).save(out, "PNG")
+            return {"bytes": out.getvalue(), "path": None}
+
+        self.columns = {"image": [png(n) for n in labels], "label": labels}
+        self.column_names = list(self.columns)
+
+    def with_format(self, name):
+        assert name == "arrow"
+        return self
+
+    def __getitem__(self, everything):
+        assert everything == slice(None)
+        return self
+
+    def column(self, name):
+        return SimpleNamespace(to_pylist=lambda: self.columns[name])
+
+
+def test_offline_and_not_cached_is_one_line_without_a_second_attempt(monkeypatch):
+    hub = Hub(monkeypatch, offline=True)
+    monkeypatch.setattr(data, "_reachable", lambda url: pytest.fail("asked the network in spite of HF_HUB_OFFLINE"))
+    with pytest.raises(DataError, match=r"mnist is not in the .* cache and HF_HUB_OFFLINE is set: use data.root=") as e:
+        load("mnist")
+    assert "\n" not in str(e.value)
+    assert hub.attempts == [("ylecun/mnist", None, ("train", "test"), True)]
+
+
+def test_an_unreachable_hub_is_asked_once_and_the_library_never_goes_online(monkeypatch):
+    hub = Hub(monkeypatch)
+    asked = []
+    monkeypatch.setattr(data, "_reachable", lambda url: bool(asked.append(url)))
+    for name in ("svhn", "emnist"):
+        with pytest.raises(DataError, match=r"http://hub.invalid cannot be reached: use data.root="):
+            load(name)
+    assert asked == ["http://hub.invalid"] * 2
+    assert hub.attempts == [
+        ("ufldl-stanford/svhn", "cropped_digits", ("train", "test"), True),
+        ("Royc30ne/emnist-balanced", "dataset", True),
+    ]
+    assert not hub.config.HF_HUB_OFFLINE  # as it was
+
+
+def test_cached_data_need_no_network(monkeypatch):
+    hub = Hub(monkeypatch, [Part([3, 1, 2], 32), Part([5, 4], 32)], cached=True)
+    monkeypatch.setattr(data, "_reachable", lambda url: pytest.fail("asked the network"))
+    got = load("svhn")
+    assert len(hub.attempts) == 1
+    assert got.train_y.tolist() == [3, 1, 2]
+    assert got.test_y.tolist() == [5, 4]
+    assert got.train_x[:, 0, 0, 0].tolist() == [3, 1, 2]  # red
+    assert got.train_x[:, 2].unique().tolist() == [100]  # blue
+
+
+def test_what_is_not_cached_is_downloaded_when_the_hub_answers(monkeypatch):
+    hub = Hub(monkeypatch, [Part([0, 1], 64), Part([1, 0], 64)])
+    monkeypatch.setattr(data, "_reachable", lambda url: True)
+    assert load("tiny_imagenet").train_y.tolist() == [0, 1]
+    assert [attempt[-1] for attempt in hub.attempts] == [True, False]
+    assert hub.attempts[0][2] == ("train", "valid")
+
+
+def test_a_download_that_fails_is_one_line(monkeypatch):
+    Hub(monkeypatch)
+    monkeypatch.setattr(data, "_reachable", lambda url: True)
+    with pytest.raises(DataError, match="cannot be downloaded \\(the hub is on fire\\)") as caught:
+        load("mnist")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_the_hub_renamed_is_one_line(monkeypatch):
+    Hub(monkeypatch, [Part([0], 32), Part([1], 32)], cached=True)
+    with pytest.raises(DataError, match=r"uoft-cs/cifar100: no column 'img' \(it has image, label\)"):
+        load("cifar100")
+
+
+def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"library datasets, .* pip install 'rl_plasticity\[images\]'"):
+        load("mnist")
+
+
+def test_any_answer_means_reachable_and_silence_does_not(monkeypatch):
+    def answer(outcome):
+        def urlopen(request, timeout):
+            assert request.get_method() == "HEAD"
+            assert timeout < 3
+            if isinstance(outcome, Exception):
+                raise outcome
+            return SimpleNamespace(close=lambda: None)
+
+        monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+        return data._reachable("http://hub.invalid")
+
+    assert answer(None)
+    assert answer(urllib.error.HTTPError("http://hub.invalid", 403, "no", {}, None))
+    assert not answer(urllib.error.URLError("no route"))
+    assert not answer(TimeoutError())
+
+
+def test_a_name_server_that_hangs_does_not_hold_up(monkeypatch):
+    release = threading.Event()
+
+    def urlopen(request, timeout):
+        release.wait(60)
+        raise TimeoutError
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    assert not data._reachable("http://hub.invalid", seconds=0.05)
+    release.set()
+
+
+@pytest.mark.parametrize("setting", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
+@pytest.mark.parametrize("name", ["cifar10", "emnist"])
+def test_the_real_library_offline_ends_in_the_same_line(setting, name, tmp_path):
+    pytest.importorskip("datasets", reason="needs the extra rl_plasticity[images]")
+    code = f"from rl_plasticity.tasks import load\ntry: load({name!r})\nexcept ValueError as error: print(error)"
+    env = os.environ | {"HF_HOME": str(tmp_path)} | setting
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith(f"{name} is not in the Hugging Face cache and "), done.stderr
+    assert done.stdout.count("\n") == 1
