@@ -1,0 +1,295 @@
+"""Task sequences: one data set seen as a continual problem, the same for every method, for many runs at once."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl_plasticity.seeding import derive
+from rl_plasticity.tasks.data import Data, Split
+from rl_plasticity.tasks.formats import DataError
+
+_STREAM = 0x7A5C  # a run's tasks are unrelated to whatever else is drawn from its seed
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One stretch of a continual problem, as indices into the data: images are never copied.
+
+    Attributes:
+        index: which task of its sequence it is.
+        rows, labels: of the training images, ``[runs, n]``: rows of ``data.train_x`` and what they are to be called.
+        validation_rows, validation_labels, test_rows, test_labels: likewise; n is 0 where nothing can be generalized.
+        num_classes: how many classes can occur: the labels are below it.
+        pixels: the pixel that each position of an image shows, ``[runs, h * w]``, the same for every channel.
+    """
+
+    index: int
+    rows: Tensor
+    labels: Tensor
+    validation_rows: Tensor
+    validation_labels: Tensor
+    test_rows: Tensor
+    test_labels: Tensor
+    num_classes: int
+    pixels: Tensor | None = None
+
+    def part(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Rows and labels of a split."""
+        if split == "train":
+            return self.rows, self.labels
+        if split == "validation":
+            return self.validation_rows, self.validation_labels
+        return self.test_rows, self.test_labels
+
+
+def batch(task: Task, data: Data, index: Tensor, split: Split = "train") -> tuple[Tensor, Tensor]:
+    """Gather a batch of each run, on the data's device.
+
+    Args:
+        task: whose labels and pixels count.
+        data: what the task was made of.
+        index: which of the task's images, ``[runs, batch]``, from 0 to n - 1.
+        split: of which part of the data.
+
+    Returns:
+        Images as stored ``[runs, batch, c, h, w]`` (see `Data.to_float`), and labels ``[runs, batch]``.
+    """
+    rows, labels = task.part(split)
+    x = data.images(split)[rows.gather(1, index)]
+    if task.pixels is not None:
+        flat = x.flatten(-2)  # [runs, batch, c, h * w]
+        x = flat.gather(-1, task.pixels[:, None, None].expand_as(flat)).view_as(x)
+    return x, labels.gather(1, index)
+
+
+class TaskSequence(ABC):
+    """Tasks by their index, in any order; each depends on nothing but the data, a run's seed and the index.
+
+    A run's tasks are the same alone and among other runs, and every run's task has the same number of images.
+
+    Args:
+        data: what to learn.
+        seeds: each run's seed.
+        num_tasks: how many tasks there are; the sequence's own number by default.
+
+    Attributes:
+        num_classes: how many outputs a network needs.
+
+    Raises:
+        ValueError: no seed, or a number of tasks that the sequence cannot have.
+    """
+
+    def __init__(self, data: Data, seeds: Sequence[int], num_tasks: int | None = None) -> None:
+        if not seeds:
+            raise ValueError("seeds must hold at least one seed")
+        self.data, self.seeds = data, tuple(seeds)
+        self.num_classes = data.num_classes
+        usual, most = self._counts()
+        self.num_tasks = usual if num_tasks is None else num_tasks
+        if self.num_tasks < 1 or (most is not None and self.num_tasks > most):
+            upto = "at least 1" if most is None else "1" if most == 1 else f"from 1 to {most}"
+            raise ValueError(f"num_tasks must be {upto} for {self.name} with {data.name}, got {num_tasks}")
+
+    @property
+    def name(self) -> str:
+        """What the sequence is called in `TASKS`."""
+        return next(name for name, kind in TASKS.items() if kind is type(self))
+
+    def task(self, index: int) -> Task:
+        """The task at `index`, from 0 to `num_tasks` - 1.
+
+        Raises:
+            IndexError: there is no such task.
+        """
+        if not 0 <= index < self.num_tasks:
+            raise IndexError(f"task {index} of {self.name}, which has the tasks 0 to {self.num_tasks - 1}")
+        device = self.data.train_x.device
+
+        def part(split: Split) -> tuple[Tensor, Tensor]:
+            y = self.data.labels(split).cpu()
+            chosen = [self._part(seed, index, split, y) for seed in self.seeds]
+            return torch.stack([r for r, _ in chosen]).to(device), torch.stack([y for _, y in chosen]).to(device)
+
+        permutations = [self._pixels(seed, index) for seed in self.seeds]
+        pixels = [p for p in permutations if p is not None]
+        return Task(
+            index,
+            *part("train"),
+            *part("validation"),
+            *part("test"),
+            num_classes=self._num_classes(index),
+            pixels=torch.stack(pixels).to(device) if pixels else None,
+        )
+
+    def _counts(self) -> tuple[int, int | None]:
+        """How many tasks there are unless told otherwise, and at most (None: any number)."""
+        return 50, None
+
+    @abstractmethod
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and labels of one run's task, ``[n]``, given the split's true labels `y`."""
+
+    def _pixels(self, seed: int, index: int) -> Tensor | None:
+        """The permutation of the pixels, ``[h * w]``."""
+        return None
+
+    def _num_classes(self, index: int) -> int:
+        return self.num_classes
+
+
+def _generator(seed: int, *keys: int) -> torch.Generator:
+    return torch.Generator().manual_seed(derive(seed, _STREAM, *keys))
+
+
+def _permutation(n: int, seed: int, *keys: int) -> Tensor:
+    return torch.randperm(n, generator=_generator(seed, *keys))
+
+
+def _all(y: Tensor) -> Tensor:
+    return torch.arange(len(y))
+
+
+def _chunks(y: Tensor, seed: int, count: int) -> tuple[Tensor, ...]:
+    """The rows of `count` random chunks, whose sizes differ by one at most."""
+    return torch.tensor_split(_permutation(len(y), seed), count)
+
+
+class RandomLabels(TaskSequence):
+    """Every task asks to memorize new labels, drawn uniformly for each image; there is nothing to test."""
+
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        if split != "train":
+            return _all(y[:0]), y[:0]
+        return _all(y), torch.randint(self.num_classes, y.shape, generator=_generator(seed, index))
+
+
+class PixelPermutation(TaskSequence):
+    """Every task shows all images with their pixels in a new order (the first task too), the channels together."""
+
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        return _all(y), y
+
+    def _pixels(self, seed: int, index: int) -> Tensor:
+        _, h, w = self.data.shape
+        return _permutation(h * w, seed, index)
+
+
+class LabelFlip(TaskSequence):
+    """Every task gives the classes new names: a permutation of the labels (in the first task too)."""
+
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        return _all(y), _permutation(self.num_classes, seed, index)[y]
+
+
+def _of_classes(sequence: TaskSequence, chosen: Tensor, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of the chosen classes, which are called 0, 1, ... in their order.
+
+    Each class gives as many images as the rarest of all has, so that runs with other classes have as many.
+    """
+    if not len(y):
+        return _all(y), y
+    counts = torch.bincount(y, minlength=sequence.data.num_classes)
+    count = int(counts.min())
+    if count == 0:
+        raise DataError(
+            f"{sequence.name} needs every class in the {split} images of {sequence.data.name}, "
+            f"and class {int(counts.argmin())} has none: take more images"
+        )
+    rows = [(y == c).nonzero()[:count, 0] for c in chosen.tolist()]
+    return torch.cat(rows), torch.arange(len(chosen)).repeat_interleave(count)
+
+
+class ClassIncremental(TaskSequence):
+    """5 classes first, 5 more with each task, in an order of the run's own; a class is called by its place in it.
+
+    So a network has one output for each class, and the first ``task.num_classes`` of them count.
+    """
+
+    step = 5
+
+    def _counts(self) -> tuple[int, int]:
+        tasks = -(-self.data.num_classes // self.step)
+        return tasks, tasks
+
+    def _num_classes(self, index: int) -> int:
+        return min(self.step * (index + 1), self.num_classes)
+
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        order = _permutation(self.num_classes, seed)
+        return _of_classes(self, order[: self._num_classes(index)], split, y)
+
+
+class BinaryPairs(TaskSequence):
+    """Every task tells two classes apart, called 0 and 1.
+
+    The classes are paired at random, and paired anew when all have had their turn (one sits out of an odd number).
+    """
+
+    def __init__(self, data: Data, seeds: Sequence[int], num_tasks: int | None = None) -> None:
+        super().__init__(data, seeds, num_tasks)
+        self.num_classes = 2
+
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        turn, place = divmod(index, self.data.num_classes // 2)
+        order = _permutation(self.data.num_classes, seed, turn)
+        return _of_classes(self, order[2 * place : 2 * place + 2], split, y)
+
+
+class WarmStart(TaskSequence):
+    """Half of the training images, drawn at random, then all of them (Ash and Adams 2020)."""
+
+    def _counts(self) -> tuple[int, int]:
+        return 2, 2
+
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        half = split == "train" and index == 0
+        rows = _permutation(len(y), seed)[: len(y) // 2] if half else _all(y)
+        return rows, y[rows]
+
+
+class ContinualFull(TaskSequence):
+    """The training images arrive in random chunks, one with each task, and stay (Shen et al. 2024)."""
+
+    def _counts(self) -> tuple[int, int]:
+        return 10, len(self.data.train_y)
+
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.cat(_chunks(y, seed, self.num_tasks)[: index + 1]) if split == "train" else _all(y)
+        return rows, y[rows]
+
+
+class ContinualLimited(TaskSequence):
+    """The chunks of `ContinualFull`, of which only the newest can be seen."""
+
+    def _counts(self) -> tuple[int, int]:
+        return 10, len(self.data.train_y)
+
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        rows = _chunks(y, seed, self.num_tasks)[index] if split == "train" else _all(y)
+        return rows, y[rows]
+
+
+class Stationary(TaskSequence):
+    """One task: all images with their labels."""
+
+    def _counts(self) -> tuple[int, int]:
+        return 1, 1
+
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+        return _all(y), y
+
+
+TASKS: dict[str, type[TaskSequence]] = {
+    "random_labels": RandomLabels,
+    "pixel_permutation": PixelPermutation,
+    "label_flip": LabelFlip,
+    "class_incremental": ClassIncremental,
+    "warm_start": WarmStart,
+    "continual_full": ContinualFull,
+    "continual_limited": ContinualLimited,
+    "stationary": Stationary,
+    "binary_pairs": BinaryPairs,
+}
