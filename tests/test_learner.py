@@ -138,9 +138,7 @@ def test_choosing_runs_of_a_network_without_runs_is_an_error():
 def test_every_kind_of_network_learns(kind):
     case = CASES[kind]
     seeds = list(range(case.runs[0])) if case.runs else [0]
-    learner = Learner(
-        case.of_seeds, seeds, lambda net: make_regularizer("spectral", net), partial(Adam, lr=0.01)
-    )
+    learner = Learner(case.of_seeds, seeds, lambda net: make_regularizer("spectral", net), partial(Adam, lr=0.01))
     x = case.input()
     losses = [learner.minimize(loss := loss_of(learner.net(x), case.runs)) and loss.sum().item() for _ in range(60)]
     assert losses[-1] < 0.5 * losses[0]

@@ -61,7 +61,7 @@ def imports(path):
             found.add(node.module)
         elif isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
-    return {m.split(".")[1] if "." in m else "" for m in found if m.split(".")[0] == "rl_plasticity"}
+    return {m.split(".")[1] if "." in m else "" for m in found if m.split(".")[0] == "rl_plasticity"} - {""}
 
 
 ALLOWED = {
@@ -78,6 +78,7 @@ ALLOWED = {
     "configs": {"regularizers"},
     "results.py": {"checkpoint"},
     "tasks": {"tasks", "seeding"},
+    "command.py": {"checkpoint", "configs", "interventions", "regularizers", "results"},
 }
 
 

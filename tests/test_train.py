@@ -15,13 +15,14 @@ import torch
 
 from rl_plasticity import checkpoint
 from rl_plasticity.agents import SAC
+from rl_plasticity.command import FaultyRun, name_of
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.configs.schema import SettingsError, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import Step
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.regularizers import REGULARIZERS
-from rl_plasticity.train import FaultyRun, evaluate, main, name_of, prepare, train, updates_due
+from rl_plasticity.train import command, evaluate, train, updates_due
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=1"]
 PENDULUM = [*SMALL, "env=gym:Pendulum-v1", "random_env_steps=20", "total_env_steps=60", "replay_ratio=2"]
@@ -52,13 +53,13 @@ def once(arguments):
 
 
 def run(arguments, out, stop=None):
-    settings, folder, saved = prepare(once([*arguments, f"out={out}"]))
+    settings, folder, saved = command.prepare(once([*arguments, f"out={out}"]))
     train(settings, folder, saved, stop or StopAfter())
     return folder
 
 
 def resume(folder, stop=None):
-    train(*prepare([f"resume={folder}"]), stop or StopAfter())
+    train(*command.prepare([f"resume={folder}"]), stop or StopAfter())
 
 
 def rows(folder):
@@ -124,7 +125,7 @@ def test_a_run_writes_what_the_readme_says(tmp_path):
     folder = run([*PENDULUM, "seeds=2"], tmp_path / "run")
     names = {p.name for p in folder.iterdir()}
     assert names == {"config.yaml", "provenance.json", "metrics.csv", "timing.csv", "tensorboard", "checkpoints"}
-    assert schema.load_saved(folder / "config.yaml").seeds == 2
+    assert schema.load_saved(Train, folder / "config.yaml").seeds == 2
     logged = {r["name"] for r in rows(folder)}
     expected = {"eval/return", "critic/loss", "actor/loss", "alpha", "entropy", "q_mean"}
     expected |= {f"{n}/{m}" for n in ("critic", "actor") for m in ("weight_norm", "gradient_norm", "sigma1", "penalty")}
@@ -151,7 +152,7 @@ def test_the_folder_is_named_after_the_choices():
         ),
         (["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_reg.coef=0.1_seed0"),
     ):
-        assert name_of(schema.load(arguments), arguments) == name
+        assert name_of(schema.load(Train, arguments), arguments) == name
 
 
 @pytest.mark.parametrize("ratio", [0, 0.25, 0.7, 1, 2, 16])
@@ -269,7 +270,7 @@ def test_ctrl_c_in_a_terminal_reaches_worker_processes_too_and_the_run_is_saved_
     assert "Traceback" not in output[1]
     step = checkpoint.load(folder / "checkpoints")["step"]
     assert step > 0
-    settings, folder, saved = prepare([f"resume={folder}"])
+    settings, folder, saved = command.prepare([f"resume={folder}"])
     assert not train(settings, folder, saved, StopAfter(3))  # it goes on
     assert checkpoint.load(folder / "checkpoints")["step"] == step + 3
 
@@ -283,12 +284,12 @@ def test_a_run_killed_before_its_first_periodic_checkpoint_starts_again_from_the
 
 def test_a_folder_whose_name_holds_settings_can_be_resumed_as_the_message_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings, folder, saved = prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
+    settings, folder, saved = command.prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
     train(settings, folder, saved, StopAfter(30))
     with pytest.raises(SettingsError) as error:
-        prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
+        command.prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
     advice = str(error.value).partition("continue that run with ")[2].partition(" or choose")[0]
-    assert prepare([advice])[1] == folder
+    assert command.prepare([advice])[1] == folder
 
 
 def test_resuming_a_finished_run_changes_nothing(uninterrupted):
@@ -320,24 +321,24 @@ def test_bad_input_ends_in_one_line_and_status_2_and_makes_nothing(tmp_path):
 
 def test_a_gpu_that_is_not_there_is_bad_input():
     if torch.cuda.is_available():
-        assert prepare  # there is one: nothing to refuse
+        assert command  # there is one: nothing to refuse
         return
     with pytest.raises(SettingsError, match="device=cuda, but torch finds no GPU"):
-        prepare(["device=cuda"])
+        command.prepare(["device=cuda"])
 
 
 def test_a_folder_that_exists_is_not_touched(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "precious").write_text("x")
     with pytest.raises(SettingsError, match="exists; continue that run with resume="):
-        prepare([*PENDULUM, f"out={tmp_path / 'run'}"])
+        command.prepare([*PENDULUM, f"out={tmp_path / 'run'}"])
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious"]
 
 
 def test_resuming_takes_no_other_settings(uninterrupted):
     with pytest.raises(SettingsError, match="leave out seed=5"):
-        prepare([f"resume={uninterrupted}", "seed=5"])
-    assert prepare([f"resume={uninterrupted}", "threads=2"])[0].threads == 2
+        command.prepare([f"resume={uninterrupted}", "seed=5"])
+    assert command.prepare([f"resume={uninterrupted}", "threads=2"])[0].threads == 2
 
 
 def test_resuming_a_damaged_checkpoint_says_so(tmp_path):
@@ -345,7 +346,7 @@ def test_resuming_a_damaged_checkpoint_says_so(tmp_path):
     for path in (folder / "checkpoints").iterdir():
         path.write_bytes(b"junk")
     with pytest.raises(SettingsError, match=r"cannot resume: the checkpoint .* cannot be read"):
-        prepare([f"resume={folder}"])
+        command.prepare([f"resume={folder}"])
 
 
 def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_stays(tmp_path):
@@ -367,13 +368,13 @@ def test_a_loss_that_is_not_finite_is_named_before_anything_else_can_fail_on_it(
 
 def test_an_environment_that_cannot_be_made_is_bad_input(tmp_path):
     with pytest.raises(SettingsError):
-        prepare(["env=gym:BipedalWalker-v3", f"out={tmp_path / 'run'}"])  # its engine is not installed
+        command.prepare(["env=gym:BipedalWalker-v3", f"out={tmp_path / 'run'}"])  # its engine is not installed
     assert not (tmp_path / "run").exists()
 
 
 def test_a_very_long_list_of_choices_still_makes_a_folder_s_name():
     arguments = [f"agent.hidden=[{','.join(['16'] * 200)}]"]
-    assert len(name_of(schema.load(arguments), arguments)) < 200
+    assert len(name_of(schema.load(Train, arguments), arguments)) < 200
 
 
 def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):
@@ -399,10 +400,11 @@ class Spy:
 
 @pytest.fixture
 def spies(monkeypatch):
-    module = sys.modules["rl_plasticity.train"]
-    found = {name: Spy(getattr(module, name)) for name in ("SAC", "ReplayBuffer", "Envs", "make_intervention")}
-    for name, spy in found.items():
-        monkeypatch.setattr(module, name, spy)
+    found = {}
+    for module, names in (("train", ("SAC", "ReplayBuffer", "Envs")), ("command", ("make_intervention",))):
+        for name in names:
+            found[name] = Spy(getattr(sys.modules[f"rl_plasticity.{module}"], name))
+            monkeypatch.setattr(f"rl_plasticity.{module}.{name}", found[name])
     return found
 
 
@@ -514,7 +516,7 @@ def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are(
 
 def test_help_lists_groups_and_settings(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train", "--help"])
-    main()
+    command.main(train)
     said = capsys.readouterr().out
     for word in ("spectral", "periodic", "demo", "replay_ratio", "action_repeat", "num_critics", "resume"):
         assert word in said

@@ -14,14 +14,14 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rl_plasticity.regularizers.base import nearest
 
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
-GROUPS = ("env", "reg", "reset", "agent", "preset")
+FREE = ("reg", "reset", "task", "net", "optimizer")  # groups whose settings differ from choice to choice
 
 
 class SettingsError(ValueError):
@@ -48,6 +48,7 @@ Natural = Annotated[int, Is("an integer from 0 up", lambda v: _whole(v) and v >=
 NonNegative = Annotated[float, Is("a number from 0 up", lambda v: _number(v) and v >= 0)]
 Positive = Annotated[float, Is("a number above 0", lambda v: _number(v) and v > 0)]
 Fraction = Annotated[float, Is("a number from 0 to 1", lambda v: _number(v) and 0 <= v <= 1)]
+MaybeCount = Annotated[int | None, Is("an integer from 1 up or null", lambda v: v is None or (_whole(v) and v >= 1))]
 Maybe = Annotated[float | None, Is("a number or null", lambda v: v is None or _number(v))]
 Flag = Annotated[bool, Is("true or false", lambda v: isinstance(v, bool))]
 AutoFlag = Annotated[bool | str, Is("true, false or auto", lambda v: isinstance(v, bool) or v == "auto")]
@@ -110,8 +111,48 @@ class Train:
     resume: MaybeWord
 
 
-def load(arguments: Sequence[str]) -> Train:
-    """The settings that command-line `arguments` ask for.
+@dataclass
+class DataSet:
+    name: Word
+    root: MaybeWord
+    train_size: MaybeCount
+    validation: Natural
+    augment: Flag
+
+
+@dataclass
+class Supervised:
+    task: Group
+    data: DataSet
+    net: Group
+    optimizer: Group
+    reg: Group
+    reset: Group
+    preset: Word
+    seed: Natural
+    seeds: Count
+    num_tasks: MaybeCount
+    epochs_per_task: Count
+    batch_size: Count
+    lr: NonNegative
+    eval_every_epochs: Count
+    checkpoint_every_epochs: Count
+    log_every_updates: Count
+    device: Device
+    threads: AutoCount
+    compile: AutoFlag
+    out: Word
+    resume: MaybeWord
+
+
+GROUPS: dict[type[Any], tuple[str, ...]] = {
+    Train: ("env", "reg", "reset", "agent", "preset"),
+    Supervised: ("task", "data", "net", "optimizer", "reg", "reset", "preset"),
+}
+
+
+def load(kind: type[Settings], arguments: Sequence[str]) -> Settings:
+    """The settings of this `kind` that command-line `arguments` ask for.
 
     Raises:
         SettingsError: with one line that says what is wrong, what was expected and the nearest valid name.
@@ -125,32 +166,35 @@ def load(arguments: Sequence[str]) -> Train:
         if name in given:
             raise SettingsError(f"{name} is given twice")
         given.add(name)
-        if name not in GROUPS:
+        if name not in GROUPS[kind]:
             keys.append((name, value))
-        elif name == "env" and value not in _options("env"):
+        elif name == "env" and value not in _options(kind, "env"):
             keys.append(("env.name", value))
         elif name == "reg" and isinstance(value, list):
             parts = [str(part) for part in value]
             for part in parts:
-                _check_option("reg", part)
+                _check_option(kind, "reg", part)
         else:
-            _check_option(name, value)
-            choices.append(f"{name}={value}")
-    config = _compose(choices)
+            _check_option(kind, name, value)
+            choices.append(f"{_folder(kind, name)}={value}")
+    config = _compose(kind, choices)
     if parts:
         if len(set(parts)) < len(parts):
             raise SettingsError(f"reg: the same regularizer twice in {parts}")
-        config.reg = {"name": "chain"} | {p: _compose([f"reg={p}"]).reg for p in parts}
+        config.reg = {"name": "chain"} | {p: _compose(kind, [f"reg={p}"]).reg for p in parts}
     known = _flat(config)
     for name, value in keys:
         if name not in known:
             settable = [k for k in known if k == "env.name" or not k.endswith(".name")]
-            raise SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS, *settable])}")
+            raise SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS[kind], *settable])}")
         _set(config, name, value)
-    return check(config)
+    if kind is Supervised and "reset.every_updates" in known and not any(n.startswith("reset.every") for n in given):
+        # Where there are tasks, interventions come with them unless told otherwise.
+        config.reset.every_updates, config.reset.every_tasks = None, 1
+    return check(kind, config)
 
 
-def load_saved(path: Path) -> Train:
+def load_saved(kind: type[Settings], path: Path) -> Settings:
     """The settings saved in a run's ``config.yaml``, checked like any others."""
     try:
         config = OmegaConf.load(path)
@@ -158,10 +202,10 @@ def load_saved(path: Path) -> Train:
         raise SettingsError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
     if not isinstance(config, DictConfig):
         raise SettingsError(f"{path} holds no settings")
-    return check(config)
+    return check(kind, config)
 
 
-def check(config: DictConfig) -> Train:
+def check(kind: type[Settings], config: DictConfig) -> Settings:
     """`config` as typed settings.
 
     Raises:
@@ -169,24 +213,23 @@ def check(config: DictConfig) -> Train:
     """
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    return _typed(Train, plain)
+    return _typed(kind, plain)
 
 
-def dump(settings: Train) -> str:
+def dump(settings: Train | Supervised) -> str:
     """The settings as YAML; `load_saved` reads it back."""
     return OmegaConf.to_yaml(OmegaConf.create(asdict(settings)))
 
 
-def describe() -> str:
+def describe(kind: type[Any]) -> str:
     """All groups with their options and all settings with their defaults, for ``--help``."""
-    lines = [f"  {g}={'|'.join(_options(g))}" for g in GROUPS if g != "env"]
-    names = "  env=NAME, a DeepMind Control task (cheetah-run) or a Gymnasium one (gym:Pendulum-v1)"
-    text = (FOLDER / "train.yaml").read_text().partition("\n\n")[2]
-    groups = "".join(
-        f"\n{g}:\n" + "".join(f"  {line}\n" for line in (FOLDER / g / f"{n}.yaml").read_text().splitlines())
-        for g, n in (("env", "control"), ("agent", "sac"))
-    )
-    return "\n".join(["Groups:", names, *lines, "", "Settings:", text + groups])
+    said = {"env": "NAME, a DeepMind Control task (cheetah-run) or a Gymnasium one (gym:Pendulum-v1)"}
+    lines = [f"  {g}={said.get(g) or '|'.join(_options(kind, g))}" for g in GROUPS[kind]]
+    settings = (FOLDER / f"{kind.__name__.lower()}.yaml").read_text().partition("\n\n")[2].splitlines()
+    for group in ("env", "agent") if kind is Train else ("data",):
+        file = FOLDER / group / {"env": "control.yaml", "agent": "sac.yaml", "data": "digits.yaml"}[group]
+        settings += [f"{group}:", *(f"  {line}" for line in file.read_text().splitlines())]
+    return "\n".join(["Groups:", *lines, "", "Settings:", *(f"  {line}" for line in settings)])
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -209,18 +252,24 @@ def _parse(argument: str) -> tuple[str, Any]:
     return override.key_or_group, override.value()
 
 
-def _options(group: str) -> list[str]:
-    return sorted(path.stem for path in (FOLDER / group).glob("*.yaml"))
+def _folder(kind: type[Any], group: str) -> str:
+    """Where a group's files are; each command has its own presets."""
+    return f"preset/{kind.__name__.lower()}" if group == "preset" else group
 
 
-def _check_option(group: str, value: object) -> None:
-    if value not in _options(group):
-        raise SettingsError(f"unknown {group} {value!r}{nearest(value, _options(group))}")
+def _options(kind: type[Any], group: str) -> list[str]:
+    return sorted(path.stem for path in (FOLDER / _folder(kind, group)).glob("*.yaml"))
 
 
-def _compose(choices: list[str]) -> DictConfig:
+def _check_option(kind: type[Any], group: str, value: object) -> None:
+    options = _options(kind, group)
+    if value not in options:
+        raise SettingsError(f"unknown {group} {value!r}{nearest(value, options)}")
+
+
+def _compose(kind: type[Any], choices: list[str]) -> DictConfig:
     with initialize_config_dir(str(FOLDER.resolve()), version_base="1.3"):
-        config = compose("train", overrides=choices)
+        config = compose(kind.__name__.lower(), overrides=choices)
     OmegaConf.set_struct(config, False)
     return config
 
@@ -237,7 +286,7 @@ def _set(config: DictConfig, name: str, value: object) -> None:
     default = OmegaConf.select(config, name)
     if name.endswith(".name") and name != "env.name":
         raise SettingsError(f"{name} cannot be set: choose with {name.partition('.')[0]}=")
-    if name.startswith(("reg.", "reset.")):  # free-form groups: typed by their defaults
+    if name.partition(".")[0] in FREE and "." in name:  # typed by their defaults
         value = _like(name, value, default)
     try:
         OmegaConf.update(config, name, value)
@@ -256,6 +305,8 @@ def _like(name: str, value: object, default: object) -> object:
         expected, good = "an integer", _whole(value)
     elif isinstance(default, str):
         expected, good = "a word", isinstance(value, str)
+    elif isinstance(default, ListConfig):
+        expected, good = "a list of integers", isinstance(value, list) and all(_whole(v) for v in value)
     elif default is None:
         expected, good = "a number or null", value is None or _number(value)
     else:

@@ -8,9 +8,16 @@ from hypothesis import strategies as st
 
 from rl_plasticity.agents import SAC
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import FOLDER, SettingsError, load
+from rl_plasticity.configs.schema import FOLDER, SettingsError, Supervised, Train
 from rl_plasticity.interventions import INTERVENTIONS
+from rl_plasticity.networks import NETWORKS
+from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS, settings_of
+from rl_plasticity.tasks import DATA_SETS, TASKS
+
+
+def load(arguments):
+    return schema.load(Train, arguments)
 
 
 def test_the_defaults_are_the_paper_s():
@@ -146,7 +153,7 @@ def test_bad_settings_of_groups(arguments, message):
 def test_what_is_saved_is_read_back(tmp_path):
     settings = load(["reg=[spectral,swr]", "reset=redo", "env=walker-run", "seeds=3", "agent.hidden=[64]"])
     (tmp_path / "config.yaml").write_text(schema.dump(settings))
-    assert schema.load_saved(tmp_path / "config.yaml") == settings
+    assert schema.load_saved(Train, tmp_path / "config.yaml") == settings
 
 
 def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(tmp_path):
@@ -161,9 +168,9 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
     ):
         path.write_text(changed)
         with pytest.raises(SettingsError, match=message):
-            schema.load_saved(path)
+            schema.load_saved(Train, path)
     with pytest.raises(SettingsError, match="cannot read"):
-        schema.load_saved(tmp_path / "none.yaml")
+        schema.load_saved(Train, tmp_path / "none.yaml")
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -190,3 +197,43 @@ def test_paths_are_taken_as_they_are_written():
     assert load(["out=/tmp/a_reg.coef=0.1_[x](1) y"]).out == "/tmp/a_reg.coef=0.1_[x](1) y"
     assert load(["resume=results/a=b"]).resume == "results/a=b"
     assert "~" not in load(["out=~/x"]).out
+
+
+# --- the supervised command's ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("group", "choices"), [("task", TASKS), ("data", DATA_SETS), ("net", NETWORKS), ("optimizer", OPTIMIZERS)]
+)
+def test_every_choice_of_the_supervised_command_has_a_file(group, choices):
+    assert {p.stem for p in (FOLDER / group).glob("*.yaml")} == set(choices)
+    for name in choices:
+        found = getattr(schema.load(Supervised, [f"{group}={name}"]), group)
+        assert (found.name if group == "data" else found["name"]) == name
+
+
+def test_where_there_are_tasks_interventions_come_with_them_unless_told_otherwise():
+    s = schema.load(Supervised, ["reset=shrink_perturb"])
+    assert (s.reset["every_updates"], s.reset["every_tasks"]) == (None, 1)
+    s = schema.load(Supervised, ["reset=shrink_perturb", "reset.every_updates=50"])
+    assert (s.reset["every_updates"], s.reset["every_tasks"]) == (50, None)
+    assert load(["reset=shrink_perturb"]).reset["every_tasks"] is None
+
+
+@pytest.mark.parametrize("preset", sorted(p.stem for p in (FOLDER / "preset" / "supervised").glob("*.yaml")))
+def test_every_supervised_preset_loads_without_any_download(preset):
+    assert schema.load(Supervised, [f"preset={preset}"]).preset == preset
+
+
+def test_bad_settings_of_the_supervised_command():
+    for arguments, message in (
+        (["env=cheetah-run"], "unknown setting 'env'"),
+        (["task=random_label"], "unknown task 'random_label'; did you mean 'random_labels'?"),
+        (["net=mlp", "net.widths=3"], "net.widths must be a list of integers, got 3"),
+        (["net=cnn", "net.widths=[3]"], "unknown setting 'net.widths'"),
+        (["data.train_size=0"], "data.train_size must be an integer from 1 up or null, got 0"),
+        (["optimizer=sgd", "optimizer.momentum=x"], "optimizer.momentum must be a number, got 'x'"),
+    ):
+        with pytest.raises(SettingsError) as error:
+            schema.load(Supervised, arguments)
+        assert message in str(error.value)

@@ -1,0 +1,256 @@
+"""What the commands share: how a run is prepared, stopped, timed and named. The algorithms are in the commands."""
+
+import hashlib
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from rl_plasticity import checkpoint
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.interventions import Intervention, make_intervention
+from rl_plasticity.regularizers import Chain, Regularizer, make_regularizer
+from rl_plasticity.results import write_text
+
+S = TypeVar("S", Train, Supervised)
+Saved = dict[str, Any] | None
+COMPILE_FROM_UPDATES = 30_000  # compiling takes about half a minute and then saves some 4 ms an update
+
+
+class FaultyRun(RuntimeError):
+    """The run cannot go on; the message is one line for the user."""
+
+
+class StopSignal:
+    """Remembers the first SIGINT or SIGTERM, so that the run ends after its step; a second one kills as usual."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+
+
+class Command(Generic[S]):
+    """One command of the package.
+
+    Args:
+        kind: the dataclass of its settings; its name in lower case is the command's.
+        check: raises ValueError or ImportError for settings that cannot be run, before anything is made.
+        planned_updates: how many updates a run with these settings makes.
+    """
+
+    def __init__(self, kind: type[S], check: Callable[[S], None], planned_updates: Callable[[S], float]) -> None:
+        self.kind: type[S] = kind
+        self.check: Callable[[S], None] = check
+        self.planned_updates: Callable[[S], float] = planned_updates
+        self.name = kind.__name__.lower()
+
+    def main(self, run: Callable[[S, Path, Saved, StopSignal], bool]) -> None:
+        """Run it; status 0, 1 (a fault of the run), 2 (bad input), or 128 + the signal that stopped it."""
+        arguments = sys.argv[1:]
+        if any(a in ("-h", "--help") for a in arguments):
+            print(f"python -m rl_plasticity.{self.name} [name=value ...]\n\n" + schema.describe(self.kind))
+            return
+        try:
+            settings, folder, saved = self.prepare(arguments)
+        except SettingsError as error:
+            sys.exit(self._complain(error, 2))
+        stop = StopSignal()
+        try:
+            finished = run(settings, folder, saved, stop)
+        except FaultyRun as error:
+            sys.exit(self._complain(error, 1))
+        if finished:
+            print(f"done; results in {folder}")
+        else:
+            print(f"stopped; continue with resume={folder}", file=sys.stderr)
+            sys.exit(128 + stop.received)
+
+    def prepare(self, arguments: Sequence[str]) -> tuple[S, Path, Saved]:
+        """Settings, folder and, on resuming, the checkpoint. Everything is checked before the folder is made.
+
+        Raises:
+            SettingsError: bad input.
+        """
+        settings = schema.load(self.kind, arguments)
+        saved: Saved = None
+        if settings.resume is not None:
+            settings, folder, saved = self._resumed(settings, arguments)
+        else:
+            folder = Path(settings.out if settings.out != "auto" else Path("results") / name_of(settings, arguments))
+            try:
+                if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                    raise SettingsError(
+                        f"{folder} exists; continue that run with resume={folder} or choose another out="
+                    )
+            except OSError as error:
+                raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
+        settings = replace(self.resolved(settings), out=str(folder), resume=None)
+        try:
+            self.check(settings)
+        except (ValueError, ImportError) as error:
+            raise SettingsError(str(error)) from error
+        if saved is None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_text(folder / "config.yaml", schema.dump(settings))
+            except OSError as error:
+                raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+        return settings, folder, saved
+
+    def _resumed(self, settings: S, arguments: Sequence[str]) -> tuple[S, Path, Saved]:
+        assert settings.resume is not None
+        folder = Path(settings.resume)
+        names = [a.partition("=")[0] for a in arguments]
+        others = [a for a, name in zip(arguments, names, strict=True) if name not in ("resume", "device", "threads")]
+        if others:
+            raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
+        given = {name: getattr(settings, name) for name in names}
+        settings = replace(schema.load_saved(self.kind, folder / "config.yaml"), **given)
+        try:
+            return settings, folder, checkpoint.load(folder / "checkpoints")
+        except (FileNotFoundError, ValueError) as error:
+            raise SettingsError(f"cannot resume: {error}") from error
+
+    def resolved(self, s: S) -> S:
+        """`s` with every ``auto`` decided, so that the saved settings say what was done.
+
+        Raises:
+            SettingsError: a device that is not there.
+        """
+        cuda = torch.cuda.is_available()
+        if s.device == "cuda" and not cuda:
+            raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+        device = s.device if s.device != "auto" else ("cuda" if cuda else "cpu")
+        compile_ = s.compile
+        if compile_ == "auto":
+            has_compiler = device == "cuda" or any(shutil.which(c) for c in ("c++", "g++", "clang++"))
+            compile_ = has_compiler and self.planned_updates(s) >= COMPILE_FROM_UPDATES
+        threads = torch.get_num_threads() if s.threads == "auto" else s.threads
+        return replace(s, device=device, compile=compile_, threads=threads)
+
+    def _complain(self, error: Exception, status: int) -> int:
+        print(f"rl_plasticity.{self.name}: {' '.join(str(error).split())}", file=sys.stderr)
+        return status
+
+
+def regularizer_for(s: Train | Supervised) -> Callable[[nn.Module], Regularizer]:
+    """From a network to the regularizer that the settings choose."""
+    if s.reg["name"] != "chain":
+        return partial(_regularizer, **s.reg)
+    parts = [part for name, part in s.reg.items() if name != "name"]
+    return lambda net: Chain(net, *(_regularizer(net, **part) for part in parts))
+
+
+def _regularizer(net: nn.Module, name: str, **settings: Any) -> Regularizer:
+    return make_regularizer(name, net, **settings)
+
+
+def intervention_for(s: Train | Supervised) -> Intervention | None:
+    """The intervention that the settings choose."""
+    return None if s.reset["name"] == "none" else make_intervention(**s.reset)
+
+
+def compiled(update: Callable[..., Any]) -> Callable[..., Any]:
+    """`update` as one compiled graph; the same equations, less passes over memory."""
+    torch._dynamo.config.trace_autograd_ops = True
+    return torch.compile(update, fullgraph=True, dynamic=False)
+
+
+def last_checkpoint(folder: Path) -> str:
+    """For messages: which checkpoint a broken run can go on from."""
+    found = sorted((folder / "checkpoints").glob("step_*.pt"))
+    return f"the last good checkpoint is {found[-1]}" if found else "there was no checkpoint yet"
+
+
+def name_of(s: Train | Supervised, arguments: Sequence[str]) -> str:
+    """A folder's name made of the choices."""
+    if isinstance(s, Train):
+        parts, said = [s.env.name.replace(":", "-").replace("/", "-")], ["env", "env.name"]
+    else:
+        parts, said = [s.task["name"], s.data.name, s.net["name"]], ["task", "data", "net"]
+    parts.append("+".join(n for n in s.reg if n != "name") if s.reg["name"] == "chain" else s.reg["name"])
+    parts += [s.reset["name"]] * (s.reset["name"] != "none") + [s.preset] * (s.preset not in ("paper", "none"))
+    said += ["reg", "reset", "preset", "seed", "seeds", "out", "device", "threads", "compile"]
+    parts += sorted(a.replace("/", "-") for a in arguments if a.partition("=")[0] not in said)
+    name = "_".join(parts)
+    if len(name) > 150:  # file systems take 255 bytes
+        name = f"{name[:140]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{name}_seed{s.seed}" if s.seeds == 1 else f"{name}_seed{s.seed}-{s.seed + s.seeds - 1}"
+
+
+class Clock:
+    """The progress bar, the rates in ``timing.csv``, and how long a slow run will take.
+
+    Args:
+        unit: what a step is.
+        total, step: how many there are, and how many were made before.
+        updates_per_step: to say how long the rest takes.
+    """
+
+    def __init__(self, s: Train | Supervised, unit: str, total: int, step: int, updates_per_step: float) -> None:
+        self.s, self.unit, self.total, self.updates_per_step = s, unit, total, updates_per_step
+        self.bar = tqdm(total=total, initial=step, unit=f" {unit}", smoothing=0.1, mininterval=1)
+        self.said = "no evaluation yet"
+        self.mark, self.mark_step = time.perf_counter(), step
+        self.updates, self.in_updates, self.rate = 0, 0.0, 0.0
+        self.warm = False  # the first updates may include compiling; they do not count
+        self.started = self.learning_since = 0.0
+        self.announced = False
+
+    def start_updates(self) -> None:
+        """Updates begin now."""
+        self.started = time.perf_counter()
+        if not self.warm and self.s.compile:
+            self.bar.write("compiling the update, which takes up to a minute", file=sys.stderr)
+
+    def end_updates(self, number: int) -> None:
+        """So many updates were made since `start_updates`."""
+        if self.warm:
+            self.in_updates += time.perf_counter() - self.started
+            self.updates += number
+            self.rate = self.updates / self.in_updates
+        else:
+            self.warm, self.learning_since = True, time.perf_counter()
+
+    def rates(self, step: int) -> dict[str, float]:
+        """Since the last call: steps and updates (of all runs together: one) a second; then start anew."""
+        now = time.perf_counter()
+        name = f"{self.unit.replace(' ', '_')}_per_second"
+        rates = {name: (step - self.mark_step) / (now - self.mark), "updates_per_second": self.rate}
+        self.mark, self.mark_step, self.updates, self.in_updates = now, step, 0, 0.0
+        return rates
+
+    def show(self, step: int) -> None:
+        """Move the bar."""
+        self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {self.said}", refresh=False)
+        self.bar.update(step - self.bar.n)
+        if not self.announced and self.rate and time.perf_counter() - self.learning_since > 60:
+            self.announced = True
+            hours = (self.total - step) * self.updates_per_step / self.rate / 3600
+            if hours > 1:
+                self.bar.write(
+                    f"At {self.rate:.0f} updates/s on this {self.s.device} the rest takes about {hours:.0f} h. "
+                    "preset=demo shows something within minutes.",
+                    file=sys.stderr,
+                )
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self.bar.close()

@@ -1,0 +1,257 @@
+"""Train on a continual supervised problem: ``python -m rl_plasticity.supervised task=random_labels reg=swr``."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity import checkpoint
+from rl_plasticity.command import (
+    Clock,
+    Command,
+    FaultyRun,
+    Saved,
+    StopSignal,
+    compiled,
+    intervention_for,
+    last_checkpoint,
+    regularizer_for,
+)
+from rl_plasticity.configs.schema import Supervised
+from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
+from rl_plasticity.learner import Learner
+from rl_plasticity.metrics import largest_sigma1, weight_norm
+from rl_plasticity.networks import NETWORKS
+from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.results import Results, write_provenance
+from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load
+from rl_plasticity.tasks.data import Split
+
+# Keys of the random streams derived from a run's seed.
+NETWORK, TASK, ORDER = range(10, 13)
+EVALUATION_BATCH = 1000
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the batch of -log softmax(logits)[label]: ``[*runs, batch, classes], [*runs, batch] -> [*runs]``."""
+    return -logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1).mean(-1)
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The share of right answers: ``[*runs, batch, classes], [*runs, batch] -> [*runs]``."""
+    return (logits.argmax(-1) == labels).float().mean(-1)
+
+
+def make(s: Supervised, device: str) -> tuple[Data, TaskSequence, Learner, list[Intervention]]:
+    """Data, tasks, learner and interventions that the settings choose.
+
+    Raises:
+        ValueError: they cannot be made; the message says why.
+    """
+    seeds = range(s.seed, s.seed + s.seeds)
+    data = load(s.data.name, s.data.root, s.data.train_size, s.data.validation).to(device)
+    sequence = TASKS[s.task["name"]](data, [derive(n, TASK) for n in seeds], s.num_tasks)
+
+    def make_net(seeds: Sequence[int]) -> nn.Module:
+        settings = {k: v for k, v in s.net.items() if k != "name"}
+        return NETWORKS[s.net["name"]](data.shape, sequence.num_classes, seeds, **settings)
+
+    settings = {k: v for k, v in s.optimizer.items() if k != "name"}
+    optimize = partial(OPTIMIZERS[s.optimizer["name"]], lr=s.lr, **settings)
+    learner = Learner(make_net, [derive(n, NETWORK) for n in seeds], regularizer_for(s), optimize, device=device)
+    intervention = intervention_for(s)
+    interventions = [] if intervention is None else [intervention]
+    if s.task.get("decay_at_epochs"):
+        per_epoch = updates_per_epoch(sequence.task(0), s.batch_size)
+        at = [epoch * per_epoch for epoch in s.task["decay_at_epochs"]]
+        interventions.append(LearningRateDecay(at, s.task["decay"], s.task["rebase"]))
+    return data, sequence, learner, interventions
+
+
+def check(s: Supervised) -> None:
+    """Make everything once, on the CPU.
+
+    Raises:
+        ValueError, ImportError: something cannot be made.
+    """
+    make(s, "cpu")
+
+
+def updates_per_epoch(task: Task, batch_size: int) -> int:
+    """Batches in an epoch; the last one may be smaller."""
+    return math.ceil(task.rows.shape[-1] / batch_size)
+
+
+def planned_updates(s: Supervised) -> float:
+    """Not known before the data is loaded: the compiled update is taken only when asked for."""
+    return 0
+
+
+command = Command(Supervised, check, planned_updates)
+
+
+def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
+    """Train on every task until the last epoch or a stop signal, writing into `folder`; from `saved` if given.
+
+    Returns:
+        Whether the last epoch was reached.
+    """
+    if isinstance(s.threads, int):
+        torch.set_num_threads(s.threads)
+    seeds = range(s.seed, s.seed + s.seeds)
+    data, sequence, learner, interventions = make(s, s.device)
+    order = RunStreams([derive(n, ORDER) for n in seeds])  # of the images, and of the augmentation
+    total = sequence.num_tasks * s.epochs_per_task
+
+    def update(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        logits = learner.net(x)
+        loss = cross_entropy(logits, y)
+        online = accuracy(logits.detach(), y)  # of this batch before it is learned
+        return learner.minimize(loss) | {"loss": loss.detach(), "online_accuracy": online}
+
+    step_ = compiled(update) if s.compile else update
+    write_provenance(folder / "provenance.json", s.device)
+    if saved is None:
+        epoch = updates = 0
+        online, batches = torch.zeros(s.seeds, dtype=torch.float64), 0
+        results = Results(folder, seeds)
+    else:
+        epoch, updates, online, batches = saved["epoch"], saved["updates"], saved["online"], saved["batches"]
+        learner.load_state_dict(saved["learner"])
+        order.load_state_dict(saved["order"])
+        results = Results(folder, seeds, saved["sizes"], updates)
+
+    def save() -> None:
+        if not all(bool(p.isfinite().all()) for p in learner.net.parameters()):
+            raise FaultyRun(f"weights are no longer finite after {updates} updates; {last_checkpoint(folder)}")
+        state = {
+            "epoch": epoch,
+            "updates": updates,
+            "online": online,
+            "batches": batches,
+            "learner": learner.state_dict(),
+            "order": order.state_dict(),
+            "sizes": results.sync(),
+        }
+        checkpoint.save(folder / "checkpoints", epoch, state)
+
+    if saved is None:
+        save()  # a run killed at any moment can be resumed
+    last_saved = epoch
+    task = sequence.task(min(epoch, total - 1) // s.epochs_per_task)
+    per_epoch = updates_per_epoch(task, s.batch_size)
+    clock = Clock(s, "epochs", total, epoch, per_epoch)
+    try:
+        while epoch < total and not stop.received:
+            index, inside = divmod(epoch, s.epochs_per_task)
+            if inside == 0:
+                task = sequence.task(index)
+                online, batches = torch.zeros_like(online), 0
+                apply_([i for i in interventions if i.due_at_task(index)], learner, task, data)
+            clock.start_updates()
+            for rows in torch.split(shuffled(task, order), s.batch_size, dim=-1):
+                x, y = inputs(task, data, rows, learner.runs, order if s.data.augment else None)
+                metrics = step_(x, y)
+                updates, batches = updates + 1, batches + 1
+                online += metrics["online_accuracy"].reshape(-1).cpu()
+                due = [i for i in interventions if i.due(updates)]
+                apply_(due, learner, task, data)
+                if updates % s.log_every_updates == 0:
+                    log_update(results, updates, learner, metrics, folder)
+            epoch += 1
+            clock.end_updates(updates_per_epoch(task, s.batch_size))
+
+            ended = inside + 1 == s.epochs_per_task
+            if ended or epoch % s.eval_every_epochs == 0:
+                found = evaluate(task, data, learner)
+                results.log(updates, {f"eval/{name}": value for name, value in found.items()})
+                clock.said = f"task {index}, train accuracy {found['train_accuracy'].mean():.3f}"
+                results.time(updates, clock.rates(epoch))
+                if ended:
+                    at_end = found | {"online_accuracy": online / batches, "index": torch.full((s.seeds,), index)}
+                    results.log(updates, {f"task/{name}": value for name, value in at_end.items()})
+            if epoch % s.checkpoint_every_epochs == 0:
+                save()
+                last_saved = epoch
+            clock.show(epoch)
+        if last_saved != epoch:
+            save()
+    finally:
+        clock.close()
+        results.close()
+    return epoch >= total
+
+
+def shuffled(task: Task, order: RunStreams) -> Tensor:
+    """The task's images in a new order for each run, ``[runs, n]``."""
+    return order.uniform(task.rows.shape[-1]).argsort(-1)
+
+
+def inputs(
+    task: Task, data: Data, rows: Tensor, runs: tuple[int, ...], order: RunStreams | None = None, split: Split = "train"
+) -> tuple[Tensor, Tensor]:
+    """What the network reads ``[*runs, batch, c, h, w]`` and the labels ``[*runs, batch]``; augmented with `order`."""
+    x, y = batch(task, data, rows.to(task.rows.device), split)
+    if order is None:
+        x = data.to_float(x)
+    else:
+        pad = 4 if data.shape[-1] >= 64 else 3
+        x = torch.stack([augment(one, g, pad) for one, g in zip(data.to_unit(x), order.generators, strict=True)])
+        x = data.standardize(x)
+    return (x, y) if runs else (x[0], y[0])
+
+
+def apply_(due: list[Intervention], learner: Learner, task: Task, data: Data) -> None:
+    """Intervene; methods that look at activations see the first images of the task."""
+    if due:
+        first = torch.arange(min(task.rows.shape[-1], EVALUATION_BATCH)).expand(task.rows.shape[0], -1)
+        seen = {"net": (inputs(task, data, first, learner.runs)[0],)}
+        for intervention in due:
+            intervention.apply_(learner, inputs=seen)
+
+
+@torch.no_grad()
+def evaluate(task: Task, data: Data, learner: Learner) -> dict[str, Tensor]:
+    """Loss and accuracy ``[runs]`` on all training, validation and test images of the task that there are."""
+    found = {}
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    with eval_mode(learner.net):
+        for split in splits:
+            images = task.part(split)[0].shape[-1]
+            if not images:
+                continue
+            loss = right = torch.zeros((), device=task.rows.device)
+            for rows in torch.split(torch.arange(images), EVALUATION_BATCH):
+                x, y = inputs(task, data, rows.expand(task.rows.shape[0], -1), learner.runs, split=split)
+                logits = learner.net(x)
+                loss = loss + cross_entropy(logits, y) * len(rows) / images
+                right = right + accuracy(logits, y) * len(rows) / images
+            found[f"{split}_loss"] = loss.reshape(-1).cpu()
+            found[f"{split}_accuracy"] = right.reshape(-1).cpu()
+    return found
+
+
+@torch.no_grad()
+def log_update(results: Results, updates: int, learner: Learner, metrics: dict[str, Tensor], folder: Path) -> None:
+    """Write the latest update's metrics and the state of the weights.
+
+    Raises:
+        FaultyRun: the loss is not finite.
+    """
+    bad = (~metrics["loss"].isfinite()).reshape(-1).nonzero().flatten().tolist()
+    if bad:
+        runs = ", ".join(results.names[run] for run in bad)
+        raise FaultyRun(f"the loss of seed {runs} is not finite after {updates} updates; {last_checkpoint(folder)}")
+    matrices = [m for y in learner.regularizer.layers if (m := y.matrix(learner.net)) is not None]
+    metrics["weight_norm"] = weight_norm(learner.net.parameters(), learner.runs)
+    metrics["sigma1"] = largest_sigma1(matrices)
+    results.log(updates, {f"train/{name}": value.reshape(-1).cpu() for name, value in metrics.items()})
+    results.flush()
+
+
+if __name__ == "__main__":
+    command.main(train)
