@@ -61,6 +61,7 @@ class Learner(nn.Module):
         parameters: list[Tensor] = [named[name] for name in self.optimizer.names]
         penalty = self.regularizer.penalty(self.net)
         gradients = torch.autograd.grad((loss + penalty).sum(), parameters)
+        self.regularizer.observe_(self.net, dict(zip(self.optimizer.names, gradients, strict=True)))
         self.optimizer.update_(parameters, gradients)
         self.regularizer.project_(self.net)
         squares = [g.reshape(*self.runs, -1).square().sum(-1) for g in gradients]

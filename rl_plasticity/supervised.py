@@ -24,8 +24,10 @@ from rl_plasticity.configs.schema import Supervised
 from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics import largest_sigma1, weight_norm
-from rl_plasticity.networks import NETWORKS
+from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
 from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.regularizers import layers
+from rl_plasticity.regularizers.base import nearest
 from rl_plasticity.results import Results, write_provenance
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load
@@ -53,12 +55,18 @@ def make(s: Supervised, device: str) -> tuple[Data, TaskSequence, Learner, list[
         ValueError: they cannot be made; the message says why.
     """
     seeds = range(s.seed, s.seed + s.seeds)
+    if s.net["parametrization"] not in ("none", *PARAMETRIZATIONS):
+        hint = nearest(s.net["parametrization"], ("none", *PARAMETRIZATIONS))
+        raise ValueError(f"unknown net.parametrization {s.net['parametrization']!r}{hint}")
     data = load(s.data.name, s.data.root, s.data.train_size, s.data.validation).to(device)
     sequence = TASKS[s.task["name"]](data, [derive(n, TASK) for n in seeds], s.num_tasks)
 
     def make_net(seeds: Sequence[int]) -> nn.Module:
-        settings = {k: v for k, v in s.net.items() if k != "name"}
-        return NETWORKS[s.net["name"]](data.shape, sequence.num_classes, seeds, **settings)
+        settings = {k: v for k, v in s.net.items() if k not in ("name", "parametrization")}
+        net = NETWORKS[s.net["name"]](data.shape, sequence.num_classes, seeds, **settings)
+        if s.net["parametrization"] != "none":
+            PARAMETRIZATIONS[s.net["parametrization"]](net, skip=[y.name for y in layers(net) if y.head])
+        return net
 
     settings = {k: v for k, v in s.optimizer.items() if k != "name"}
     optimize = partial(OPTIMIZERS[s.optimizer["name"]], lr=s.lr, **settings)

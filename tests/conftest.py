@@ -1,5 +1,6 @@
 """The networks that every contract is checked on."""
 
+import signal
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -99,3 +100,22 @@ def loss_of(output: Tensor, runs: tuple[int, ...]) -> Tensor:
     """A loss ``[*runs]`` whose gradients are not all alike."""
     target = torch.linspace(-1, 1, output[..., :1, :].numel() // max(1, len(runs) and runs[0])).reshape(-1)
     return (output - target).square().reshape(*runs, -1).mean(-1)
+
+
+class StopAfter:
+    """A stop signal that comes after so many steps of a run."""
+
+    def __init__(self, steps=None):
+        self.left = steps
+
+    @property
+    def received(self):
+        if self.left is None:
+            return 0
+        self.left -= 1
+        return signal.SIGTERM if self.left < 0 else 0
+
+
+def once(arguments):
+    """The last of each setting: tests add to a list what they want otherwise."""
+    return list({a.partition("=")[0]: a for a in arguments}.values())

@@ -1,11 +1,11 @@
 import csv
 import itertools
 import math
-import signal
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import StopAfter, once
 from torch import nn
 
 from rl_plasticity import checkpoint, supervised
@@ -13,7 +13,7 @@ from rl_plasticity.command import FaultyRun
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
 from rl_plasticity.interventions import INTERVENTIONS
-from rl_plasticity.networks import NETWORKS
+from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.supervised import accuracy, command, cross_entropy, train
@@ -22,25 +22,6 @@ from rl_plasticity.train import command as rl_command
 
 SMALL = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=2"]
 SMALL += ["device=cpu", "compile=false", "threads=1", "eval_every_epochs=1", "log_every_updates=2"]
-
-
-class StopAfter:
-    """A stop signal that comes after so many epochs."""
-
-    def __init__(self, epochs=None):
-        self.left = epochs
-
-    @property
-    def received(self):
-        if self.left is None:
-            return 0
-        self.left -= 1
-        return signal.SIGTERM if self.left < 0 else 0
-
-
-def once(arguments):
-    """The last of each setting: tests add to a list what they want otherwise."""
-    return list({a.partition("=")[0]: a for a in arguments}.values())
 
 
 def run(arguments, out, stop=None):
@@ -104,6 +85,34 @@ def test_every_network_makes_a_few_updates_on_generated_data(net, tmp_path, monk
     extra = ["epochs_per_task=1", "num_tasks=1", "batch_size=4", "reg=spectral", *augment]
     folder = run([*settings, f"net={net}", *extra], tmp_path / "run")
     assert math.isfinite(value(folder, "task/train_loss")[0])
+
+
+@pytest.mark.parametrize("name", PARAMETRIZATIONS)
+@pytest.mark.parametrize("net", ["mlp", "cnn"])
+def test_parametrized_networks_run_with_several_runs_and_a_regularizer(name, net, tmp_path):
+    settings = [a for a in SMALL if not a.startswith("net")]
+    folder = run([*settings, f"net={net}", f"net.parametrization={name}", "seeds=2", "reg=spectral"], tmp_path / "run")
+    assert all(math.isfinite(float(r["value"])) for r in rows(folder))
+
+
+@pytest.mark.parametrize(("task", "net"), itertools.product(TASKS, ["mlp", "cnn", "cnn_bn", "resnet18", "vit_tiny"]))
+def test_every_task_goes_with_every_kind_of_network_on_generated_colour_images(task, net, tmp_path, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+
+    def part(n):
+        return torch.randint(256, (n, 3, 8, 8), dtype=torch.uint8, generator=generator), torch.arange(n) % 10
+
+    data = Data.of("generated", part(20), part(20), 10)
+    monkeypatch.setattr(supervised, "load", lambda *arguments, **settings: data)
+    number = {"warm_start": 2, "continual_full": 10, "continual_limited": 10, "stationary": 1}.get(task, 2)
+    seeds = "seeds=1" if net in ("resnet18", "vit_tiny") else "seeds=2"
+    folder = tmp_path / "run"
+    settings = [f"task={task}", f"net={net}", seeds, f"num_tasks={number}", "epochs_per_task=1", "batch_size=20"]
+    settings += ["compile=false", "threads=1", "log_every_updates=1", "eval_every_epochs=5", f"out={folder}"]
+    arguments, folder, saved = command.prepare(settings)
+    train(arguments, folder, saved, StopAfter(2))
+    assert all(math.isfinite(float(r["value"])) for r in rows(folder))
+    assert rows(folder, "train/loss")
 
 
 def test_a_network_that_learns_reaches_high_accuracy_and_generalizes(tmp_path):
@@ -186,6 +195,7 @@ def test_bad_input_makes_nothing(tmp_path):
         (["task=stationary", "num_tasks=5"], "stationary"),
         (["data.root=nowhere"], "digits"),
         (["net=vgg16"], "32"),
+        (["net.parametrization=weight_standardisation"], "did you mean 'weight_standardization'"),
     ):
         with pytest.raises(SettingsError) as error:
             command.prepare([*arguments, f"out={tmp_path / 'run'}"])

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from conftest import StopAfter, once
 
 from rl_plasticity import checkpoint
 from rl_plasticity.agents import SAC
@@ -31,25 +32,6 @@ PENDULUM += ["eval_every_env_steps=60", "checkpoint_every_env_steps=40", "log_ev
 CHEETAH = [*SMALL, "env=cheetah-run", "seeds=2", "seed=3", "reg=[spectral,swr]", "random_env_steps=100"]
 CHEETAH += ["reset=periodic", "reset.every_updates=350", "total_env_steps=1400", "replay_ratio=0.7", "buffer_size=1000"]
 CHEETAH += ["eval_every_env_steps=500", "checkpoint_every_env_steps=700", "log_every_updates=100"]
-
-
-class StopAfter:
-    """A stop signal that comes after so many env steps."""
-
-    def __init__(self, steps=None):
-        self.left = steps
-
-    @property
-    def received(self):
-        if self.left is None:
-            return 0
-        self.left -= 1
-        return signal.SIGTERM if self.left < 0 else 0
-
-
-def once(arguments):
-    """The last of each setting: tests add to a list what they want otherwise."""
-    return list({a.partition("=")[0]: a for a in arguments}.values())
 
 
 def run(arguments, out, stop=None):

@@ -77,10 +77,16 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "vit_tiny": _vit_tiny,
 }
 
+PARAMETRIZATIONS: dict[str, Callable[..., None]] = {
+    "weight_standardization": standardize_weights_,
+    "bounded_weight_norm": bound_weight_norms_,
+}
+
 __all__ = [
     "CNN",
     "MLP",
     "NETWORKS",
+    "PARAMETRIZATIONS",
     "CReLU",
     "StackedBatchNorm2d",
     "StackedConv2d",

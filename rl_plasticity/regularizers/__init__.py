@@ -9,7 +9,7 @@ from rl_plasticity.regularizers.base import (
     settings_of,
 )
 from rl_plasticity.regularizers.layers import HiddenUnits, Layer, hidden_units, layers, runs_of
-from rl_plasticity.regularizers.penalties import L2, L2Init, Spectral, Wasserstein
+from rl_plasticity.regularizers.penalties import EWC, L2, L2Init, Spectral, Wasserstein
 from rl_plasticity.regularizers.projections import (
     SoftWeightRescaling,
     WeightClipping,
@@ -22,6 +22,7 @@ REGULARIZERS |= {
     "l2": L2,
     "l2_init": L2Init,
     "wasserstein": Wasserstein,
+    "ewc": EWC,
     "spectral": Spectral,
     "swr": SoftWeightRescaling,
     "wrs": WeightRescaling,
@@ -30,6 +31,7 @@ REGULARIZERS |= {
 }
 
 __all__ = [
+    "EWC",
     "L2",
     "REGULARIZERS",
     "Chain",

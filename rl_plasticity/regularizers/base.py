@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -44,6 +44,9 @@ class Regularizer(nn.Module):
     def penalty(self, net: nn.Module) -> Tensor:
         """The term ``[*runs]`` to add to the loss; zero by default."""
         return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
+
+    def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+        """See the gradients of loss and penalty, by parameter name, before ``optimizer.step()``; only `ewc` looks."""
 
     def project_(self, net: nn.Module) -> None:
         """Change the weights in place, right after ``optimizer.step()``; nothing by default."""
@@ -123,6 +126,10 @@ class Chain(Regularizer):
         for part in self.parts:
             total = total + part.penalty(net)  # type: ignore[operator]
         return total
+
+    def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+        for part in self.parts:
+            part.observe_(net, gradients)  # type: ignore[operator]
 
     def project_(self, net: nn.Module) -> None:
         for part in self.parts:

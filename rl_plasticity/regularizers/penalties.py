@@ -1,10 +1,12 @@
 """Penalties: regularizers that add a term to the loss."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.regularizers.base import Regularizer
-from rl_plasticity.regularizers.layers import lookup
+from rl_plasticity.regularizers.layers import lookup, per_run
 
 
 def _sum(value: Tensor, runs: tuple[int, ...]) -> Tensor:
@@ -70,6 +72,55 @@ class Wasserstein(Regularizer):
             (self._sorted(lookup(net, name)) - self._recall("sorted", name)).square().mean(-1) for name in self.names
         )
         return self.coef * total
+
+
+class EWC(Regularizer):
+    """coef/2 * sum of F (p - a)^2: elastic weight consolidation with a running Fisher F and a running anchor a.
+
+    After each backward pass F <- fisher_decay F + (1 - fisher_decay) g^2, g the gradient of the loss without this
+    penalty, and a <- anchor_decay a + (1 - anchor_decay) p. F starts at 0, a at the initial weights. No task boundary
+    is needed. In a loop of your own, call ``observe_(net, gradients)`` between ``backward`` and ``step``.
+
+    Source: Kirkpatrick et al. (2017), in the streaming form that Elsayed and Mahmood (2024), "Addressing Loss of
+    Plasticity and Catastrophic Forgetting in Continual Learning", compare with. Their factor 1/2 and the form of g are
+    not printed there; they are ours.
+
+    Raises:
+        ValueError: a decay outside [0, 1].
+    """
+
+    def __init__(
+        self, net: nn.Module, coef: float | Tensor = 1.0, fisher_decay: float = 0.9999, anchor_decay: float = 0.9999
+    ) -> None:
+        super().__init__(net, coef)
+        for name, decay in (("fisher_decay", fisher_decay), ("anchor_decay", anchor_decay)):
+            if not 0 <= decay <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {decay}")
+        self.fisher_decay, self.anchor_decay = fisher_decay, anchor_decay
+        self.names = [n for n, p in net.named_parameters() if p.requires_grad]
+        self._require(self.names, "trainable parameter")
+        for name in self.names:
+            self._remember("anchor", name, lookup(net, name))
+            self._remember("fisher", name, torch.zeros_like(lookup(net, name)))
+
+    def penalty(self, net: nn.Module) -> Tensor:
+        total = sum(
+            # Clones, because both move before the next backward pass might have read them.
+            _sum(
+                self._recall("fisher", n).clone() * (lookup(net, n) - self._recall("anchor", n).clone()).square(),
+                self.runs,
+            )
+            for n in self.names
+        )
+        return self.coef / 2 * total
+
+    @torch.no_grad()
+    def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+        for name in self.names:
+            parameter, fisher, anchor = lookup(net, name), self._recall("fisher", name), self._recall("anchor", name)
+            of_loss = gradients[name] - per_run(self.coef, parameter) * fisher * (parameter - anchor)
+            fisher.lerp_(of_loss.square(), 1 - self.fisher_decay)
+            anchor.lerp_(parameter, 1 - self.anchor_decay)
 
 
 class Spectral(Regularizer):

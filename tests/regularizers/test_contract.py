@@ -27,8 +27,10 @@ def make(name, net, **settings):
 def sgd(net, regularizer, batch, runs, steps):
     for _ in range(steps):
         loss = (loss_of(net(batch), runs) + regularizer.penalty(net)).sum()
-        parameters = list(net.parameters())
-        for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        names, parameters = [n for n, _ in net.named_parameters()], list(net.parameters())
+        gradients = torch.autograd.grad(loss, parameters)
+        regularizer.observe_(net, dict(zip(names, gradients, strict=True)))
+        for p, g in zip(parameters, gradients, strict=True):
             p.data.sub_(g, alpha=0.1)
         regularizer.project_(net)
 
@@ -91,8 +93,11 @@ def test_it_traces_whole_and_gives_what_eager_gives(name, case):
         net = case.make(1)
         regularizer = make(name, net)
 
-        def step(net=net, regularizer=regularizer):
+        ones = {n: torch.ones_like(p) for n, p in net.named_parameters()}
+
+        def step(net=net, regularizer=regularizer, ones=ones):
             penalty = regularizer.penalty(net)
+            regularizer.observe_(net, ones)
             regularizer.project_(net)
             return penalty
 

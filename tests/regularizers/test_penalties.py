@@ -4,7 +4,7 @@ from conftest import Foreign, plain_mlp
 from torch import nn
 
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import L2, L2Init, Spectral, Wasserstein
+from rl_plasticity.regularizers import EWC, L2, L2Init, Spectral, Wasserstein
 
 
 def svd_penalty(weights, biases, gains=(), k=2):
@@ -163,3 +163,27 @@ def test_wasserstein_compares_sorted_values_and_averages_within_each_tensor():
     net.weight.data = torch.tensor([[4.0, -1.0]])  # sorted (-1, 4) against (-2, 1): (1 + 9) / 2
     net.bias.data = torch.tensor([5.0])  # 4
     assert regularizer.penalty(net).item() == pytest.approx(0.1 * (5 + 4))
+
+
+def test_ewc_by_hand_over_two_updates():
+    net = two_parameters()
+    regularizer = EWC(net, coef=0.5, fisher_decay=0.9, anchor_decay=0.8)
+    assert regularizer.penalty(net).item() == 0
+    regularizer.observe_(net, {"weight": torch.tensor([[2.0, 0.0]]), "bias": torch.tensor([4.0])})
+    net.weight.data += torch.tensor([[1.0, 5.0]])  # F = (0.4, 0), 1.6; the anchor is where it was
+    assert regularizer.penalty(net).item() == pytest.approx(0.5 / 2 * 0.4 * 1.0)
+    # The penalty's own gradient, 0.5 * 0.4 * 1 = 0.2, is not the loss's: of 3.2 there remain 3.
+    regularizer.observe_(net, {"weight": torch.tensor([[3.2, 1.0]]), "bias": torch.tensor([0.0])})
+    fisher = regularizer._recall("fisher", "weight")
+    torch.testing.assert_close(fisher, torch.tensor([[0.9 * 0.4 + 0.1 * 9, 0.1]]))
+    torch.testing.assert_close(regularizer._recall("anchor", "weight"), torch.tensor([[1.0 + 0.2, -2.0 + 1.0]]))
+
+
+def test_ewc_holds_what_the_loss_depends_on_more_than_what_it_does_not():
+    net = nn.Linear(2, 1, bias=False)
+    net.weight.data.fill_(1.0)
+    regularizer = EWC(net, coef=10.0, fisher_decay=0.5, anchor_decay=1.0)
+    regularizer.observe_(net, {"weight": torch.tensor([[1.0, 0.0]])})
+    net.weight.data += 1.0
+    (gradient,) = torch.autograd.grad(regularizer.penalty(net), net.weight)
+    assert gradient.tolist() == [[5.0, 0.0]]
