@@ -164,7 +164,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
                         log_update(results, step, agent, metrics, folder)
                 clock.end_updates(due)
 
-            if step % s.eval_every_env_steps == 0:
+            if step % s.eval_every_env_steps == 0 or step == s.total_env_steps:
                 returns = evaluate(agent, eval_envs, s.eval_episodes, first_episode=step << 20)
                 results.log(step, {"eval/return": returns})
                 results.time(step, clock.rates(step))

@@ -283,14 +283,25 @@ def test_resuming_a_finished_run_changes_nothing(uninterrupted):
 # --- bad input and faults -------------------------------------------------------------------------------------------
 
 
+def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments, said in (
+        (["reset=redo", "reset.threshold=-1"], "threshold must be non-negative, got -1"),
+        (["env=gym:CartPole-v1"], "continuous actions"),
+        (["resume=nowhere"], "cannot read nowhere/config.yaml"),
+        (["reg.coef=1"], "reg=none has no settings"),
+        (["--mutlirun"], "cannot read '--mutlirun'"),
+    ):
+        with pytest.raises(SettingsError) as error:
+            command.prepare(arguments)
+        assert said in str(error.value)
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_bad_input_ends_in_one_line_and_status_2_and_makes_nothing(tmp_path):
     for arguments, said in (
         (["env=cheetah-rum"], "unknown env 'cheetah-rum'; nearest: cheetah-run"),
         (["reg=spectral", "reg.coef=-1"], "coef must be non-negative and finite, got -1"),
-        (["reset=redo", "reset.threshold=-1"], "threshold must be non-negative, got -1"),
-        (["env=gym:CartPole-v1"], "continuous actions"),
-        (["resume=nowhere"], "cannot read nowhere/config.yaml"),
-        (["--mutlirun"], "cannot read '--mutlirun'"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "rl_plasticity.train", *arguments], cwd=tmp_path, capture_output=True, text=True

@@ -185,6 +185,8 @@ def load(kind: type[Settings], arguments: Sequence[str]) -> Settings:
     known = _flat(config)
     for name, value in keys:
         if name not in known:
+            if name.partition(".")[0] in ("reg", "reset") and "." in name and len(config[name.partition(".")[0]]) == 1:
+                raise SettingsError(f"{name}: {name.partition('.')[0]}=none has no settings")
             settable = [k for k in known if k == "env.name" or not k.endswith(".name")]
             raise SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS[kind], *settable])}")
         _set(config, name, value)

@@ -95,7 +95,7 @@ BAD = {
     "reset=periodc": "unknown reset 'periodc'; did you mean 'periodic'?",
     "preset=dmo": "unknown preset 'dmo'; did you mean 'demo'?",
     "agent=ppo": "unknown agent 'ppo' (valid: sac)",
-    "reg.coef=3": "unknown setting 'reg.coef'",
+    "reg.coef=3": "reg.coef: reg=none has no settings",
     "seed=-1": "seed must be an integer from 0 up, got -1",
     "seed=a": "seed must be an integer from 0 up, got 'a'",
     "seeds=0": "seeds must be an integer from 1 up, got 0",
