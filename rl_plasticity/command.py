@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from rl_plasticity import checkpoint
@@ -177,6 +177,20 @@ def last_checkpoint(folder: Path) -> str:
     """For messages: which checkpoint a broken run can go on from."""
     found = sorted((folder / "checkpoints").glob("step_*.pt"))
     return f"the last good checkpoint is {found[-1]}" if found else "there was no checkpoint yet"
+
+
+def require_finite_weights(module: nn.Module, when: str, folder: Path) -> None:
+    """Raises FaultyRun if a parameter of `module` is not finite; `when` is for the message."""
+    if not all(bool(p.isfinite().all()) for p in module.parameters()):
+        raise FaultyRun(f"weights are no longer finite {when}; {last_checkpoint(folder)}")
+
+
+def require_finite_loss(name: str, loss: Tensor, seeds: Sequence[str], when: str, folder: Path) -> None:
+    """Raises FaultyRun that names the seeds whose `loss` ``[*runs]`` is not finite."""
+    bad = (~loss.isfinite()).reshape(-1).nonzero().flatten().tolist()
+    if bad:
+        runs = ", ".join(seeds[run] for run in bad)
+        raise FaultyRun(f"{name} of seed {runs} is not finite {when}; {last_checkpoint(folder)}")
 
 
 def name_of(s: Train | Supervised, arguments: Sequence[str]) -> str:

@@ -12,13 +12,13 @@ from rl_plasticity import checkpoint
 from rl_plasticity.command import (
     Clock,
     Command,
-    FaultyRun,
     Saved,
     StopSignal,
     compiled,
     intervention_for,
-    last_checkpoint,
     regularizer_for,
+    require_finite_loss,
+    require_finite_weights,
 )
 from rl_plasticity.configs.schema import Supervised
 from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
@@ -134,8 +134,7 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         results = Results(folder, seeds, saved["sizes"], updates)
 
     def save() -> None:
-        if not all(bool(p.isfinite().all()) for p in learner.net.parameters()):
-            raise FaultyRun(f"weights are no longer finite after {updates} updates; {last_checkpoint(folder)}")
+        require_finite_weights(learner.net, f"after {updates} updates", folder)
         state = {
             "epoch": epoch,
             "updates": updates,
@@ -250,10 +249,7 @@ def log_update(results: Results, updates: int, learner: Learner, metrics: dict[s
     Raises:
         FaultyRun: the loss is not finite.
     """
-    bad = (~metrics["loss"].isfinite()).reshape(-1).nonzero().flatten().tolist()
-    if bad:
-        runs = ", ".join(results.names[run] for run in bad)
-        raise FaultyRun(f"the loss of seed {runs} is not finite after {updates} updates; {last_checkpoint(folder)}")
+    require_finite_loss("the loss", metrics["loss"], results.names, f"after {updates} updates", folder)
     matrices = [m for y in learner.regularizer.layers if (m := y.matrix(learner.net)) is not None]
     metrics["weight_norm"] = weight_norm(learner.net.parameters(), learner.runs)
     metrics["sigma1"] = largest_sigma1(matrices)

@@ -21,6 +21,8 @@ from rl_plasticity.command import (
     intervention_for,
     last_checkpoint,
     regularizer_for,
+    require_finite_loss,
+    require_finite_weights,
 )
 from rl_plasticity.configs.schema import Train
 from rl_plasticity.envs import Envs, make_env
@@ -111,8 +113,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
 
     def save() -> None:
         nonlocal last_saved
-        if not _finite(agent):
-            raise FaultyRun(f"weights are no longer finite at env step {step}; {last_checkpoint(folder)}")
+        require_finite_weights(agent, f"at env step {step}", folder)
         state = {
             "step": step,
             "updates": updates,
@@ -215,22 +216,14 @@ def log_update(results: Results, step: int, agent: SAC, metrics: dict[str, Tenso
         FaultyRun: a loss is not finite.
     """
     for name in ("critic/loss", "actor/loss"):
-        bad = (~metrics[name].isfinite()).nonzero().flatten().tolist()
-        if bad:
-            runs = ", ".join(results.names[run] for run in bad)
-            raise FaultyRun(f"{name} of seed {runs} is not finite at env step {step}; {last_checkpoint(folder)}")
-    if not _finite(agent):
-        raise FaultyRun(f"weights are no longer finite at env step {step}; {last_checkpoint(folder)}")
+        require_finite_loss(name, metrics[name], results.names, f"at env step {step}", folder)
+    require_finite_weights(agent, f"at env step {step}", folder)
     for name, learner in agent.learners.items():
         matrices = [m for y in learner.regularizer.layers if (m := y.matrix(learner.net)) is not None]
         metrics[f"{name}/weight_norm"] = weight_norm(learner.net.parameters(), learner.runs)
         metrics[f"{name}/sigma1"] = largest_sigma1(matrices)
     results.log(step, {name: value.cpu() for name, value in metrics.items()})
     results.flush()
-
-
-def _finite(agent: SAC) -> bool:
-    return all(bool(p.isfinite().all()) for p in agent.parameters())
 
 
 if __name__ == "__main__":
