@@ -117,8 +117,23 @@ class Layer:
         weight.mul_(factor.reshape(*factor.shape, *(1,) * (weight.ndim - factor.ndim)))
 
 
+class SomeRuns(nn.Module):
+    """Consecutive runs of a stacked network: what `lookup` finds in it are views of the network's tensors.
+
+    Args:
+        net: stacked along one runs axis.
+        start, stop: the runs.
+    """
+
+    def __init__(self, net: nn.Module, start: int, stop: int) -> None:
+        super().__init__()
+        self._net, self.start, self.stop = (net,), start, stop  # in a tuple: its parameters are not this module's
+
+
 def lookup(net: nn.Module, name: str) -> Tensor:
     """The tensor called `name` in `net`; unlike ``get_parameter`` it accepts substituted tensors."""
+    if isinstance(net, SomeRuns):
+        return lookup(net._net[0], name)[net.start : net.stop]
     found: object = net
     for part in name.split("."):
         found = getattr(found, part)

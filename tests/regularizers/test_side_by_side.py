@@ -1,0 +1,98 @@
+"""Different regularizers for different runs of one network, against the same regularizers in networks of their own."""
+
+from functools import partial
+
+import pytest
+import torch
+from conftest import CASES, STACKED, loss_of
+from torch import nn
+
+from rl_plasticity.interventions import HeadReset, PeriodicReset
+from rl_plasticity.learner import Learner
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import REGULARIZERS, SideBySide, make_regularizer
+
+
+def maker(name):
+    return partial(make_regularizer, name, **({"every_updates": 2} if name == "wrs" else {}))
+
+
+def minimize(learner, batch, steps):
+    for _ in range(steps):
+        learner.minimize(loss_of(learner.net(batch), learner.runs))
+
+
+def of_mlps(regularize, seeds):
+    return Learner(lambda seeds: MLP((5, 8, 8, 3), seeds, layer_norm=True), seeds, regularize)
+
+
+@pytest.mark.parametrize("intervention", [None, PeriodicReset(4), HeadReset(4)])
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_each_method_does_to_its_runs_what_it_does_to_them_alone(name, intervention):
+    parts = [(1, maker("l2_init")), (2, maker(name)), (1, maker("none"))]
+    batch = torch.randn(4, 6, 5)
+    together = of_mlps(lambda net: SideBySide(net, *parts), [3, 5, 6, 8])
+    apart = [of_mlps(make, seeds) for (_, make), seeds in zip(parts, ([3], [5, 6], [8]), strict=True)]
+    for learner, seen in zip([together, *apart], [batch, batch[:1], batch[1:3], batch[3:]], strict=True):
+        minimize(learner, seen, 4)
+        if intervention is not None:
+            intervention.apply_(learner)
+        minimize(learner, seen, 4)
+    for key, value in together.net.state_dict().items():
+        expected = torch.cat([learner.net.state_dict()[key] for learner in apart])
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_a_reset_of_some_runs_recaptures_only_theirs(name):
+    parts = [(2, maker("spectral")), (2, maker(name))]
+    batch = torch.randn(4, 6, 5)
+    learners = [of_mlps(lambda net: SideBySide(net, *parts), [3, 5, 6, 8]) for _ in range(2)]
+    for learner in learners:
+        minimize(learner, batch, 3)
+    PeriodicReset(1).apply_(learners[0], runs=[1, 2])
+    for mine, other in zip(learners[0].regularizer.parts, learners[1].regularizer.parts, strict=True):
+        kept = 0 if mine is learners[0].regularizer.parts[0] else 1
+        for key, value in mine.state_dict().items():
+            if value.ndim:
+                torch.testing.assert_close(value[kept], other.state_dict()[key][kept], rtol=0, atol=0)
+    counters = learners[0].regularizer.parts[1].state_dict().get("updates")
+    if counters is not None:
+        assert counters.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("case", STACKED)
+def test_it_traces_whole_and_gives_what_eager_gives(case):
+    results = []
+    for compiled in (False, True):
+        torch._dynamo.reset()
+        net = CASES[case].make(1)
+        parts = [(1, maker("swr")), (1, maker("spectral")), (1, maker("wrs"))]
+        regularizer = SideBySide(net, *parts)
+
+        def step(net=net, regularizer=regularizer):
+            penalty = regularizer.penalty(net)
+            regularizer.project_(net)
+            return penalty
+
+        run = torch.compile(step, fullgraph=True, backend="aot_eager") if compiled else step
+        results.append([*(run().detach().clone() for _ in range(3)), *(p.detach() for p in net.parameters())])
+    for eager, traced in zip(*results, strict=True):
+        torch.testing.assert_close(eager, traced, rtol=1e-5, atol=1e-7)
+
+
+def test_parts_that_do_not_add_up_to_the_runs_are_refused():
+    net = CASES["stacked3"].make(0)
+    with pytest.raises(ValueError, match=r"the parts have 2 runs together, the network has the runs axes \[3\]"):
+        SideBySide(net, (2, maker("swr")))
+    with pytest.raises(ValueError, match="runs axes"):
+        SideBySide(nn.Linear(2, 2), (1, maker("swr")))
+
+
+def test_the_gradient_of_each_penalty_reaches_its_own_runs_only():
+    net = CASES["stacked3"].make(0)
+    regularizer = SideBySide(net, (1, maker("none")), (2, maker("l2")))
+    gradients = torch.autograd.grad(regularizer.penalty(net).sum(), list(net.parameters()))
+    for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+        torch.testing.assert_close(gradient[0], torch.zeros_like(gradient[0]))
+        torch.testing.assert_close(gradient[1:], 1e-4 * parameter.detach()[1:])
