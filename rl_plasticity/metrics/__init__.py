@@ -1,5 +1,58 @@
 """Measures of plasticity: pure functions on tensors with leading runs axes."""
 
-from rl_plasticity.metrics.weights import largest_sigma1, weight_norm
+from rl_plasticity.metrics.behaviour import (
+    discounted_returns,
+    fit_fresh_targets,
+    plasticity_score,
+    policy_entropy,
+    q_overestimation,
+    representation_change,
+)
+from rl_plasticity.metrics.features import dead_units, dormant_fraction, feature_matrix, feature_norm
+from rl_plasticity.metrics.gradients import effective_learning_rate, gradient_norm, gradient_spectrum
+from rl_plasticity.metrics.spectra import condition_number, effective_rank, singular_values, srank, stable_rank
+from rl_plasticity.metrics.weights import (
+    balance,
+    balancedness,
+    distance,
+    frobenius_norm,
+    generalized_gaussian_shape,
+    largest_sigma1,
+    lpq_norm,
+    project_to_input_span,
+    rebalanced,
+    sigma1,
+    weight_norm,
+)
 
-__all__ = ["largest_sigma1", "weight_norm"]
+__all__ = [
+    "balance",
+    "balancedness",
+    "condition_number",
+    "dead_units",
+    "discounted_returns",
+    "distance",
+    "dormant_fraction",
+    "effective_learning_rate",
+    "effective_rank",
+    "feature_matrix",
+    "feature_norm",
+    "fit_fresh_targets",
+    "frobenius_norm",
+    "generalized_gaussian_shape",
+    "gradient_norm",
+    "gradient_spectrum",
+    "largest_sigma1",
+    "lpq_norm",
+    "plasticity_score",
+    "policy_entropy",
+    "project_to_input_span",
+    "q_overestimation",
+    "rebalanced",
+    "representation_change",
+    "sigma1",
+    "singular_values",
+    "srank",
+    "stable_rank",
+    "weight_norm",
+]

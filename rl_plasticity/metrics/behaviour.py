@@ -1,0 +1,138 @@
+"""Measures of what a network does and can still learn, ``-> [*runs]``, in the dtype of the input."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def representation_change(before: Tensor, after: Tensor) -> Tensor:
+    """||H' - H||_F / ||H||_F between hidden activations ``[*runs, batch, units]`` on the same inputs, ``[*runs]``.
+
+    0 is no change. If `before` is all zero: 0 when nothing changed, else infinite. Ours; variants: not divided by the
+    norm, divided per example, 1 - cosine similarity, or 1 - linear CKA, which ignores rotations.
+    """
+    moved = torch.linalg.matrix_norm(after - before)
+    return torch.where(moved > 0, moved / torch.linalg.matrix_norm(before), torch.zeros_like(moved))
+
+
+def plasticity_score(loss_before: Tensor, loss_after: Tensor) -> Tensor:
+    """1 - L_after / max(L_before, 1e-8), clamped to [0, 1]: the share of a batch's loss that an update on it removed.
+
+    1: the batch is fitted; 0: no progress. For losses that are not negative. Source: Elsayed and Mahmood (2024,
+    arXiv 2404.00781), "sample plasticity". Variants: the drop L_before - L_after itself; the drop over a whole task.
+    """
+    return (1 - loss_after / loss_before.clamp(min=1e-8)).clamp(0, 1)
+
+
+def policy_entropy(log_prob: Tensor) -> Tensor:
+    """-mean log pi(a|s) over ``[*runs, batch]`` of actions drawn from the policy, ``[*runs]``, in nats.
+
+    A Monte-Carlo estimate. For a tanh-Gaussian `log_prob` must include the tanh's correction; the entropy of the
+    Gaussian before the tanh, a variant under the same name, is larger.
+    """
+    return -log_prob.mean(-1)
+
+
+def discounted_returns(
+    reward: Tensor,
+    discount: float | Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    bootstrap: Tensor | float = 0.0,
+) -> Tensor:
+    """The discounted return from each step on, G_t = r_t + discount * next_t, ``[T, ...] -> [T, ...]``; time leads.
+
+    next_t is 0 after a terminated step, bootstrap_t (the value of the observation that step t led to) after a
+    truncated one, and G_{t+1} otherwise. The last step, where the recording ends, counts as truncated unless it
+    terminated; terminated wins over truncated.
+
+    The bootstrap is needed where episodes end by a time limit only (DeepMind Control), but brings the critic's own
+    error back in, weighted by discount^(steps left). To measure the critic, keep the steps that are at least
+    log(0.01) / log(discount) before a truncation. A bootstrap of 0 underestimates instead.
+
+    Args:
+        reward: ``[T, ...]``.
+        discount: a number, or a tensor that broadcasts with ``reward[0]``.
+        terminated, truncated: bool ``[T, ...]``.
+        bootstrap: a number or a tensor that broadcasts with `reward`, of which truncated steps and the last one are
+            used.
+    """
+    value = torch.as_tensor(bootstrap, dtype=reward.dtype, device=reward.device).expand_as(reward)
+    ends = truncated.clone()
+    ends[-1] = True
+    returns = torch.empty_like(reward)
+    following = torch.zeros_like(reward[0])
+    for t in reversed(range(len(reward))):
+        following = torch.where(ends[t], value[t], following).masked_fill(terminated[t], 0)
+        following = returns[t] = reward[t] + discount * following
+    return returns
+
+
+def q_overestimation(q: Tensor, returns: Tensor) -> Tensor:
+    """Mean of Q(s, a) - G over ``[*runs, batch]``, ``[*runs]``: positive where the critic promises too much.
+
+    `returns` are discounted Monte-Carlo returns from the same states and actions (`discounted_returns`) under the
+    policy that the critic evaluates. A soft critic (SAC) also counts entropy to come: give reward_t - discount * alpha
+    * log pi(a_{t+1}|s_{t+1}) as the reward, or the bonus is part of the difference. Source: van Hasselt et al. (2016),
+    Fujimoto et al. (2018). Variant: divided by the size of the mean return (Chen et al. 2021, REDQ).
+    """
+    return (q - returns).mean(-1)
+
+
+def fit_fresh_targets(
+    net: nn.Module,
+    inputs: tuple[Tensor, ...],
+    generator: torch.Generator | int,
+    updates: int,
+    lr: float = 1e-3,
+    runs: tuple[int, ...] = (),
+) -> Tensor:
+    """How badly a copy of the network fits fresh random targets after some updates, ``[*runs]``: 0 is perfect.
+
+    mean (f(x) - y)^2 / var(y) over examples and outputs, after `updates` full-batch steps of a fresh Adam on the mean
+    squared error. 1 is what the best constant reaches. The targets are y = mean of the network's present predictions
+    + standard normal noise, so that large predictions need not be unlearned first. The noise is the same for all runs
+    and depends on the generator only: values are comparable between runs and over time.
+
+    Source: Lyle et al. (2023), "Understanding plasticity in neural networks" (a probe of an agent's checkpoints), and
+    target-fitting capacity, Lyle et al. (2022). Deviation: their targets are functions of the input, outputs of random
+    networks; ours are independent noise, so it is memorizing that is measured. Variants: loss of the mean predictor
+    minus final loss.
+
+    The copy is in evaluation mode: no dropout, BatchNorm with its running statistics. The network, its gradients and
+    every global random state are untouched. Parameters with requires_grad false stay fixed.
+
+    Args:
+        net: called as ``net(*inputs)``; returns a tensor or a tuple of tensors ``[*runs, ...]``, all of them fitted.
+        inputs: tensors ``[*runs, n, ...]``.
+        generator: draws the noise (and is advanced), or its seed.
+        updates: how many.
+        lr: Adam's.
+        runs: the leading axes; losses are summed over them, so gradients stay within a run.
+    """
+    if isinstance(generator, int):
+        generator = torch.Generator().manual_seed(generator)
+    student = copy.deepcopy(net).eval()
+    inputs = tuple(x.detach() for x in inputs)
+
+    def predict() -> Tensor:  # [*runs, outputs of all examples]
+        output: Any = student(*inputs)
+        parts: Sequence[Tensor] = output if isinstance(output, tuple) else (output,)
+        return torch.cat([part.flatten(len(runs)) for part in parts], dim=-1)
+
+    with torch.no_grad():
+        start = predict()
+        noise = torch.randn(start.shape[-1], generator=generator, device=generator.device).to(start)
+        target = start.mean(-1, keepdim=True) + noise
+    optimizer = torch.optim.Adam(student.parameters(), lr=lr)
+    with torch.enable_grad():
+        for _ in range(updates):
+            optimizer.zero_grad()
+            loss = (predict() - target).square().mean(-1).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    with torch.no_grad():
+        return (predict() - target).square().mean(-1) / noise.var(correction=0)

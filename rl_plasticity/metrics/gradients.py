@@ -1,0 +1,107 @@
+"""Measures of gradients, ``-> [*runs]``, and the spectrum of per-example gradients, ``-> [*runs, n]``."""
+
+import copy
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from rl_plasticity.metrics.weights import weight_norm
+
+
+def gradient_norm(gradients: Iterable[Tensor], runs: tuple[int, ...] = ()) -> Tensor:
+    """The Euclidean norm of all gradients of each run together, sqrt(sum g^2), ``[*runs]``."""
+    return weight_norm(gradients, runs)
+
+
+def effective_learning_rate(gradient_norm: Tensor, weight_norm: Tensor) -> Tensor:
+    """||g|| / ||w||, ``[*runs]``: how far, relative to its size, a step of learning rate 1 moves a weight; 0 / 0 is 0.
+
+    Source: Liu et al. (2021), section III-B and Figure 2a, "effective gradient norm", of one layer. With Adam they
+    take for g the gradient normalized by the second moment, as Adam applies it, not the raw one: the caller chooses.
+    Variants: times the learning rate; lr / ||w||^2 for weights before a norm layer (van Laarhoven 2017).
+    """
+    return torch.where(gradient_norm > 0, gradient_norm / weight_norm, torch.zeros_like(gradient_norm))
+
+
+def gradient_spectrum(
+    net: nn.Module,
+    names: Sequence[str],
+    loss: Callable[..., Tensor],
+    inputs: tuple[Tensor, ...],
+    targets: tuple[Tensor, ...],
+    runs: tuple[int, ...] = (),
+    chunk: int = 64,
+) -> dict[str, Tensor]:
+    """Singular values of the per-example gradients G = [g_1, ..., g_n] of each parameter, name -> ``[*runs, n]``.
+
+    In descending order; `condition_number` and `effective_rank` of them are the effective gradient diversity of
+    Lewandowski et al. (2024), section 3.3. One parameter at a time: a layer's weight and bias are two matrices (the
+    paper does not say whether it joins them). Variant: gradient diversity as sum ||g_i||^2 / ||sum g_i||^2 (Yin et al.
+    2018).
+
+    The values are square roots of the eigenvalues of the n x n Gram matrix of the gradients. Two chunks of gradients
+    are held at a time, 2 * runs * chunk * elements numbers; they are computed again for each pair of chunks, about
+    n^2 / (2 chunk) gradients when n > chunk. Products are in float64, because a Gram matrix squares the condition
+    number; values below 1e-7 of the largest are rounding and are set to zero, among them all beyond the number of the
+    parameter's elements (then the condition number is infinite).
+
+    The network is used in evaluation mode, as a copy: neither BatchNorm's statistics nor any gradient change.
+
+    Args:
+        net: called as ``net(*inputs)``.
+        names: of parameters, as in ``net.named_parameters()``.
+        loss: called as ``loss(output, *targets)`` with what `net` returns for a batch of one example
+            ``[*runs, 1, ...]``, and its targets; returns ``[*runs]``. So the training loss, a mean over the batch, can
+            be given as it is.
+        inputs, targets: tensors ``[*runs, n, ...]``.
+        runs: the leading axes of inputs, targets and parameters; ``()`` for an ordinary network.
+        chunk: how many examples at a time.
+
+    Raises:
+        ValueError: no parameter of that name (the nearest is named); chunk below 1.
+    """
+    parameters = {name: p.detach() for name, p in net.named_parameters(remove_duplicate=False)}
+    for name in names:
+        if name not in parameters:
+            near = difflib.get_close_matches(name, parameters, n=1)
+            raise ValueError(f"no parameter is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    k, n = len(runs), inputs[0].shape[len(runs)]
+    frozen = copy.deepcopy(net).eval()
+
+    def total(chosen: dict[str, Tensor], x: tuple[Tensor, ...], y: tuple[Tensor, ...]) -> Tensor:
+        one: Any = functional_call(frozen, chosen, tuple(t.unsqueeze(k) for t in x))
+        return loss(one, *(t.unsqueeze(k) for t in y)).sum()  # runs share nothing: the sum's gradient is each run's own
+
+    each = vmap(grad(total), in_dims=(None, k, k))
+
+    def rows(start: int) -> dict[str, Tensor]:  # name -> [*runs, chunk, elements]
+        def cut(t: Tensor) -> Tensor:
+            return t.detach().narrow(k, start, min(chunk, n - start))
+
+        found = each({name: parameters[name] for name in names}, tuple(map(cut, inputs)), tuple(map(cut, targets)))
+        return {name: g.movedim(0, k).reshape(*runs, g.shape[0], -1) for name, g in found.items()}
+
+    starts = range(0, n, chunk)
+    gram = {m: torch.zeros(*runs, n, n, dtype=torch.float64, device=parameters[m].device) for m in names}
+    for i in starts:
+        lower = rows(i)
+        for j in starts[: i // chunk + 1]:
+            upper = lower if i == j else rows(j)
+            for name in names:
+                block = lower[name].double() @ upper[name].double().mT
+                gram[name][..., i : i + chunk, j : j + chunk] = block
+                gram[name][..., j : j + chunk, i : i + chunk] = block.mT
+    return {name: _roots(g).to(parameters[name].dtype) for name, g in gram.items()}
+
+
+def _roots(gram: Tensor) -> Tensor:
+    """Singular values of G from G G^T ``[*runs, n, n]``, descending, rounding noise set to zero."""
+    eigenvalues = torch.linalg.eigvalsh(gram).flip(-1)
+    noise = 1e-14 * eigenvalues[..., :1].clamp(min=0)
+    return torch.where(eigenvalues > noise, eigenvalues, torch.zeros_like(eigenvalues)).sqrt()
