@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -19,8 +18,6 @@ from tqdm import tqdm
 from rl_plasticity import checkpoint
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
-from rl_plasticity.interventions import Intervention, make_intervention
-from rl_plasticity.regularizers import Chain, Regularizer, make_regularizer
 from rl_plasticity.results import write_text
 
 S = TypeVar("S", Train, Supervised)
@@ -150,23 +147,6 @@ class Command(Generic[S]):
         return status
 
 
-def regularizer_for(s: Train | Supervised) -> Callable[[nn.Module], Regularizer]:
-    """From a network to the regularizer that the settings choose."""
-    if s.reg["name"] != "chain":
-        return partial(_regularizer, **s.reg)
-    parts = [part for name, part in s.reg.items() if name != "name"]
-    return lambda net: Chain(net, *(_regularizer(net, **part) for part in parts))
-
-
-def _regularizer(net: nn.Module, name: str, **settings: Any) -> Regularizer:
-    return make_regularizer(name, net, **settings)
-
-
-def intervention_for(s: Train | Supervised) -> Intervention | None:
-    """The intervention that the settings choose."""
-    return None if s.reset["name"] == "none" else make_intervention(**s.reset)
-
-
 def compiled(update: Callable[..., Any]) -> Callable[..., Any]:
     """`update` as one compiled graph; the same equations, less passes over memory."""
     torch._dynamo.config.trace_autograd_ops = True
@@ -185,12 +165,12 @@ def require_finite_weights(module: nn.Module, when: str, folder: Path) -> None:
         raise FaultyRun(f"weights are no longer finite {when}; {last_checkpoint(folder)}")
 
 
-def require_finite_loss(name: str, loss: Tensor, seeds: Sequence[str], when: str, folder: Path) -> None:
-    """Raises FaultyRun that names the seeds whose `loss` ``[*runs]`` is not finite."""
+def require_finite_loss(name: str, loss: Tensor, runs: Sequence[str], when: str, folder: Path) -> None:
+    """Raises FaultyRun that names those of the `runs` whose `loss` ``[*runs]`` is not finite."""
     bad = (~loss.isfinite()).reshape(-1).nonzero().flatten().tolist()
     if bad:
-        runs = ", ".join(seeds[run] for run in bad)
-        raise FaultyRun(f"{name} of seed {runs} is not finite {when}; {last_checkpoint(folder)}")
+        which = ", ".join(runs[run] if "=" in runs[run] else f"seed {runs[run]}" for run in bad)
+        raise FaultyRun(f"{name} of {which} is not finite {when}; {last_checkpoint(folder)}")
 
 
 def name_of(s: Train | Supervised, arguments: Sequence[str]) -> str:
@@ -199,7 +179,8 @@ def name_of(s: Train | Supervised, arguments: Sequence[str]) -> str:
         parts, said = [s.env.name.replace(":", "-").replace("/", "-")], ["env", "env.name"]
     else:
         parts, said = [s.task["name"], s.data.name, s.net["name"]], ["task", "data", "net"]
-    parts.append("+".join(n for n in s.reg if n != "name") if s.reg["name"] == "chain" else s.reg["name"])
+    several = {"chain": "+", "side_by_side": "-"}.get(s.reg["name"])
+    parts.append(several.join(n for n in s.reg if n != "name") if several else s.reg["name"])
     parts += [s.reset["name"]] * (s.reset["name"] != "none") + [s.preset] * (s.preset not in ("paper", "none"))
     said += ["reg", "reset", "preset", "seed", "seeds", "out", "device", "threads", "compile"]
     parts += sorted(a.replace("/", "-") for a in arguments if a.partition("=")[0] not in said)

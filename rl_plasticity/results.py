@@ -24,11 +24,12 @@ class Results:
     """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard.
 
     ``metrics.csv`` is the source of truth: tidy, append-only, free of wall-clock times, so a resumed run's is equal to
-    an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. `run` is the run's seed, or ``mean`` over the runs.
+    an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. `run` is the run's name: its seed, or what sets it
+    apart from the others of its process and the seed (``reg.coef=1e-05 seed=3``); and ``mean`` over the seeds.
 
     Args:
         folder: exists.
-        seeds: one for each run.
+        names: one for each run.
         sizes: on resuming, what `sizes` returned at the checkpoint; rows written after it are dropped, they
             will come again.
         step: the step the run starts at.
@@ -37,11 +38,12 @@ class Results:
     def __init__(
         self,
         folder: Path,
-        seeds: Sequence[int],
+        names: Sequence[str],
         sizes: Mapping[str, int] | None = None,
         step: int = 0,
     ) -> None:
-        self.names = [str(seed) for seed in seeds]
+        self.names = list(names)
+        self.groups = [name.rpartition(" ")[0] for name in self.names]  # of runs that differ in the seed
         self.files: dict[str, IO[str]] = {}
         for name in FILES:
             path = folder / name
@@ -58,12 +60,13 @@ class Results:
         rows = []
         for name, value in values.items():
             numbers = [float(v) for v in value]
-            known = [
-                (r, v) for i, (r, v) in enumerate(zip(self.names, numbers, strict=True)) if where is None or where[i]
-            ]
-            if known and len(numbers) > 1:
-                known.append(("mean", sum(v for _, v in known) / len(known)))
-            for run, number in known:
+            known = [i for i in range(len(numbers)) if where is None or where[i]]
+            logged = [(self.names[i], numbers[i]) for i in known]
+            for group in dict.fromkeys(self.groups):
+                own = [numbers[i] for i in known if self.groups[i] == group]
+                if own and self.groups.count(group) > 1:
+                    logged.append((f"{group} mean".strip(), sum(own) / len(own)))
+            for run, number in logged:
                 rows.append(f"{run},{step},{name},{number!r}\n")
                 self.board.add_scalar(f"{name}/{run}" if len(numbers) > 1 else name, number, step)
         self.files["metrics.csv"].write("".join(rows))

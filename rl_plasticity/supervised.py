@@ -8,24 +8,22 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import checkpoint
+from rl_plasticity import checkpoint, grid
 from rl_plasticity.command import (
     Clock,
     Command,
     Saved,
     StopSignal,
     compiled,
-    intervention_for,
-    regularizer_for,
     require_finite_loss,
     require_finite_weights,
 )
 from rl_plasticity.configs.schema import Supervised
 from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
 from rl_plasticity.learner import Learner
-from rl_plasticity.metrics import largest_sigma1, weight_norm
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
 from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import layers
 from rl_plasticity.regularizers.base import nearest
 from rl_plasticity.results import Results, write_provenance
@@ -36,6 +34,8 @@ from rl_plasticity.tasks.data import Split
 # Keys of the random streams derived from a run's seed.
 NETWORK, TASK, ORDER = range(10, 13)
 EVALUATION_BATCH = 1000
+
+Chosen = tuple[Intervention, list[int] | None]  # and the runs it is for
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -48,13 +48,13 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.argmax(-1) == labels).float().mean(-1)
 
 
-def make(s: Supervised, device: str) -> tuple[Data, TaskSequence, Learner, list[Intervention]]:
+def make(s: Supervised, device: str) -> tuple[Data, TaskSequence, Learner, list[Chosen]]:
     """Data, tasks, learner and interventions that the settings choose.
 
     Raises:
         ValueError: they cannot be made; the message says why.
     """
-    seeds = range(s.seed, s.seed + s.seeds)
+    seeds = grid.seeds(s)
     if s.net["parametrization"] not in ("none", *PARAMETRIZATIONS):
         hint = nearest(s.net["parametrization"], ("none", *PARAMETRIZATIONS))
         raise ValueError(f"unknown net.parametrization {s.net['parametrization']!r}{hint}")
@@ -70,13 +70,12 @@ def make(s: Supervised, device: str) -> tuple[Data, TaskSequence, Learner, list[
 
     settings = {k: v for k, v in s.optimizer.items() if k != "name"}
     optimize = partial(OPTIMIZERS[s.optimizer["name"]], lr=s.lr, **settings)
-    learner = Learner(make_net, [derive(n, NETWORK) for n in seeds], regularizer_for(s), optimize, device=device)
-    intervention = intervention_for(s)
-    interventions = [] if intervention is None else [intervention]
+    learner = Learner(make_net, [derive(n, NETWORK) for n in seeds], grid.regularizer_for(s), optimize, device=device)
+    interventions = grid.interventions_for(s)
     if s.task.get("decay_at_epochs"):
         per_epoch = updates_per_epoch(sequence.task(0), s.batch_size)
         at = [epoch * per_epoch for epoch in s.task["decay_at_epochs"]]
-        interventions.append(LearningRateDecay(at, s.task["decay"], s.task["rebase"]))
+        interventions.append((LearningRateDecay(at, s.task["decay"], s.task["rebase"]), None))
     return data, sequence, learner, interventions
 
 
@@ -110,7 +109,7 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     """
     if isinstance(s.threads, int):
         torch.set_num_threads(s.threads)
-    seeds = range(s.seed, s.seed + s.seeds)
+    seeds = grid.seeds(s)
     data, sequence, learner, interventions = make(s, s.device)
     order = RunStreams([derive(n, ORDER) for n in seeds])  # of the images, and of the augmentation
     total = sequence.num_tasks * s.epochs_per_task
@@ -121,17 +120,26 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         online = accuracy(logits.detach(), y)  # of this batch before it is learned
         return learner.minimize(loss) | {"loss": loss.detach(), "online_accuracy": online}
 
+    first = sequence.task(0)  # whose first images and labels the network is looked at with, whatever task it is at
+    kept = torch.arange(min(first.rows.shape[-1], PROBE_SIZE)).expand(len(seeds), -1)
+    images, labels = inputs(first, data, kept, learner.runs)
+    probe = Probe(learner, [images])
     step_ = compiled(update) if s.compile else update
     write_provenance(folder / "provenance.json", s.device)
     if saved is None:
         epoch = updates = 0
-        online, batches = torch.zeros(s.seeds, dtype=torch.float64), 0
-        results = Results(folder, seeds)
+        online, batches = torch.zeros(len(seeds), dtype=torch.float64), 0
+        results = Results(folder, grid.names(s))
     else:
         epoch, updates, online, batches = saved["epoch"], saved["updates"], saved["online"], saved["batches"]
         learner.load_state_dict(saved["learner"])
         order.load_state_dict(saved["order"])
-        results = Results(folder, seeds, saved["sizes"], updates)
+        probe.load_state_dict(saved["probe"])
+        results = Results(folder, grid.names(s), saved["sizes"], updates)
+
+    def measure() -> None:
+        found = probe.measure(cross_entropy, [labels])
+        results.log(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in found.items()})
 
     def save() -> None:
         require_finite_weights(learner.net, f"after {updates} updates", folder)
@@ -142,11 +150,14 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             "batches": batches,
             "learner": learner.state_dict(),
             "order": order.state_dict(),
+            "probe": probe.state_dict(),
             "sizes": results.sync(),
         }
         checkpoint.save(folder / "checkpoints", epoch, state)
 
     if saved is None:
+        if s.measure_every_tasks:
+            measure()
         save()  # a run killed at any moment can be resumed
     last_saved = epoch
     task = sequence.task(min(epoch, total - 1) // s.epochs_per_task)
@@ -158,14 +169,14 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             if inside == 0:
                 task = sequence.task(index)
                 online, batches = torch.zeros_like(online), 0
-                apply_([i for i in interventions if i.due_at_task(index)], learner, task, data)
+                apply_([i for i in interventions if i[0].due_at_task(index)], learner, task, data)
             clock.start_updates()
             for rows in torch.split(shuffled(task, order), s.batch_size, dim=-1):
                 x, y = inputs(task, data, rows, learner.runs, order if s.data.augment else None)
                 metrics = step_(x, y)
                 updates, batches = updates + 1, batches + 1
                 online += metrics["online_accuracy"].reshape(-1).cpu()
-                due = [i for i in interventions if i.due(updates)]
+                due = [i for i in interventions if i[0].due(updates)]
                 apply_(due, learner, task, data)
                 if updates % s.log_every_updates == 0:
                     log_update(results, updates, learner, metrics, folder)
@@ -179,8 +190,10 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
                 clock.said = f"task {index}, train accuracy {found['train_accuracy'].mean():.3f}"
                 results.time(updates, clock.rates(epoch))
                 if ended:
-                    at_end = found | {"online_accuracy": online / batches, "index": torch.full((s.seeds,), index)}
+                    at_end = found | {"online_accuracy": online / batches, "index": torch.full((len(seeds),), index)}
                     results.log(updates, {f"task/{name}": value for name, value in at_end.items()})
+                    if s.measure_every_tasks and (index + 1) % s.measure_every_tasks == 0:
+                        measure()
             if epoch % s.checkpoint_every_epochs == 0:
                 save()
                 last_saved = epoch
@@ -212,13 +225,13 @@ def inputs(
     return (x, y) if runs else (x[0], y[0])
 
 
-def apply_(due: list[Intervention], learner: Learner, task: Task, data: Data) -> None:
+def apply_(due: list[Chosen], learner: Learner, task: Task, data: Data) -> None:
     """Intervene; methods that look at activations see the first images of the task."""
     if due:
         first = torch.arange(min(task.rows.shape[-1], EVALUATION_BATCH)).expand(task.rows.shape[0], -1)
         seen = {"net": (inputs(task, data, first, learner.runs)[0],)}
-        for intervention in due:
-            intervention.apply_(learner, inputs=seen)
+        for intervention, which in due:
+            intervention.apply_(learner, which, seen)
 
 
 @torch.no_grad()
@@ -250,10 +263,8 @@ def log_update(results: Results, updates: int, learner: Learner, metrics: dict[s
         FaultyRun: the loss is not finite.
     """
     require_finite_loss("the loss", metrics["loss"], results.names, f"after {updates} updates", folder)
-    matrices = [m for y in learner.regularizer.layers if (m := y.matrix(learner.net)) is not None]
-    metrics["weight_norm"] = weight_norm(learner.net.parameters(), learner.runs)
-    metrics["sigma1"] = largest_sigma1(matrices)
-    results.log(updates, {f"train/{name}": value.reshape(-1).cpu() for name, value in metrics.items()})
+    metrics |= size_of(learner, metrics["gradient_norm"])
+    results.log(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in metrics.items()})
     results.flush()
 
 

@@ -2,14 +2,16 @@
 
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rl_plasticity import checkpoint
+from rl_plasticity import checkpoint, grid
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer
 from rl_plasticity.command import (
     Clock,
@@ -18,21 +20,20 @@ from rl_plasticity.command import (
     Saved,
     StopSignal,
     compiled,
-    intervention_for,
     last_checkpoint,
-    regularizer_for,
     require_finite_loss,
     require_finite_weights,
 )
 from rl_plasticity.configs.schema import Train
 from rl_plasticity.envs import Envs, make_env
-from rl_plasticity.metrics import largest_sigma1, weight_norm
+from rl_plasticity.metrics import discounted_returns, q_overestimation
 from rl_plasticity.networks import MLP
+from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.results import Results, write_provenance
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeding import RunStreams, derive
 
 # Keys of the random streams derived from a run's seed.
-AGENT, ENV, EVALUATION = range(3)
+AGENT, ENV, EVALUATION, PROBE = range(4)
 
 
 def check(s: Train) -> None:
@@ -47,8 +48,8 @@ def check(s: Train) -> None:
         raise ValueError(str(error)) from error
     env.reset()
     env.close()
-    regularizer_for(s)(MLP((2, 2, 2), [0] * s.seeds))
-    intervention_for(s)
+    grid.regularizer_for(s)(MLP((2, 2, 2), grid.seeds(s)))
+    grid.interventions_for(s)
     if s.total_env_steps <= s.random_env_steps:
         print("no update will be made: total_env_steps does not exceed random_env_steps", file=sys.stderr)
 
@@ -69,14 +70,14 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     """
     if isinstance(s.threads, int):
         torch.set_num_threads(s.threads)
-    seeds = range(s.seed, s.seed + s.seeds)
+    seeds = grid.seeds(s)
     envs = Envs(s.env.name, [derive(n, ENV) for n in seeds], s.env.action_repeat, s.env.workers)
     eval_envs = Envs(s.env.name, [derive(n, EVALUATION) for n in seeds], s.env.action_repeat)
     agent = SAC(
         envs.obs_dim,
         envs.act_dim,
         [derive(n, AGENT) for n in seeds],
-        regularizer_for(s),
+        grid.regularizer_for(s),
         hidden=s.agent.hidden,
         layer_norm=s.agent.layer_norm,
         num_critics=s.agent.num_critics,
@@ -87,17 +88,21 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         device=s.device,
     )
     capacity = min(s.buffer_size, s.total_env_steps)
-    buffer = ReplayBuffer(s.seeds, capacity, envs.obs_dim, envs.act_dim, s.agent.discount, s.device)
-    intervention = intervention_for(s)
+    buffer = ReplayBuffer(len(seeds), capacity, envs.obs_dim, envs.act_dim, s.agent.discount, s.device)
+    interventions = grid.interventions_for(s)
+    probe_batch, probe_noise = frozen_transitions(
+        eval_envs, [derive(n, PROBE) for n in seeds], s.agent.discount, s.device
+    )
+    probes = nn.ModuleDict({n: Probe(y, agent.inputs(probe_batch)[n]) for n, y in agent.learners.items()})
     update = compiled(agent.update) if s.compile else agent.update
 
     write_provenance(folder / "provenance.json", s.device)
     if saved is None:
         step = updates = 0
-        episode_return = np.zeros(s.seeds)
+        episode_return = np.zeros(len(seeds))
         obs = torch.from_numpy(envs.reset()).to(s.device)
         buffer.start(obs)
-        results = Results(folder, seeds)
+        results = Results(folder, grid.names(s))
     else:
         step, updates = saved["step"], saved["updates"]
         episode_return = saved["episode_return"].numpy()
@@ -107,7 +112,13 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             obs = torch.from_numpy(envs.load_state_dict(saved["envs"])).to(s.device)
         except ValueError as error:
             raise FaultyRun(f"cannot resume: {error}") from error
-        results = Results(folder, seeds, saved["sizes"], step)
+        probes.load_state_dict(saved["probes"])
+        results = Results(folder, grid.names(s), saved["sizes"], step)
+
+    def measure() -> None:
+        for name, (loss, targets) in agent.example_losses(probe_batch, probe_noise).items():
+            found = cast(Probe, probes[name]).measure(loss, targets)
+            results.log(step, {f"{name}/{key}": value.cpu() for key, value in found.items()})
 
     last_saved = step
 
@@ -121,12 +132,15 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             "agent": agent.state_dict(),
             "buffer": buffer.state_dict(),
             "envs": envs.state_dict(),
+            "probes": probes.state_dict(),
             "sizes": results.sync(),
         }
         checkpoint.save(folder / "checkpoints", step, state)
         last_saved = step
 
     if saved is None:
+        if s.measure_every_updates:
+            measure()
         save()  # a run killed at any moment can be resumed
     clock = Clock(s, "env steps", s.total_env_steps, step, s.replay_ratio)
     try:
@@ -159,15 +173,18 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
                     batch = Batch(*(x[:, i * s.batch_size : (i + 1) * s.batch_size] for x in batches))
                     metrics = update(batch, noise[i])
                     updates += 1
-                    if intervention is not None and intervention.due(updates):
-                        intervention.apply_(agent, inputs=agent.inputs(batch))
+                    for intervention, which in interventions:
+                        if intervention.due(updates):
+                            intervention.apply_(agent, which, agent.inputs(batch))
                     if updates % s.log_every_updates == 0:
                         log_update(results, step, agent, metrics, folder)
+                    if s.measure_every_updates and updates % s.measure_every_updates == 0:
+                        measure()
                 clock.end_updates(due)
 
             if step % s.eval_every_env_steps == 0 or step == s.total_env_steps:
-                returns = evaluate(agent, eval_envs, s.eval_episodes, first_episode=step << 20)
-                results.log(step, {"eval/return": returns})
+                returns, overestimation = evaluate(agent, eval_envs, s.eval_episodes, step << 20, s.agent.discount)
+                results.log(step, {"eval/return": returns, "q_overestimation": overestimation})
                 results.time(step, clock.rates(step))
                 clock.said = f"last return {returns.mean():.1f}"
             if step % s.checkpoint_every_env_steps == 0:
@@ -183,6 +200,24 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     return step >= s.total_env_steps
 
 
+def frozen_transitions(envs: Envs, seeds: Sequence[int], discount: float, device: str) -> tuple[Batch, Tensor]:
+    """Transitions of uniformly random actions and noise to look at the networks with, a function of the seeds alone.
+
+    Every fourth of the first env steps of episode 0, which no evaluation uses.
+    """
+    streams = RunStreams(seeds)
+    obs = envs.seek(0)
+    found = []
+    for _ in range(PROBE_SIZE):
+        for act in streams.uniform(4, envs.act_dim).mul(2).sub(1).unbind(1):
+            out = envs.step(act.numpy())
+            found.append((obs, act.numpy(), out.reward, out.last_obs, discount * ~out.terminated))
+            obs = out.obs
+    kept = (torch.from_numpy(np.stack(x[::4], 1)).float() for x in zip(*found, strict=True))
+    noise = streams.normal(2, PROBE_SIZE, envs.act_dim).movedim(0, 1)
+    return Batch(*(x.to(device) for x in kept)), noise.to(device)
+
+
 def updates_due(steps: int, replay_ratio: float) -> int:
     """Updates to make after env step number `steps` of learning, for `replay_ratio` updates per env step."""
     if steps < 1:
@@ -191,21 +226,46 @@ def updates_due(steps: int, replay_ratio: float) -> int:
     return so_far - before
 
 
-def evaluate(agent: SAC, envs: Envs, episodes: int, first_episode: int) -> np.ndarray:
-    """Mean return ``[runs]`` of the deterministic policy over each run's next `episodes` episodes."""
+@torch.no_grad()
+def evaluate(
+    agent: SAC, envs: Envs, episodes: int, first_episode: int, discount: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The deterministic policy over each run's next `episodes` episodes.
+
+    Returns:
+        Mean return, and mean overestimation: Q(s, a) less the discounted return that followed, over every
+        env step of those episodes. Where an episode was truncated, or has not ended, the critic's own value stands for
+        the rest. Q also counts the policy's entropy, which the return does not. Each ``[runs]``.
+    """
     obs = envs.seek(first_episode)
+    device = next(agent.parameters()).device
     total = np.zeros(envs.runs)
     returns: list[list[float]] = [[] for _ in range(envs.runs)]
-    device = next(agent.parameters()).device
+    history: dict[str, list[Tensor]] = {n: [] for n in ("q", "reward", "terminated", "truncated", "rest", "counts")}
+
+    def value(obs: np.ndarray) -> tuple[Tensor, Tensor]:
+        x = torch.from_numpy(obs).to(device).unsqueeze(1)
+        act = agent.act(x)
+        return act.squeeze(1), agent.critic.net(x, act).amin(1).squeeze(-1)
+
     while min(len(r) for r in returns) < episodes:
-        act = agent.act(torch.from_numpy(obs).to(device).unsqueeze(1)).squeeze(1)
+        act, q = value(obs)
         out = envs.step(act.cpu().numpy())
+        counts = torch.tensor([len(r) < episodes for r in returns])
+        ended = out.terminated | out.truncated
+        rest = value(out.last_obs)[1] if (out.truncated & ~out.terminated).any() else torch.zeros_like(q)
+        now = (q, torch.from_numpy(out.reward), torch.from_numpy(out.terminated), torch.from_numpy(ended), rest, counts)
+        for values, one in zip(history.values(), now, strict=True):
+            values.append(one.cpu())
         total += out.reward
-        for run in np.flatnonzero(out.terminated | out.truncated):
+        for run in np.flatnonzero(ended):
             returns[run].append(float(total[run]))
             total[run] = 0
         obs = out.obs
-    return np.array([np.mean(r[:episodes]) for r in returns])
+    qs, reward, terminated, ends, rests, kept = (torch.stack(v) for v in history.values())
+    later = discounted_returns(reward.to(qs.dtype), discount, terminated, ends, rests)
+    error = [q_overestimation(qs[kept[:, i], i], later[kept[:, i], i]) for i in range(envs.runs)]
+    return np.array([np.mean(r[:episodes]) for r in returns]), torch.stack(error).numpy()
 
 
 @torch.no_grad()
@@ -219,9 +279,8 @@ def log_update(results: Results, step: int, agent: SAC, metrics: dict[str, Tenso
         require_finite_loss(name, metrics[name], results.names, f"at env step {step}", folder)
     require_finite_weights(agent, f"at env step {step}", folder)
     for name, learner in agent.learners.items():
-        matrices = [m for y in learner.regularizer.layers if (m := y.matrix(learner.net)) is not None]
-        metrics[f"{name}/weight_norm"] = weight_norm(learner.net.parameters(), learner.runs)
-        metrics[f"{name}/sigma1"] = largest_sigma1(matrices)
+        size = size_of(learner, metrics[f"{name}/gradient_norm"])
+        metrics |= {f"{name}/{key}": value for key, value in size.items()}
     results.log(step, {name: value.cpu() for name, value in metrics.items()})
     results.flush()
 

@@ -78,7 +78,9 @@ ALLOWED = {
     "configs": {"regularizers"},
     "results.py": {"checkpoint"},
     "tasks": {"tasks", "seeding"},
-    "command.py": {"checkpoint", "configs", "interventions", "regularizers", "results"},
+    "command.py": {"checkpoint", "configs", "results"},
+    "grid.py": {"configs", "interventions", "regularizers"},
+    "probe.py": {"interventions", "learner", "metrics", "regularizers"},
 }
 
 

@@ -29,7 +29,7 @@ SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false",
 PENDULUM = [*SMALL, "env=gym:Pendulum-v1", "random_env_steps=20", "total_env_steps=60", "replay_ratio=2"]
 PENDULUM += ["eval_every_env_steps=60", "checkpoint_every_env_steps=40", "log_every_updates=20"]
 # Prefill, resets, evaluations and checkpoints, all at different times; two runs.
-CHEETAH = [*SMALL, "env=cheetah-run", "seeds=2", "seed=3", "reg=[spectral,swr]", "random_env_steps=100"]
+CHEETAH = [*SMALL, "env=cheetah-run", "seeds=2", "seed=3", "reg=spectral+swr", "random_env_steps=100"]
 CHEETAH += ["reset=periodic", "reset.every_updates=350", "total_env_steps=1400", "replay_ratio=0.7", "buffer_size=1000"]
 CHEETAH += ["eval_every_env_steps=500", "checkpoint_every_env_steps=700", "log_every_updates=100"]
 
@@ -72,14 +72,15 @@ def assert_equal_states(a, b):
 def test_every_regularizer_runs_with_every_reset(reg, reset, tmp_path):
     period = ["reset.every_updates=30"] if reset != "none" else []
     folder = run([*PENDULUM, f"reg={reg}", f"reset={reset}", *period, "seeds=3"], tmp_path / "run")
-    values = [float(r["value"]) for r in rows(folder)]
+    # A matrix of rank below its size has an infinite condition number; everything else is finite.
+    values = [float(r["value"]) for r in rows(folder) if "condition" not in r["name"]]
     assert values
     assert np.isfinite(values).all()
     assert checkpoint.load(folder / "checkpoints")["updates"] == 80
 
 
 def test_a_chain_a_wider_agent_and_worker_processes_run(tmp_path):
-    extra = ["reg=[spectral,swr,l2]", "agent.num_critics=2", "agent.layer_norm=false", "env.workers=true", "seeds=2"]
+    extra = ["reg=spectral+swr+l2", "agent.num_critics=2", "agent.layer_norm=false", "env.workers=true", "seeds=2"]
     folder = run([*PENDULUM, *extra], tmp_path / "run")
     assert {r["run"] for r in rows(folder)} == {"0", "1", "mean"}
 
@@ -129,7 +130,7 @@ def test_the_folder_is_named_after_the_choices():
         (["env=walker-run"], "walker-run_none_seed0"),
         (["env=gym:Pendulum-v1", "reg=spectral", "seed=4"], "gym-Pendulum-v1_spectral_seed4"),
         (
-            ["reg=[spectral,l2]", "reset=periodic", "preset=demo", "seeds=3"],
+            ["reg=spectral+l2", "reset=periodic", "preset=demo", "seeds=3"],
             "cheetah-run_spectral+l2_periodic_demo_seed0-2",
         ),
         (["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_reg.coef=0.1_seed0"),

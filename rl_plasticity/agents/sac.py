@@ -209,6 +209,21 @@ class SAC(nn.Module):
         """What each learner's network reads of a batch."""
         return {"critic": (batch.obs, batch.act), "actor": (batch.obs,)}
 
+    @torch.no_grad()
+    def example_losses(
+        self, batch: Batch, noise: Tensor
+    ) -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
+        """For measuring: each learner's loss ``[runs]`` of its network's output, and its other arguments."""
+        alpha = self.temperature.net()
+        next_act, next_log_prob = sample_action(self.actor.net(batch.next_obs), noise[0])
+        target = bellman_target(batch, self.critic_target(batch.next_obs, next_act), next_log_prob, alpha)
+
+        def of_actor(gaussian: tuple[Tensor, Tensor], obs: Tensor, noise: Tensor) -> Tensor:
+            act, log_prob = sample_action(gaussian, noise)
+            return actor_loss(self.critic.net(obs, act), log_prob, alpha)
+
+        return {"critic": (critic_loss, (target,)), "actor": (of_actor, (batch.obs, noise[1]))}
+
     def restart_(self, runs: Tensor | None = None) -> None:
         """`runs` (all by default) start afresh with new weights, as a newly made agent would."""
         for learner in (self.critic, self.actor, self.temperature):

@@ -1,8 +1,9 @@
 """What a run can be told, checked before anything is made: unknown names, wrong types, values out of range.
 
 Command-line settings are Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``), with two short forms of ours:
-``env=NAME`` for ``env.name=NAME``, and ``reg=[spectral,l2]`` for several regularizers in a chain, whose settings are
-``reg.l2.coef=...``.
+``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several regularizers in a chain, whose settings are
+``reg.l2.coef=...``. A list trains all its members side by side in one process, each with every seed:
+``reg=[none,spectral,swr]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``.
 """
 
 import math
@@ -104,6 +105,7 @@ class Train:
     eval_episodes: Count
     checkpoint_every_env_steps: Count
     log_every_updates: Count
+    measure_every_updates: Natural
     device: Device
     threads: AutoCount
     compile: AutoFlag
@@ -138,6 +140,7 @@ class Supervised:
     eval_every_epochs: Count
     checkpoint_every_epochs: Count
     log_every_updates: Count
+    measure_every_tasks: Natural
     device: Device
     threads: AutoCount
     compile: AutoFlag
@@ -159,7 +162,7 @@ def load(kind: type[Settings], arguments: Sequence[str]) -> Settings:
     """
     choices: list[str] = []
     keys: list[tuple[str, Any]] = []
-    parts: list[str] = []
+    reg: str | list[str] | None = None
     given: set[str] = set()
     for argument in arguments:
         name, value = _parse(argument)  # e.g. "reg", "spectral"
@@ -170,18 +173,14 @@ def load(kind: type[Settings], arguments: Sequence[str]) -> Settings:
             keys.append((name, value))
         elif name == "env" and value not in _options(kind, "env"):
             keys.append(("env.name", value))
-        elif name == "reg" and isinstance(value, list):
-            parts = [str(part) for part in value]
-            for part in parts:
-                _check_option(kind, "reg", part)
+        elif name == "reg" and (isinstance(value, list) or "+" in str(value)):
+            reg = value
         else:
             _check_option(kind, name, value)
             choices.append(f"{_folder(kind, name)}={value}")
     config = _compose(kind, choices)
-    if parts:
-        if len(set(parts)) < len(parts):
-            raise SettingsError(f"reg: the same regularizer twice in {parts}")
-        config.reg = {"name": "chain"} | {p: _compose(kind, [f"reg={p}"]).reg for p in parts}
+    if reg is not None:
+        config.reg = _several(kind, reg)
     known = _flat(config)
     for name, value in keys:
         if name not in known:
@@ -276,6 +275,22 @@ def _compose(kind: type[Any], choices: list[str]) -> DictConfig:
     return config
 
 
+def _several(kind: type[Any], reg: str | list[str]) -> dict[str, Any]:
+    """The group `reg` of a chain, ``spectral+l2``, or of a list of methods (which may be chains) side by side."""
+    side_by_side = not isinstance(reg, str)
+    parts = [str(part) for part in reg] if side_by_side else str(reg).split("+")
+    if not parts or len(set(parts)) < len(parts):
+        raise SettingsError(f"reg: expected different regularizers, got {reg}")
+    found: dict[str, Any] = {"name": "side_by_side" if side_by_side else "chain"}
+    for part in parts:
+        if side_by_side and "+" in part:
+            found[part] = _several(kind, part)
+        else:
+            _check_option(kind, "reg", part)
+            found[part] = _compose(kind, [f"reg={part}"]).reg
+    return found
+
+
 def _flat(config: DictConfig, prefix: str = "") -> list[str]:
     found = []
     for key, value in config.items():
@@ -288,7 +303,12 @@ def _set(config: DictConfig, name: str, value: object) -> None:
     default = OmegaConf.select(config, name)
     if name.endswith(".name") and name != "env.name":
         raise SettingsError(f"{name} cannot be set: choose with {name.partition('.')[0]}=")
-    if name.partition(".")[0] in FREE and "." in name:  # typed by their defaults
+    group = name.partition(".")[0]
+    if group in ("reg", "reset") and isinstance(value, list):  # side by side
+        if not value or len(set(map(str, value))) < len(value):
+            raise SettingsError(f"{name}: expected different values, got {value}")
+        value = [_like(name, one, default) for one in value]
+    elif group in FREE and "." in name:  # typed by their defaults
         value = _like(name, value, default)
     try:
         OmegaConf.update(config, name, value)

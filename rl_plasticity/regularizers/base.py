@@ -196,7 +196,7 @@ class SideBySide(Regularizer):
 
 
 def _cut(net: nn.Module, start: int, stop: int) -> nn.Module:
-    """A copy of `net` that holds only some of its runs' parameters: for regularizers to be made of, not to be called."""
+    """A copy of `net` with the parameters of some runs only: to make regularizers of, not to be called."""
     copied = copy.deepcopy(net)
     for module in copied.modules():
         for name, parameter in module._parameters.items():

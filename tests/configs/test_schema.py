@@ -78,7 +78,7 @@ def test_settings_of_groups():
 
 
 def test_a_chain_has_the_settings_of_its_parts():
-    s = load(["reg=[spectral,l2]", "reg.l2.coef=0.5"])
+    s = load(["reg=spectral+l2", "reg.l2.coef=0.5"])
     assert s.reg["name"] == "chain"
     assert list(s.reg) == ["name", "spectral", "l2"]
     assert (s.reg["l2"]["coef"], s.reg["spectral"]["coef"]) == (0.5, 1e-4)
@@ -89,8 +89,11 @@ BAD = {
     "seedz=3": "unknown setting 'seedz'; did you mean 'seed",
     "coef=3": "unknown setting 'coef'",
     "reg=spectra": "unknown reg 'spectra'; did you mean 'spectral'?",
-    "reg=[spectral,l3]": "unknown reg 'l3'; did you mean 'l2'?",
-    "reg=[l2,l2]": "the same regularizer twice",
+    "reg=spectral+l3": "unknown reg 'l3'; did you mean 'l2'?",
+    "reg=l2+l2": "reg: expected different regularizers, got l2+l2",
+    "reg=[l2,l2]": "reg: expected different regularizers, got ['l2', 'l2']",
+    "reg=[]": "reg: expected different regularizers, got []",
+    "reg=[none,spectrl+l2]": "unknown reg 'spectrl'; did you mean 'spectral'?",
     "agent.name=td3": "agent.name cannot be set: choose with agent=",
     "reset=periodc": "unknown reset 'periodc'; did you mean 'periodic'?",
     "preset=dmo": "unknown preset 'dmo'; did you mean 'demo'?",
@@ -151,7 +154,7 @@ def test_bad_settings_of_groups(arguments, message):
 
 
 def test_what_is_saved_is_read_back(tmp_path):
-    settings = load(["reg=[spectral,swr]", "reset=redo", "env=walker-run", "seeds=3", "agent.hidden=[64]"])
+    settings = load(["reg=spectral+swr", "reset=redo", "env=walker-run", "seeds=3", "agent.hidden=[64]"])
     (tmp_path / "config.yaml").write_text(schema.dump(settings))
     assert schema.load_saved(Train, tmp_path / "config.yaml") == settings
 
