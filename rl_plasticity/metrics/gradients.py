@@ -27,6 +27,7 @@ def effective_learning_rate(gradient_norm: Tensor, weight_norm: Tensor) -> Tenso
     return torch.where(gradient_norm > 0, gradient_norm / weight_norm, torch.zeros_like(gradient_norm))
 
 
+@torch.no_grad()  # parameters that are not named keep no graph alive; torch.func.grad works inside all the same
 def gradient_spectrum(
     net: nn.Module,
     names: Sequence[str],

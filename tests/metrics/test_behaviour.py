@@ -1,0 +1,139 @@
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rl_plasticity.metrics import (
+    discounted_returns,
+    fit_fresh_targets,
+    plasticity_score,
+    policy_entropy,
+    q_overestimation,
+    representation_change,
+)
+from rl_plasticity.networks import MLP
+
+F64 = torch.float64
+
+
+def test_the_representation_s_change_is_relative_to_what_it_was():
+    before, after = torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([[3.0, 0.0], [1.0, 4.0]])
+    assert representation_change(before, after).item() == pytest.approx(0.2)
+    assert representation_change(after, before).item() == pytest.approx(26**-0.5)
+    assert representation_change(torch.zeros(2, 2), torch.zeros(2, 2)).item() == 0
+
+
+def test_the_plasticity_score_is_the_share_of_the_loss_removed_between_zero_and_one():
+    before, after = torch.tensor([4.0, 4.0, 4.0, 0.0]), torch.tensor([1.0, 0.0, 5.0, 0.0])
+    assert plasticity_score(before, after).tolist() == [0.75, 1.0, 0.0, 1.0]
+
+
+def test_the_policy_s_entropy_is_minus_the_mean_log_probability():
+    assert policy_entropy(torch.tensor([[1.0, 2.0], [-1.0, -3.0]])).tolist() == [-1.5, 2.0]
+
+
+def flags(*steps, length=4):
+    out = torch.zeros(length, dtype=torch.bool)
+    out[list(steps)] = True
+    return out
+
+
+def test_returns_bootstrap_at_truncation_and_at_the_end_but_not_at_termination():
+    reward, value = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([10.0, 20.0, 30.0, 40.0])
+    terms = discounted_returns(reward, 0.5, flags(1), flags(), value)
+    assert terms.tolist() == [2.0, 2.0, 3 + 0.5 * (4 + 0.5 * 40), 4 + 0.5 * 40]
+    cut = discounted_returns(reward, 0.5, flags(), flags(1), value)
+    assert cut.tolist() == [1 + 0.5 * 12, 2 + 0.5 * 20, 15.0, 24.0]
+    assert discounted_returns(reward, 0.5, flags(1, 3), flags(1, 3), value).tolist() == [2.0, 2.0, 5.0, 4.0]
+    assert discounted_returns(reward, 0.5, flags(), flags(1)).tolist() == [2.0, 2.0, 5.0, 4.0]
+
+
+def test_returns_of_a_constant_reward_with_the_true_value_are_the_true_value():
+    reward = torch.ones(50, 3, dtype=F64)
+    discount = torch.tensor([0.9, 0.99, 0.5], dtype=F64)
+    never = torch.zeros(50, 3, dtype=torch.bool)
+    returns = discounted_returns(reward, discount, never, never, 1 / (1 - discount))
+    torch.testing.assert_close(returns, (1 / (1 - discount)).expand(50, 3))
+
+
+def test_returns_leave_their_arguments_alone():
+    truncated = flags()
+    discounted_returns(torch.ones(4), 0.5, flags(), truncated)
+    assert not truncated.any()
+
+
+def test_overestimation_is_positive_where_the_critic_promises_too_much():
+    q, returns = torch.tensor([[3.0, 5.0], [0.0, 1.0]]), torch.tensor([[1.0, 4.0], [2.0, 2.0]])
+    assert q_overestimation(q, returns).tolist() == [1.5, -1.5]
+
+
+def test_the_probe_ends_at_the_least_squares_error_of_a_linear_network():
+    net, x = nn.Linear(3, 1).double(), torch.randn(12, 3, dtype=F64)
+    start = net(x).mean().item()
+    target = start + torch.randn(12, generator=torch.Generator().manual_seed(7)).double().numpy()
+    design = np.concatenate([x.numpy(), np.ones((12, 1))], axis=1)
+    residual = np.linalg.lstsq(design, target, rcond=None)[1].item() / 12
+    assert 0.1 < residual / target.var() < 0.95
+    fitted = fit_fresh_targets(net, (x,), 7, updates=1500, lr=0.02)
+    assert fitted.item() == pytest.approx(residual / target.var(), rel=1e-4)
+
+
+def test_a_network_that_can_only_be_constant_reaches_one_from_any_prediction():
+    net = nn.Linear(3, 1)
+    nn.init.constant_(net.bias, 1000.0)
+    assert fit_fresh_targets(net, (torch.zeros(400, 3),), 0, updates=200, lr=0.01).item() == pytest.approx(1, abs=1e-3)
+
+
+def test_a_plastic_network_fits_better_than_a_dead_one_and_more_updates_fit_better():
+    net, x = MLP((4, 32, 1), (0,), layer_norm=False), torch.randn(1, 16, 4)
+    dead = copy.deepcopy(net)
+    nn.init.constant_(dead[0].bias, -100.0)
+    few, many, none = (
+        fit_fresh_targets(n, (x,), 0, updates, lr=1e-2, runs=(1,)).item()
+        for n, updates in ((net, 10), (net, 200), (dead, 200))
+    )
+    assert many < 0.1 < few
+    assert none > 0.9
+
+
+def test_runs_fit_the_same_noise_and_do_not_touch_each_other():
+    x = torch.randn(3, 8, 4, dtype=F64)
+    together = fit_fresh_targets(MLP((4, 6, 2), (0, 1, 2)).double(), (x,), 3, 30, lr=1e-2, runs=(3,))
+    for run in range(3):
+        net = MLP((4, 6, 2), (run,)).double()
+        torch.testing.assert_close(together[run : run + 1], fit_fresh_targets(net, (x[run, None],), 3, 30, 1e-2, (1,)))
+    x[0] *= 1e6  # another run's trouble
+    again = fit_fresh_targets(MLP((4, 6, 2), (0, 1, 2)).double(), (x,), 3, 30, lr=1e-2, runs=(3,))
+    torch.testing.assert_close(again[1:], together[1:])
+
+
+def test_several_inputs_and_outputs_are_fitted_together():
+    class Gaussian(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean, self.log_std = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, obs, scale):
+            return self.mean(obs), self.log_std(scale * obs)
+
+    value = fit_fresh_targets(Gaussian(), (torch.eye(3), torch.ones(3, 1)), 0, updates=500, lr=0.05)
+    assert value.shape == ()
+    assert value.item() < 1e-3
+
+
+def test_the_probe_leaves_the_network_its_statistics_and_every_random_state_alone():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 1))
+    before = copy.deepcopy(net.state_dict())
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        first = fit_fresh_targets(net, (x,), 5, updates=5)
+        assert torch.equal(first, fit_fresh_targets(net, (x,), torch.Generator().manual_seed(5), updates=5))
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values(), strict=True))
+    assert net.training
+    assert all(p.grad is None for p in net.parameters())
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]  # noqa: NPY002

@@ -1,0 +1,140 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rl_plasticity.metrics import effective_learning_rate, gradient_norm, gradient_spectrum
+from rl_plasticity.networks import CNN, MLP
+
+F64 = torch.float64
+
+
+def squared_error(output, target):
+    return (output - target).square().mean((-1, -2))
+
+
+def cross_entropy(output, target):
+    """Mean over the batch, ``[*runs]``, as the training loss."""
+    return F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none").view_as(target).mean(-1)
+
+
+def oracle(net, name, loss, inputs, targets):
+    """Singular values of the per-example gradients by a loop and numpy, for one run."""
+    rows = []
+    for i in range(len(inputs)):
+        (g,) = torch.autograd.grad(loss(net(inputs[i : i + 1]), targets[i : i + 1]).sum(), net.get_parameter(name))
+        rows.append(g.flatten().numpy())
+    return np.linalg.svd(np.stack(rows), compute_uv=False)
+
+
+def padded(s, n):
+    return np.concatenate([s, np.zeros(n - len(s))])
+
+
+@pytest.mark.parametrize("chunk", [3, 10, 64])
+def test_the_spectrum_is_that_of_a_loop_over_examples(chunk):
+    net = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.ReLU(), nn.Linear(7, 3)).double()
+    x, y = torch.randn(10, 5, dtype=F64), torch.randint(3, (10,))
+    names = [name for name, _ in net.named_parameters()]
+    found = gradient_spectrum(net, names, cross_entropy, (x,), (y,), chunk=chunk)
+    assert list(found) == names
+    for name in names:
+        expected = padded(oracle(net, name, cross_entropy, x, y), 10)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=2e-7 * expected[0])
+
+
+def test_a_linear_layer_s_gradients_are_outer_products():
+    # g_i = delta_i x_i^T, so the Gram matrix is (delta delta^T) * (x x^T), with delta = 2 (W x - y) / outputs.
+    net = nn.Linear(4, 3, bias=False).double()
+    x, y = torch.randn(6, 4, dtype=F64), torch.randn(6, 3, dtype=F64)
+    delta = (2 / 3) * (x @ net.weight.detach().T - y)
+    eigenvalues = torch.linalg.eigvalsh((delta @ delta.T) * (x @ x.T)).flip(-1)
+    found = gradient_spectrum(net, ["weight"], squared_error, (x,), (y,), chunk=4)["weight"]
+    torch.testing.assert_close(found, eigenvalues.sqrt())
+
+
+@pytest.mark.parametrize("chunk", [3, 64])
+def test_each_run_has_the_spectrum_of_its_own_examples_and_weights(chunk):
+    net = MLP((5, 8, 2), seeds=(0, 1)).double()
+    x, y = torch.randn(2, 7, 5, dtype=F64), torch.randn(2, 7, 2, dtype=F64)
+    found = gradient_spectrum(net, ["0.weight", "3.bias"], squared_error, (x,), (y,), runs=(2,), chunk=chunk)
+    for run in range(2):
+        alone = MLP((5, 8, 2), seeds=(run,)).double()
+        for name, s in found.items():
+            assert s.shape == (2, 7)
+            rows = []
+            for i in range(7):
+                one = (slice(run, run + 1), slice(i, i + 1))
+                loss = squared_error(alone(x[one]), y[one]).sum()
+                rows.append(torch.autograd.grad(loss, alone.get_parameter(name))[0].flatten().numpy())
+            expected = padded(np.linalg.svd(np.stack(rows), compute_uv=False), 7)
+            np.testing.assert_allclose(s[run], expected, rtol=1e-6, atol=2e-7 * expected[0])
+
+
+def test_the_batch_axis_stays_so_that_the_training_loss_fits_any_output():
+    class Critics(nn.Module):  # [runs, batch, n] x 2 -> [runs, critics, batch], as a critic's
+        def __init__(self):
+            super().__init__()
+            self.one = MLP((4, 6, 1), (0, 1))
+
+        def forward(self, obs, act):
+            q = self.one(torch.cat([obs, act], -1)).squeeze(-1)
+            return torch.stack([q, 2 * q], dim=1)
+
+    obs, act, target = torch.randn(2, 9, 3), torch.randn(2, 9, 1), torch.randn(2, 9)
+    loss = lambda q, target: (q - target.unsqueeze(1)).square().mean(-1).sum(1)  # noqa: E731
+    s = gradient_spectrum(Critics(), ["one.0.weight"], loss, (obs, act), (target,), runs=(2,))["one.0.weight"]
+    assert s.shape == (2, 9)
+    assert (s[:, 5] > 0).all()
+
+
+def test_float32_keeps_its_dtype_and_small_singular_values():
+    # Orthogonal gradients of size 1 to 1e-6: in float32 the Gram matrix would lose all below 3e-4.
+    sizes = torch.tensor([1.0, 1e-2, 1e-4, 1e-6])
+    net = nn.Linear(4, 1, bias=False)
+    found = gradient_spectrum(net, ["weight"], lambda out: out.sum(), (torch.diag(sizes),), ())["weight"]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, sizes, rtol=1e-3, atol=0)
+
+
+def test_more_examples_than_elements_end_in_zeros():
+    x = torch.randn(6, 2)
+    found = gradient_spectrum(nn.Linear(2, 1), ["weight"], lambda out: out.square().sum(), (x,), ())["weight"]
+    assert (found > 0).tolist() == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize("make", ["plain", "runs"])
+def test_measuring_moves_neither_statistics_nor_gradients_nor_modes(make):
+    if make == "plain":
+        net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+        name, runs, x = "0.weight", (), torch.randn(5, 1, 4, 4)
+    else:
+        net = CNN((1, 4, 4), 3, (0, 1), batch_norm=True)
+        name, runs, x = "0.weight", (2,), torch.randn(2, 5, 1, 4, 4)
+    y = torch.randint(3, x.shape[: len(runs) + 1])
+    before, state = copy.deepcopy(net.state_dict()), torch.get_rng_state()
+    s = gradient_spectrum(net, [name], cross_entropy, (x,), (y,), runs=runs, chunk=2)[name]
+    assert s.shape == (*runs, 5)
+    assert not s.requires_grad  # a graph through the other parameters would hold every chunk in memory
+    assert (s[..., 0] > 0).all()
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values(), strict=True))
+    assert net.training
+    assert all(m.training for m in net.modules())
+    assert all(p.grad is None and p.requires_grad for p in net.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match=r"'wieght'; did you mean 'weight'"):
+        gradient_spectrum(nn.Linear(2, 1), ["wieght"], squared_error, (torch.ones(3, 2),), ())
+    with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
+        gradient_spectrum(nn.Linear(2, 1), ["weight"], squared_error, (torch.ones(3, 2),), (), chunk=0)
+
+
+def test_the_effective_learning_rate_is_the_gradient_s_norm_over_the_weight_s():
+    g = gradient_norm([torch.tensor([[3.0], [0.0]]), torch.tensor([[4.0], [0.0]])], (2,))
+    assert g.tolist() == [5.0, 0.0]
+    assert effective_learning_rate(g, torch.tensor([2.0, 0.0])).tolist() == [2.5, 0.0]

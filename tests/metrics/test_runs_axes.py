@@ -1,0 +1,93 @@
+"""Every function of tensors with leading runs axes equals a loop over the runs."""
+
+import pytest
+import torch
+
+from rl_plasticity import metrics
+from rl_plasticity.metrics import feature_matrix, singular_values, srank
+
+RUNS = (2, 3)
+
+
+def normal(*shape):
+    return torch.randn(*RUNS, *shape, dtype=torch.float64)
+
+
+def positive(*shape):
+    return normal(*shape).abs() + 0.1
+
+
+# name: (function of one run's tensors and of the runs axes, tensors)
+CASES = {
+    "singular_values": (lambda m, runs: singular_values(m), lambda: [normal(4, 5)]),
+    "condition_number": (lambda m, runs: metrics.condition_number(singular_values(m)), lambda: [normal(4, 5)]),
+    "stable_rank": (lambda m, runs: metrics.stable_rank(singular_values(m)), lambda: [normal(4, 5)]),
+    "effective_rank": (lambda m, runs: metrics.effective_rank(singular_values(m)), lambda: [normal(4, 5)]),
+    "srank": (lambda m, runs: srank(singular_values(m), 0.3), lambda: [normal(4, 5)]),
+    "weight_norm": (lambda a, b, runs: metrics.weight_norm([a, b], runs), lambda: [normal(4, 5), normal(4)]),
+    "gradient_norm": (lambda a, b, runs: metrics.gradient_norm([a, b], runs), lambda: [normal(4, 5), normal(4)]),
+    "distance": (lambda a, b, runs: metrics.distance([a], [b], runs), lambda: [normal(4, 5), normal(4, 5)]),
+    "sigma1": (lambda m, runs: metrics.sigma1(m), lambda: [normal(4, 5)]),
+    "largest_sigma1": (lambda a, b, runs: metrics.largest_sigma1([a, b]), lambda: [normal(4, 5), normal(2, 4)]),
+    "frobenius_norm": (lambda m, runs: metrics.frobenius_norm(m), lambda: [normal(4, 5)]),
+    "lpq_norm": (lambda m, runs: metrics.lpq_norm(m, 1, 3), lambda: [normal(4, 5)]),
+    "balance": (
+        lambda a, b, c, d, runs: metrics.balance(a, b, initial=(c, d)),
+        lambda: [normal(4, 5), normal(2, 4), normal(4, 5), normal(2, 4)],
+    ),
+    "balancedness": (
+        lambda a, b, c, runs: metrics.balancedness([a, b, c], 1, 2),
+        lambda: [normal(4, 5), 9 * normal(3, 4), normal(2, 9)],
+    ),
+    "rebalanced": (
+        lambda a, b, c, runs: torch.cat(
+            [x.flatten(len(runs)) for y in metrics.rebalanced([a, b], [c, c]) for x in y], -1
+        ),
+        lambda: [normal(4, 5), 9 * normal(4, 4), normal(4)],
+    ),
+    "generalized_gaussian_shape": (lambda v, runs: metrics.generalized_gaussian_shape(v), lambda: [normal(50) ** 3]),
+    "project_to_input_span": (
+        lambda m, x, runs: metrics.project_to_input_span(m, x).abs(),  # a direction's sign is arbitrary
+        lambda: [normal(4, 5), normal(9, 5)],
+    ),
+    "feature_matrix": (lambda h, runs: feature_matrix(h, runs), lambda: [normal(4, 3, 2, 2)]),
+    "dormant_fraction": (lambda h, runs: metrics.dormant_fraction(h.relu(), 0.8), lambda: [normal(6, 9)]),
+    "dead_units": (lambda h, runs: metrics.dead_units(h), lambda: [normal(2, 9)]),
+    "feature_norm": (lambda h, runs: metrics.feature_norm(h), lambda: [normal(6, 9)]),
+    "effective_learning_rate": (
+        lambda g, w, runs: metrics.effective_learning_rate(g, w),
+        lambda: [positive(), positive()],
+    ),
+    "representation_change": (
+        lambda a, b, runs: metrics.representation_change(a, b),
+        lambda: [normal(6, 9), normal(6, 9)],
+    ),
+    "plasticity_score": (lambda a, b, runs: metrics.plasticity_score(a, b), lambda: [positive(), positive()]),
+    "policy_entropy": (lambda p, runs: metrics.policy_entropy(p), lambda: [normal(6)]),
+    "q_overestimation": (lambda q, g, runs: metrics.q_overestimation(q, g), lambda: [normal(6), normal(6)]),
+    "discounted_returns": (
+        # Time leads there: [T, *runs].
+        lambda r, v, runs: metrics.discounted_returns(
+            r.movedim(-1, 0), 0.9, v.movedim(-1, 0) > 1, v.movedim(-1, 0) < -1, v.movedim(-1, 0)
+        ).movedim(0, -1),
+        lambda: [normal(9), normal(9)],
+    ),
+}
+ELSEWHERE = {"gradient_spectrum", "fit_fresh_targets"}  # functions of networks: in their own files
+
+
+def test_no_function_is_forgotten():
+    assert set(CASES) | ELSEWHERE == set(metrics.__all__)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_runs_together_equal_runs_alone(name):
+    function, make = CASES[name]
+    tensors = make()
+    together = function(*tensors, runs=RUNS)
+    assert together.shape[:2] == RUNS
+    for i in range(2):
+        for j in range(3):
+            alone = function(*(t[i, j] for t in tensors), runs=())
+            torch.testing.assert_close(together[i, j], alone)
+    assert (together[0, 0] != together[1, 2]).any() or name in ("srank", "dormant_fraction", "dead_units")
