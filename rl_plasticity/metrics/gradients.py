@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rl_plasticity.metrics.weights import weight_norm
 
@@ -85,7 +86,9 @@ def gradient_spectrum(
         def cut(t: Tensor) -> Tensor:
             return t.detach().narrow(k, start, min(chunk, n - start))
 
-        found = each({name: parameters[name] for name in names}, tuple(map(cut, inputs)), tuple(map(cut, targets)))
+        chosen = {name: parameters[name] for name in names}
+        with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the fused attention kernels
+            found = each(chosen, tuple(map(cut, inputs)), tuple(map(cut, targets)))
         return {name: g.movedim(0, k).reshape(*runs, g.shape[0], -1) for name, g in found.items()}
 
     starts = range(0, n, chunk)

@@ -91,6 +91,21 @@ def test_the_batch_axis_stays_so_that_the_training_loss_fits_any_output():
     assert (s[:, 5] > 0).all()
 
 
+def test_attention_has_the_spectrum_of_a_loop_too():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=False)[0].mean(1)
+
+    net, x, y = Attention().double(), torch.randn(5, 3, 4, dtype=F64), torch.randint(4, (5,))
+    found = gradient_spectrum(net, ["attention.in_proj_weight"], cross_entropy, (x,), (y,), chunk=2)
+    expected = oracle(net.eval(), "attention.in_proj_weight", cross_entropy, x, y)
+    np.testing.assert_allclose(found["attention.in_proj_weight"], expected, rtol=1e-6)
+
+
 def test_float32_keeps_its_dtype_and_small_singular_values():
     # Orthogonal gradients of size 1 to 1e-6: in float32 the Gram matrix would lose all below 3e-4.
     sizes = torch.tensor([1.0, 1e-2, 1e-4, 1e-6])
