@@ -39,7 +39,7 @@ def settings(s: Train | Supervised) -> list[Setting]:
 
 def _combinations(group: str, nested: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """`nested` with one member of each list that is in it, and a name made of those."""
-    lists = list(_lists(nested))
+    lists = sorted(_lists(nested), key=lambda one: one[0][-1] in STRENGTHS)  # next to each other: one regularizer
     for chosen in itertools.product(*(members for _, members in lists)):
         one, names = deepcopy(nested), []
         for (path, _), member in zip(lists, chosen, strict=True):

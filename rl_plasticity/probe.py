@@ -30,7 +30,7 @@ from rl_plasticity.metrics import (
 from rl_plasticity.regularizers.layers import HiddenUnits, Layer, hidden_units, layers
 
 PROBE_SIZE = 256  # examples whose activations are looked at
-GRADIENTS = 64  # of them, those whose own gradients are taken
+GRADIENTS = 32  # of them, those whose own gradients are taken
 LARGEST = 4_000_000  # weights of a layer whose gradients are taken: one example's then are 16 MB
 
 
@@ -101,7 +101,7 @@ class Probe(nn.Module):
         found["distance"] = distance(current, initial, learner.runs)
         chain = self._chain()
         if chain:
-            found["balancedness"] = balancedness(chain)
+            found["balancedness"] = balancedness(chain, updates=50)
         return found
 
     def features(self) -> dict[str, Tensor]:

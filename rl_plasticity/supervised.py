@@ -127,17 +127,20 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     step_ = compiled(update) if s.compile else update
     write_provenance(folder / "provenance.json", s.device)
     if saved is None:
-        epoch = updates = 0
+        epoch = updates = measured = 0
         online, batches = torch.zeros(len(seeds), dtype=torch.float64), 0
         results = Results(folder, grid.names(s))
     else:
         epoch, updates, online, batches = saved["epoch"], saved["updates"], saved["online"], saved["batches"]
         learner.load_state_dict(saved["learner"])
         order.load_state_dict(saved["order"])
+        measured = saved["measured"]
         probe.load_state_dict(saved["probe"])
         results = Results(folder, grid.names(s), saved["sizes"], updates)
 
     def measure() -> None:
+        nonlocal measured
+        measured = updates
         found = probe.measure(cross_entropy, [labels])
         results.log(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in found.items()})
 
@@ -150,20 +153,21 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             "batches": batches,
             "learner": learner.state_dict(),
             "order": order.state_dict(),
+            "measured": measured,
             "probe": probe.state_dict(),
             "sizes": results.sync(),
         }
         checkpoint.save(folder / "checkpoints", epoch, state)
 
-    if saved is None:
-        if s.measure_every_tasks:
-            measure()
-        save()  # a run killed at any moment can be resumed
     last_saved = epoch
     task = sequence.task(min(epoch, total - 1) // s.epochs_per_task)
     per_epoch = updates_per_epoch(task, s.batch_size)
     clock = Clock(s, "epochs", total, epoch, per_epoch)
     try:
+        if saved is None:
+            if s.measure_every_updates:
+                measure()
+            save()  # a run killed at any moment can be resumed
         while epoch < total and not stop.received:
             index, inside = divmod(epoch, s.epochs_per_task)
             if inside == 0:
@@ -192,7 +196,7 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
                 if ended:
                     at_end = found | {"online_accuracy": online / batches, "index": torch.full((len(seeds),), index)}
                     results.log(updates, {f"task/{name}": value for name, value in at_end.items()})
-                    if s.measure_every_tasks and (index + 1) % s.measure_every_tasks == 0:
+                    if 0 < s.measure_every_updates <= updates - measured:
                         measure()
             if epoch % s.checkpoint_every_epochs == 0:
                 save()

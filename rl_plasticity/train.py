@@ -138,12 +138,12 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         checkpoint.save(folder / "checkpoints", step, state)
         last_saved = step
 
-    if saved is None:
-        if s.measure_every_updates:
-            measure()
-        save()  # a run killed at any moment can be resumed
     clock = Clock(s, "env steps", s.total_env_steps, step, s.replay_ratio)
     try:
+        if saved is None:
+            if s.measure_every_updates:
+                measure()
+            save()  # a run killed at any moment can be resumed
         while step < s.total_env_steps and not stop.received:
             if step < s.random_env_steps:
                 act = agent.streams.uniform(envs.act_dim) * 2 - 1

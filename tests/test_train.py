@@ -34,6 +34,12 @@ CHEETAH += ["reset=periodic", "reset.every_updates=350", "total_env_steps=1400",
 CHEETAH += ["eval_every_env_steps=500", "checkpoint_every_env_steps=700", "log_every_updates=100"]
 
 
+# Plasticity metrics, of each network.
+MEASURED = ["frobenius_norm", "mean_sigma1", "condition_number", "stable_rank", "effective_rank", "weight_shape"]
+MEASURED += ["distance", "dormant", "dead", "feature_srank", "feature_rank", "feature_norm", "gradient_condition"]
+MEASURED += ["gradient_rank", "representation_change"]
+
+
 def run(arguments, out, stop=None):
     settings, folder, saved = command.prepare(once([*arguments, f"out={out}"]))
     train(settings, folder, saved, stop or StopAfter())
@@ -111,8 +117,10 @@ def test_a_run_writes_what_the_readme_says(tmp_path):
     assert schema.load_saved(Train, folder / "config.yaml").seeds == 2
     logged = {r["name"] for r in rows(folder)}
     expected = {"eval/return", "critic/loss", "actor/loss", "alpha", "entropy", "q_mean"}
-    expected |= {f"{n}/{m}" for n in ("critic", "actor") for m in ("weight_norm", "gradient_norm", "sigma1", "penalty")}
-    assert logged == expected
+    size = ("weight_norm", "gradient_norm", "sigma1", "penalty", "effective_lr")
+    expected |= {"q_overestimation"} | {f"{n}/{m}" for n in ("critic", "actor") for m in (*size, *MEASURED)}
+    assert {name for name in logged if name.count("/") < 2} == expected
+    assert {"actor/stable_rank/trunk.0", "critic/gradient_rank/critics.0.0"} <= logged  # a layer's own
     assert {"updates_per_second", "env_steps_per_second"} <= {
         line.split(",")[2] for line in (folder / "timing.csv").read_text().splitlines()
     }
@@ -151,7 +159,7 @@ def test_updates_keep_the_replay_ratio(ratio):
 
 def test_evaluation_is_the_mean_return_of_the_given_number_of_episodes_of_each_run():
     envs, agent = Envs("gym:Pendulum-v1", [1, 2]), SAC(3, 1, [0, 1], hidden=(8, 8))
-    returns = evaluate(agent, envs, 3, first_episode=10)
+    returns, _ = evaluate(agent, envs, 3, first_episode=10, discount=0.99)
     for run_, seed in enumerate((1, 2)):
         single = Envs("gym:Pendulum-v1", [seed])
         totals = []
@@ -171,7 +179,7 @@ def test_evaluation_changes_nothing_of_the_agent():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    evaluate(agent, envs, 1, first_episode=10)
+    evaluate(agent, envs, 1, first_episode=10, discount=0.99)
     assert torch.equal(torch.rand(1), expected)
     assert_equal_states(before, dict(agent.state_dict()))
 
@@ -395,7 +403,7 @@ class Spy:
 @pytest.fixture
 def spies(monkeypatch):
     found = {}
-    for module, names in (("train", ("SAC", "ReplayBuffer", "Envs")), ("command", ("make_intervention",))):
+    for module, names in (("train", ("SAC", "ReplayBuffer", "Envs")), ("grid", ("make_intervention",))):
         for name in names:
             found[name] = Spy(getattr(sys.modules[f"rl_plasticity.{module}"], name))
             monkeypatch.setattr(f"rl_plasticity.{module}.{name}", found[name])
@@ -492,6 +500,9 @@ def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are(
 
         runs, act_dim = 2, 1
 
+        def __init__(self, truncates=False):
+            self.truncates = truncates
+
         def seek(self, episode):
             self.t, self.n = np.zeros(2, int), np.zeros(2, int)
             return np.zeros((2, 3), np.float32)
@@ -503,9 +514,21 @@ def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are(
             self.n += over
             self.t[over] = 0
             obs = np.zeros((2, 3), np.float32)
-            return Step(obs, reward, over, np.zeros(2, bool), obs)
+            never = np.zeros(2, bool)
+            return Step(obs, reward, *((never, over) if self.truncates else (over, never)), obs)
 
-    assert evaluate(SAC(3, 1, [0, 1], hidden=(8, 8)), Steps(), 1, first_episode=0).tolist() == [2.0, 5.0]
+    agent = SAC(3, 1, [0, 1], hidden=(8, 8))
+    returns, overestimation = evaluate(agent, Steps(), 1, first_episode=0, discount=0.5)
+    assert returns.tolist() == [2.0, 5.0]
+    # obs is always 0, so Q is the same number everywhere; these episodes end for good.
+    obs = torch.zeros(2, 1, 3)
+    q = agent.critic.net(obs, agent.act(obs)).flatten()
+    later = torch.tensor([(1.5 + 1) / 2, (1.9375 + 1.875 + 1.75 + 1.5 + 1) / 5])
+    np.testing.assert_allclose(overestimation, (q - later).detach(), rtol=1e-5)
+    # Cut short instead, what is missing of the return is the critic's own value, discounted.
+    overestimation = evaluate(agent, Steps(truncates=True), 1, first_episode=0, discount=0.5)[1]
+    rest = q.detach() * torch.tensor([(0.5 + 0.25) / 2, sum(0.5**n for n in range(1, 6)) / 5])
+    np.testing.assert_allclose(overestimation, q.detach() - later - rest, rtol=1e-5)
 
 
 def test_help_lists_groups_and_settings(monkeypatch, capsys):

@@ -140,7 +140,7 @@ class Supervised:
     eval_every_epochs: Count
     checkpoint_every_epochs: Count
     log_every_updates: Count
-    measure_every_tasks: Natural
+    measure_every_updates: Natural
     device: Device
     threads: AutoCount
     compile: AutoFlag

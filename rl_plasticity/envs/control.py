@@ -55,6 +55,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         self.action_space = gym.spaces.Box(-1.0, 1.0, box.shape, np.float32)
         self.actions: list[Floats] = []
         self.obs: Floats = np.zeros(size, np.float32)
+        self.saved: dict[str, Any] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         """The next episode's first observation. A `seed` is refused: episodes have their own."""
@@ -98,13 +99,13 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         actions = np.array(self.actions, np.float32).reshape(-1, len(self.low))
         return {"seed": self.seed, "episode": self.episode, "actions": actions, "obs": self.obs}
 
-    def restore(self, states: Sequence[dict[str, Any]]) -> Floats:
-        """Play the episode of the state that has this seed up to where it was; the newest observation comes back.
+    def restore(self) -> Floats:
+        """Play the episode of the state put into `saved` up to where it was; the newest observation comes back.
 
         Raises:
             ValueError: the replay ends elsewhere (another version of the simulator, say).
         """
-        state = next(state for state in states if state["seed"] == self.seed)
+        state = self.saved
         self.episode = state["episode"] - 1
         self.reset()
         for action in np.asarray(state["actions"]):
@@ -259,7 +260,8 @@ class Envs:
     def load_state_dict(self, state: dict[str, Any]) -> Floats:
         """Play every environment to where it was; the newest observations come back."""
         self.vector.reset()
-        return np.stack(self.vector.call("restore", state["states"]))
+        self.vector.set_attr("saved", state["states"])
+        return np.stack(self.vector.call("restore"))
 
     def close(self) -> None:
         self.vector.close()

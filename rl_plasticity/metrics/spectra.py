@@ -1,7 +1,7 @@
 """Measures of a spectrum: of singular values ``[*runs, k]``, so that one decomposition serves all, ``-> [*runs]``.
 
-The matrix may be a layer's weight, a batch of features, or per-example gradients. Everything is computed in the dtype
-of the input: in float32, singular values below about 1e-7 of the largest are rounding noise.
+The matrix may be a layer's weight, a batch of features, or per-example gradients. Results have the dtype of the input;
+singular values below about 1e-7 of the largest are rounding noise.
 """
 
 import torch
@@ -10,9 +10,19 @@ from torch import Tensor
 
 @torch.no_grad()
 def singular_values(matrix: Tensor) -> Tensor:
-    """The singular values of ``[*runs, out, fan_in]`` in descending order, ``[*runs, min(out, fan_in)]``."""
-    s: Tensor = torch.linalg.svdvals(matrix)
-    return s
+    """The singular values of ``[*runs, out, fan_in]`` in descending order, ``[*runs, min(out, fan_in)]``.
+
+    In float32 they are square roots of the eigenvalues of the smaller Gram matrix in float64: more exact than a
+    float32 decomposition, and for a wide matrix several times as fast. Float64 is decomposed.
+    """
+    s: Tensor
+    if matrix.dtype == torch.float64:
+        s = torch.linalg.svdvals(matrix)
+        return s
+    exact = matrix.double()
+    gram = exact @ exact.mT if matrix.shape[-2] <= matrix.shape[-1] else exact.mT @ exact
+    s = torch.linalg.eigvalsh(gram).flip(-1).clamp(min=0).sqrt()
+    return s.to(matrix.dtype)
 
 
 def condition_number(s: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from rl_plasticity.metrics.spectra import singular_values
+
 
 @torch.no_grad()
 def weight_norm(parameters: Iterable[Tensor], runs: tuple[int, ...] = ()) -> Tensor:
@@ -38,8 +40,7 @@ def largest_sigma1(matrices: Iterable[Tensor]) -> Tensor:
 @torch.no_grad()
 def sigma1(matrix: Tensor) -> Tensor:
     """The largest singular value (spectral norm) of ``[*runs, out, fan_in]``, ``[*runs]``; by decomposition."""
-    norm: Tensor = torch.linalg.matrix_norm(matrix, ord=2)
-    return norm
+    return singular_values(matrix)[..., 0]
 
 
 @torch.no_grad()

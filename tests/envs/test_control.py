@@ -209,8 +209,18 @@ def test_a_replay_that_ends_elsewhere_is_an_error():
     env.step(np.ones(1, np.float32))
     state = env.state()
     state["actions"] = state["actions"] * -1
+    other = make_env("gym:Pendulum-v1", 1)
+    other.saved = state
     with pytest.raises(ValueError, match="ended at another observation"):
-        make_env("gym:Pendulum-v1", 1).restore([state])
+        other.restore()
+
+
+def test_environments_of_the_same_seed_are_each_restored_to_where_they_were():
+    envs, others = (Envs("gym:Pendulum-v1", [1, 1]) for _ in range(2))
+    envs.reset()
+    before = envs.step(np.array([[1.0], [-1.0]], np.float32))
+    assert np.array_equal(others.load_state_dict(envs.state_dict()), before.obs)
+    assert not np.array_equal(before.obs[0], before.obs[1])
 
 
 def test_seeking_an_episode_gives_the_same_start_whatever_came_before():
