@@ -62,6 +62,24 @@ def planned_updates(s: Train) -> float:
 command = Command(Train, check, planned_updates)
 
 
+def make_agent(s: Train, obs_dim: int, act_dim: int) -> SAC:
+    """The agents of all runs, untrained, for environments of these sizes."""
+    return SAC(
+        obs_dim,
+        act_dim,
+        [derive(n, AGENT) for n in grid.seeds(s)],
+        grid.regularizer_for(s),
+        hidden=s.agent.hidden,
+        layer_norm=s.agent.layer_norm,
+        num_critics=s.agent.num_critics,
+        lr=s.agent.lr,
+        tau=s.agent.tau,
+        init_alpha=s.agent.init_alpha,
+        target_entropy=s.agent.target_entropy,
+        device=s.device,
+    )
+
+
 def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     """Train until the last env step or a stop signal, writing into `folder`; from the checkpoint `saved` if given.
 
@@ -73,20 +91,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     seeds = grid.seeds(s)
     envs = Envs(s.env.name, [derive(n, ENV) for n in seeds], s.env.action_repeat, s.env.workers)
     eval_envs = Envs(s.env.name, [derive(n, EVALUATION) for n in seeds], s.env.action_repeat)
-    agent = SAC(
-        envs.obs_dim,
-        envs.act_dim,
-        [derive(n, AGENT) for n in seeds],
-        grid.regularizer_for(s),
-        hidden=s.agent.hidden,
-        layer_norm=s.agent.layer_norm,
-        num_critics=s.agent.num_critics,
-        lr=s.agent.lr,
-        tau=s.agent.tau,
-        init_alpha=s.agent.init_alpha,
-        target_entropy=s.agent.target_entropy,
-        device=s.device,
-    )
+    agent = make_agent(s, envs.obs_dim, envs.act_dim)
     capacity = min(s.buffer_size, s.total_env_steps)
     buffer = ReplayBuffer(len(seeds), capacity, envs.obs_dim, envs.act_dim, s.agent.discount, s.device)
     interventions = grid.interventions_for(s)
