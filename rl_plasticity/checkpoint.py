@@ -41,21 +41,24 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
     return path
 
 
-def load(folder: Path) -> dict[str, Any]:
-    """The newest checkpoint in `folder`.
+def load(folder: Path, step: int | None = None) -> dict[str, Any]:
+    """The newest checkpoint in `folder`, or the one of this `step`.
 
     Raises:
         FileNotFoundError: there is none.
         ValueError: it cannot be read.
     """
-    found = _all(folder)
+    found = {int(path.stem.removeprefix("step_")): path for path in _all(folder)}
     if not found:
         raise FileNotFoundError(f"no checkpoint in {folder}")
+    path = found.get(max(found) if step is None else step)
+    if path is None:
+        raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, found))})")
     try:
-        state: dict[str, Any] = torch.load(found[-1], map_location="cpu", weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle and runtime errors alike
         reason = str(error).splitlines()[0]
-        raise ValueError(f"the checkpoint {found[-1]} cannot be read: {reason}") from error
+        raise ValueError(f"the checkpoint {path} cannot be read: {reason}") from error
     return state
 
 

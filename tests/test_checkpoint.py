@@ -26,6 +26,14 @@ def test_the_newest_is_loaded_and_only_two_are_kept(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000000100.pt", "step_020000000.pt"]
 
 
+def test_one_is_loaded_by_its_step_and_a_missing_one_is_answered_with_those_there_are(tmp_path):
+    for step in (5, 100):
+        checkpoint.save(tmp_path, step, {"step": step})
+    assert checkpoint.load(tmp_path, 5)["step"] == 5
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 10 in .* \(valid: 5, 100\)"):
+        checkpoint.load(tmp_path, 10)
+
+
 def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
