@@ -21,6 +21,7 @@ from rl_plasticity.configs.schema import SettingsError, Supervised, Train
 from rl_plasticity.results import write_text
 
 S = TypeVar("S", Train, Supervised)
+E = TypeVar("E")
 Saved = dict[str, Any] | None
 COMPILE_FROM_UPDATES = 30_000  # compiling takes about half a minute and then saves some 4 ms an update
 
@@ -67,12 +68,12 @@ class Command(Generic[S]):
         try:
             settings, folder, saved = self.prepare(arguments)
         except SettingsError as error:
-            sys.exit(self._complain(error, 2))
+            sys.exit(complain(self.name, error, 2))
         stop = StopSignal()
         try:
             finished = run(settings, folder, saved, stop)
         except FaultyRun as error:
-            sys.exit(self._complain(error, 1))
+            sys.exit(complain(self.name, error, 1))
         if finished:
             print(f"done; results in {folder}")
         else:
@@ -142,9 +143,30 @@ class Command(Generic[S]):
         threads = torch.get_num_threads() if s.threads == "auto" else s.threads
         return replace(s, device=device, compile=compile_, threads=threads)
 
-    def _complain(self, error: Exception, status: int) -> int:
-        print(f"rl_plasticity.{self.name}: {' '.join(str(error).split())}", file=sys.stderr)
-        return status
+
+def complain(name: str, error: Exception, status: int) -> int:
+    """One line for the user of the command `name`; `status` comes back."""
+    print(f"rl_plasticity.{name}: {' '.join(str(error).split())}", file=sys.stderr)
+    return status
+
+
+def main_on_folder(kind: type[E], run: Callable[[Path, E], None]) -> None:
+    """``python -m rl_plasticity.KIND RUN [name=value ...]``; the statuses are those of `Command.main`."""
+    name, arguments = kind.__name__.lower(), sys.argv[1:]
+    usage = f"python -m rl_plasticity.{name} RUN [name=value ...]"
+    if any(a in ("-h", "--help") for a in arguments):
+        print(f"{usage}\n\nRUN is the folder of a run.\n\n" + schema.describe(kind))
+        return
+    try:
+        if not arguments:
+            raise SettingsError(f"a run's folder is needed: {usage}")
+        run(Path(arguments[0]).expanduser(), schema.load(kind, arguments[1:]))
+    except SettingsError as error:
+        sys.exit(complain(name, error, 2))
+    except (FaultyRun, OSError) as error:
+        sys.exit(complain(name, error, 1))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 def compiled(update: Callable[..., Any]) -> Callable[..., Any]:

@@ -49,6 +49,7 @@ Natural = Annotated[int, Is("an integer from 0 up", lambda v: _whole(v) and v >=
 NonNegative = Annotated[float, Is("a number from 0 up", lambda v: _number(v) and v >= 0)]
 Positive = Annotated[float, Is("a number above 0", lambda v: _number(v) and v > 0)]
 Fraction = Annotated[float, Is("a number from 0 to 1", lambda v: _number(v) and 0 <= v <= 1)]
+MaybeNatural = Annotated[int | None, Is("an integer from 0 up or null", lambda v: v is None or (_whole(v) and v >= 0))]
 MaybeCount = Annotated[int | None, Is("an integer from 1 up or null", lambda v: v is None or (_whole(v) and v >= 1))]
 Maybe = Annotated[float | None, Is("a number or null", lambda v: v is None or _number(v))]
 Flag = Annotated[bool, Is("true or false", lambda v: isinstance(v, bool))]
@@ -63,6 +64,9 @@ Widths = Annotated[
 ]
 Word = Annotated[str, Is("a word", lambda v: isinstance(v, str))]
 MaybeWord = Annotated[str | None, Is("a path or null", lambda v: v is None or isinstance(v, str))]
+Camera = Annotated[
+    int | str | None, Is("a number from -1 up, a name or null", lambda v: v is None or isinstance(v, str) or _whole(v))
+]
 Device = Annotated[str, Is("auto, cpu or cuda", lambda v: v in ("auto", "cpu", "cuda"))]
 Group = Annotated[dict[str, Any], Is("a group with a name", lambda v: isinstance(v, dict) and "name" in v)]
 
@@ -148,7 +152,27 @@ class Supervised:
     resume: MaybeWord
 
 
+@dataclass
+class Evaluate:
+    episodes: MaybeCount
+    checkpoint: MaybeNatural
+    seed: MaybeNatural
+    evaluation_seed: MaybeNatural
+    deterministic: Flag
+    device: Device
+    out: MaybeWord
+
+
+@dataclass
+class Watch(Evaluate):
+    camera: Camera
+    width: MaybeCount
+    height: MaybeCount
+
+
 GROUPS: dict[type[Any], tuple[str, ...]] = {
+    Evaluate: (),
+    Watch: (),
     Train: ("env", "reg", "reset", "agent", "preset"),
     Supervised: ("task", "data", "net", "optimizer", "reg", "reset", "preset"),
 }
@@ -227,10 +251,12 @@ def describe(kind: type[Any]) -> str:
     said = {"env": "NAME, a DeepMind Control task (cheetah-run) or a Gymnasium one (gym:Pendulum-v1)"}
     lines = [f"  {g}={said.get(g) or '|'.join(_options(kind, g))}" for g in GROUPS[kind]]
     settings = (FOLDER / f"{kind.__name__.lower()}.yaml").read_text().partition("\n\n")[2].splitlines()
-    for group in ("env", "agent") if kind is Train else ("data",):
+    nested = {Train: ("env", "agent"), Supervised: ("data",)}
+    for group in nested.get(kind, ()):
         file = FOLDER / group / {"env": "control.yaml", "agent": "sac.yaml", "data": "digits.yaml"}[group]
         settings += [f"{group}:", *(f"  {line}" for line in file.read_text().splitlines())]
-    return "\n".join(["Groups:", *lines, "", "Settings:", *(f"  {line}" for line in settings)])
+    groups = ["Groups:", *lines, ""] if lines else []
+    return "\n".join([*groups, "Settings:", *(f"  {line}" for line in settings)])
 
 
 # ------------------------------------------------------------------------------------------------------------------

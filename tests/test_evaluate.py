@@ -1,0 +1,232 @@
+import csv
+import math
+import shutil
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from conftest import StopAfter, once
+
+from rl_plasticity import checkpoint
+from rl_plasticity.command import main_on_folder
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Evaluate, Supervised
+from rl_plasticity.evaluate import evaluate
+from rl_plasticity.train import command, train
+
+SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=3"]
+SMALL += ["random_env_steps=20", "total_env_steps=60", "replay_ratio=1", "log_every_updates=20"]
+SMALL += ["eval_every_env_steps=40", "checkpoint_every_env_steps=40", "seeds=2", "seed=3"]
+
+
+class Start(gym.Env):
+    """Returns a random number of its start state, whatever the actions; the episode ends after its second step."""
+
+    observation_space = gym.spaces.Box(-9, 9, (2,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.start, self.t = float(self.np_random.uniform()), 0
+        return np.array([self.start, 0], np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.array([self.start, self.t], np.float32), self.start * (self.t == 1), False, self.t == 2, {}
+
+
+gym.register("StartForTests-v0", Start)
+
+
+def run(arguments, out):
+    settings, folder, saved = command.prepare(once([*arguments, f"out={out}"]))
+    train(settings, folder, saved, StopAfter())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    return run([*SMALL, "env=gym:Pendulum-v1"], tmp_path_factory.mktemp("pendulum") / "run")
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory):
+    return run([*SMALL, "env=gym:StartForTests-v0"], tmp_path_factory.mktemp("starts") / "run")
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def logged(folder, name, step=None):
+    """Of each run the values of a metric."""
+    found = [r for r in rows(folder / "metrics.csv") if r["name"] == name and step in (None, int(r["step"]))]
+    return {n: [float(r["value"]) for r in found if r["run"] == n] for n in {r["run"] for r in found} - {"mean"}}
+
+
+@pytest.fixture
+def returns_of(tmp_path):
+    """Calls the command; of each run the returns it writes."""
+
+    def call(folder, *arguments):
+        out = tmp_path / f"{len(list(tmp_path.iterdir()))}.csv"
+        evaluate(folder, schema.load(Evaluate, [*arguments, f"out={out}"]))
+        found = rows(out)
+        return {n: [float(r["return"]) for r in found if r["run"] == n] for n in dict.fromkeys(r["run"] for r in found)}
+
+    return call
+
+
+def called(monkeypatch, capsys, *arguments):
+    """Exit status and what was said, as from a shell."""
+    monkeypatch.setattr(sys, "argv", ["evaluate", *map(str, arguments)])
+    status = 0
+    try:
+        main_on_folder(Evaluate, evaluate)
+    except SystemExit as error:
+        status = error.code
+    return status, *capsys.readouterr()
+
+
+# --- the numbers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [40, 60])
+def test_by_default_it_gives_training_s_own_evaluation_at_the_checkpoint_bit_for_bit(step, pendulum, returns_of):
+    found = returns_of(pendulum, *([] if step == 60 else [f"checkpoint={step}"]))
+    assert {n: [float(np.mean(r))] for n, r in found.items()} == logged(pendulum, "eval/return", step)
+    assert [len(r) for r in found.values()] == [3, 3]
+
+
+def test_on_deepmind_control_too(tmp_path, returns_of):
+    settings = ["env=cheetah-run", "env.action_repeat=20", "eval_episodes=2", "reg=swr", "reset=periodic"]
+    folder = run([*SMALL, *settings, "reset.every_updates=15"], tmp_path / "run")
+    found = returns_of(folder)
+    assert {n: [float(np.mean(r))] for n, r in found.items()} == logged(folder, "eval/return", 60)
+
+
+def test_one_run_of_a_stack_gives_the_same_returns_as_among_the_others(pendulum, returns_of):
+    for sampled in ("true", "false"):
+        both = returns_of(pendulum, f"deterministic={sampled}")
+        assert returns_of(pendulum, f"deterministic={sampled}", "seed=4") == {"4": both["4"]}
+        assert both["3"] != both["4"]
+
+
+def test_more_episodes_begin_with_the_same_ones(pendulum, returns_of):
+    assert returns_of(pendulum, "episodes=5")["3"][:3] == returns_of(pendulum)["3"]
+
+
+def test_start_states_are_a_function_of_the_step_or_else_of_the_evaluation_seed_alone(starts, returns_of):
+    own = [returns_of(starts, f"checkpoint={step}")["3"] for step in (40, 60)]
+    assert not set(own[0]) & set(own[1])
+    seeded = [returns_of(starts, f"checkpoint={step}", "evaluation_seed=0") for step in (40, 60)]
+    assert seeded[0] == seeded[1]
+    other = returns_of(starts, "evaluation_seed=1")
+    everything = [*own[0], *own[1], *seeded[0]["3"], *seeded[0]["4"], *other["3"], *other["4"]]
+    assert len(set(everything)) == 18
+    trained_on = [x for values in logged(starts, "train/return").values() for x in values]
+    assert len(trained_on) == 60
+    assert not {round(x, 5) for x in trained_on} & {round(x, 5) for x in everything}
+
+
+def test_sampled_actions_are_the_same_each_time_and_not_the_deterministic_ones(pendulum, returns_of):
+    sampled = returns_of(pendulum, "deterministic=false", "episodes=1")
+    assert sampled == returns_of(pendulum, "deterministic=false", "episodes=1")
+    assert sampled != returns_of(pendulum, "episodes=1")
+
+
+def test_the_standard_error_is_over_episodes_with_one_degree_of_freedom_less(pendulum, monkeypatch, capsys):
+    monkeypatch.setattr("rl_plasticity.evaluate.play", lambda *_: np.array([[1.0, 2.0, 6.0], [4.0, 4.0, 4.0]]))
+    said = called(monkeypatch, capsys, pendulum)[1].splitlines()
+    assert said[0] == "gym:Pendulum-v1, checkpoint of env step 60, deterministic actions, episodes a run: 3"
+    assert said[1] == f"seed 3: return 3.0 ± {math.sqrt(7 / 3):.1f}, min 1.0, max 6.0"
+    assert said[2] == "seed 4: return 4.0 ± 0.0, min 4.0, max 4.0"
+
+
+def test_one_episode_has_no_standard_error(pendulum, monkeypatch, capsys):
+    assert "±" not in called(monkeypatch, capsys, pendulum, "episodes=1")[1]
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_unless_asked_for_and_nothing_of_the_run_changes(pendulum, returns_of):
+    before = {p: p.read_bytes() for p in pendulum.rglob("*") if p.is_file()}
+    evaluate(pendulum, schema.load(Evaluate, ["episodes=1"]))
+    returns_of(pendulum, "episodes=1")
+    assert {p: p.read_bytes() for p in pendulum.rglob("*") if p.is_file()} == before
+
+
+def test_the_table_has_a_row_for_each_episode(starts, tmp_path):
+    evaluate(starts, schema.load(Evaluate, ["episodes=2", "checkpoint=40", f"out={tmp_path / 'x.csv'}"]))
+    found = [(r["run"], r["step"], r["episode"]) for r in rows(tmp_path / "x.csv")]
+    assert found == [(n, "40", k) for n in ("3", "4") for k in ("1", "2")]
+
+
+def test_a_checkpoint_of_a_gpu_is_evaluated_without_one(pendulum, tmp_path, returns_of):
+    folder = shutil.copytree(pendulum, tmp_path / "gpu" / "run")
+    saved = checkpoint.load(folder / "checkpoints")
+    saved["agent"]["streams._extra_state"] = torch.zeros(2, 16, dtype=torch.uint8)  # a state of CUDA's generators
+    checkpoint.save(folder / "checkpoints", 60, saved)
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("device: cpu", "device: cuda"))
+    if torch.cuda.is_available():
+        assert returns_of(folder, "device=cpu") == returns_of(pendulum)
+    else:
+        assert returns_of(folder) == returns_of(pendulum)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.csv").write_text("x")
+    (tmp_path / "empty").mkdir()
+    supervised = tmp_path / "supervised"
+    supervised.mkdir()
+    (supervised / "config.yaml").write_text(schema.dump(schema.load(Supervised, ["device=cpu"])))
+    widened = shutil.copytree(pendulum, tmp_path / "widened")
+    config = widened / "config.yaml"
+    config.write_text(config.read_text().replace("- 16\n  - 16", "- 16\n  - 17"))
+    damaged = shutil.copytree(pendulum, tmp_path / "damaged")
+    (damaged / "checkpoints" / "step_000000060.pt").write_bytes(b"junk")
+    before = sorted(tmp_path.rglob("*"))
+    for arguments, said in (
+        ([], "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]"),
+        (["widend"], "no folder widend, which comes first; did you mean widened?"),
+        (["episodes=3"], "no folder episodes=3, which comes first"),
+        (["empty"], "cannot read empty/config.yaml"),
+        (["supervised"], "supervised is of rl_plasticity.supervised; a run of rl_plasticity.train is needed"),
+        (["widened"], "the checkpoint does not fit config.yaml and the environment"),
+        (["damaged"], "step_000000060.pt cannot be read"),
+        ([pendulum, "episode=3"], "unknown setting 'episode'; did you mean 'episodes'?"),
+        ([pendulum, "episodes=0"], "episodes must be an integer from 1 up or null, got 0"),
+        ([pendulum, "checkpoint=50"], "no checkpoint of step 50 in"),
+        ([pendulum, "checkpoint=50"], "(valid: 40, 60)"),
+        ([pendulum, "seed=5"], "no run with seed=5 (valid: 3, 4)"),
+        ([pendulum, "deterministic=1"], "deterministic must be true or false, got 1"),
+        ([pendulum, "out=there.csv"], "there.csv exists; choose another out="),
+        ([pendulum, "out=x.txt"], "out must end in .csv, got x.txt"),
+        ([pendulum, "out=no/x.csv"], "cannot write to the folder no"),
+        ([pendulum, "seed"], "cannot read 'seed': settings are written name=value"),
+    ):
+        status, out, error = called(monkeypatch, capsys, *arguments)
+        assert status == 2
+        assert said in error
+        assert error.startswith("rl_plasticity.evaluate: ")
+        assert error.count("\n") == 1, error
+        assert out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "there.csv").read_text() == "x"
+
+
+def test_help_lists_the_settings_and_no_groups(monkeypatch, capsys):
+    status, out, _ = called(monkeypatch, capsys, "--help")
+    assert status == 0
+    for name in ("RUN [name=value ...]", "episodes", "checkpoint", "evaluation_seed", "deterministic", "out"):
+        assert name in out
+    assert "Groups" not in out
