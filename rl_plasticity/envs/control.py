@@ -11,8 +11,9 @@ import math
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -24,6 +25,7 @@ from rl_plasticity.seeding import derive
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
+NO_RENDERING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Control(gym.Wrapper[Floats, Floats, Any, Any]):
@@ -143,8 +145,10 @@ def check_name(name: str) -> None:
         raise ValueError(f"unknown env {name!r}; nearest: {meant} (any Gymnasium task: gym:NAME)")
 
 
-def make_env(name: str, seed: int, action_repeat: int = 1) -> Control:
+def make_env(name: str, seed: int, action_repeat: int = 1, render: Mapping[str, Any] = NO_RENDERING) -> Control:
     """One environment: a DeepMind Control task's short name, or ``gym:`` and a registered Gymnasium id.
+
+    `render` goes to ``gym.make``: ``render_mode``, and what else the task takes for its pictures.
 
     Raises:
         ValueError: an unknown name (the nearest are listed), or a task without continuous actions.
@@ -152,10 +156,10 @@ def make_env(name: str, seed: int, action_repeat: int = 1) -> Control:
     check_name(name)
     with _quiet():
         if name.startswith("gym:"):
-            env = gym.make(name.removeprefix("gym:"), disable_env_checker=True)
+            env = gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
         else:  # some tasks (lqr) draw their model when they are made, so that needs a seed too
             drawn = {"random": derive(seed, 0) % 2**32}
-            env = gym.make(f"dm_control/{name}-v0", disable_env_checker=True, task_kwargs=drawn)
+            env = gym.make(f"dm_control/{name}-v0", disable_env_checker=True, task_kwargs=drawn, **render)
     return Control(env, seed, action_repeat)
 
 
@@ -201,9 +205,17 @@ class Envs:
         name: see `make_env`.
         seeds: one for each run.
         workers: one worker process for each environment instead of stepping them in this one.
+        render: see `make_env`.
     """
 
-    def __init__(self, name: str, seeds: Sequence[int], action_repeat: int = 1, workers: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        seeds: Sequence[int],
+        action_repeat: int = 1,
+        workers: bool = False,
+        render: Mapping[str, Any] = NO_RENDERING,
+    ) -> None:
         check_name(name)
 
         parent = os.getpid()
@@ -212,7 +224,7 @@ class Envs:
             def make() -> gym.Env[Any, Any]:
                 if os.getpid() != parent:  # the vector environment makes one here too, to see its spaces
                     _leave_signals_to_the_parent()
-                return make_env(name, seed, action_repeat)
+                return make_env(name, seed, action_repeat, render)
 
             return make
 

@@ -1,0 +1,184 @@
+"""A trained policy as a video: ``python -m rl_plasticity.watch RUN``."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from rl_plasticity.checkpoint import write_atomically
+from rl_plasticity.command import FaultyRun, main_on_folder
+from rl_plasticity.configs.schema import SettingsError, Train, Watch
+from rl_plasticity.envs import Envs
+from rl_plasticity.evaluate import (
+    env_seed,
+    load_agent,
+    load_checkpoint,
+    open_run,
+    planned_steps,
+    play,
+    require_new,
+    run_of,
+)
+from rl_plasticity.regularizers.base import nearest
+
+Picture = NDArray[np.uint8]
+
+
+def watch(folder: Path, w: Watch) -> None:
+    """Write the video of one run's episodes, the very ones `rl_plasticity.evaluate` plays, and print their returns.
+
+    One picture for each env step, at the task's own speed: 1 / (control time step * action repeat) a second.
+    """
+    program = ffmpeg()
+    s = open_run(folder, w.device)
+    saved = load_checkpoint(folder, w.checkpoint)
+    run = 0 if w.seed is None else run_of(s, w.seed)
+    path = folder / f"video_{saved['step']}_seed{s.seed + run}.mp4" if w.out is None else Path(w.out)
+    require_new(path, ".mp4")
+    if sys.platform == "linux":  # draws without a display; read when the simulator is imported, which is only now
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    envs = make_envs(s, w, run)
+    agent = load_agent(s, saved, envs)
+    first, fps = picture(envs), pictures_per_second(s, envs)
+    returns = np.zeros(0)
+    total = planned_steps(s, w, envs)
+
+    def film(file: IO[bytes]) -> None:
+        nonlocal returns
+        with (
+            tqdm(total=total, unit=" pictures", mininterval=1) as bar,
+            encoder(program, file.name, first.shape, fps) as add,
+        ):
+
+            def before_step() -> None:
+                add(picture(envs))
+                bar.update()
+
+            (returns,) = play(s, w, agent, saved["step"], envs, [run], before_step)
+
+    write_atomically(path, film)
+    envs.close()
+    for number, value in enumerate(returns, start=1):
+        print(f"seed {s.seed + run}, episode {number}: return {value:.1f}")
+    print(f"wrote {path}")
+
+
+def make_envs(s: Train, w: Watch, run: int) -> Envs:
+    """The environment of one run, which draws.
+
+    Raises:
+        SettingsError: it cannot be made or cannot draw, or has no such camera.
+    """
+    seeds = [env_seed(s, run, w.evaluation_seed)]
+    gymnasium = s.env.name.startswith("gym:")
+    view: dict[str, Any]
+    if gymnasium:
+        camera = "camera_name" if isinstance(w.camera, str) else "camera_id"
+        view = {camera: w.camera, "width": w.width, "height": w.height}
+        view = {name: value for name, value in view.items() if value is not None}
+    else:
+        view = {"camera_id": 0 if w.camera is None else w.camera, "width": w.width or 640, "height": w.height or 480}
+        view = {"render_kwargs": view}
+    try:
+        envs = Envs(s.env.name, seeds, s.env.action_repeat, render={"render_mode": "rgb_array"} | view)
+        check_camera(envs, w)
+        envs.reset()
+        picture(envs)
+    except SettingsError:
+        raise
+    except Exception as error:  # of the simulator, the graphics library or the task: any kind
+        reason = f"cannot draw {s.env.name}: {str(error).partition(' was raised from the environment creator')[0]}"
+        if isinstance(error, TypeError) and gymnasium and view:
+            reason += f" (does this task take {' and '.join(view)}?)"
+        elif not gymnasium:
+            reason += f" (MUJOCO_GL={os.environ.get('MUJOCO_GL')}; egl needs the library libEGL)"
+        raise SettingsError(reason) from error
+    return envs
+
+
+def check_camera(envs: Envs, w: Watch) -> None:
+    """Let a MuJoCo model draw pictures of the size wanted, and see that it has the camera.
+
+    Raises:
+        SettingsError: it has not; some versions of MuJoCo end the process when they are asked for it.
+    """
+    env = envs.vector.get_attr("unwrapped")[0]
+    model: Any = env.physics.model.ptr if hasattr(env, "physics") else getattr(env, "model", None)
+    if not hasattr(model, "ncam"):
+        return
+    model.vis.global_.offwidth = max(model.vis.global_.offwidth, w.width or 0)
+    model.vis.global_.offheight = max(model.vis.global_.offheight, w.height or 0)
+    names = [model.camera(i).name for i in range(model.ncam)]
+    if isinstance(w.camera, str) and w.camera not in names:
+        raise SettingsError(f"unknown camera {w.camera!r}{nearest(w.camera, names)}")
+    if isinstance(w.camera, int) and not -1 <= w.camera < model.ncam:
+        raise SettingsError(f"camera={w.camera}, but there are {model.ncam} ({', '.join(names)}); -1 is a free one")
+
+
+def picture(envs: Envs) -> Picture:
+    """What the only environment looks like now, ``[height, width, 3]``.
+
+    Raises:
+        TypeError: it draws none.
+    """
+    drawn = envs.vector.call("render")[0]
+    if not (isinstance(drawn, np.ndarray) and drawn.ndim == 3 and drawn.shape[2] == 3):
+        raise TypeError("the task gives no picture")
+    return drawn.astype(np.uint8, copy=False)
+
+
+def pictures_per_second(s: Train, envs: Envs) -> Fraction:
+    """1 / (control time step * action repeat); a task that does not say its time step says its rate."""
+    env = envs.vector.get_attr("unwrapped")[0]
+    step = getattr(env, "dt", None)
+    rate = 1 / step if step else env.metadata.get("render_fps", 30)
+    return (Fraction(rate) / s.env.action_repeat).limit_denominator(1000)
+
+
+def ffmpeg() -> str:
+    """The path of the program.
+
+    Raises:
+        SettingsError: it is not installed.
+    """
+    try:
+        import imageio_ffmpeg
+
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except (ImportError, RuntimeError) as error:
+        raise SettingsError('videos need ffmpeg: pip install "rl_plasticity[video]"') from error
+
+
+@contextmanager
+def encoder(program: str, path: str, shape: tuple[int, ...], fps: Fraction) -> Iterator[Callable[[Picture], Any]]:
+    """A function that adds one picture ``[height, width, 3]`` to an H.264 video, which is whole when the context ends.
+
+    Raises:
+        FaultyRun: ffmpeg failed.
+    """
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}", "-r", str(fps), "-i", "-"]
+    # Colours at half resolution, which every player can show, need even sides; the index goes first, to play at once.
+    video = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p"]
+    command = [program, "-v", "error", "-y", *source, *video, "-movflags", "+faststart", "-f", "mp4", path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        write, broken = process.stdin.write, False
+        try:
+            yield lambda one: write(np.ascontiguousarray(one).data)
+        except BrokenPipeError:
+            broken = True
+        said = process.communicate()[1].decode(errors="replace")
+    if broken or process.returncode:
+        raise FaultyRun(f"ffmpeg failed: {said}")
+
+
+if __name__ == "__main__":
+    main_on_folder(Watch, watch)

@@ -1,0 +1,225 @@
+import os
+import re
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from conftest import StopAfter, once
+
+from rl_plasticity.command import FaultyRun, main_on_folder
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Evaluate, SettingsError, Watch
+from rl_plasticity.evaluate import evaluate
+from rl_plasticity.train import command, train
+from rl_plasticity.watch import ffmpeg, watch
+
+SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=2"]
+SMALL += ["total_env_steps=2", "seeds=2", "seed=3"]
+
+
+class Picture(gym.Env):
+    """Draws red = 80 * env steps since the reset, green = 100 * the start state; episodes have 4 env steps."""
+
+    observation_space = gym.spaces.Box(-9, 9, (2,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+    dt = 0.05
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.start, self.t = int(self.np_random.integers(3)), 0
+        return self.observe(), {}
+
+    def observe(self):
+        return np.array([self.start, self.t], np.float32)
+
+    def step(self, action):
+        self.t += 1
+        return self.observe(), self.start + float(action[0]), False, self.t == 4, {}
+
+    def render(self):
+        picture = np.zeros((63, 47, 3), np.uint8)
+        picture[:] = (80 * self.t, 100 * self.start, 0)
+        return picture
+
+
+class Blank(Picture):
+    def render(self):
+        return None
+
+
+class NoRendering(Picture):
+    def __init__(self):
+        super().__init__()
+
+
+for kind in (Picture, Blank, NoRendering):
+    gym.register(f"{kind.__name__}ForTests-v0", kind)
+
+
+def run(arguments, out):
+    settings, folder, saved = command.prepare(once([*SMALL, *arguments, f"out={out}"]))
+    train(settings, folder, saved, StopAfter())
+    return folder
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return run(["env=gym:PictureForTests-v0"], tmp_path / "run")
+
+
+def call(folder, *arguments):
+    watch(folder, schema.load(Watch, arguments))
+
+
+def pixels(path, height, width):
+    """The pictures of a video, ``[pictures, height, width, 3]``, and how many there are a second."""
+    command = [ffmpeg(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-fps_mode", "passthrough", "-"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    rate = re.search(rb"Video: h264.* ([\d.]+) fps", done.stderr)
+    return np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3), float(rate[1])
+
+
+def test_the_video_shows_each_state_that_the_policy_acts_in_once_in_order(pictures):
+    call(pictures, "episodes=3")
+    found, _ = pixels(pictures / "video_2_seed3.mp4", 64, 48)  # sides padded to even numbers
+    red, green = (found[:, 5:-5, 5:-5, i].mean((1, 2)) for i in range(2))
+    assert red == pytest.approx([0, 80, 160, 240] * 3, abs=8)
+    starts = np.rint(green.reshape(3, 4) / 100)
+    assert (starts == starts[:, :1]).all()
+    assert len(set(starts[:, 0])) > 1
+
+
+@pytest.mark.parametrize(("repeat", "number", "rate"), [(1, 4, 20), (2, 2, 10)])
+def test_it_plays_at_the_speed_of_the_task(repeat, number, rate, tmp_path):
+    folder = run(["env=gym:PictureForTests-v0", f"env.action_repeat={repeat}"], tmp_path / "run")
+    call(folder)
+    found, fps = pixels(folder / "video_2_seed3.mp4", 64, 48)
+    assert len(found) == number
+    assert fps == rate
+
+
+def test_the_episodes_are_those_of_evaluate(pictures, tmp_path, capsys):
+    for seed in (3, 4):
+        settings = [f"seed={seed}", "episodes=3", "evaluation_seed=7"]
+        out = tmp_path / f"{seed}.csv"
+        evaluate(pictures, schema.load(Evaluate, [*settings, f"out={out}"]))
+        capsys.readouterr()
+        call(pictures, *settings)
+        returns = [float(line.split(",")[3]) for line in out.read_text().splitlines()[1:]]
+        said = capsys.readouterr().out.splitlines()
+        assert said[:3] == [f"seed {seed}, episode {n}: return {r:.1f}" for n, r in enumerate(returns, start=1)]
+        assert said[3] == f"wrote {pictures / f'video_2_seed{seed}.mp4'}"
+
+
+def test_a_video_that_exists_is_kept(pictures, tmp_path):
+    call(pictures)
+    before = (pictures / "video_2_seed3.mp4").read_bytes()
+    with pytest.raises(SettingsError, match=r"video_2_seed3.mp4 exists; choose another out="):
+        call(pictures)
+    assert (pictures / "video_2_seed3.mp4").read_bytes() == before
+    call(pictures, f"out={tmp_path / 'other.mp4'}")
+    assert (tmp_path / "other.mp4").read_bytes() == before
+
+
+@pytest.mark.parametrize("program", ["#!/bin/sh\necho no space >&2; exit 1\n", "#!/bin/sh\ncat >/dev/null; exit 1\n"])
+def test_a_video_that_cannot_be_written_is_a_fault_and_leaves_no_file(program, pictures, tmp_path, monkeypatch):
+    fake = tmp_path / "ffmpeg"
+    fake.write_text(program)
+    fake.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(fake))
+    before = sorted(pictures.iterdir())
+    with pytest.raises(FaultyRun, match="ffmpeg failed"):
+        call(pictures, "episodes=50")
+    assert sorted(pictures.iterdir()) == before
+
+
+def test_without_the_extra_it_says_how_to_get_it(pictures, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    monkeypatch.setattr(sys, "argv", ["watch", str(pictures)])
+    with pytest.raises(SystemExit) as status:
+        main_on_folder(Watch, watch)
+    assert status.value.code == 2
+    said = capsys.readouterr().err
+    assert said == 'rl_plasticity.watch: videos need ffmpeg: pip install "rl_plasticity[video]"\n'
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments", "said"),
+    [
+        ("BlankForTests-v0", [], "cannot draw gym:BlankForTests-v0: the task gives no picture"),
+        ("PictureForTests-v0", ["width=64"], r"unexpected keyword argument 'width' \(does this task take width\?\)"),
+        ("PictureForTests-v0", ["out=x.gif"], "out must end in .mp4, got x.gif"),
+        ("PictureForTests-v0", ["camera=1.5"], "camera must be a number from -1 up, a name or null, got 1.5"),
+        ("NoRenderingForTests-v0", [], "unexpected keyword argument 'render_mode'$"),
+    ],
+)
+def test_what_cannot_be_drawn_is_bad_input(env, arguments, said, tmp_path):
+    folder = run([f"env=gym:{env}"], tmp_path / "run")
+    before = sorted(folder.iterdir())
+    with pytest.raises(SettingsError, match=said):
+        call(folder, *arguments)
+    assert sorted(folder.iterdir()) == before
+
+
+# --- MuJoCo ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hopper(tmp_path_factory):
+    return run(["env=gym:Hopper-v5"], tmp_path_factory.mktemp("hopper") / "run")
+
+
+@pytest.mark.parametrize(
+    ("camera", "said"),
+    [
+        ("9", r"camera=9, but there are 1 \(track\); -1 is a free one"),
+        ("-2", "camera=-2, but there are 1"),
+        ("trak", "unknown camera 'trak'; did you mean 'track'?"),
+    ],
+)
+def test_a_camera_that_is_not_there_is_named_with_those_that_are(camera, said, hopper):
+    with pytest.raises(SettingsError, match=said):
+        call(hopper, f"camera={camera}")
+
+
+def environment(**more):
+    """No display, and no choice made of how to draw."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY")}
+    return kept | more
+
+
+def test_deepmind_control_is_drawn_without_a_display_in_the_size_and_from_the_camera_wanted(tmp_path):
+    bare = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>')).render()"
+    done = subprocess.run([sys.executable, "-c", bare], env=environment(MUJOCO_GL="egl"), capture_output=True)
+    if done.returncode:
+        pytest.skip(f"MuJoCo cannot draw here: {done.stderr.decode()[-200:]}")
+    folder = run(["env=cheetah-run", "env.action_repeat=100"], tmp_path / "run")
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from rl_plasticity.configs import schema
+        from rl_plasticity.watch import watch
+        folder = Path(sys.argv[1])
+        for camera in ("0", "back"):  # wider than the model's own picture
+            settings = [f"camera={camera}", "width=700", "height=64", f"out={folder / camera}.mp4"]
+            watch(folder, schema.load(schema.Watch, settings))
+    """
+    # A display that is said to be there and is not: the choice of how to draw is the command's.
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], env=environment(DISPLAY=":987"), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    firsts = []
+    for camera in ("0", "back"):
+        found, rate = pixels(folder / f"{camera}.mp4", 64, 700)
+        assert len(found) == 10
+        assert rate == 1
+        assert found[0].std() > 5  # not blank
+        assert np.abs(found[1].astype(float) - found[0]).max() > 20  # and it moves
+        firsts.append(found[0].astype(float))
+    assert np.abs(firsts[0] - firsts[1]).mean() > 5
