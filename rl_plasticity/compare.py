@@ -1,0 +1,182 @@
+"""Compare runs: ``python -m rl_plasticity.compare results/a results/b ...``."""
+
+import io
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import NamedTuple
+
+from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.figures import draw
+from rl_plasticity.groups import group
+from rl_plasticity.loading import find, read
+from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.report import GENERATOR, Picture, render
+from rl_plasticity.results import write_text
+from rl_plasticity.summary import Comparison, compare, table, to_csv, verdict
+
+HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
+
+Compares the runs in the folders: runs' own folders, a sweep's folder (searched for runs) or globs. Runs are grouped by
+everything but the seed. Prints a table; writes comparison.csv, report.html (one file, to open in a browser) and
+figures/ (PNG and PDF).
+
+  out=FOLDER         where to; default: comparison. A comparison that lies there is replaced, anything else is not
+  metric=NAME        default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
+  target=NUMBER      adds the steps until the metric first reaches it
+  baseline=LABEL     the group that the others are measured against; default: the one with reset=periodic, else
+                     the one with reg=none and reset=none
+  mix=NAME,...       settings of the task or length in which runs may differ: env.name, total_env_steps, data, ...
+"""
+
+
+class Options(NamedTuple):
+    out: Path = Path("comparison")
+    metric: str | None = None
+    target: float | None = None
+    baseline: str | None = None
+    mix: tuple[str, ...] = ()
+
+
+def main() -> None:
+    """Run it; status 0, or 2 for bad input."""
+    arguments = sys.argv[1:]
+    if not arguments or any(a in ("-h", "--help") for a in arguments):
+        print(HELP, end="")
+        sys.exit(0 if arguments else 2)
+    try:
+        places, options = parse(arguments)
+        old = replaceable(options.out)
+        named, below = find(places)
+        runs, skipped = [run for folder in named for run in read(folder)], []
+        for folder in below:
+            try:
+                runs += read(folder)
+            except SettingsError as error:  # one broken run of a sweep does not keep the others from being compared
+                skipped.append(f"left out: {error}")
+        if not runs:
+            raise SettingsError(skipped[0] if skipped else f"no run in {places[0]} has written a number yet")
+        groups = group(runs, options.mix)
+        comparison = compare(groups, options.metric, options.target, options.baseline)
+        comparison = replace(comparison, warnings=[*skipped, *comparison.warnings])
+        write(comparison, options.out, old, shlex.join(["python", "-m", "rl_plasticity.compare", *arguments]))
+    except SettingsError as error:
+        print(f"rl_plasticity.compare: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    show(comparison)
+    print(f"\n{'replaced' if old else 'wrote'} {options.out / 'report.html'}, comparison.csv and figures/")
+
+
+def parse(arguments: Sequence[str]) -> tuple[list[str], Options]:
+    """The places to look for runs, and the options.
+
+    Raises:
+        SettingsError: an unknown or unreadable option, or no place.
+    """
+    places: list[str] = []
+    given: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or "/" in name or Path(argument).exists():  # folders may hold = in their names
+            places.append(argument)
+        elif name not in Options._fields:
+            raise SettingsError(f"unknown option {name!r}{nearest(name, Options._fields)}")
+        elif name in given:
+            raise SettingsError(f"{name} is given twice")
+        elif not value:
+            raise SettingsError(f"{name} needs a value: {name}=...")
+        else:
+            given[name] = value
+    if not places:
+        raise SettingsError("name at least one folder with runs")
+    target: float | None = None
+    if "target" in given:
+        try:
+            target = float(given["target"])
+        except ValueError:
+            raise SettingsError(f"target must be a number, got {given['target']!r}") from None
+    out = Path(given.get("out", "comparison")).expanduser()
+    mix = tuple(part for part in given.get("mix", "").split(",") if part)
+    return places, Options(out, given.get("metric"), target, given.get("baseline"), mix)
+
+
+def replaceable(out: Path) -> bool:
+    """Whether `out` is a comparison to be replaced; False if nothing is there.
+
+    Raises:
+        SettingsError: something else is there, or something besides the comparison.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    here = {str(p.relative_to(out)) for p in out.rglob("*") if not p.is_dir()} if out.is_dir() else set()
+    if "report.html" not in here:
+        raise SettingsError(f"{out} exists and is no comparison; choose another out=")
+    page = _Head()
+    page.feed((out / "report.html").read_text(errors="replace"))
+    foreign = sorted(here - set(page.named.get("files", "").split()))
+    if page.named.get("generator") != GENERATOR or foreign:
+        what = f"holds more than a comparison ({foreign[0]})" if foreign else "is no comparison"
+        raise SettingsError(f"{out} {what}; choose another out=")
+    return True
+
+
+def write(c: Comparison, out: Path, old: bool, command: str) -> None:
+    """Write the folder: whole beside its place first, then moved there.
+
+    Raises:
+        SettingsError: it cannot be written.
+    """
+    new = out.with_name(f".{out.name}.new")
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        (new / "figures").mkdir(parents=True)
+        pictures, files = [], ["comparison.csv", "report.html"]
+        for drawn in draw(c):
+            png = io.BytesIO()
+            drawn.figure.savefig(png, dpi=200, format="png")
+            (new / "figures" / f"{drawn.name}.png").write_bytes(png.getvalue())
+            drawn.figure.savefig(new / "figures" / f"{drawn.name}.pdf")
+            files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]
+            width = drawn.figure.get_figwidth()
+            pictures.append(Picture(drawn.name, drawn.title, png.getvalue(), width, drawn.caption))
+        write_text(new / "comparison.csv", to_csv(c))
+        write_text(new / "report.html", render(c, pictures, command, files))
+        if old or out.exists():
+            shutil.rmtree(out)
+        new.rename(out)
+    except OSError as error:
+        raise SettingsError(f"cannot write to {out}: {error.strerror or error}") from error
+
+
+def show(c: Comparison) -> None:
+    """Print the verdict, the table and, on stderr, the warnings."""
+    print(verdict(c) + "\n")
+    lines = table(c)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    if c.warnings:
+        print()
+    for warning in c.warnings:
+        print(f"rl_plasticity.compare: {warning}", file=sys.stderr)
+
+
+class _Head(HTMLParser):
+    """Reads the ``meta`` tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named: dict[str, str] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag == "meta" and found.get("name"):
+            self.named[str(found["name"])] = found.get("content") or ""
+
+
+if __name__ == "__main__":
+    main()

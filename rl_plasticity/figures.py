@@ -1,0 +1,392 @@
+"""Figures of a comparison, fit for a paper: 8 pt type at a column's width, one colour for each group everywhere.
+
+Colours are Okabe and Ito's and Tol's, which people with any kind of colour vision tell apart. With more than
+`COLOURED` groups only the baseline and the best have one; the others are grey lines behind them.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from rl_plasticity.groups import Group, labels
+from rl_plasticity.loading import Curve, Run
+from rl_plasticity.metrics import statistics
+from rl_plasticity.metrics.statistics import Array
+from rl_plasticity.summary import Comparison, Row
+
+COLUMN, PAGE = 3.35, 6.9  # inches
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
+COLOURED = 1 + len(PALETTE)
+GREY = "#b8b8b8"
+BAND = 0.18
+FIRST = ("sigma1", "weight_norm", "gradient_norm", "q_overestimation")  # of the metrics, as in the papers
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.2,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "axes.formatter.limits": (-3, 4),
+    "axes.formatter.use_mathtext": True,
+    "pdf.fonttype": 42,
+}
+
+
+class Drawn(NamedTuple):
+    """A figure, the name of its file, and a sentence that says what it shows."""
+
+    name: str
+    title: str
+    figure: Figure
+    caption: str
+
+
+class Look(NamedTuple):
+    colour: str
+    style: str
+    order: int  # what is drawn later lies above
+
+
+def draw(c: Comparison) -> Iterator[Drawn]:
+    """The figures that the runs have numbers for, one at a time."""
+    looks = _looks(c)
+    with matplotlib.rc_context(STYLE):
+        yield _learning_curves(c, looks)
+        yield _final(c, looks)
+        yield from _accuracy_over_updates(c, looks)
+        if min(row.seeds for row in c.rows) > 1:
+            yield _profiles(c, looks)
+            if c.baseline is not None and len(c.rows) > 1:
+                yield _improvement(c, looks)
+        yield from _sensitivity(c, looks)
+        yield from _metrics(c, looks)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _learning_curves(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
+    figure, panels = _panels(len(c.at), min(3, len(c.at)))
+    for axes, task in zip(panels, c.at, strict=True):
+        for row in c.rows:
+            if task in row.group.tasks:
+                _curve(axes, c, row.group, row.group.tasks[task], c.metric, looks)
+        axes.axvline(c.at[task], color="#888888", lw=0.6, ls=(0, (1, 2)), zorder=0)
+        axes.set_xlabel(_axis_of_steps(c.unit))
+        axes.set_title(task if len(c.at) > 1 else "")
+        _whole_steps(axes, c.unit)
+    panels[0].set_ylabel(_metric_label(c))
+    _legend(figure, c, looks)
+    what = "at the end of each task" if c.unit == "task" else f"over {c.unit}s"
+    caption = f"{c.metric} {what}: mean over seeds and {_band(c)}. The dotted line is where groups are compared."
+    return Drawn("learning_curves", "Learning curves", figure, caption)
+
+
+def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
+    figure = Figure(figsize=(COLUMN, 0.6 + 0.24 * len(c.rows)))
+    axes = figure.subplots()
+    for y, row in enumerate(c.rows):
+        look = looks[row.group.label]
+        axes.barh(y, row.mean.value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
+        if row.mean.interval:
+            axes.plot(row.mean.interval, [y, y], color="black", lw=1)
+        points = np.concatenate(row.final)
+        spread = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(1)
+        axes.scatter(points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3)
+    _label_rows(axes, [row.group.label + "*" * row.unfinished for row in c.rows])
+    axes.set_xlabel(_metric_label(c))
+    caption = f"{c.metric} at {c.where}: mean (bar), {_interval(c)} (line) and each run (point)."
+    return Drawn("final_performance", "Final performance", figure, caption)
+
+
+def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
+    figure, (axes,) = _panels(1, 1)
+    scores = np.concatenate([s for row in c.rows for s in row.final])
+    scores = scores[np.isfinite(scores)]
+    margin = 0.03 * (np.ptp(scores) or 1)
+    thresholds = np.linspace(scores.min() - margin, scores.max() + margin, 201)
+    rng = np.random.default_rng(0)
+    for row in c.rows:
+        look = looks[row.group.label]
+        profile = statistics.performance_profile(row.final, thresholds)
+        axes.plot(thresholds, profile, color=look.colour, ls=look.style, zorder=look.order)
+        if look.colour != GREY:
+            drawn = [s[rng.integers(len(s), size=(2000, len(s)))] for s in row.final]
+            low, high = np.quantile(statistics.performance_profile(drawn, thresholds), [0.025, 0.975], axis=0)
+            axes.fill_between(thresholds, low, high, color=look.colour, alpha=BAND / 2, lw=0)
+    axes.set_xlabel(f"threshold of {_metric_label(c)}")
+    axes.set_ylabel("share of runs above it")
+    axes.set_ylim(-0.02, 1.02)
+    _legend(figure, c, looks)
+    caption = (
+        f"Performance profiles: the share of runs whose {c.metric} at {c.where} is above a threshold, with pointwise "
+        f"95 % bootstrap intervals; {_seeds(c)}."
+    )
+    return Drawn("performance_profiles", "Performance profiles", figure, caption)
+
+
+def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
+    rows = [row for row in c.rows if row.improvement is not None]
+    figure = Figure(figsize=(COLUMN, 0.6 + 0.24 * len(rows)))
+    axes = figure.subplots()
+    for y, row in enumerate(rows):
+        assert row.improvement is not None
+        look = looks[row.group.label]
+        if row.improvement.interval:
+            axes.plot(row.improvement.interval, [y, y], color=look.colour, lw=5, alpha=0.4, solid_capstyle="butt")
+        axes.plot(row.improvement.value, y, "o", color=look.colour, ms=4)
+    axes.axvline(0.5, color="#888888", lw=0.6, ls=(0, (1, 2)), zorder=0)
+    axes.set_xlim(-0.03, 1.03)
+    _label_rows(axes, [row.group.label for row in rows])
+    assert c.baseline is not None
+    axes.set_xlabel(f"P(better than {c.baseline.label})")
+    caption = (
+        f"Probability that a run of the group has a higher {c.metric} at {c.where} than one of {c.baseline.label}, "
+        f"with 95 % stratified bootstrap intervals; {_seeds(c)}. At 0.5 neither is better."
+    )
+    return Drawn("probability_of_improvement", "Probability of improvement", figure, caption)
+
+
+def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
+    """Against each number in which two groups or more differ, and in nothing else (spectral paper, Figures 4 and 5)."""
+    panels = {name: found for name in _numbers(c) if (found := _families(c, name))}
+    if not panels:
+        return
+    figure, axeses = _panels(len(panels), min(2, len(panels)), share="row")
+    plain = [r for r in c.rows if r.group.settings.get("reg.name") == r.group.settings.get("reset.name") == "none"]
+    for axes, (name, families) in zip(axeses, panels.items(), strict=True):
+        names = labels([{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families])
+        for i, (label, rows) in enumerate(zip(names, families, strict=True)):
+            x = [float(row.group.settings[name]) for row in rows]
+            colour = PALETTE[i % len(PALETTE)]
+            axes.plot(x, [row.mean.value for row in rows], "o-", color=colour, ms=3, label=label)
+            if all(row.mean.interval for row in rows):
+                low, high = np.array([row.mean.interval for row in rows]).T
+                axes.fill_between(x, low, high, color=colour, alpha=BAND, lw=0)
+        if len(plain) == 1 and not any(plain[0] in rows for rows in families):
+            axes.axhline(plain[0].mean.value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
+        axes.set_xscale("log")
+        axes.set_xlabel(name)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.3), ncols=2, borderaxespad=0, handlelength=1.4)
+    axeses[0].set_ylabel(_metric_label(c))
+    caption = (
+        f"{c.metric} at {c.where} of groups that differ only in the setting on the axis: mean and {_interval(c)}. "
+        "A value of 0 has no place on a logarithmic axis and is left out. Colours are of this figure only."
+    )
+    yield Drawn("sensitivity", "Sensitivity to settings", figure, caption)
+
+
+def _accuracy_over_updates(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
+    """Accuracy as training goes on, with the borders of tasks (SWR paper, Figures 2 to 4)."""
+    names = [n for n in ("eval/train_accuracy", "eval/test_accuracy") if c.kind == "supervised" and _has(c, n)]
+    for task in c.at if names else ():
+        figure, panels = _panels(len(names), 1, PAGE, height=1.6)
+        for axes, name in zip(panels, names, strict=True):
+            _metric_panel(axes, c, task, name, looks)
+            axes.set_xlabel("update")
+            axes.set_ylabel(name)
+        _legend(figure, c, looks)
+        caption = (
+            f"Accuracy on the task at hand over updates: mean over seeds and {_band(c)}. Vertical lines: a new task."
+        )
+        yield Drawn(
+            _of_task("accuracy_over_updates", c, task), _of_task("Accuracy over updates", c, task), figure, caption
+        )
+
+
+def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
+    """Everything else that was measured, a figure for each network (spectral paper, Figures 3 and 5)."""
+    shown = {c.metric, "eval/train_accuracy", "eval/test_accuracy"}
+    names = dict.fromkeys(n for row in c.rows for run in row.group.runs for n in run.curves if n not in shown)
+    families: dict[str, list[str]] = {}
+    for name in names:
+        family = name.partition("/")[0] if name.startswith(("critic/", "actor/", "net/", "task/")) else "other"
+        families.setdefault(family, []).append(name)
+    titles = {"critic": "Critic", "actor": "Actor", "net": "Network", "task": "By task", "other": "Other metrics"}
+    for family in sorted(families, key=list(titles).index):
+        found = sorted(families[family], key=_priority)
+        for task in c.at:
+            figure, panels = _panels(len(found), min(3, len(found)), PAGE if len(found) > 1 else COLUMN, height=1.45)
+            for axes, name in zip(panels, found, strict=True):
+                _metric_panel(axes, c, task, name, looks)
+                axes.set_title(name)
+            for axes in panels[-min(3, len(found)) :]:
+                axes.set_xlabel(
+                    "task" if family == "task" else _axis_of_steps("update" if c.unit == "task" else c.unit)
+                )
+            _legend(figure, c, looks)
+            caption = f"Mean over seeds and {_band(c)}. An axis over more than two orders of magnitude is logarithmic."
+            yield Drawn(_of_task(f"metrics_{family}", c, task), _of_task(titles[family], c, task), figure, caption)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _looks(c: Comparison) -> dict[str, Look]:
+    """Black for the baseline, a colour for the others; where there are too many, grey for all but the best."""
+    baseline = c.baseline.label if c.baseline else None
+    others = [row.group.label for row in c.rows if row.group.label != baseline]
+    if len(c.rows) > COLOURED:
+        best = sorted((r for r in c.rows if r.group.label != baseline), key=lambda r: -r.iqm.value)
+        coloured = {row.group.label for row in best[: len(PALETTE) - 2]}
+        others = [label for label in others if label in coloured]
+    looks = {row.group.label: Look(GREY, "-", 1) for row in c.rows}
+    for i, label in enumerate(others):
+        looks[label] = Look(PALETTE[i % len(PALETTE)], "-", 3)
+    if baseline is not None:
+        looks[baseline] = Look("black", "--", 4)
+    return looks
+
+
+def _panels(
+    number: int, columns: int, width: float | None = None, height: float = 1.9, share: Any = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, those of the last row that are not needed left out."""
+    rows = math.ceil(number / columns)
+    width = width or (COLUMN if columns == 1 else PAGE)
+    figure = Figure(figsize=(width, height * rows))
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share).ravel()
+    for axes in grid[number:]:
+        axes.remove()
+    return figure, list(grid[:number])
+
+
+def _curve(axes: Axes, c: Comparison, g: Group, runs: Sequence[Run], metric: str, looks: Mapping[str, Look]) -> None:
+    """Mean and interval of a group's runs up to where the shortest ends."""
+    curves = [c.curve(run, metric) for run in runs if metric in run.curves]
+    if not curves:
+        return
+    look = looks[g.label]
+    steps, values = _aligned(curves)
+    marker = "o" if metric.startswith("task/") and len(steps) <= 30 else ""
+    axes.plot(steps, values.mean(0), color=look.colour, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2)
+    if len(values) > 1 and look.colour != GREY:
+        low, high = statistics.mean_interval(values, resamples=1000)
+        axes.fill_between(steps, low, high, color=look.colour, alpha=BAND, lw=0, zorder=look.order - 1)
+
+
+def _aligned(curves: Sequence[Curve]) -> tuple[Array, Array]:
+    """All on the steps of any, 500 at most: each run's latest value, where all have begun and none has ended."""
+    start, end = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
+    steps = np.unique(np.concatenate([curve.steps for curve in curves]))
+    steps = steps[(steps >= start) & (steps <= end)]
+    if len(steps) > 500:
+        steps = steps[np.linspace(0, len(steps) - 1, 500).astype(int)]
+    return steps, np.array([statistics.value_at(curve.steps, curve.values, steps) for curve in curves])
+
+
+def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mapping[str, Look]) -> None:
+    for row in c.rows:
+        _curve(axes, c, row.group, row.group.tasks.get(task, ()), name, looks)
+    borders = max((r.borders for row in c.rows for r in row.group.tasks.get(task, ())), key=len, default=np.array([]))
+    if len(borders) <= 30 and not name.startswith("task/"):
+        for border in borders[:-1]:
+            axes.axvline(border, color="#cccccc", lw=0.5, zorder=0)
+    drawn = [np.asarray(line.get_ydata(), float) for line in axes.lines if len(np.atleast_1d(line.get_ydata())) > 2]
+    values = np.concatenate(drawn) if drawn else np.array([])
+    values = values[np.isfinite(values)]
+    if len(values) and values.min() > 0 and values.max() > 100 * values.min():
+        axes.set_yscale("log")
+    _whole_steps(axes, "task" if name.startswith("task/") else "")
+
+
+def _legend(figure: Figure, c: Comparison, looks: Mapping[str, Look]) -> None:
+    """Below the panels, in as many columns as fit."""
+    named = [row for row in c.rows if looks[row.group.label].colour != GREY]
+    handles = [Line2D([], [], color=looks[r.group.label].colour, ls=looks[r.group.label].style) for r in named]
+    texts = [row.group.label + "*" * row.unfinished for row in named]
+    if len(named) < len(c.rows):
+        handles.append(Line2D([], [], color=GREY))
+        texts.append(f"{len(c.rows) - len(named)} others")
+    width = figure.get_figwidth()
+    columns = max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
+    rows = math.ceil(len(texts) / columns)
+    figure.set_figheight(figure.get_figheight() + 0.05 + 0.17 * rows)
+    figure.legend(handles, texts, loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1.2)
+
+
+def _label_rows(axes: Axes, texts: Sequence[str]) -> None:
+    axes.set_yticks(range(len(texts)), texts)
+    axes.set_ylim(len(texts) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
+def _numbers(c: Comparison) -> list[str]:
+    """Settings that are a number above 0 in two groups or more, and not the same."""
+    names = dict.fromkeys(name for row in c.rows for name in row.group.settings)
+    return [name for name in names if len({r.group.settings[name] for r in c.rows if _positive(r, name)}) > 1]
+
+
+def _positive(row: Row, name: str) -> bool:
+    value = row.group.settings.get(name)
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _families(c: Comparison, name: str) -> list[list[Row]]:
+    """The groups that differ in nothing but this number, by rising number; of two or more."""
+    families: dict[str, list[Row]] = {}
+    for row in c.rows:
+        if _positive(row, name):
+            others = repr(sorted((k, repr(v)) for k, v in row.group.settings.items() if k != name))
+            families.setdefault(others, []).append(row)
+    number: Callable[[Row], float] = lambda row: float(row.group.settings[name])  # noqa: E731
+    return [sorted(rows, key=number) for rows in families.values() if len(rows) > 1]
+
+
+def _has(c: Comparison, name: str) -> bool:
+    return any(name in run.curves for row in c.rows for run in row.group.runs)
+
+
+def _priority(name: str) -> tuple[int, str]:
+    last = name.rpartition("/")[2]
+    return (FIRST.index(last) if last in FIRST else len(FIRST), name)
+
+
+def _of_task(name: str, c: Comparison, task: str) -> str:
+    if len(c.at) == 1:
+        return name
+    plain = "".join(ch if ch.isalnum() or ch in "-_" else "-" for ch in task)
+    return f"{name}_{plain}" if name.islower() else f"{name}, {task}"
+
+
+def _metric_label(c: Comparison) -> str:
+    return f"{c.metric} / 1000" if c.scale != 1 else c.metric
+
+
+def _axis_of_steps(unit: str) -> str:
+    return {"env step": "env steps", "update": "updates", "task": "task"}[unit]
+
+
+def _whole_steps(axes: Axes, unit: str) -> None:
+    if unit == "task":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+
+def _seeds(c: Comparison) -> str:
+    seeds = sorted({row.seeds for row in c.rows})
+    number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return f"{number} seed{'s' * (seeds != [1])} a group{' and task' * (len(c.at) > 1)}"
+
+
+def _interval(c: Comparison) -> str:
+    return f"95 % bootstrap interval of the mean where there are several seeds ({_seeds(c)})"
+
+
+def _band(c: Comparison) -> str:
+    return f"pointwise {_interval(c)}"

@@ -1,0 +1,193 @@
+"""Sorts runs into groups by their settings, names the groups, and refuses to mix what cannot be compared."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from rl_plasticity.configs.schema import FREE, SettingsError
+from rl_plasticity.loading import Run, Settings
+from rl_plasticity.regularizers.base import nearest
+
+# What does not change a run's numbers, or (threads, device) only their rounding.
+IGNORED = {"seed", "seeds", "preset", "out", "resume", "device", "threads", "compile", "env.workers", "data.root"}
+IGNORED |= {f"{what}_every_{unit}" for what in ("eval", "checkpoint", "log") for unit in ("env_steps", "epochs")}
+IGNORED |= {"log_every_updates"}
+# What must be equal unless mixed on purpose. Of these the first three are tasks: strata of the statistics.
+STRATA = ("env", "task", "data")
+TASK = {
+    "train": ("env", "total_env_steps"),
+    "supervised": ("task", "data", "net", "num_tasks", "epochs_per_task"),
+}
+LENGTHS = ("total_env_steps", "num_tasks")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed, by task.
+
+    Args:
+        label: its settings that differ from other groups', as short as is clear.
+        settings: all that its runs share and that change results.
+        tasks: by the task's name the runs, by rising seed.
+    """
+
+    label: str
+    settings: Settings
+    tasks: Mapping[str, Sequence[Run]]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for runs in self.tasks.values() for run in runs]
+
+
+def group(runs: Sequence[Run], mix: Sequence[str] = ()) -> list[Group]:
+    """The groups, ordered by regularizer, intervention and the other settings that differ.
+
+    Args:
+        mix: task settings in which runs may differ, or whole groups of them: ``env.name``, ``task``.
+
+    Raises:
+        SettingsError: runs of both commands, of different tasks or lengths, or the same run twice.
+    """
+    kinds = {run.kind: run for run in runs}
+    if len(kinds) > 1:
+        raise SettingsError(
+            f"{kinds['train'].folder} is an RL run and {kinds['supervised'].folder} a supervised one: "
+            "compare them separately"
+        )
+    task_settings = _task_settings(runs)
+    allowed = [name for name in task_settings if any(_within(name, m) for m in mix)]
+    for m in mix:
+        if not any(_within(name, m) for name in task_settings):
+            valid = [*task_settings, *sorted({n.partition(".")[0] for n in task_settings if "." in n})]
+            raise SettingsError(f"unknown task setting in mix: {m!r}{nearest(m, valid)}")
+    for name in task_settings:
+        different = _differing_runs(runs, name)
+        if name not in allowed and different:
+            (a, x), (b, y) = different
+            raise SettingsError(
+                f"{name} differs: {short(x)} in {a.folder}, {short(y)} in {b.folder}; "
+                f"compare them separately, or together with mix={','.join([*mix, name])}"
+            )
+    strata = [n for n in allowed if n.partition(".")[0] in STRATA and _differing_runs(runs, n)]
+    left_out = IGNORED | set(strata) | {name for name in LENGTHS if name in allowed}
+
+    found: dict[tuple[tuple[str, str], ...], dict[str, dict[int, Run]]] = defaultdict(dict)
+    for run in runs:
+        key = tuple(sorted((n, _canonical(v)) for n, v in run.settings.items() if n not in left_out))
+        of_task = found[key].setdefault(_task_name(run, strata), {})
+        if run.seed in of_task:
+            other = of_task[run.seed].folder
+            raise SettingsError(f"{run.folder} and {other} hold the same run (settings and seed {run.seed}): leave one")
+        of_task[run.seed] = run
+    members = [{task: [r[seed] for seed in sorted(r)] for task, r in sorted(tasks.items())} for tasks in found.values()]
+    shared = [
+        {n: v for n, v in next(iter(tasks.values()))[0].settings.items() if n not in left_out} for tasks in members
+    ]
+    groups = [Group(*parts) for parts in zip(labels(shared), shared, members, strict=True)]
+    order = differing(shared)
+    return sorted(groups, key=lambda g: (_base(g.settings), [_sortable(g.settings.get(name)) for name in order]))
+
+
+def differing(settings: Sequence[Settings]) -> list[str]:
+    """The names of the settings that are not equal, or not there, in all."""
+    names = dict.fromkeys(name for s in settings for name in s)
+    return [name for name in names if len({_canonical(s[name]) if name in s else None for s in settings}) > 1]
+
+
+def labels(settings: Sequence[Settings]) -> list[str]:
+    """A short name for each group: ``spectral``, ``none + periodic``, ``spectral coef=1e-3``.
+
+    The regularizer and intervention come first, unless they are the same everywhere and something else differs. A
+    setting within a choice (``reg.coef``) is named only where it differs between groups with that same choice.
+    """
+    differ = [name for name in differing(settings) if not _is_choice(name, ("reg", "reset"))]
+    bases = [_base(s) for s in settings]
+    with_base = len(set(bases)) > 1 or not differ
+    lasts = [_last(name) for name in differ]
+    found = []
+    for s, base in zip(settings, bases, strict=True):
+        parts = [" + ".join([base[1], *[base[2]] * (base[2] != "none")])] if with_base else []
+        for name in differ:
+            choice = name.partition(".")[0]
+            if choice in FREE and not _is_choice(name, FREE):
+                peers = [o.get(name) for o in settings if _choice(o, choice) == _choice(s, choice)]
+                if name not in s or len({_canonical(v) for v in peers}) == 1:
+                    continue
+            key = _last(name) if lasts.count(_last(name)) == 1 else name
+            parts.append(f"{key}={short(s.get(name))}")
+        found.append(" ".join(parts))
+    return found
+
+
+def short(value: Any) -> str:
+    """A setting's value in the fewest characters: 0.001 as 1e-3, 2560000 as 2.56e6."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, int | float):
+        number = Decimal(repr(value)).normalize()
+        plain = f"{number:f}"
+        mantissa, _, exponent = f"{number:e}".partition("e")
+        scientific = f"{mantissa}e{int(exponent)}"
+        return scientific if len(scientific) < len(plain) else plain
+    return str(value)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _task_settings(runs: Sequence[Run]) -> list[str]:
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in IGNORED)
+    return [name for name in names if any(_within(name, part) for part in TASK[runs[0].kind])]
+
+
+def _within(name: str, part: str) -> bool:
+    return name == part or name.startswith(f"{part}.")
+
+
+def _differing_runs(runs: Sequence[Run], name: str) -> list[tuple[Run, Any]]:
+    """Two runs with different values of a setting, and the values; empty if there are none."""
+    first = runs[0]
+    for run in runs:
+        if _canonical(run.settings.get(name)) != _canonical(first.settings.get(name)):
+            return [(r, r.settings.get(name)) for r in (first, run)]
+    return []
+
+
+def _task_name(run: Run, strata: Iterable[str]) -> str:
+    """What the statistics call the task of a run: the settings that are mixed, or its own."""
+    named = list(strata) or (["env.name"] if run.kind == "train" else ["task.name", "data.name", "net.name"])
+    return " ".join(short(run.settings.get(name)) for name in named)
+
+
+def _canonical(value: Any) -> str:
+    """Equal for equal values: 1 and 1.0, but not 1 and true."""
+    return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
+
+
+def _choice(s: Settings, choice: str) -> str:
+    """What was chosen for a group of settings: ``spectral``; of a chain its parts in order, ``spectral+l2``."""
+    if s.get(f"{choice}.name") != "chain":
+        return str(s.get(f"{choice}.name", "none"))
+    return "+".join(
+        dict.fromkeys(name.split(".")[1] for name in s if name.startswith(f"{choice}.") and name.count(".") == 2)
+    )
+
+
+def _is_choice(name: str, choices: Iterable[str]) -> bool:
+    return name.partition(".")[0] in choices and name.endswith(".name")
+
+
+def _base(s: Settings) -> tuple[bool, str, str]:
+    return _choice(s, "reg") != "none", _choice(s, "reg"), _choice(s, "reset")
+
+
+def _last(name: str) -> str:
+    """``net.name`` is called net, ``reg.coef`` coef."""
+    return name.removesuffix(".name").rpartition(".")[2]
+
+
+def _sortable(value: Any) -> tuple[float, str]:
+    return (value, "") if isinstance(value, int | float) else (float("-inf"), str(value))

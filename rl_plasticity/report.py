@@ -1,0 +1,178 @@
+"""One self-contained page: ``report.html``. It loads nothing; figures are in it."""
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from rl_plasticity.groups import differing, short
+from rl_plasticity.summary import Comparison, settings_shown, table, verdict
+
+GENERATOR = "rl_plasticity.compare"
+STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 4rem; background: #fff; color: #1a1a1a;
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .25rem; }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+.lead { font-size: 1.05rem; margin: .4rem 0 1rem; max-width: 46rem; }
+.muted { color: #555; font-size: .9rem; }
+.warnings { border-left: 4px solid #d08700; background: #fff8e8; padding: .6rem 1rem; margin: 1rem 0;
+  font-size: .92rem; }
+.warnings ul { margin: .2rem 0 0; padding-left: 1.1rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid #e3e3e3; white-space: nowrap;
+  vertical-align: top; }
+th { border-bottom: 1.5px solid #777; font-weight: 600; }
+td.wrap { white-space: normal; min-width: 14rem; }
+tr.baseline td { background: #f5f5f5; }
+figure { margin: 0 0 1.6rem; }
+figure img { max-width: 100%; height: auto; display: block; }
+figure .wide img { min-width: 34rem; }
+figcaption { color: #444; font-size: .9rem; margin-top: .4rem; max-width: 46rem; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; }
+details { margin: .8rem 0; }
+summary { cursor: pointer; font-weight: 600; }
+code { font-size: .85em; }
+@media print { body { max-width: none; padding: 0; font-size: 11pt; } figure, tr { break-inside: avoid; }
+  .scroll { overflow: visible; } table { font-size: 8pt; } }
+"""
+
+
+class Picture(NamedTuple):
+    """A figure as the page shows it; `width` in inches."""
+
+    name: str
+    title: str
+    png: bytes
+    width: float
+    caption: str
+
+
+def render(c: Comparison, pictures: Sequence[Picture], command: str, files: Sequence[str]) -> str:
+    """The page.
+
+    Args:
+        command: the command line that made it.
+        files: what lies in the comparison's folder; it is noted, so that the folder can be told from others.
+    """
+    main, others = (
+        [p for p in pictures if p.name == "learning_curves"],
+        [p for p in pictures if p.name != "learning_curves"],
+    )
+    groups = [row.group for row in c.rows]
+    differ = differing([g.settings for g in groups])
+    same = {name: value for name, value in groups[0].settings.items() if name not in differ}
+    runs = [run for g in groups for run in g.runs]
+    parts = [
+        f"<h1>{escape(', '.join(c.at))}: {len(groups)} group{'s' * (len(groups) > 1)} of runs compared</h1>",
+        f'<p class="lead">{escape(verdict(c))}</p>',
+        _warnings(c),
+        "<h2>Statistics</h2>",
+        _table(table(c), [row.group is c.baseline for row in c.rows]),
+        f'<p class="muted">{escape(_explained(c))}</p>',
+        "<h2>Learning curves</h2>",
+        *(_figure(p) for p in main),
+        "<h2>Figures</h2>",
+        *(f"<h3>{escape(p.title)}</h3>" + _figure(p) for p in others),
+        "<h2>Settings</h2>",
+        _table(
+            [["group", *differ], *([g.label, *v] for g, v in zip(groups, settings_shown(groups, differ), strict=True))]
+        )
+        if differ
+        else "<p>There is one group.</p>",
+        _folded(
+            "Settings that all groups share", _table([["setting", "value"], *([n, short(v)] for n, v in same.items())])
+        ),
+        _folded(f"Provenance of each run ({len(runs)})", _provenance(c)),
+        f'<p class="muted">Made by <code>{escape(command)}</code></p>',
+    ]
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<meta name="generator" content="{GENERATOR}">',
+            f'<meta name="files" content="{escape(" ".join(files))}">',
+            f"<title>{escape(', '.join(c.at))}: comparison</title>",
+            f"<style>{STYLE}</style>\n</head>\n<body>",
+            *parts,
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _warnings(c: Comparison) -> str:
+    if not c.warnings:
+        return ""
+    shown = "".join(f"<li>{escape(w)}</li>" for w in c.warnings[:8])
+    rest = "".join(f"<li>{escape(w)}</li>" for w in c.warnings[8:])
+    more = f"<details><summary>{len(c.warnings) - 8} more</summary><ul>{rest}</ul></details>" if rest else ""
+    return f'<div class="warnings"><strong>Mind</strong><ul>{shown}</ul>{more}</div>'
+
+
+def _explained(c: Comparison) -> str:
+    """What the columns are."""
+    text = f"{c.metric} at {c.where}"
+    if c.scale != 1:
+        text += ", divided by 1000"
+    text += ": mean ± standard error, and interquartile mean (IQM) with its 95 % stratified bootstrap interval. "
+    text += "Mean over tasks: of the same value. " if c.unit == "task" else "AUC: mean over the curve up to there. "
+    if any(row.online is not None for row in c.rows):
+        text += "Online accuracy: on each batch before it was learned, mean over tasks. "
+    if c.target is not None:
+        text += "Steps to the target: median over runs, never counting as infinite, and how many reached it. "
+    if c.baseline is not None:
+        text += f"P(improvement) and gap (difference of means) are over the baseline, {c.baseline.label}. "
+    return text + ("* has unfinished runs." if any(row.unfinished for row in c.rows) else "")
+
+
+def _table(lines: Sequence[Sequence[str]], marked: Sequence[bool] = ()) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in lines[0])
+    body = ""
+    for i, line in enumerate(lines[1:]):
+        cells = "".join(f"<td{_wrap(cell)}>{escape(cell)}</td>" for cell in line)
+        body += f'<tr class="baseline">{cells}</tr>' if i < len(marked) and marked[i] else f"<tr>{cells}</tr>"
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _wrap(cell: str) -> str:
+    return ' class="wrap"' if len(cell) > 48 else ""
+
+
+def _figure(p: Picture) -> str:
+    data = base64.b64encode(p.png).decode()
+    wide = "scroll wide" if p.width > 5 else "scroll"
+    image = f'<img src="data:image/png;base64,{data}" alt="{escape(p.title)}" style="width: {p.width * 1.45:.1f}in">'
+    return f'<figure><div class="{wide}">{image}</div><figcaption>{escape(p.caption)}</figcaption></figure>'
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
+
+
+def _provenance(c: Comparison) -> str:
+    lines = [["group", "task", "seed", "folder", "commit", "version", "device", "started", "command"]]
+    for row in c.rows:
+        for task, runs in row.group.tasks.items():
+            for run in runs:
+                start = run.starts[-1] if run.starts else {}
+                command = start.get("command")
+                lines.append(
+                    [
+                        row.group.label,
+                        task,
+                        str(run.seed),
+                        str(run.folder),
+                        str(start.get("commit") or "unknown")[:10],
+                        str(start.get("rl_plasticity", "unknown")),
+                        str(start.get("device", "unknown")),
+                        str(start.get("time", "unknown")),
+                        " ".join(map(str, command)) if isinstance(command, list) else "unknown",
+                    ]
+                )
+    return _table(lines)

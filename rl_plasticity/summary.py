@@ -1,0 +1,411 @@
+"""The statistics of a comparison: what the table, the figures and the report all show."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.groups import Group, short
+from rl_plasticity.loading import Curve, Run
+from rl_plasticity.metrics import statistics
+from rl_plasticity.metrics.statistics import Array, Interval
+from rl_plasticity.regularizers.base import nearest
+
+FEW = 5  # below so many seeds intervals are said to be rough
+
+
+class Estimate(NamedTuple):
+    """A number with its 95 % interval, or without: there is one seed."""
+
+    value: float
+    interval: Interval | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The statistics of one group. Lists are over tasks; scores are by rising seed.
+
+    Args:
+        final: at the last common step.
+        auc: means over the curve up to there.
+        change: supervised: the last common task's value minus the first's.
+        online: supervised: mean over tasks of the online accuracy.
+        reach: the steps at which each run reached the target, infinity for never; None without a target.
+        improvement, gap: over the baseline; None for the baseline and without one.
+    """
+
+    group: Group
+    unfinished: bool
+    seeds: int
+    final: list[Array]
+    mean: Estimate
+    error: float
+    iqm: Estimate
+    auc: Estimate
+    change: Estimate | None
+    online: float | None
+    reach: Array | None
+    improvement: Estimate | None
+    gap: Estimate | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that is shown.
+
+    Args:
+        kind: the command whose runs they are.
+        unit: of the metric's steps: env step, update or task.
+        scale: what values are multiplied by: 1/1000 for several DeepMind Control tasks, else 1.
+        at: the last common step of each task.
+        tasks: those that every group has; the others are in no statistic.
+    """
+
+    kind: str
+    metric: str
+    unit: str
+    scale: float
+    target: float | None
+    at: Mapping[str, int]
+    tasks: Sequence[str]
+    baseline: Group | None
+    rows: Sequence[Row]
+    warnings: Sequence[str]
+
+    def number(self, value: float) -> str:
+        """Four significant digits of the largest score, and as many decimals for all."""
+        largest = max((abs(v) for row in self.rows for s in row.final for v in s if math.isfinite(v)), default=0)
+        decimals = 3 if largest == 0 else max(0, 4 - math.ceil(math.log10(largest)))
+        return f"{value:.{min(3, decimals) if largest >= 0.1 else decimals}f}"
+
+    def curve(self, run: Run, metric: str) -> Curve:
+        """A run's curve; of the metric compared, in the table's scale."""
+        curve = run.curves[metric]
+        return Curve(curve.steps, curve.values * self.scale) if metric == self.metric else curve
+
+    @property
+    def where(self) -> str:
+        """``env step 1000000``, or that it differs from task to task."""
+        steps = sorted({self.at[task] for task in self.tasks})
+        return f"{self.unit} {steps[0]}" if len(steps) == 1 else f"the last common {self.unit} of each task"
+
+
+def compare(
+    groups: Sequence[Group], metric: str | None = None, target: float | None = None, baseline: str | None = None
+) -> Comparison:
+    """The statistics of all groups.
+
+    Args:
+        metric: of ``metrics.csv``; default: eval/return, or task/test_accuracy (task/train_accuracy where there is
+            no test set). Higher counts as better.
+        target: a value, for the steps until it is reached.
+        baseline: a group's label; default: the one with reset=periodic, else the one with reg=none and reset=none.
+
+    Raises:
+        SettingsError: an unknown metric or baseline, or no run has the metric yet.
+    """
+    warnings: list[str] = []
+    kind = groups[0].runs[0].kind
+    metric = metric or _default_metric(groups, kind)
+    groups = _with_metric(groups, metric, warnings)
+    unit = "env step" if kind == "train" else "task" if metric.startswith("task/") else "update"
+    every_task = list(dict.fromkeys(task for g in groups for task in g.tasks))
+    tasks = [task for task in every_task if all(task in g.tasks for g in groups)]
+    if not tasks:
+        raise SettingsError("no task has runs of every group; compare tasks separately")
+    for task in every_task:
+        if task not in tasks:
+            lacking = [g.label for g in groups if task not in g.tasks]
+            warnings.append(f"{task} is in no statistic: there is no run of {', '.join(lacking)}")
+    at = {task: _last_common(groups, task, metric, unit) for task in every_task}
+    unfinished = _unfinished(groups, kind, warnings)
+    control = kind == "train" and not any(":" in str(r.settings["env.name"]) for g in groups for r in g.runs)
+    of_returns = metric in ("eval/return", "train/return")
+    scale = 1 / 1000 if len(every_task) > 1 and control and of_returns else 1.0
+    if len(every_task) > 1 and of_returns and not control:
+        warnings.append("returns of Gymnasium tasks have no common scale: statistics over several are of raw returns")
+    reference = _baseline(groups, baseline, warnings)
+
+    def of(g: Group, value: Callable[[Curve, int], float]) -> list[Array]:
+        """A number of each run, by task, in the scale of the table."""
+        return [np.array([value(r.curves[metric], at[t]) for r in g.tasks[t]]) * scale for t in tasks]
+
+    rows = []
+    finals = {id(g): of(g, lambda c, step: float(statistics.value_at(c.steps, c.values, step))) for g in groups}
+    for g in groups:
+        final = finals[id(g)]
+        change = online = reach = improvement = gap = None
+        if unit == "task" and min(at[t] for t in tasks) > 1:
+            change = _estimate(statistics.mean, of(g, lambda c, step: float(c.values[step - 1] - c.values[0])))
+        if unit == "task" and all("task/online_accuracy" in r.curves for r in g.runs):
+            online = float(np.mean([_online(r, at[t]) for t in tasks for r in g.tasks[t]]))
+        if target is not None:
+            curves = [Curve(r.curves[metric].steps, r.curves[metric].values * scale) for t in tasks for r in g.tasks[t]]
+            reach = np.array([statistics.steps_to_reach(c.steps, c.values, target) for c in curves])
+        if reference is not None and g is not reference:
+            other = finals[id(reference)]
+            improvement = _estimate(statistics.probability_of_improvement, final, other)
+            gap = _gap(g, reference, final, other, tasks)
+        rows.append(
+            Row(
+                group=g,
+                unfinished=any(id(r) in unfinished for r in g.runs),
+                seeds=min(len(s) for s in final),
+                final=final,
+                mean=_estimate(statistics.mean, final),
+                error=statistics.standard_error(final),
+                iqm=_estimate(statistics.iqm, final),
+                auc=_estimate(statistics.mean, of(g, lambda c, s: statistics.area_under_curve(c.steps, c.values, s))),
+                change=change,
+                online=online,
+                reach=reach,
+                improvement=improvement,
+                gap=gap,
+            )
+        )
+    _warn_of_few_seeds(rows, warnings)
+    _warn_of_versions(groups, warnings)
+    return Comparison(kind, metric, unit, scale, target, at, tasks, reference, rows, warnings)
+
+
+def table(c: Comparison) -> list[list[str]]:
+    """The statistics as text: a header, then a line for each group. Columns without numbers are left out."""
+    mean_of = "mean over tasks" if c.unit == "task" else "AUC"
+    header = ["group", "seeds", "final", "IQM [95 %]", mean_of]
+    header += ["last - first task"] * any(r.change is not None for r in c.rows)
+    header += ["online accuracy"] * any(r.online is not None for r in c.rows)
+    header += [f"{c.unit}s to {c.target:g}"] if c.target is not None else []
+    header += ["P(improvement) [95 %]", "gap [95 %]"] if c.baseline is not None else []
+    lines = [header]
+    for row in c.rows:
+        final = c.number(row.mean.value) + (f" ± {c.number(row.error)}" if math.isfinite(row.error) else "")
+        line = [row.group.label + "*" * row.unfinished, str(row.seeds), final]
+        line += [shown(row.iqm, c.number) if row.iqm.interval else f"{c.number(row.iqm.value)} (1 seed: no interval)"]
+        line += [c.number(row.auc.value)]
+        if "last - first task" in header:
+            line += ["" if row.change is None else c.number(row.change.value)]
+        if "online accuracy" in header:
+            line += ["" if row.online is None else f"{row.online:.3f}"]
+        if row.reach is not None:
+            median = float(np.median(row.reach))
+            reached = f" ({np.isfinite(row.reach).sum()} of {len(row.reach)})"
+            line += [(f"{median:.0f}" if math.isfinite(median) else "not reached") + reached]
+        if c.baseline is not None and (row.improvement is None or row.gap is None):
+            line += ["", "baseline"]
+        elif row.improvement is not None and row.gap is not None:
+            line += [shown(row.improvement, "{:.2f}".format), f"{shown(row.gap, c.number)}, {row.gap.note}"]
+        lines.append(line)
+    return lines
+
+
+def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
+    """``0.5 [0.2, 0.8]``."""
+    between = f" [{', '.join(map(number, estimate.interval))}]" if estimate.interval else ""
+    return number(estimate.value) + between
+
+
+def verdict(c: Comparison) -> str:
+    """What was compared and what the numbers say, in a sentence or two. It names no causes."""
+    best = max(c.rows, key=lambda row: row.iqm.value)
+    seeds = sorted({row.seeds for row in c.rows})
+    each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    several = f" on each of {len(c.tasks)} tasks" if len(c.tasks) > 1 else f" on {c.tasks[0]}"
+    text = f"{len(c.rows)} group{'s' * (len(c.rows) > 1)}, {each} seed{'s' * (seeds != [1])} each{several}. "
+    normalized = ", return / 1000" if c.scale != 1 else ""
+    name = f"{c.metric} (interquartile mean{normalized}, at {c.where})"
+    if len(c.rows) == 1:
+        return f"{text}{name} is {shown(best.iqm, c.number)} for {best.group.label}."
+    text += f"The highest {name} is {best.group.label}'s, {shown(best.iqm, c.number)}"
+    if best.gap is None or c.baseline is None:
+        return text + ("; it is the baseline of the gaps below." if best.group is c.baseline else ".")
+    more = f"; its mean is {c.number(abs(best.gap.value))} {'above' if best.gap.value >= 0 else 'below'} "
+    text += f"{more}that of {c.baseline.label}"
+    if best.gap.interval is None:
+        return f"{text}. With 1 seed there is no interval: this may be chance."
+    low, high = best.gap.interval
+    zero = "includes 0: these seeds do not tell them apart" if low <= 0 <= high else "excludes 0"
+    return f"{text} (95 % interval [{c.number(low)}, {c.number(high)}], {best.gap.note}), which {zero}."
+
+
+def to_csv(c: Comparison) -> str:
+    """All numbers, tidy: ``group,task,seed,metric,step,statistic,value,low,high,n``.
+
+    Rows with a seed are of one run, those without of the group; task is `all` for statistics over several.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["group", "task", "seed", "metric", "step", "statistic", "value", "low", "high", "n"])
+    everywhere = c.tasks[0] if len(c.tasks) == 1 else "all"
+    step = c.at[c.tasks[0]] if len({c.at[t] for t in c.tasks}) == 1 else ""
+    for row in c.rows:
+        g, i = row.group, 0
+        for task, scores in zip(c.tasks, row.final, strict=True):
+            for run, value in zip(g.tasks[task], scores, strict=True):
+                writer.writerow([g.label, task, run.seed, c.metric, c.at[task], "final", float(value), "", "", 1])
+                if row.reach is not None:
+                    reach = float(row.reach[i])
+                    writer.writerow([g.label, task, run.seed, c.metric, reach, "steps_to_reach", reach, "", "", 1])
+                i += 1
+        named: dict[str, Estimate | None] = {
+            "mean": row.mean,
+            "standard_error": Estimate(row.error),
+            "iqm": row.iqm,
+            "area_under_curve": row.auc,
+            "last_minus_first_task": row.change,
+            "online_accuracy": None if row.online is None else Estimate(row.online),
+            "probability_of_improvement": row.improvement,
+            f"gap_{row.gap.note.partition(' ')[0].rstrip(',')}" if row.gap else "gap": row.gap,
+        }
+        if c.kind == "train" and c.metric == "eval/return" and ":" not in str(g.runs[0].settings["env.name"]):
+            score = row.mean.value if c.scale != 1 else float(statistics.normalized_score(np.array(row.mean.value)))
+            named["normalized_score"] = Estimate(score)
+        for name, estimate in named.items():
+            if estimate is not None:
+                low, high = estimate.interval or ("", "")
+                n = sum(len(s) for s in row.final)
+                writer.writerow([g.label, everywhere, "", c.metric, step, name, estimate.value, low, high, n])
+    return out.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _default_metric(groups: Sequence[Group], kind: str) -> str:
+    if kind == "train":
+        return "eval/return"
+    tested = all("task/test_accuracy" in r.curves for g in groups for r in g.runs if "task/train_accuracy" in r.curves)
+    return "task/test_accuracy" if tested else "task/train_accuracy"
+
+
+def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> list[Group]:
+    """The groups with only the runs that have the metric; the others are warned of."""
+    left = []
+    for g in groups:
+        tasks: dict[str, list[Run]] = {}
+        for task, runs in g.tasks.items():
+            having = [r for r in runs if metric in r.curves]
+            tasks |= {task: having} if having else {}
+            warnings += [f"{r} has no {metric} yet and is left out" for r in runs if metric not in r.curves]
+        if tasks:
+            left.append(Group(g.label, g.settings, tasks))
+    if not left:
+        known = dict.fromkeys(name for g in groups for r in g.runs for name in r.curves)
+        raise SettingsError(f"no run has the metric {metric!r}{nearest(metric, known)}")
+    for g in left:
+        for r in g.runs:
+            if not np.isfinite(r.curves[metric].values).all():
+                warnings.append(f"{r}: {metric} is not finite everywhere")
+    return left
+
+
+def _last_common(groups: Sequence[Group], task: str, metric: str, unit: str) -> int:
+    runs = [r for g in groups for r in g.tasks.get(task, ())]
+    shortest = min(runs, key=lambda r: r.curves[metric].steps[-1])
+    at = int(shortest.curves[metric].steps[-1])
+    for r in runs:
+        first = r.curves[metric].steps[0]
+        if first > at:
+            raise SettingsError(
+                f"{shortest} ends at {unit} {at}, before the first {metric} of {r} at {first}: leave one"
+            )
+    return at
+
+
+def _unfinished(groups: Sequence[Group], kind: str, warnings: list[str]) -> set[int]:
+    """The ids of runs that have not come to their end. A supervised run's end is that of the longest with its task."""
+    found = set()
+    for g in groups:
+        for task, runs in g.tasks.items():
+            for r in runs:
+                if kind == "train":
+                    done = max(int(curve.steps[-1]) for curve in r.curves.values())
+                    total, unit = int(r.settings["total_env_steps"]), "env steps"
+                else:
+                    peers = [p for other in groups for p in other.tasks.get(task, ())]
+                    done, unit = len(r.borders), "tasks"
+                    total = int(r.settings.get("num_tasks") or max(len(p.borders) for p in peers))
+                if done < total:
+                    found.add(id(r))
+                    warnings.append(f"* {g.label}: {r} is unfinished, at {done} of {total} {unit}")
+    return found
+
+
+def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -> Group | None:
+    if label is not None:
+        named = {g.label: g for g in groups}
+        if label not in named:
+            raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
+        return named[label]
+    periodic = [g for g in groups if g.settings.get("reset.name") == "periodic"]
+    plain = [g for g in groups if g.settings.get("reset.name") == g.settings.get("reg.name") == "none"]
+    for found in (periodic, plain):
+        if len(found) == 1:
+            return found[0]
+    if len(groups) > 1:
+        why = f"{len(periodic)} groups have reset=periodic" if periodic else "none has reset=periodic"
+        why += f", {len(plain)} have no regularizer and no reset" if plain else ", none has reg=none reset=none"
+        warnings.append(f"no baseline, so no gaps: {why}; name one with baseline=LABEL")
+    return None
+
+
+def _estimate(statistic: Callable[..., Array], *samples: list[Array]) -> Estimate:
+    enough = min(len(s) for strata in samples for s in strata) > 1
+    return Estimate(float(statistic(*samples)), statistics.bootstrap_interval(statistic, *samples) if enough else None)
+
+
+def _gap(g: Group, baseline: Group, x: list[Array], y: list[Array], tasks: Sequence[str]) -> Estimate:
+    """The difference of means; by seed where each task has 2 or more that both groups have."""
+    scores = [
+        [
+            {run.seed: float(v) for run, v in zip(of.tasks[t], values, strict=True)}
+            for t, values in zip(tasks, z, strict=True)
+        ]
+        for of, z in ((g, x), (baseline, y))
+    ]
+    pairs = [statistics.paired_differences(a, b) for a, b in zip(*scores, strict=True)]
+    number = min(len(p) for p in pairs)
+    if number > 1:
+        return _estimate(statistics.mean, pairs)._replace(note=f"paired, {number} seeds")
+    if number == 1 and all(len(s) == 1 for s in (*x, *y)):
+        return _estimate(statistics.mean, pairs)._replace(note="paired, 1 seed: no interval")
+    estimate = _estimate(lambda a, b: statistics.mean(a) - statistics.mean(b), x, y)
+    return estimate._replace(note="unpaired" if estimate.interval else "unpaired, 1 seed: no interval")
+
+
+def _online(run: Run, tasks: int) -> float:
+    return float(run.curves["task/online_accuracy"].values[:tasks].mean())
+
+
+def _warn_of_few_seeds(rows: Sequence[Row], warnings: list[str]) -> None:
+    single = [row.group.label for row in rows if row.seeds == 1]
+    few = [row.group.label for row in rows if 1 < row.seeds < FEW]
+    if single:
+        warnings.append(f"1 seed: no interval for {_listed(single)}")
+    if few:
+        warnings.append(f"fewer than {FEW} seeds, so intervals are rough and too narrow: {_listed(few)}")
+
+
+def _warn_of_versions(groups: Sequence[Group], warnings: list[str]) -> None:
+    runs = [r for g in groups for r in g.runs]
+    for name in ("commit", "rl_plasticity"):
+        versions = sorted({str(start[name]) for r in runs for start in r.starts if start.get(name)})
+        if len(versions) > 1:
+            listed = _listed([v[:10] for v in versions])
+            warnings.append(f"runs of different {'versions' if name == 'rl_plasticity' else 'commits'}: {listed}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"
+
+
+def settings_shown(groups: Sequence[Group], names: Sequence[str]) -> list[list[str]]:
+    """A line for each group with its values of the settings `names`."""
+    missing: Any = object()
+    values = [[g.settings.get(name, missing) for name in names] for g in groups]
+    return [["-" if v is missing else short(v) for v in line] for line in values]
