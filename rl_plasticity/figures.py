@@ -5,7 +5,8 @@ Colours are Okabe and Ito's and Tol's, which people with any kind of colour visi
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -13,13 +14,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
-from rl_plasticity.groups import Group, labels
+from rl_plasticity.groups import Group, labels, short
 from rl_plasticity.loading import Curve, Run
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array
-from rl_plasticity.summary import Comparison, Row
+from rl_plasticity.summary import Comparison, Row, seeds_shown
 
 COLUMN, PAGE = 3.35, 6.9  # inches
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
@@ -83,23 +84,26 @@ def draw(c: Comparison) -> Iterator[Drawn]:
 
 def _learning_curves(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     figure, panels = _panels(len(c.at), min(3, len(c.at)))
-    for axes, task in zip(panels, c.at, strict=True):
-        for row in c.rows:
-            if task in row.group.tasks:
-                _curve(axes, c, row.group, row.group.tasks[task], c.metric, looks)
-        axes.axvline(c.at[task], color="#888888", lw=0.6, ls=(0, (1, 2)), zorder=0)
+    what = "at the end of each task" if c.unit == "task" else f"over {c.unit}s"
+    caption = f"{c.metric} {what}: mean over seeds and {_band(c)}."
+    dotted = " Groups are compared at the dotted line, where the shortest run ends."
+    for axes, (task, at) in zip(panels, c.at.items(), strict=True):
+        groups = [row.group for row in c.rows if task in row.group.tasks]
+        for g in groups:
+            _curve(axes, c, g, g.tasks[task], c.metric, looks)
+        if any(run.curves[c.metric].steps[-1] > at for g in groups for run in g.tasks[task]):
+            axes.axvline(at, color="#888888", lw=0.8, ls=(0, (1, 2)), zorder=0)
+            caption = caption.removesuffix(dotted) + dotted
         axes.set_xlabel(_axis_of_steps(c.unit))
         axes.set_title(task if len(c.at) > 1 else "")
-        _whole_steps(axes, c.unit)
+        _format_axes(axes, c.metric)
     panels[0].set_ylabel(_metric_label(c))
     _legend(figure, c, looks)
-    what = "at the end of each task" if c.unit == "task" else f"over {c.unit}s"
-    caption = f"{c.metric} {what}: mean over seeds and {_band(c)}. The dotted line is where groups are compared."
     return Drawn("learning_curves", "Learning curves", figure, caption)
 
 
 def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
-    figure = Figure(figsize=(COLUMN, 0.6 + 0.24 * len(c.rows)))
+    figure = Figure(figsize=(COLUMN, 0.6 + 0.28 * len(c.rows)))
     axes = figure.subplots()
     for y, row in enumerate(c.rows):
         look = looks[row.group.label]
@@ -143,7 +147,7 @@ def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
 
 def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     rows = [row for row in c.rows if row.improvement is not None]
-    figure = Figure(figsize=(COLUMN, 0.6 + 0.24 * len(rows)))
+    figure = Figure(figsize=(COLUMN, 0.6 + 0.28 * len(rows)))
     axes = figure.subplots()
     for y, row in enumerate(rows):
         assert row.improvement is not None
@@ -182,8 +186,12 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
         if len(plain) == 1 and not any(plain[0] in rows for rows in families):
             axes.axhline(plain[0].mean.value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
         axes.set_xscale("log")
+        ticks = sorted({float(row.group.settings[name]) for rows in families for row in rows})
+        if len(ticks) <= 6:
+            axes.set_xticks(ticks, [short(tick) for tick in ticks])
+            axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(name)
-        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.3), ncols=2, borderaxespad=0, handlelength=1.4)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, handlelength=1.4)
     axeses[0].set_ylabel(_metric_label(c))
     caption = (
         f"{c.metric} at {c.where} of groups that differ only in the setting on the axis: mean and {_interval(c)}. "
@@ -216,9 +224,16 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     names = dict.fromkeys(n for row in c.rows for run in row.group.runs for n in run.curves if n not in shown)
     families: dict[str, list[str]] = {}
     for name in names:
-        family = name.partition("/")[0] if name.startswith(("critic/", "actor/", "net/", "task/")) else "other"
+        family = name.partition("/")[0] if name.startswith(("critic/", "actor/", "net/", "task/", "eval/")) else "other"
         families.setdefault(family, []).append(name)
-    titles = {"critic": "Critic", "actor": "Actor", "net": "Network", "task": "By task", "other": "Other metrics"}
+    titles = {
+        "critic": "Critic",
+        "actor": "Actor",
+        "net": "Network",
+        "task": "By task",
+        "eval": "Evaluation",
+        "other": "Other metrics",
+    }
     for family in sorted(families, key=list(titles).index):
         found = sorted(families[family], key=_priority)
         for task in c.at:
@@ -303,7 +318,7 @@ def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mappin
     values = values[np.isfinite(values)]
     if len(values) and values.min() > 0 and values.max() > 100 * values.min():
         axes.set_yscale("log")
-    _whole_steps(axes, "task" if name.startswith("task/") else "")
+    _format_axes(axes, name)
 
 
 def _legend(figure: Figure, c: Comparison, looks: Mapping[str, Look]) -> None:
@@ -322,7 +337,8 @@ def _legend(figure: Figure, c: Comparison, looks: Mapping[str, Look]) -> None:
 
 
 def _label_rows(axes: Axes, texts: Sequence[str]) -> None:
-    axes.set_yticks(range(len(texts)), texts)
+    base = [re.sub(r" (?=\S+=)", "\n", text, count=1) if len(text) > 20 else text for text in texts]  # long: two lines
+    axes.set_yticks(range(len(texts)), base)
     axes.set_ylim(len(texts) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
 
@@ -345,8 +361,9 @@ def _families(c: Comparison, name: str) -> list[list[Row]]:
         if _positive(row, name):
             others = repr(sorted((k, repr(v)) for k, v in row.group.settings.items() if k != name))
             families.setdefault(others, []).append(row)
-    number: Callable[[Row], float] = lambda row: float(row.group.settings[name])  # noqa: E731
-    return [sorted(rows, key=number) for rows in families.values() if len(rows) > 1]
+    return [
+        sorted(rows, key=lambda row: float(row.group.settings[name])) for rows in families.values() if len(rows) > 1
+    ]
 
 
 def _has(c: Comparison, name: str) -> bool:
@@ -373,15 +390,18 @@ def _axis_of_steps(unit: str) -> str:
     return {"env step": "env steps", "update": "updates", "task": "task"}[unit]
 
 
-def _whole_steps(axes: Axes, unit: str) -> None:
-    if unit == "task":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+def _format_axes(axes: Axes, metric: str) -> None:
+    """Tasks as whole numbers, steps as 20k or 1M; an accuracy's whole range."""
+    of_tasks = metric.startswith("task/")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=of_tasks, nbins=5, steps=[1, 2, 5, 10]))
+    if not of_tasks:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if metric.endswith("accuracy"):
+        axes.set_ylim(0, 1.03)
 
 
 def _seeds(c: Comparison) -> str:
-    seeds = sorted({row.seeds for row in c.rows})
-    number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    return f"{number} seed{'s' * (seeds != [1])} a group{' and task' * (len(c.at) > 1)}"
+    return f"{seeds_shown(c)} a group{' and task' * (len(c.at) > 1)}"
 
 
 def _interval(c: Comparison) -> str:

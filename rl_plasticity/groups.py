@@ -123,7 +123,7 @@ def labels(settings: Sequence[Settings]) -> list[str]:
 
 
 def short(value: Any) -> str:
-    """A setting's value in the fewest characters: 0.001 as 1e-3, 2560000 as 2.56e6."""
+    """A setting's value, long numbers in the fewest characters: 0.001 as 1e-3, 2560000 as 2.56e6, 1000 as it is."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int | float):
@@ -131,7 +131,7 @@ def short(value: Any) -> str:
         plain = f"{number:f}"
         mantissa, _, exponent = f"{number:e}".partition("e")
         scientific = f"{mantissa}e{int(exponent)}"
-        return scientific if len(scientific) < len(plain) else plain
+        return plain if len(plain) <= len(scientific) or 1 <= abs(number) < 1e5 else scientific
     return str(value)
 
 

@@ -12,7 +12,7 @@ GENERATOR = "rl_plasticity.compare"
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 4rem; background: #fff; color: #1a1a1a;
+body { margin: 0 auto; max-width: 76rem; padding: 1.5rem 1rem 4rem; background: #fff; color: #1a1a1a;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .25rem; }
 h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
@@ -22,15 +22,17 @@ h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
   font-size: .92rem; }
 .warnings ul { margin: .2rem 0 0; padding-left: 1.1rem; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid #e3e3e3; white-space: nowrap;
+table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .35rem 1rem .35rem .3rem; border-bottom: 1px solid #e3e3e3; white-space: nowrap;
   vertical-align: top; }
-th { border-bottom: 1.5px solid #777; font-weight: 600; }
+th { border-bottom: 1.5px solid #777; font-weight: 600; white-space: normal; vertical-align: bottom; }
 td.wrap { white-space: normal; min-width: 14rem; }
 tr.baseline td { background: #f5f5f5; }
-figure { margin: 0 0 1.6rem; }
+.figures { display: flex; flex-wrap: wrap; gap: 0 3rem; }
+figure { margin: 0 0 1.6rem; flex: 0 1 33rem; min-width: 0; }
+figure.wide { flex-basis: 100%; }
 figure img { max-width: 100%; height: auto; display: block; }
-figure .wide img { min-width: 34rem; }
+figure.wide img { min-width: 34rem; }
 figcaption { color: #444; font-size: .9rem; margin-top: .4rem; max-width: 46rem; }
 h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; }
 details { margin: .8rem 0; }
@@ -74,9 +76,11 @@ def render(c: Comparison, pictures: Sequence[Picture], command: str, files: Sequ
         _table(table(c), [row.group is c.baseline for row in c.rows]),
         f'<p class="muted">{escape(_explained(c))}</p>',
         "<h2>Learning curves</h2>",
-        *(_figure(p) for p in main),
+        *(_figure(p, "") for p in main),
         "<h2>Figures</h2>",
-        *(f"<h3>{escape(p.title)}</h3>" + _figure(p) for p in others),
+        '<div class="figures">',
+        *(_figure(p, f"<h3>{escape(p.title)}</h3>") for p in others),
+        "</div>",
         "<h2>Settings</h2>",
         _table(
             [["group", *differ], *([g.label, *v] for g, v in zip(groups, settings_shown(groups, differ), strict=True))]
@@ -127,7 +131,8 @@ def _explained(c: Comparison) -> str:
     if c.target is not None:
         text += "Steps to the target: median over runs, never counting as infinite, and how many reached it. "
     if c.baseline is not None:
-        text += f"P(improvement) and gap (difference of means) are over the baseline, {c.baseline.label}. "
+        text += f"P(improvement) and gap (difference of means) are over the baseline, {c.baseline.label}; "
+        text += "pairs: the seeds that both have, whose differences the gap is of. "
     return text + ("* has unfinished runs." if any(row.unfinished for row in c.rows) else "")
 
 
@@ -144,11 +149,13 @@ def _wrap(cell: str) -> str:
     return ' class="wrap"' if len(cell) > 48 else ""
 
 
-def _figure(p: Picture) -> str:
+def _figure(p: Picture, heading: str) -> str:
     data = base64.b64encode(p.png).decode()
-    wide = "scroll wide" if p.width > 5 else "scroll"
+    wide = ' class="wide"' if p.width > 5 else ""
     image = f'<img src="data:image/png;base64,{data}" alt="{escape(p.title)}" style="width: {p.width * 1.45:.1f}in">'
-    return f'<figure><div class="{wide}">{image}</div><figcaption>{escape(p.caption)}</figcaption></figure>'
+    return (
+        f'<figure{wide}>{heading}<div class="scroll">{image}</div><figcaption>{escape(p.caption)}</figcaption></figure>'
+    )
 
 
 def _folded(title: str, content: str) -> str:

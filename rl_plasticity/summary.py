@@ -137,12 +137,14 @@ def compare(
         return [np.array([value(r.curves[metric], at[t]) for r in g.tasks[t]]) * scale for t in tasks]
 
     rows = []
-    finals = {id(g): of(g, lambda c, step: float(statistics.value_at(c.steps, c.values, step))) for g in groups}
+    finals = {id(g): of(g, lambda c, step: float(statistics.value_at(*c, step))) for g in groups}
     for g in groups:
         final = finals[id(g)]
         change = online = reach = improvement = gap = None
         if unit == "task" and min(at[t] for t in tasks) > 1:
-            change = _estimate(statistics.mean, of(g, lambda c, step: float(c.values[step - 1] - c.values[0])))
+            change = _estimate(
+                statistics.mean, of(g, lambda c, step: float(statistics.value_at(*c, step) - c.values[0]))
+            )
         if unit == "task" and all("task/online_accuracy" in r.curves for r in g.runs):
             online = float(np.mean([_online(r, at[t]) for t in tasks for r in g.tasks[t]]))
         if target is not None:
@@ -181,7 +183,7 @@ def table(c: Comparison) -> list[list[str]]:
     header += ["last - first task"] * any(r.change is not None for r in c.rows)
     header += ["online accuracy"] * any(r.online is not None for r in c.rows)
     header += [f"{c.unit}s to {c.target:g}"] if c.target is not None else []
-    header += ["P(improvement) [95 %]", "gap [95 %]"] if c.baseline is not None else []
+    header += ["P(improvement) [95 %]", "gap [95 %]", "pairs"] if c.baseline is not None else []
     lines = [header]
     for row in c.rows:
         final = c.number(row.mean.value) + (f" ± {c.number(row.error)}" if math.isfinite(row.error) else "")
@@ -197,9 +199,9 @@ def table(c: Comparison) -> list[list[str]]:
             reached = f" ({np.isfinite(row.reach).sum()} of {len(row.reach)})"
             line += [(f"{median:.0f}" if math.isfinite(median) else "not reached") + reached]
         if c.baseline is not None and (row.improvement is None or row.gap is None):
-            line += ["", "baseline"]
+            line += ["", "baseline", ""]
         elif row.improvement is not None and row.gap is not None:
-            line += [shown(row.improvement, "{:.2f}".format), f"{shown(row.gap, c.number)}, {row.gap.note}"]
+            line += [shown(row.improvement, "{:.2f}".format), shown(row.gap, c.number), row.gap.note]
         lines.append(line)
     return lines
 
@@ -211,26 +213,33 @@ def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
 
 
 def verdict(c: Comparison) -> str:
-    """What was compared and what the numbers say, in a sentence or two. It names no causes."""
-    best = max(c.rows, key=lambda row: row.iqm.value)
-    seeds = sorted({row.seeds for row in c.rows})
-    each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    several = f" on each of {len(c.tasks)} tasks" if len(c.tasks) > 1 else f" on {c.tasks[0]}"
-    text = f"{len(c.rows)} group{'s' * (len(c.rows) > 1)}, {each} seed{'s' * (seeds != [1])} each{several}. "
-    normalized = ", return / 1000" if c.scale != 1 else ""
-    name = f"{c.metric} (interquartile mean{normalized}, at {c.where})"
-    if len(c.rows) == 1:
+    """What was compared and what the numbers say, in a few sentences. They name no causes."""
+    best, *others = sorted(c.rows, key=lambda row: -row.iqm.value)
+    where = f"each of {len(c.tasks)} tasks" if len(c.tasks) > 1 else c.tasks[0]
+    text = f"{len(c.rows)} group{'s' * (len(c.rows) > 1)} of {seeds_shown(c)} on {where}. "
+    name = f"{c.metric} (interquartile mean{', return / 1000' * (c.scale != 1)}, at {c.where})"
+    if not others:
         return f"{text}{name} is {shown(best.iqm, c.number)} for {best.group.label}."
     text += f"The highest {name} is {best.group.label}'s, {shown(best.iqm, c.number)}"
-    if best.gap is None or c.baseline is None:
-        return text + ("; it is the baseline of the gaps below." if best.group is c.baseline else ".")
-    more = f"; its mean is {c.number(abs(best.gap.value))} {'above' if best.gap.value >= 0 else 'below'} "
-    text += f"{more}that of {c.baseline.label}"
-    if best.gap.interval is None:
-        return f"{text}. With 1 seed there is no interval: this may be chance."
-    low, high = best.gap.interval
-    zero = "includes 0: these seeds do not tell them apart" if low <= 0 <= high else "excludes 0"
-    return f"{text} (95 % interval [{c.number(low)}, {c.number(high)}], {best.gap.note}), which {zero}."
+    if c.baseline is None:
+        return text + "."
+    told = others[0] if best.gap is None else best  # the baseline has no gap to itself: the next best has
+    assert told.gap is not None
+    is_next = f", the baseline's; the next is {told.group.label}'s, {shown(told.iqm, c.number)}" * (best.gap is None)
+    text += f"{is_next}. The mean of {told.group.label} is {c.number(abs(told.gap.value))} "
+    text += f"{'above' if told.gap.value >= 0 else 'below'} that of {c.baseline.label}"
+    if told.gap.interval is None:
+        return f"{text}; with 1 seed there is no interval, so this may be chance."
+    low, high = told.gap.interval
+    how = told.gap.note if told.gap.note == "unpaired" else f"paired by seed, {told.gap.note}"
+    zero = "includes 0: these seeds do not tell the two apart" if low <= 0 <= high else "excludes 0"
+    return f"{text} (95 % interval [{c.number(low)}, {c.number(high)}], {how}), which {zero}."
+
+
+def seeds_shown(c: Comparison) -> str:
+    """``5 seeds`` or ``1 to 5 seeds``."""
+    seeds = sorted({row.seeds for row in c.rows})
+    return f"{seeds[0]}{f' to {seeds[-1]}' * (len(seeds) > 1)} seed{'s' * (seeds != [1])}"
 
 
 def to_csv(c: Comparison) -> str:
@@ -260,7 +269,7 @@ def to_csv(c: Comparison) -> str:
             "last_minus_first_task": row.change,
             "online_accuracy": None if row.online is None else Estimate(row.online),
             "probability_of_improvement": row.improvement,
-            f"gap_{row.gap.note.partition(' ')[0].rstrip(',')}" if row.gap else "gap": row.gap,
+            "gap_unpaired" if row.gap and row.gap.note.startswith("unpaired") else "gap_paired": row.gap,
         }
         if c.kind == "train" and c.metric == "eval/return" and ":" not in str(g.runs[0].settings["env.name"]):
             score = row.mean.value if c.scale != 1 else float(statistics.normalized_score(np.array(row.mean.value)))
@@ -320,19 +329,22 @@ def _last_common(groups: Sequence[Group], task: str, metric: str, unit: str) -> 
 def _unfinished(groups: Sequence[Group], kind: str, warnings: list[str]) -> set[int]:
     """The ids of runs that have not come to their end. A supervised run's end is that of the longest with its task."""
     found = set()
+    said: dict[str, list[str]] = {}
     for g in groups:
         for task, runs in g.tasks.items():
+            longest = max(len(p.borders) for other in groups for p in other.tasks.get(task, ()))
             for r in runs:
                 if kind == "train":
                     done = max(int(curve.steps[-1]) for curve in r.curves.values())
                     total, unit = int(r.settings["total_env_steps"]), "env steps"
                 else:
-                    peers = [p for other in groups for p in other.tasks.get(task, ())]
-                    done, unit = len(r.borders), "tasks"
-                    total = int(r.settings.get("num_tasks") or max(len(p.borders) for p in peers))
+                    done, total, unit = len(r.borders), int(r.settings.get("num_tasks") or longest), "tasks"
                 if done < total:
                     found.add(id(r))
-                    warnings.append(f"* {g.label}: {r} is unfinished, at {done} of {total} {unit}")
+                    said.setdefault(f"* {g.label} is unfinished, at {done} of {total} {unit}: {r.folder}", []).append(
+                        str(r.seed)
+                    )
+    warnings += [f"{text} (seed {', '.join(seeds)})" for text, seeds in said.items()]
     return found
 
 
@@ -371,9 +383,9 @@ def _gap(g: Group, baseline: Group, x: list[Array], y: list[Array], tasks: Seque
     pairs = [statistics.paired_differences(a, b) for a, b in zip(*scores, strict=True)]
     number = min(len(p) for p in pairs)
     if number > 1:
-        return _estimate(statistics.mean, pairs)._replace(note=f"paired, {number} seeds")
+        return _estimate(statistics.mean, pairs)._replace(note=f"{number} seeds")
     if number == 1 and all(len(s) == 1 for s in (*x, *y)):
-        return _estimate(statistics.mean, pairs)._replace(note="paired, 1 seed: no interval")
+        return _estimate(statistics.mean, pairs)._replace(note="1 seed: no interval")
     estimate = _estimate(lambda a, b: statistics.mean(a) - statistics.mean(b), x, y)
     return estimate._replace(note="unpaired" if estimate.interval else "unpaired, 1 seed: no interval")
 

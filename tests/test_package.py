@@ -81,6 +81,11 @@ ALLOWED = {
     "command.py": {"checkpoint", "configs", "results"},
     "grid.py": {"configs", "interventions", "regularizers"},
     "probe.py": {"interventions", "learner", "metrics", "regularizers"},
+    "loading.py": {"configs"},
+    "groups.py": {"configs", "loading", "regularizers"},
+    "summary.py": {"configs", "groups", "loading", "metrics", "regularizers"},
+    "figures.py": {"groups", "loading", "metrics", "summary"},
+    "report.py": {"groups", "summary"},
 }
 
 

@@ -1,0 +1,137 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from rl_plasticity.metrics import statistics
+from rl_plasticity.metrics.statistics import bootstrap_interval, iqm, mean, probability_of_improvement
+
+SKEWED = np.array([0.0, 1.0, 2.0, 3.0, 10.0, 12.0, 14.0, 100.0])  # mean 17.75, median 6.5, IQM (2+3+10+12)/4
+
+
+def test_the_iqm_is_neither_the_mean_nor_the_median():
+    assert iqm([SKEWED]) == 6.75
+    assert mean([SKEWED]) == 17.75
+    assert np.median(SKEWED) == 6.5
+
+
+@pytest.mark.parametrize("n", range(1, 14))
+def test_the_iqm_is_scipy_s_trimmed_mean_at_every_number_of_runs(n):
+    x = np.random.default_rng(n).lognormal(size=n)
+    np.testing.assert_allclose(iqm([x]), stats.trim_mean(x, 0.25))
+
+
+def test_the_iqm_pools_the_runs_of_all_tasks_and_the_mean_does_not():
+    easy, hard = np.array([8.0, 9.0, 10.0, 11.0, 12.0, 50.0]), np.array([0.0, 1.0])
+    assert iqm([easy, hard]) == stats.trim_mean([*easy, *hard], 0.25) == 9.5
+    assert mean([easy, hard]) == pytest.approx((100 / 6 + 0.5) / 2)
+
+
+def test_the_standard_error_divides_by_n_minus_one_and_joins_tasks_by_their_squares():
+    a, b = np.array([1.0, 2.0, 3.0]), np.array([0.0, 4.0])  # squared errors 1/3 and 8/2 = 4
+    assert statistics.standard_error([a]) == pytest.approx(stats.sem(a))
+    assert statistics.standard_error([a, b]) == pytest.approx(np.sqrt(1 / 3 + 4) / 2)
+    assert np.isnan(statistics.standard_error([a, b[:1]]))
+
+
+def test_the_interval_is_scipy_s_percentile_bootstrap():
+    found = bootstrap_interval(mean, [SKEWED], resamples=50_000)
+    expected = stats.bootstrap(
+        (SKEWED,), np.mean, n_resamples=50_000, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
+    np.testing.assert_allclose(found, expected, rtol=0.03)
+
+
+def test_the_bootstrap_draws_within_each_task():
+    # Between the tasks lies all the spread: drawn within them, the mean never moves.
+    assert bootstrap_interval(mean, [np.zeros(4), np.ones(4)]) == (0.5, 0.5)
+
+
+def test_the_interval_of_a_mean_covers_it_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(300):
+        low, high = bootstrap_interval(mean, [rng.normal(size=20)], resamples=500)
+        inside += low <= 0 <= high
+    assert 0.88 <= inside / 300 <= 0.97
+
+
+def test_one_run_has_no_interval():
+    with pytest.raises(ValueError, match="at least 2 runs of each task"):
+        bootstrap_interval(mean, [SKEWED, np.ones(1)])
+
+
+def test_the_same_runs_have_the_same_interval_and_global_random_state_is_left_alone():
+    before = np.random.get_state()[1].copy()  # noqa: NPY002, the state that must not move
+    assert bootstrap_interval(iqm, [SKEWED]) == bootstrap_interval(iqm, [SKEWED])
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+
+
+def test_a_curve_s_interval_is_that_of_the_mean_at_each_step():
+    curves = np.stack([SKEWED, SKEWED[::-1] * 2], axis=1)  # [runs, steps]
+    low, high = statistics.mean_interval(curves, resamples=50_000)
+    for step in range(2):
+        expected = bootstrap_interval(mean, [curves[:, step]], resamples=50_000)
+        np.testing.assert_allclose((low[step], high[step]), expected, rtol=0.05)
+
+
+def test_a_tie_is_half_an_improvement():
+    x, y = np.array([1.0, 2.0, 2.0]), np.array([2.0, 0.0])
+    # against 2: lost, tie, tie; against 0: won thrice: (0 + 1/2 + 1/2 + 3) / 6
+    assert probability_of_improvement([x], [y]) == pytest.approx(4 / 6)
+    u = stats.mannwhitneyu(x, y).statistic
+    assert probability_of_improvement([x], [y]) == pytest.approx(u / 6)
+    assert probability_of_improvement([x], [x]) == 0.5
+
+
+def test_the_probability_of_improvement_averages_over_tasks_not_over_pairs():
+    won, lost = [np.ones(2), np.zeros(10)], [np.zeros(2), np.ones(10)]
+    assert probability_of_improvement(won, lost) == 0.5
+
+
+def test_the_bootstrap_of_two_samples_draws_each_for_itself():
+    x = np.array([0.0, 1.0])
+    # Drawn together, a sample would tie with itself and have no spread.
+    assert bootstrap_interval(probability_of_improvement, [x], [x]) == (0.0, 1.0)
+
+
+def test_a_performance_profile_counts_runs_strictly_above():
+    profile = statistics.performance_profile(
+        [np.array([1.0, 2.0]), np.array([3.0, 3.0, 3.0, 0.0])], np.array([0, 2, 3])
+    )
+    np.testing.assert_allclose(profile, [(1 + 0.75) / 2, (0 + 0.75) / 2, 0])
+
+
+def test_differences_are_of_the_seeds_that_both_have():
+    x, y = {2: 5.0, 0: 1.0, 7: 9.0}, {0: 4.0, 2: 3.0, 5: 0.0}
+    assert statistics.paired_differences(x, y).tolist() == [-3.0, 2.0]
+
+
+def test_pairing_narrows_the_interval_of_what_differs_by_a_constant():
+    x = SKEWED
+    low, high = bootstrap_interval(mean, [statistics.paired_differences(dict(enumerate(x + 1)), dict(enumerate(x)))])
+    assert low == pytest.approx(1)
+    assert high == pytest.approx(1)
+
+
+STEPS = np.array([10, 20, 30])
+VALUES = np.array([1.0, 5.0, 3.0])
+
+
+def test_a_value_is_the_latest_at_or_before_a_step():
+    np.testing.assert_equal(statistics.value_at(STEPS, VALUES, np.array([9, 10, 29, 30, 99])), [np.nan, 1, 5, 3, 3])
+
+
+def test_the_area_is_the_mean_of_the_curve_up_to_and_with_the_step():
+    values = np.array([1.0, 5.0, 6.0])
+    found = [statistics.area_under_curve(STEPS, values, until) for until in (10, 20, 29, 30)]
+    assert found == [1, 3, 3, 4]
+
+
+def test_a_target_is_reached_when_the_value_equals_it_and_stays_reached():
+    assert statistics.steps_to_reach(STEPS, VALUES, 5.0) == 20
+    assert statistics.steps_to_reach(STEPS, VALUES, 0.0) == 10
+    assert statistics.steps_to_reach(STEPS, VALUES, 5.1) == float("inf")
+
+
+def test_a_full_return_of_deepmind_control_scores_one():
+    assert statistics.normalized_score(np.array([1000.0, 250.0])).tolist() == [1.0, 0.25]
