@@ -1,6 +1,7 @@
 """Compare runs: ``python -m rl_plasticity.compare results/a results/b ...``."""
 
 import io
+import math
 import shlex
 import shutil
 import sys
@@ -98,7 +99,9 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], Options]:
         try:
             target = float(given["target"])
         except ValueError:
-            raise SettingsError(f"target must be a number, got {given['target']!r}") from None
+            target = math.nan
+        if not math.isfinite(target):
+            raise SettingsError(f"target must be a number, got {given['target']!r}")
     out = Path(given.get("out", "comparison")).expanduser()
     mix = tuple(part for part in given.get("mix", "").split(",") if part)
     return places, Options(out, given.get("metric"), target, given.get("baseline"), mix)

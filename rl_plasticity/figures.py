@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
-from rl_plasticity.groups import Group, labels, short
+from rl_plasticity.groups import Group, identity, labels, short
 from rl_plasticity.loading import Curve, Run
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array
@@ -356,11 +356,10 @@ def _positive(row: Row, name: str) -> bool:
 
 def _families(c: Comparison, name: str) -> list[list[Row]]:
     """The groups that differ in nothing but this number, by rising number; of two or more."""
-    families: dict[str, list[Row]] = {}
+    families: dict[Any, list[Row]] = {}
     for row in c.rows:
         if _positive(row, name):
-            others = repr(sorted((k, repr(v)) for k, v in row.group.settings.items() if k != name))
-            families.setdefault(others, []).append(row)
+            families.setdefault(identity(row.group.settings, [name]), []).append(row)
     return [
         sorted(rows, key=lambda row: float(row.group.settings[name])) for rows in families.values() if len(rows) > 1
     ]

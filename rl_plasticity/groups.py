@@ -1,7 +1,7 @@
 """Sorts runs into groups by their settings, names the groups, and refuses to mix what cannot be compared."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -74,10 +74,9 @@ def group(runs: Sequence[Run], mix: Sequence[str] = ()) -> list[Group]:
     strata = [n for n in allowed if n.partition(".")[0] in STRATA and _differing_runs(runs, n)]
     left_out = IGNORED | set(strata) | {name for name in LENGTHS if name in allowed}
 
-    found: dict[tuple[tuple[str, str], ...], dict[str, dict[int, Run]]] = defaultdict(dict)
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, dict[int, Run]]] = defaultdict(dict)
     for run in runs:
-        key = tuple(sorted((n, _canonical(v)) for n, v in run.settings.items() if n not in left_out))
-        of_task = found[key].setdefault(_task_name(run, strata), {})
+        of_task = found[identity(run.settings, left_out)].setdefault(_task_name(run, strata), {})
         if run.seed in of_task:
             other = of_task[run.seed].folder
             raise SettingsError(f"{run.folder} and {other} hold the same run (settings and seed {run.seed}): leave one")
@@ -89,6 +88,11 @@ def group(runs: Sequence[Run], mix: Sequence[str] = ()) -> list[Group]:
     groups = [Group(*parts) for parts in zip(labels(shared), shared, members, strict=True)]
     order = differing(shared)
     return sorted(groups, key=lambda g: (_base(g.settings), [_sortable(g.settings.get(name)) for name in order]))
+
+
+def identity(s: Settings, left_out: Collection[str] = ()) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Equal for equal settings, but for those left out; the order of a chain of regularizers counts."""
+    return _choice(s, "reg"), tuple(sorted((n, _canonical(v)) for n, v in s.items() if n not in left_out))
 
 
 def differing(settings: Sequence[Settings]) -> list[str]:

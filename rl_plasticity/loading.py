@@ -197,9 +197,8 @@ def _own_settings(name: str, folder: Path) -> Settings | None:
         settings = {key: _value(text) for key, _, text in pairs}
         return settings | {"seed": int(settings["seed"])}
     except (KeyError, TypeError, ValueError):
-        raise SettingsError(
-            f"cannot read the run's name {name!r}: expected a seed or 'name=value ... seed=N'"
-        ) from None
+        wrong = f"{folder / 'metrics.csv'} is damaged: run {name!r} is no seed and no 'name=value ... seed=N'"
+        raise SettingsError(wrong) from None
 
 
 def _value(text: str) -> Any:

@@ -1,0 +1,253 @@
+import io
+import re
+import shutil
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from html.parser import HTMLParser
+
+import matplotlib
+import pytest
+from runs import curve, tasks, write_run
+
+from rl_plasticity.compare import Options, main, parse
+from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.figures import draw
+from rl_plasticity.groups import group
+from rl_plasticity.loading import read
+from rl_plasticity.summary import compare
+
+MORE = {"critic/sigma1": [(1000, 2.0), (2000, 3.0)], "actor/weight_norm": [(500, 1.0), (1500, 900.0)]}
+MORE |= {"q_overestimation": [(1000, -1.0), (2000, 1.0)], "alpha": [(1000, 1.0)]}
+
+
+def call(*arguments):
+    """Run the command; its exit status, standard output and standard error."""
+    status, out, err = 0, io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["compare", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as stopped:
+            status = stopped.code
+    return status, out.getvalue(), err.getvalue()
+
+
+def make_sweep(folder):
+    """Strengths, periods and no method, two seeds each; metrics that not every run has."""
+    settings = [["reg=spectral", "reg.coef=1e-3"], ["reg=spectral"], ["reset=periodic"], []]
+    settings += [["reset=periodic", "reset.every_updates=9"]]
+    for i, chosen in enumerate(settings):
+        rows = {str(seed): curve([1.0 + i, 5.0 + i + seed]) | (MORE if i else {}) for seed in range(2)}
+        write_run(folder / str(i), [*chosen, "total_env_steps=2000"], rows)
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    return make_sweep(tmp_path / "sweep")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A sweep that was compared: the place, and what `call` returned."""
+    place = tmp_path_factory.mktemp("made")
+    before = dict(matplotlib.rcParams)
+    result = call(make_sweep(place / "sweep"), f"out={place / 'out'}", "target=5")
+    assert dict(matplotlib.rcParams) == before, "matplotlib's settings are the user's"
+    return place, result
+
+
+@pytest.fixture
+def one(tmp_path):
+    return write_run(tmp_path / "one", ["total_env_steps=9000"], {"7": curve([1.0, 2.0]) | curve([3.0], "alpha")})
+
+
+class Page(HTMLParser):
+    """Checks that tags close in order, and gathers attributes and text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.attributes, self.text, self.tags = [], [], "", set()
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_a_sweep_becomes_a_table_a_csv_figures_and_a_page(made):
+    tmp_path, (status, out, err) = made
+    assert status == 0
+    assert "spectral coef=1e-3" in out
+    assert "env steps to 5" in out
+    assert "fewer than 5 seeds" in err
+    names = [
+        "learning_curves",
+        "final_performance",
+        "performance_profiles",
+        "probability_of_improvement",
+        "sensitivity",
+    ]
+    names += ["metrics_critic", "metrics_actor", "metrics_other"]
+    figures = tmp_path / "out" / "figures"
+    assert {p.name for p in figures.iterdir()} == {f"{n}.{kind}" for n in names for kind in ("png", "pdf")}
+    assert all(p.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for p in figures.glob("*.png"))
+    assert all(p.read_bytes()[:4] == b"%PDF" for p in figures.glob("*.pdf"))
+    assert all(p.stat().st_size > 4000 for p in figures.iterdir())
+    assert (tmp_path / "out" / "comparison.csv").read_text().startswith("group,task,seed,metric,step,statistic")
+    assert {p.name for p in tmp_path.iterdir()} == {"sweep", "out"}  # no temporary folder is left
+
+
+def test_the_page_loads_nothing_and_is_well_formed(made):
+    text = (made[0] / "out" / "report.html").read_text()
+    page = Page(text)
+    assert not page.tags & {"script", "link", "iframe", "object"}
+    assert all(value.startswith("data:image/png;base64,") for name, value in page.attributes if name == "src")
+    assert not [value for name, value in page.attributes if name in ("href", "srcset", "style") and "url" in value]
+    assert not re.search(r"https?:|@import|url\(", text)
+    assert text.count("<img") == text.count("<figcaption") == 8
+    for shown in (
+        "reg.coef",
+        "Provenance of each run (10)",
+        "95 % bootstrap interval",
+        "env step 2000",
+        "replay_ratio",
+    ):
+        assert shown in page.text
+    assert page.text.index("fewer than 5 seeds") < page.text.index("Statistics") < page.text.index("Learning curves")
+
+
+def test_what_comes_from_outside_is_escaped(tmp_path):
+    odd = "<b>&\"'"
+    for i, reset in enumerate(("none", "periodic")):
+        folder = write_run(tmp_path / f"{odd}{i}", [f"reset={reset}", "total_env_steps=1000"], {"0": curve([1.0])})
+        config = (folder / "config.yaml").read_text()
+        (folder / "config.yaml").write_text(config.replace("name: cheetah-run", "name: '<i>x&y'"))
+        (folder / "provenance.json").write_text('{"starts": [{"command": ["<script>"], "device": "a<b"}]}')
+    status, _, _ = call(tmp_path / f"{odd}0", tmp_path / f"{odd}1", f"out={tmp_path / 'out'}", "metric=eval/return")
+    assert status == 0
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert not page.tags & {"b", "i", "script"}
+    for shown in ("<i>x&y", f"{odd}0", "<script>", "a<b"):
+        assert shown in page.text
+
+
+def test_supervised_runs_become_accuracies_over_tasks_and_updates(tmp_path):
+    for i, reg in enumerate(("none", "l2", "swr")):
+        rows = {}
+        for seed in range(2):
+            rows[str(seed)] = tasks([1.0, 0.8 - i / 10, 0.7 - seed / 10]) | curve([0.5, 0.9, 0.4], "net/sigma1", 60)
+            rows[str(seed)] |= curve([0.5, 1.0, 0.5, 0.8, 0.4, 0.7], "eval/train_accuracy", 30)
+        write_run(tmp_path / "s" / reg, [f"reg={reg}", "num_tasks=3"], rows, "supervised")
+    status, out, _ = call(tmp_path / "s", f"out={tmp_path / 'out'}")
+    assert status == 0
+    assert "mean over tasks" in out
+    assert "last - first task" in out
+    names = {p.stem for p in (tmp_path / "out" / "figures").iterdir()}
+    assert names >= {"learning_curves", "accuracy_over_updates", "metrics_net", "metrics_task"}
+
+
+def test_one_run_alone_can_be_shown(tmp_path, one):
+    status, out, err = call(one, f"out={tmp_path / 'out'}")
+    assert status == 0
+    assert "1 seed: no interval" in out
+    assert "unfinished, at 2000 of 9000 env steps" in err
+
+
+def test_of_many_groups_the_baseline_and_the_best_have_a_colour_and_every_bar_its_name(tmp_path):
+    rows = {f"reg.coef={k}e-4 seed={s}": curve([1.0, k + s]) for k in range(1, 13) for s in range(2)}
+    runs = read(write_run(tmp_path / "many", ["reg=l2"], rows))
+    drawn = {d.name: d.figure for d in draw(compare(group(runs), baseline="coef=1e-4"))}
+    colours = {line.get_color() for line in drawn["learning_curves"].axes[0].lines}
+    assert len(colours) == 9  # black, 7, and grey
+    assert len(drawn["final_performance"].axes[0].get_yticklabels()) == 12
+    assert drawn["sensitivity"].axes[0].get_xscale() == "log"
+
+
+def test_a_comparison_is_replaced_and_nothing_else_is(tmp_path, one):
+    out = tmp_path / "out"
+    call(one, f"out={out}")
+    first = (out / "comparison.csv").read_text()
+    status, said, _ = call(one, f"out={out}", "metric=alpha")
+    assert status == 0
+    assert "replaced" in said
+    assert (out / "comparison.csv").read_text() != first
+    (out / "figures" / "mine.png").write_bytes(b"mine")
+    status, _, err = call(one, f"out={out}")
+    assert status == 2
+    assert "holds more than a comparison (figures/mine.png)" in err
+    assert (out / "figures" / "mine.png").exists()
+
+
+@pytest.mark.parametrize("page", ["", "<html></html>", '<meta name="files" content="report.html">'])
+def test_a_folder_of_another_program_is_not_replaced(tmp_path, one, page):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report.html").write_text(page)
+    status, _, err = call(one, f"out={out}")
+    assert status == 2
+    assert "choose another out=" in err
+    assert [p.name for p in out.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["SWEEP", "metrics=x"], "unknown option 'metrics'; did you mean 'metric'"),
+        (["SWEEP", "metric=eval/retur"], "did you mean 'eval/return'"),
+        (["SWEEP", "baseline=spectra"], "no group is called 'spectra'; did you mean 'spectral coef=1e-4'"),
+        (["SWEEP", "target=high"], "target must be a number, got 'high'"),
+        (["SWEEP", "target=nan"], "target must be a number, got 'nan'"),
+        (["SWEEP", "mix=env.nam"], "did you mean 'env.name'"),
+        (["SWEEP", "metric=a", "metric=b"], "metric is given twice"),
+        (["SWEEP", "baseline="], "baseline needs a value"),
+        (["nowhere"], "nowhere does not exist"),
+        (["mix=env.name"], "name at least one folder"),
+    ],
+)
+def test_bad_input_is_one_line_with_status_2_and_nothing_is_written(tmp_path, sweep, arguments, said, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = call(*(str(sweep) if a == "SWEEP" else a for a in arguments))
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("rl_plasticity.compare: ")
+    assert said in err
+    assert [p.name for p in tmp_path.iterdir()] == ["sweep"]
+
+
+def test_a_broken_run_named_stops_and_one_of_a_sweep_is_left_out_with_a_word(tmp_path, sweep):
+    (sweep / "0" / "metrics.csv").write_text("nonsense\n")
+    status, _, err = call(sweep / "0", sweep / "1", f"out={tmp_path / 'out'}")
+    assert status == 2
+    assert "metrics.csv is not a run's" in err
+    for kept in range(2, 5):
+        shutil.rmtree(sweep / str(kept))
+    status, out, err = call(sweep, f"out={tmp_path / 'out'}")
+    assert status == 0
+    assert "left out: " in err
+    assert "metrics.csv is not a run's" in Page((tmp_path / "out" / "report.html").read_text()).text
+    assert "1 group of 2 seeds" in out
+
+
+def test_a_folder_whose_name_holds_an_equals_sign_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reg=l2").mkdir()
+    assert parse(["reg=l2", "a/b=c", "out=x"])[0] == ["reg=l2", "a/b=c"]
+    with pytest.raises(SettingsError, match="unknown option 'reg'"):
+        parse(["reg=l3"])
+
+
+def test_help_names_every_option():
+    status, out, _ = call("--help")
+    assert status == 0
+    assert all(f"{option}=" in out for option in Options._fields)

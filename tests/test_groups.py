@@ -1,0 +1,125 @@
+import pytest
+from runs import curve, tasks, write_run
+
+from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.groups import group, labels, short
+from rl_plasticity.loading import read
+
+
+def runs_of(tmp_path, *settings, kind="train", seeds=2):
+    rows = {str(seed): curve([1.0]) if kind == "train" else tasks([1.0]) for seed in range(seeds)}
+    folders = [write_run(tmp_path / str(i), arguments, rows, kind) for i, arguments in enumerate(settings)]
+    return [run for folder in folders for run in read(folder)]
+
+
+def labels_of(tmp_path, *settings, **more):
+    return [g.label for g in group(runs_of(tmp_path, *settings, **more))]
+
+
+def test_runs_that_differ_in_the_seed_and_in_what_changes_no_result_are_one_group(tmp_path):
+    a = runs_of(tmp_path / "a", ["reg=l2", "threads=1", "eval_every_env_steps=100"])
+    b = runs_of(tmp_path / "b", ["reg=l2", "threads=2", "compile=true", "log_every_updates=7", "seed=9"], seeds=4)
+    (g,) = group([*a, *b[2:]])
+    assert [run.seed for run in g.runs] == [0, 1, 2, 3]
+    assert g.label == "l2"
+
+
+def test_labels_are_the_choices_that_differ(tmp_path):
+    found = labels_of(tmp_path, ["reg=swr"], ["reg=none"], ["reset=periodic"], ["reg=spectral", "reset=head"])
+    assert found == ["none", "none + periodic", "spectral + head", "swr"]
+
+
+def test_a_strength_is_named_only_where_it_tells_groups_apart(tmp_path):
+    found = labels_of(tmp_path, ["reg=spectral", "reg.coef=1e-3"], ["reg=spectral"], ["reg=swr", "reg.coef=1e-2"])
+    assert found == ["spectral coef=1e-4", "spectral coef=1e-3", "swr"]
+
+
+def test_settings_outside_the_choices_are_named_for_every_group_and_a_common_choice_is_not(tmp_path):
+    assert labels_of(tmp_path / "a", ["replay_ratio=2"], ["replay_ratio=16"]) == ["replay_ratio=2", "replay_ratio=16"]
+    found = labels_of(tmp_path / "b", ["agent.layer_norm=false"], ["reg=l2"])
+    assert found == ["none layer_norm=false", "l2 layer_norm=true"]
+
+
+def test_a_chain_is_called_by_its_parts_in_their_order(tmp_path):
+    found = labels_of(tmp_path, ["reg=[spectral,l2]"], ["reg=[l2,spectral]"], ["reg=[spectral,l2]", "reg.l2.coef=1"])
+    assert sorted(found) == ["l2+spectral", "spectral+l2 coef=1", "spectral+l2 coef=1e-4"]
+
+
+def test_equal_last_names_are_written_out():
+    a = {"reg.name": "l2", "reset.name": "shrink_perturb", "reg.coef": 1, "reset.coef": 2}
+    found = labels([a, a | {"reg.coef": 3}, a | {"reset.coef": 3}])
+    assert found == ["reg.coef=1 reset.coef=2", "reg.coef=3 reset.coef=2", "reg.coef=1 reset.coef=3"]
+
+
+def test_no_two_groups_share_a_label(tmp_path):
+    choices = [[f"reg={r}", f"reset={i}", f"lr={lr}"] for r in ("l2", "swr") for i in ("none", "head") for lr in (1, 2)]
+    found = labels_of(tmp_path, *choices, kind="supervised")
+    assert len(set(found)) == len(choices)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1e-3, "1e-3"), (0.1, "0.1"), (2560000, "2.56e6"), (1000, "1000"), (1.0, "1"), (0, "0"), (True, "true"),
+     (None, "null"), ([64, 64], "[64, 64]"), (-5e-7, "-5e-7"), (123456.5, "123456.5")],
+)  # fmt: skip
+def test_values_are_written_short(value, text):
+    assert short(value) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "name"),
+    [
+        ("train", "env=walker-run", "env.name"),
+        ("train", "env.action_repeat=2", "env.action_repeat"),
+        ("train", "total_env_steps=5", "total_env_steps"),
+        ("supervised", "task=label_flip", "task.name"),
+        ("supervised", "data=mnist", "data.name"),
+        ("supervised", "net.layer_norm=true", "net.layer_norm"),
+        ("supervised", "num_tasks=3", "num_tasks"),
+        ("supervised", "epochs_per_task=3", "epochs_per_task"),
+    ],
+)
+def test_different_tasks_and_lengths_are_refused_with_the_way_out_and_allowed_when_mixed(tmp_path, kind, other, name):
+    runs = runs_of(tmp_path, ["reg=none"], [other, "reg=l2"], kind=kind)
+    with pytest.raises(SettingsError, match=f"{name} differs: .* mix={name}$"):
+        group(runs)
+    assert len(group(runs, [name])) == 2
+
+
+def test_a_second_difference_keeps_the_first_in_the_way_out(tmp_path):
+    runs = runs_of(tmp_path, ["reg=none"], ["env=walker-run", "total_env_steps=5"])
+    with pytest.raises(SettingsError, match=r"mix=env\.name,total_env_steps$"):
+        group(runs, ["env.name"])
+
+
+def test_mixed_tasks_are_strata_of_one_group_and_a_mixed_net_is_a_group(tmp_path):
+    (g,) = group(runs_of(tmp_path / "a", ["env=walker-run"], ["env=cheetah-run"]), ["env.name"])
+    assert list(g.tasks) == ["cheetah-run", "walker-run"]
+    assert g.label == "none"
+    runs = runs_of(tmp_path / "b", ["net=mlp"], ["net.layer_norm=true"], kind="supervised")
+    assert [g.label for g in group(runs, ["net"])] == ["layer_norm=false", "layer_norm=true"]
+
+
+def test_a_misspelt_mix_names_the_nearest(tmp_path):
+    with pytest.raises(SettingsError, match=r"'env.nam'; did you mean 'env\.name'"):
+        group(runs_of(tmp_path, []), ["env.nam"])
+
+
+def test_the_commands_are_never_mixed(tmp_path):
+    runs = runs_of(tmp_path / "a", []) + runs_of(tmp_path / "b", [], kind="supervised")
+    with pytest.raises(SettingsError, match=r"is an RL run and .* a supervised one"):
+        group(runs)
+
+
+def test_the_same_settings_and_seed_twice_are_refused(tmp_path):
+    with pytest.raises(SettingsError, match=r"hold the same run .*seed 0"):
+        group(runs_of(tmp_path, ["reg=l2"], ["reg=l2", "threads=1"]))
+
+
+def test_settings_in_the_names_of_runs_make_groups(tmp_path):
+    names = [f"reg.coef={coef} seed={seed}" for coef in ("1e-05", "0.001") for seed in range(2)]
+    folder = write_run(tmp_path / "a", ["reg=l2"], {name: curve([1.0]) for name in names})
+    other = write_run(tmp_path / "b", ["reg=l2", "reg.coef=1e-5"], {"5": curve([1.0])})
+    a, b = group([*read(folder), *read(other)])
+    assert (a.label, b.label) == ("coef=1e-5", "coef=1e-3")
+    assert [run.seed for run in a.runs] == [0, 1, 5]

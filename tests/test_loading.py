@@ -1,0 +1,132 @@
+import json
+
+import numpy as np
+import pytest
+from runs import curve, write_run
+
+from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.loading import find, read
+
+
+def test_each_seed_of_a_folder_is_a_run_and_their_mean_is_none(tmp_path):
+    rows = {"3": curve([10.0, 20.0]), "4": curve([1.0, 2.0]), "mean": curve([5.5, 11.0])}
+    runs = read(write_run(tmp_path / "a", ["env=cheetah-run"], rows))
+    assert [run.seed for run in runs] == [3, 4]
+    assert runs[1].curves["eval/return"].steps.tolist() == [1000, 2000]
+    assert runs[1].curves["eval/return"].values.tolist() == [1.0, 2.0]
+    assert runs[0].kind == "train"
+    assert runs[0].settings["env.name"] == "cheetah-run"
+
+
+def test_rows_of_several_runs_and_metrics_may_come_in_any_order(tmp_path):
+    folder = write_run(tmp_path / "a", [], {"0": {}})
+    lines = ["1,5,q_mean,3.0", "0,5,q_mean,1.0", "0,5,alpha,-1e-07", "1,9,q_mean,4.0", "0,9,q_mean,nan"]
+    (folder / "metrics.csv").write_text("\n".join(["run,step,name,value", *lines, ""]))
+    one, zero = read(folder)
+    assert (one.seed, zero.seed) == (1, 0)
+    assert one.curves["q_mean"].values.tolist() == [3.0, 4.0]
+    np.testing.assert_equal(zero.curves["q_mean"].values, [1.0, np.nan])
+    assert zero.curves["alpha"].values.tolist() == [-1e-7]
+
+
+def test_the_name_of_a_run_overrides_its_folder_s_settings(tmp_path):
+    rows = {"reg.coef=1e-05 seed=0": curve([1.0]), "reg.coef=0.001 seed=0": curve([2.0])}
+    runs = read(write_run(tmp_path / "a", ["reg=spectral", "reg.k=3"], rows))
+    assert [run.settings["reg.coef"] for run in runs] == [1e-5, 1e-3]
+    assert [run.settings["reg.k"] for run in runs] == [3, 3]
+    assert [run.seed for run in runs] == [0, 0]
+
+
+def test_another_regularizer_in_the_name_drops_the_folder_s_and_brings_its_own_defaults(tmp_path):
+    rows = {"reg.name=spectral reg.coef=0.01 seed=3": curve([1.0]), "reg.name=none seed=3": curve([1.0])}
+    spectral, none = read(write_run(tmp_path / "a", ["reg=wrs"], rows))
+    reg = {k: v for k, v in spectral.settings.items() if k.startswith("reg.")}
+    assert reg == {"reg.name": "spectral", "reg.coef": 0.01, "reg.k": 2, "reg.warmup": 15}
+    assert [k for k in none.settings if k.startswith("reg.")] == ["reg.name"]
+    assert spectral.seed == 3
+
+
+def test_a_list_in_the_name_of_a_run_does_not_shift_the_columns(tmp_path):
+    (run,) = read(write_run(tmp_path / "a", [], {"agent.hidden=[64,32] seed=1": curve([7.0])}))
+    assert run.settings["agent.hidden"] == [64, 32]
+    assert run.curves["eval/return"].values.tolist() == [7.0]
+
+
+def test_the_mean_over_the_seeds_of_a_setting_is_no_run(tmp_path):
+    rows = {"reg.coef=1e-05 seed=0": curve([1.0]), "reg.coef=1e-05 mean": curve([1.0])}
+    assert len(read(write_run(tmp_path / "a", ["reg=l2"], rows))) == 1
+
+
+@pytest.mark.parametrize("cut", ["0,3000,eval/return,12.", "0,30", "0,3000,eval/return,"])
+def test_the_last_line_of_a_killed_run_is_left_out_where_it_is_cut(tmp_path, cut):
+    folder = write_run(tmp_path / "a", [], {"0": curve([1.0, 2.0])})
+    with (folder / "metrics.csv").open("a") as file:
+        file.write(cut)
+    (run,) = read(folder)
+    assert run.curves["eval/return"].values.tolist() == [1.0, 2.0]
+
+
+def test_task_metrics_are_counted_by_task_and_borders_are_steps(tmp_path):
+    rows = {"0": {"task/train_accuracy": [(60, 0.9), (120, 0.8)], "task/index": [(60, 0.0), (120, 1.0)]}}
+    (run,) = read(write_run(tmp_path / "a", ["net=mlp"], rows, "supervised"))
+    assert run.curves["task/train_accuracy"].steps.tolist() == [1, 2]
+    assert run.borders.tolist() == [60, 120]
+    assert "task/index" not in run.curves
+
+
+def test_a_task_whose_rows_were_cut_off_does_not_count(tmp_path):
+    rows = {"0": {"task/train_accuracy": [(60, 0.9), (120, 0.8)], "task/index": [(60, 0.0)]}}
+    (run,) = read(write_run(tmp_path / "a", [], rows, "supervised"))
+    assert run.curves["task/train_accuracy"].values.tolist() == [0.9]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("metrics.csv", "run,step,name,value\n0,1000,eval/return\n", "line 2 has no 4 fields"),
+        ("metrics.csv", "run,step,name,value\n0,1000,eval/return,high\n", "high"),
+        ("metrics.csv", "run,step,name,value\n0,ten,eval/return,1.0\n", "ten"),
+        ("metrics.csv", "run,step,name,value\nreg.coef=1 last,5,q_mean,1.0\n", "'reg.coef=1 last'"),
+        ("metrics.csv", "epoch,loss\n1,2\n", "should be 'run,step,name,value'"),
+        ("config.yaml", "learning_rate: 3\n", "no settings of a run of this package"),
+        ("config.yaml", "a: [1\n", "no settings of a run of this package"),
+    ],
+)
+def test_a_damaged_or_foreign_folder_is_named_with_what_is_wrong(tmp_path, file, text, said):
+    folder = write_run(tmp_path / "a", [], {"0": curve([1.0])})
+    (folder / file).write_text(text)
+    with pytest.raises(SettingsError, match=said) as error:
+        read(folder)
+    assert str(folder / file) in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    folder = write_run(tmp_path / "a", [], {"0": curve([1.0])})
+    (folder / "metrics.csv").unlink()
+    with pytest.raises(SettingsError, match=r"metrics\.csv: No such file"):
+        read(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"starts": [3]}'])
+def test_a_damaged_provenance_costs_no_number(tmp_path, text):
+    folder = write_run(tmp_path / "a", [], {"0": curve([1.0])})
+    (folder / "provenance.json").write_text(text)
+    assert read(folder)[0].starts == []
+    (folder / "provenance.json").write_text(json.dumps({"starts": [{"commit": "abc"}]}))
+    assert read(folder)[0].starts == [{"commit": "abc"}]
+
+
+def test_runs_are_found_by_name_below_a_sweep_and_by_a_glob_once_each(tmp_path):
+    a, b = (write_run(tmp_path / "sweep" / n, [], {"0": curve([1.0])}) for n in "ab")
+    write_run(tmp_path / "sweep" / ".hidden", [], {"0": curve([1.0])})
+    assert find([str(tmp_path / "sweep")]) == ([], [a, b])
+    assert find([str(a), str(tmp_path / "sweep"), str(a)]) == ([a], [b])
+    assert find([str(tmp_path / "sw*" / "*")]) == ([], [a, b])
+
+
+@pytest.mark.parametrize("place", ["nothing", "no*", "empty"])
+def test_a_place_without_runs_is_named(tmp_path, place):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SettingsError, match=r"does not exist|is no run's folder") as error:
+        find([str(tmp_path / place)])
+    assert place in str(error.value)
