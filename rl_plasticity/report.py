@@ -22,7 +22,7 @@ h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
   font-size: .92rem; }
 .warnings ul { margin: .2rem 0 0; padding-left: 1.1rem; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; overflow-wrap: normal; font-size: .86rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .35rem 1rem .35rem .3rem; border-bottom: 1px solid #e3e3e3; white-space: nowrap;
   vertical-align: top; }
 th { border-bottom: 1.5px solid #777; font-weight: 600; white-space: normal; vertical-align: bottom; }
@@ -60,10 +60,8 @@ def render(c: Comparison, pictures: Sequence[Picture], command: str, files: Sequ
         command: the command line that made it.
         files: what lies in the comparison's folder; it is noted, so that the folder can be told from others.
     """
-    main, others = (
-        [p for p in pictures if p.name == "learning_curves"],
-        [p for p in pictures if p.name != "learning_curves"],
-    )
+    curves = [p for p in pictures if p.name.startswith(("learning_curves", "accuracy_over_updates"))]
+    others = [p for p in pictures if p not in curves]
     groups = [row.group for row in c.rows]
     differ = differing([g.settings for g in groups])
     same = {name: value for name, value in groups[0].settings.items() if name not in differ}
@@ -76,7 +74,7 @@ def render(c: Comparison, pictures: Sequence[Picture], command: str, files: Sequ
         _table(table(c), [row.group is c.baseline for row in c.rows]),
         f'<p class="muted">{escape(_explained(c))}</p>',
         "<h2>Learning curves</h2>",
-        *(_figure(p, "") for p in main),
+        *(_figure(p, "") for p in curves),
         "<h2>Figures</h2>",
         '<div class="figures">',
         *(_figure(p, f"<h3>{escape(p.title)}</h3>") for p in others),

@@ -220,20 +220,22 @@ def verdict(c: Comparison) -> str:
     name = f"{c.metric} (interquartile mean{', return / 1000' * (c.scale != 1)}, at {c.where})"
     if not others:
         return f"{text}{name} is {shown(best.iqm, c.number)} for {best.group.label}."
-    text += f"The highest {name} is {best.group.label}'s, {shown(best.iqm, c.number)}"
+    is_baseline = ", the baseline" * (best.group is c.baseline)
+    text += f"The highest {name} is that of {best.group.label}{is_baseline}: {shown(best.iqm, c.number)}"
     if c.baseline is None:
         return text + "."
-    told = others[0] if best.gap is None else best  # the baseline has no gap to itself: the next best has
+    told = others[0] if is_baseline else best  # the baseline has no gap to itself: the next best has
     assert told.gap is not None
-    is_next = f", the baseline's; the next is {told.group.label}'s, {shown(told.iqm, c.number)}" * (best.gap is None)
-    text += f"{is_next}. The mean of {told.group.label} is {c.number(abs(told.gap.value))} "
+    text += f"; the next is {told.group.label}: {shown(told.iqm, c.number)}" * bool(is_baseline)
+    text += f". The mean of {told.group.label} is {c.number(abs(told.gap.value))} "
     text += f"{'above' if told.gap.value >= 0 else 'below'} that of {c.baseline.label}"
     if told.gap.interval is None:
         return f"{text}; with 1 seed there is no interval, so this may be chance."
     low, high = told.gap.interval
     how = told.gap.note if told.gap.note == "unpaired" else f"paired by seed, {told.gap.note}"
     zero = "includes 0: these seeds do not tell the two apart" if low <= 0 <= high else "excludes 0"
-    return f"{text} (95 % interval [{c.number(low)}, {c.number(high)}], {how}), which {zero}."
+    hint = f" With fewer than {FEW} seeds that is a hint at most." * (told.seeds < FEW)
+    return f"{text} (95 % interval [{c.number(low)}, {c.number(high)}], {how}), which {zero}.{hint}"
 
 
 def seeds_shown(c: Comparison) -> str:
