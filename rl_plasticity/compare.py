@@ -133,7 +133,7 @@ def write(c: Comparison, out: Path, old: bool, command: str) -> None:
     Raises:
         SettingsError: it cannot be written.
     """
-    new = out.with_name(f".{out.name}.new")
+    new = out.parent / f".{out.name}.new"
     try:
         shutil.rmtree(new, ignore_errors=True)
         (new / "figures").mkdir(parents=True)
@@ -153,6 +153,8 @@ def write(c: Comparison, out: Path, old: bool, command: str) -> None:
         new.rename(out)
     except OSError as error:
         raise SettingsError(f"cannot write to {out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def show(c: Comparison) -> None:

@@ -71,7 +71,7 @@ def draw(c: Comparison) -> Iterator[Drawn]:
         yield _learning_curves(c, looks)
         yield _final(c, looks)
         yield from _accuracy_over_updates(c, looks)
-        if min(row.seeds for row in c.rows) > 1:
+        if min(row.seeds for row in c.rows) > 1 and all(np.isfinite(row.mean.value) for row in c.rows):
             yield _profiles(c, looks)
             if c.baseline is not None and len(c.rows) > 1:
                 yield _improvement(c, looks)
@@ -122,7 +122,6 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
 def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     figure, (axes,) = _panels(1, 1)
     scores = np.concatenate([s for row in c.rows for s in row.final])
-    scores = scores[np.isfinite(scores)]
     margin = 0.03 * (np.ptp(scores) or 1)
     thresholds = np.linspace(scores.min() - margin, scores.max() + margin, 201)
     rng = np.random.default_rng(0)
@@ -289,7 +288,7 @@ def _curve(axes: Axes, c: Comparison, g: Group, runs: Sequence[Run], metric: str
         return
     look = looks[g.label]
     steps, values = _aligned(curves)
-    marker = "o" if metric.startswith("task/") and len(steps) <= 30 else ""
+    marker = "o" if len(steps) == 1 or (metric.startswith("task/") and len(steps) <= 30) else ""
     axes.plot(steps, values.mean(0), color=look.colour, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2)
     if len(values) > 1 and look.colour != GREY:
         low, high = statistics.mean_interval(values, resamples=1000)

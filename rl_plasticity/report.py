@@ -39,6 +39,7 @@ details { margin: .8rem 0; }
 summary { cursor: pointer; font-weight: 600; }
 code { font-size: .85em; }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; } figure, tr { break-inside: avoid; }
+  h2, h3 { break-after: avoid; }
   .scroll { overflow: visible; } table { font-size: 8pt; } }
 """
 

@@ -214,7 +214,7 @@ def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
 
 def verdict(c: Comparison) -> str:
     """What was compared and what the numbers say, in a few sentences. They name no causes."""
-    best, *others = sorted(c.rows, key=lambda row: -row.iqm.value)
+    best, *others = sorted(c.rows, key=lambda row: -row.iqm.value if math.isfinite(row.iqm.value) else math.inf)
     where = f"each of {len(c.tasks)} tasks" if len(c.tasks) > 1 else c.tasks[0]
     text = f"{len(c.rows)} group{'s' * (len(c.rows) > 1)} of {seeds_shown(c)} on {where}. "
     name = f"{c.metric} (interquartile mean{', return / 1000' * (c.scale != 1)}, at {c.where})"
@@ -227,6 +227,8 @@ def verdict(c: Comparison) -> str:
     told = others[0] if is_baseline else best  # the baseline has no gap to itself: the next best has
     assert told.gap is not None
     text += f"; the next is {told.group.label}: {shown(told.iqm, c.number)}" * bool(is_baseline)
+    if not math.isfinite(told.gap.value):
+        return f"{text}. A value is not finite, so there is no gap to tell."
     text += f". The mean of {told.group.label} is {c.number(abs(told.gap.value))} "
     text += f"{'above' if told.gap.value >= 0 else 'below'} that of {c.baseline.label}"
     if told.gap.interval is None:

@@ -163,6 +163,17 @@ def test_one_run_alone_can_be_shown(tmp_path, one):
     assert "unfinished, at 2000 of 9000 env steps" in err
 
 
+def test_a_value_that_is_not_finite_is_told_and_shown_as_such(tmp_path):
+    rows = {str(seed): curve([1.0, float("nan") if seed else 2.0]) for seed in range(2)}
+    write_run(tmp_path / "s" / "a", ["reset=periodic", "total_env_steps=2000"], rows)
+    write_run(tmp_path / "s" / "b", ["total_env_steps=2000"], {"0": curve([1.0, 5.0]), "1": curve([1.0, 6.0])})
+    status, out, err = call(tmp_path / "s", f"out={tmp_path / 'out'}")
+    assert status == 0
+    assert "(seed 1): eval/return is not finite everywhere" in err
+    assert "is that of none: 5.50" in out
+    assert "A value is not finite, so there is no gap" in out
+
+
 def test_of_many_groups_the_baseline_and_the_best_have_a_colour_and_every_bar_its_name(tmp_path):
     rows = {f"reg.coef={k}e-4 seed={s}": curve([1.0, k + s]) for k in range(1, 13) for s in range(2)}
     runs = read(write_run(tmp_path / "many", ["reg=l2"], rows))
