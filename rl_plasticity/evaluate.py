@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from rl_plasticity import checkpoint
+from rl_plasticity import checkpoint, grid
 from rl_plasticity.agents import SAC
 from rl_plasticity.command import main_on_folder
 from rl_plasticity.configs import schema
@@ -30,7 +30,7 @@ def evaluate(folder: Path, e: Evaluate) -> None:
     """Print each run's mean return ± standard error over its episodes, least and greatest; write `out` if wanted."""
     s = open_run(folder, e.device)
     saved = load_checkpoint(folder, e.checkpoint)
-    runs = range(s.seeds) if e.seed is None else [run_of(s, e.seed)]
+    names, runs = grid.names(s), runs_of(s, e)
     if e.out is not None:
         require_new(Path(e.out), ".csv")
     try:
@@ -46,10 +46,11 @@ def evaluate(folder: Path, e: Evaluate) -> None:
     print(f"{s.env.name}, checkpoint of env step {saved['step']}, {kind} actions, episodes a run: {returns.shape[1]}")
     for run, own in zip(runs, returns, strict=True):
         spread = f" ± {own.std(ddof=1) / math.sqrt(len(own)):.1f}" if len(own) > 1 else ""
-        print(f"seed {s.seed + run}: return {own.mean():.1f}{spread}, min {own.min():.1f}, max {own.max():.1f}")
+        which = names[run] if "=" in names[run] else f"seed {names[run]}"
+        print(f"{which}: return {own.mean():.1f}{spread}, min {own.min():.1f}, max {own.max():.1f}")
     if e.out is not None:
         rows = [
-            f"{s.seed + run},{saved['step']},{number},{float(value)!r}\n"
+            f"{names[run]},{saved['step']},{number},{float(value)!r}\n"
             for run, own in zip(runs, returns, strict=True)
             for number, value in enumerate(own, start=1)
         ]
@@ -84,7 +85,7 @@ def play(
         before_step: called before each step of `envs`; of one run, as often as its episodes have env steps.
     """
     first_episode = step << 20 if e.evaluation_seed is None else 1
-    seeds = [derive(env_seed(s, run, e.evaluation_seed), first_episode, 1) for run in range(s.seeds)]
+    seeds = [derive(env_seed(s, run, e.evaluation_seed), first_episode, 1) for run in range(len(grid.seeds(s)))]
     noise = None if e.deterministic else RunStreams(seeds)
 
     episodes = episodes_of(s, e)
@@ -92,7 +93,7 @@ def play(
     total = np.zeros(len(runs))
     obs = envs.seek(first_episode)
     # The policies of all runs are one stack, and all of it acts, as in training; of the others nothing is used.
-    everyone = torch.zeros(s.seeds, 1, envs.obs_dim, device=s.device)
+    everyone = torch.zeros(len(grid.seeds(s)), 1, envs.obs_dim, device=s.device)
     while min(len(r) for r in returns) < episodes:
         before_step()
         everyone[list(runs), 0] = torch.from_numpy(obs).to(s.device)
@@ -113,7 +114,7 @@ def episodes_of(s: Train, e: Evaluate) -> int:
 
 def env_seed(s: Train, run: int, evaluation_seed: int | None) -> int:
     """The seed of a run's evaluation environment; see `play`."""
-    return derive(s.seed + run, EVALUATION, *([] if evaluation_seed is None else [evaluation_seed]))
+    return derive(grid.seeds(s)[run], EVALUATION, *([] if evaluation_seed is None else [evaluation_seed]))
 
 
 def planned_steps(s: Train, e: Evaluate, envs: Envs) -> int | None:
@@ -187,15 +188,19 @@ def load_agent(s: Train, saved: dict[str, Any], envs: Envs) -> SAC:
     return agent
 
 
-def run_of(s: Train, seed: int) -> int:
-    """The position of the run with this seed.
+def runs_of(s: Train, e: Evaluate) -> list[int]:
+    """The positions of the runs that are asked for: by seed (one for each setting side by side), by position, or all.
 
     Raises:
         SettingsError: there is none.
     """
-    if not s.seed <= seed < s.seed + s.seeds:
-        raise SettingsError(f"no run with seed={seed}{nearest(seed, map(str, range(s.seed, s.seed + s.seeds)))}")
-    return seed - s.seed
+    seeds = grid.seeds(s)
+    if e.run is not None and e.run >= len(seeds):
+        raise SettingsError(f"no run={e.run}: the folder has {len(seeds)}, counted from 0")
+    found = [run for run, seed in enumerate(seeds) if e.seed in (None, seed) and e.run in (None, run)]
+    if not found:
+        raise SettingsError(f"no run with seed={e.seed}{nearest(e.seed, map(str, sorted(set(seeds))))}")
+    return found
 
 
 def require_new(path: Path, suffix: str) -> None:

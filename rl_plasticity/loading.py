@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
-from rl_plasticity.configs.schema import FOLDER, FREE, SettingsError
+from rl_plasticity.configs.schema import SettingsError
 
 Settings = dict[str, Any]
 
@@ -210,24 +210,14 @@ def _value(text: str) -> Any:
 
 
 def _overridden(config: Settings, own: Settings) -> Settings:
-    """`config` with a run's own settings; another ``reg.name`` brings its own defaults and drops the old one's."""
+    """`config` with a run's own settings; ``reg.name=spectral`` chooses one of the methods side by side in `config`."""
     settings = dict(config)
-    for group in FREE:
-        if f"{group}.name" in own:
-            settings = {k: v for k, v in settings.items() if not k.startswith(f"{group}.")}
-            settings |= _defaults(group, str(own[f"{group}.name"]))
-    return settings | own
-
-
-@functools.cache
-def _defaults(group: str, name: str) -> Settings:
-    """The settings of a group's choice as the package ships them."""
-    path = FOLDER / group / f"{name}.yaml"
-    if not path.is_file():
-        return {}
-    config = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(config, dict)
-    return flat({str(k): v for k, v in config.items()}, f"{group}.")
+    if "reg.name" in own:
+        chosen = f"reg.{own['reg.name']}."
+        settings = {k: v for k, v in settings.items() if not k.startswith("reg.")}
+        settings |= {f"reg.{k.removeprefix(chosen)}": v for k, v in config.items() if k.startswith(chosen)}
+    # A chain, "spectral+l2", keeps the name that the settings themselves give it.
+    return settings | {k: v for k, v in own.items() if k != "reg.name" or k not in settings}
 
 
 def _read_provenance(path: Path) -> list[Mapping[str, Any]]:

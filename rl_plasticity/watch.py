@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from rl_plasticity import grid
 from rl_plasticity.checkpoint import write_atomically
 from rl_plasticity.command import FaultyRun, main_on_folder
 from rl_plasticity.configs.schema import SettingsError, Train, Watch
@@ -25,7 +26,7 @@ from rl_plasticity.evaluate import (
     planned_steps,
     play,
     require_new,
-    run_of,
+    runs_of,
 )
 from rl_plasticity.regularizers.base import nearest
 
@@ -40,8 +41,10 @@ def watch(folder: Path, w: Watch) -> None:
     program = ffmpeg()
     s = open_run(folder, w.device)
     saved = load_checkpoint(folder, w.checkpoint)
-    run = 0 if w.seed is None else run_of(s, w.seed)
-    path = folder / f"video_{saved['step']}_seed{s.seed + run}.mp4" if w.out is None else Path(w.out)
+    run = runs_of(s, w)[0]
+    name = grid.names(s)[run]
+    name = f"seed{name}" if "=" not in name else name.replace(" ", "_")
+    path = folder / f"video_{saved['step']}_{name}.mp4" if w.out is None else Path(w.out)
     require_new(path, ".mp4")
     if sys.platform == "linux":  # draws without a display; read when the simulator is imported, which is only now
         os.environ.setdefault("MUJOCO_GL", "egl")
@@ -67,7 +70,7 @@ def watch(folder: Path, w: Watch) -> None:
     write_atomically(path, film)
     envs.close()
     for number, value in enumerate(returns, start=1):
-        print(f"seed {s.seed + run}, episode {number}: return {value:.1f}")
+        print(f"seed {grid.seeds(s)[run]}, episode {number}: return {value:.1f}")
     print(f"wrote {path}")
 
 

@@ -106,7 +106,9 @@ def test_runs_side_by_side_equal_the_same_runs_in_processes_of_their_own(module,
             run_ = f"{key}={value} {'mean' if which == 'mean' else f'seed={which}'}"
             other = found[run_, step, name]
             if math.isfinite(number) and "condition" not in name:
-                assert other == pytest.approx(number, rel=0.2 if "penalty" in name else 5e-2, abs=0 if "penalty" in name else 1e-2), (run_, step, name)
+                assert other == pytest.approx(
+                    number, rel=0.2 if "penalty" in name else 5e-2, abs=0 if "penalty" in name else 1e-2
+                ), (run_, step, name)
     assert len({r for r, _, _ in found}) == len(grid.names(load(module.command.kind, together))) * 3
 
 

@@ -41,7 +41,7 @@ def test_settings_outside_the_choices_are_named_for_every_group_and_a_common_cho
 
 
 def test_a_chain_is_called_by_its_parts_in_their_order(tmp_path):
-    found = labels_of(tmp_path, ["reg=[spectral,l2]"], ["reg=[l2,spectral]"], ["reg=[spectral,l2]", "reg.l2.coef=1"])
+    found = labels_of(tmp_path, ["reg=spectral+l2"], ["reg=l2+spectral"], ["reg=spectral+l2", "reg.l2.coef=1"])
     assert sorted(found) == ["l2+spectral", "spectral+l2 coef=1", "spectral+l2 coef=1e-4"]
 
 

@@ -37,12 +37,14 @@ def test_the_name_of_a_run_overrides_its_folder_s_settings(tmp_path):
     assert [run.seed for run in runs] == [0, 0]
 
 
-def test_another_regularizer_in_the_name_drops_the_folder_s_and_brings_its_own_defaults(tmp_path):
-    rows = {"reg.name=spectral reg.coef=0.01 seed=3": curve([1.0]), "reg.name=none seed=3": curve([1.0])}
-    spectral, none = read(write_run(tmp_path / "a", ["reg=wrs"], rows))
+def test_the_method_in_the_name_is_one_of_those_side_by_side_with_its_own_settings(tmp_path):
+    names = ["reg.name=spectral reg.coef=0.01 seed=3", "reg.name=none seed=3", "reg.name=swr+l2 seed=3"]
+    arguments = ["reg=[spectral,none,swr+l2]", "reg.spectral.coef=[0.01,0.1]", "reg.spectral.warmup=3"]
+    spectral, none, chain = read(write_run(tmp_path / "a", arguments, {name: curve([1.0]) for name in names}))
     reg = {k: v for k, v in spectral.settings.items() if k.startswith("reg.")}
-    assert reg == {"reg.name": "spectral", "reg.coef": 0.01, "reg.k": 2, "reg.warmup": 15}
+    assert reg == {"reg.name": "spectral", "reg.coef": 0.01, "reg.k": 2, "reg.warmup": 3}
     assert [k for k in none.settings if k.startswith("reg.")] == ["reg.name"]
+    assert (chain.settings["reg.name"], chain.settings["reg.swr.coef"]) == ("chain", 1e-3)
     assert spectral.seed == 3
 
 

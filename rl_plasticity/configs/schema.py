@@ -157,6 +157,7 @@ class Evaluate:
     episodes: MaybeCount
     checkpoint: MaybeNatural
     seed: MaybeNatural
+    run: MaybeNatural
     evaluation_seed: MaybeNatural
     deterministic: Flag
     device: Device
