@@ -221,6 +221,7 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Everything else that was measured, a figure for each network (spectral paper, Figures 3 and 5)."""
     shown = {c.metric, "eval/train_accuracy", "eval/test_accuracy"}
     names = dict.fromkeys(n for row in c.rows for run in row.group.runs for n in run.curves if n not in shown)
+    names = {n: None for n in names if n.count("/") < 2}  # the others are of single layers
     families: dict[str, list[str]] = {}
     for name in names:
         family = name.partition("/")[0] if name.startswith(("critic/", "actor/", "net/", "task/", "eval/")) else "other"

@@ -49,7 +49,13 @@ def check(s: Train) -> None:
     env.reset()
     env.close()
     grid.regularizer_for(s)(MLP((2, 2, 2), grid.seeds(s)))
-    grid.interventions_for(s)
+    for intervention, _ in grid.interventions_for(s):
+        if (intervention.every_updates or 0) > planned_updates(s):
+            print(
+                f"no reset will come: reset.every_updates={intervention.every_updates} exceeds the "
+                f"{planned_updates(s):.0f} updates of the run",
+                file=sys.stderr,
+            )
     if s.total_env_steps <= s.random_env_steps:
         print("no update will be made: total_env_steps does not exceed random_env_steps", file=sys.stderr)
 
