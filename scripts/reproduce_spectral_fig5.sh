@@ -9,11 +9,11 @@ set -eu
 out=${1:-results/spectral_fig5}
 python=${PYTHON:-python}
 
-run() { # FOLDER SETTING...: every member of a list trains in the same process
+run() ( # FOLDER SETTING...: every member of a list trains in the same process
     folder=$1; shift
     if [ -e "$folder/checkpoints" ]; then "$python" -m rl_plasticity.train "resume=$folder"
     else "$python" -m rl_plasticity.train "out=$folder" "$@"; fi
-}
+)
 
 if [ "${QUICK:-}" ]; then
     set -- preset=demo total_env_steps=5000 replay_ratio=2 eval_every_env_steps=1000 seeds=2 threads=1

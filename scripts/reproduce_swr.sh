@@ -9,23 +9,23 @@ set -eu
 out=${1:-results/swr}
 python=${PYTHON:-python}
 
-run() { # FOLDER SETTING...
+run() ( # FOLDER SETTING..., in a subshell: its variables are its own
     folder=$1; shift
     if [ -e "$folder/checkpoints" ]; then "$python" -m rl_plasticity.supervised "resume=$folder"
     else "$python" -m rl_plasticity.supervised "out=$folder" "$@"; fi
-}
+)
 
 # methods FOLDER L2 L2_INIT SWR SWR_CLASSIFIER SHRINK_PERTURB SETTING...
-methods() {
+methods() (
     folder=$1 l2=$2 l2_init=$3 swr=$4 classifier=$5 shrink=$6; shift 6
     run "$folder/none" "$@" reg=none
     run "$folder/l2" "$@" reg=l2 "reg.coef=$l2"
     run "$folder/l2_init" "$@" reg=l2_init "reg.coef=$l2_init"
     run "$folder/swr" "$@" reg=swr "reg.coef=$swr" "reg.coef_classifier=$classifier"
-    case $folder in */stationary*) return ;; esac # nothing changes there
+    case $folder in */stationary*) exit ;; esac # nothing changes there
     run "$folder/shrink_perturb" "$@" reset=shrink_perturb "reset.coef=$shrink"
     run "$folder/head" "$@" reset=head
-}
+)
 
 # experiment NAME SETTING... -- then for each kind of task its strengths, as methods takes them
 experiment() {

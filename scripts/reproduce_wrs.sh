@@ -10,11 +10,11 @@ set -eu
 out=${1:-results/wrs}
 python=${PYTHON:-python}
 
-run() { # FOLDER SETTING...
+run() ( # FOLDER SETTING..., in a subshell: its variables are its own
     folder=$1; shift
     if [ -e "$folder/checkpoints" ]; then "$python" -m rl_plasticity.supervised "resume=$folder"
     else "$python" -m rl_plasticity.supervised "out=$folder" "$@"; fi
-}
+)
 
 # table FOLDER DECAY SETTING...
 table() {

@@ -70,7 +70,8 @@ def mean_interval(curves: Array, level: float = 0.95, resamples: int = 2_000, se
     """
     n = len(curves)
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
-    low, high = np.quantile(counts @ curves / n, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    with np.errstate(invalid="ignore"):  # a curve with an infinite value has no interval there: not a number
+        low, high = np.quantile(counts @ curves / n, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high
 
 
