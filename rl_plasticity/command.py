@@ -169,12 +169,6 @@ def main_on_folder(kind: type[E], run: Callable[[Path, E], None]) -> None:
         sys.exit(128 + signal.SIGINT)
 
 
-def compiled(update: Callable[..., Any]) -> Callable[..., Any]:
-    """`update` as one compiled graph; the same equations, less passes over memory."""
-    torch._dynamo.config.trace_autograd_ops = True
-    return torch.compile(update, fullgraph=True, dynamic=False)
-
-
 def last_checkpoint(folder: Path) -> str:
     """For messages: which checkpoint a broken run can go on from."""
     found = sorted((folder / "checkpoints").glob("step_*.pt"))

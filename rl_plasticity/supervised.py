@@ -14,11 +14,11 @@ from rl_plasticity.command import (
     Command,
     Saved,
     StopSignal,
-    compiled,
     require_finite_loss,
     require_finite_weights,
 )
 from rl_plasticity.configs.schema import Supervised
+from rl_plasticity.fast import compiled
 from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS

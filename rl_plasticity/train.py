@@ -19,13 +19,13 @@ from rl_plasticity.command import (
     FaultyRun,
     Saved,
     StopSignal,
-    compiled,
     last_checkpoint,
     require_finite_loss,
     require_finite_weights,
 )
 from rl_plasticity.configs.schema import Train
 from rl_plasticity.envs import Envs, make_env
+from rl_plasticity.fast import compiled
 from rl_plasticity.metrics import discounted_returns, q_overestimation
 from rl_plasticity.networks import MLP
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of

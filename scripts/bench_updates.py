@@ -1,53 +1,303 @@
-"""Complete updates of the agent in a second: ``python scripts/bench_updates.py [runs=1,4] [threads=1,2]``.
+"""How fast the agent's update is: ``python scripts/bench_updates.py [--runs 1,4] [--threads 1,2] [--peers] ...``.
 
-A complete update samples a batch and noise, and updates critic, target, actor and temperature, at cheetah-run's size
-(obs 17, act 6, batch 256, 2 x 256, LayerNorm, one critic). Plain and compiled updates are timed in turn in one process;
-medians over rounds. A run-update is one update of one run.
+A complete update samples a batch and noise, and updates critic, target, actor and temperature, with the regularizer's
+penalty and projection. The agent is the default one: 2 x 256, LayerNorm, one critic, batch 256. Every number is a rate
+of run-updates (one update of one run) a second, and beside it the share of the floor.
+
+The floor is the matrix products that the equations of one update need, and nothing else, into memory of their own:
+forward, actor(next_obs), target(next_obs, next_act), critic(obs, act), actor(obs) and critic(obs, new_act); backward,
+of the critic's loss the gradients of its three weights and two hidden layers' inputs, of the actor's loss the
+gradients of the critic's two hidden inputs and of its action input, then of the actor's three weights and two hidden
+inputs.
+
+Floor, plain and compiled updates take turns, 16 updates each, in one process. A ratio is of the same turn; printed are
+medians over the turns, and the quartiles of the compiled share. Only ratios mean something on a noisy machine. On a
+shared one, `taskset -c 0` keeps a single thread on its core.
+
+``--peers`` adds Stable-Baselines3 and SBX (``pip install .[bench]``), each through its own ``train`` function fed
+from its own filled replay buffer: with one and two critics, SBX also with LayerNorm, which its critic alone has.
+Use ``taskset -c 0`` with it: JAX takes its number of threads from the cores it may use.
+``--step`` times the parts of one step of train.py's loop instead, ``--memory`` a real training's peak memory.
 """
 
+import argparse
+import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer
-from rl_plasticity.train import compiled
+from rl_plasticity.fast import compiled
+from rl_plasticity.regularizers import make_regularizer
 
-ROUNDS, GROUP, BATCH = 15, 16, 256
+SIZES = {"cheetah-run": (17, 6), "quadruped-run": (78, 12), "dog-run": (223, 38)}  # obs_dim, act_dim
+GROUP, BATCH, HIDDEN, FILLED = 16, 256, 256, 10_000
+Group = Callable[[], None]  # makes GROUP updates
 
 
-def filled_buffer(runs: int) -> ReplayBuffer:
-    buffer = ReplayBuffer(runs, 10_000, 17, 6)
-    buffer.start(torch.randn(runs, 17))
-    no = torch.zeros(runs, dtype=torch.bool)
-    for _ in range(10_000):
-        obs = torch.randn(runs, 17)
-        buffer.add(torch.rand(runs, 6) * 2 - 1, torch.rand(runs), obs, no, no, obs)
+def filled_buffer(runs: int, obs_dim: int, act_dim: int, filled: int = FILLED) -> ReplayBuffer:
+    """Random transitions; an episode is truncated after every 1000."""
+    buffer = ReplayBuffer(runs, filled, obs_dim, act_dim)
+    buffer.start(torch.randn(runs, obs_dim))
+    no, yes = torch.zeros(runs, dtype=torch.bool), torch.ones(runs, dtype=torch.bool)
+    for i in range(filled):
+        obs = torch.randn(runs, obs_dim)
+        ends = yes if i % 1000 == 999 else no
+        buffer.add(torch.rand(runs, act_dim) * 2 - 1, torch.rand(runs), obs, no, ends, obs)
     return buffer
 
 
+def floor(runs: int, obs_dim: int, act_dim: int) -> Group:
+    """The bare matrix products of an update."""
+    actor = list(pairwise((obs_dim, HIDDEN, HIDDEN, 2 * act_dim)))
+    critic = list(pairwise((obs_dim + act_dim, HIDDEN, HIDDEN, 1)))
+    to_action = (act_dim, HIDDEN)
+    forward = 2 * actor + 3 * critic
+    to_weight = critic + actor
+    to_input = [*critic[1:], *critic[1:], to_action, *actor[1:]]
+    rand = partial(torch.randn, runs)
+    pairs = [(rand(BATCH, i), rand(o, i).mT) for i, o in forward]  # x W^T
+    pairs += [(rand(BATCH, o).mT, rand(BATCH, i)) for i, o in to_weight]  # g^T x
+    pairs += [(rand(BATCH, o), rand(o, i)) for i, o in to_input]  # g W
+    products = [(a, b, torch.bmm(a, b)) for a, b in pairs]
+
+    def group() -> None:
+        for _ in range(GROUP):
+            for a, b, out in products:
+                torch.bmm(a, b, out=out)
+
+    return group
+
+
+def updates(agent: SAC, update: Callable[[Batch, Tensor], Any], buffer: ReplayBuffer) -> Group:
+    """Updates as train.py makes them between two env steps."""
+
+    def group() -> None:
+        batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * BATCH))
+        noise = agent.noise(GROUP, BATCH)
+        for i in range(GROUP):
+            update(Batch(*(x[:, i * BATCH : (i + 1) * BATCH] for x in batches)), noise[i])
+
+    return group
+
+
+def interleaved(groups: dict[str, Group], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each group in each round, after two rounds of warming up."""
+    seconds: dict[str, list[float]] = {name: [] for name in groups}
+    for _ in range(rounds + 2):
+        for name, group in groups.items():
+            start = time.perf_counter()
+            group()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: times[2:] for name, times in seconds.items()}
+
+
+def ratio(a: list[float], b: list[float]) -> float:
+    """The median over rounds of a / b."""
+    return statistics.median(x / y for x, y in zip(a, b, strict=True))
+
+
+def make_agent(runs: int, obs_dim: int, act_dim: int, reg: str) -> SAC:
+    return SAC(obs_dim, act_dim, range(runs), lambda net: make_regularizer(reg, net))
+
+
+def table(options: argparse.Namespace) -> None:
+    regs = options.reg.split(",")
+    head = f"{'size':<14}{'reg':<9}{'runs':>4}{'threads':>8}{'floor':>8}{'plain':>8}{'compiled':>9}{'plain/floor':>12}"
+    print(f"{head}{'compiled/floor':>15}  quartiles   run-updates/s (first compiled update)", flush=True)
+    for size in options.sizes.split(","):
+        obs_dim, act_dim = SIZES[size]
+        for runs in map(int, options.runs.split(",")):
+            buffer = filled_buffer(runs, obs_dim, act_dim)
+            for threads in map(int, options.threads.split(",")):
+                torch.set_num_threads(threads)
+                torch._dynamo.reset()
+                groups = {"floor": floor(runs, obs_dim, act_dim)}
+                start = {}
+                for reg in regs:
+                    agents = [make_agent(runs, obs_dim, act_dim, reg) for _ in range(2)]
+                    fast = updates(agents[1], compiled(agents[1].update), buffer)
+                    began = time.perf_counter()
+                    fast()
+                    start[reg] = time.perf_counter() - began
+                    groups[f"plain {reg}"] = updates(agents[0], agents[0].update, buffer)
+                    groups[f"compiled {reg}"] = fast
+                seconds = interleaved(groups, options.rounds)
+                rates = {name: runs * GROUP / statistics.median(times) for name, times in seconds.items()}
+                for reg in regs:
+                    plain, fast_ = f"plain {reg}", f"compiled {reg}"
+                    shares = [f / c for f, c in zip(seconds["floor"], seconds[fast_], strict=True)]
+                    low, _, high = statistics.quantiles(shares, n=4)
+                    print(
+                        f"{size:<14}{reg:<9}{runs:>4}{threads:>8}{rates['floor']:>8.0f}{rates[plain]:>8.0f}"
+                        f"{rates[fast_]:>9.0f}{ratio(seconds['floor'], seconds[plain]):>12.2f}"
+                        f"{statistics.median(shares):>15.2f}  {low:.2f}-{high:.2f}   ({start[reg]:.0f} s)",
+                        flush=True,
+                    )
+                for reg in regs[1:]:
+                    more = ratio(seconds[f"compiled {reg}"], seconds[f"compiled {regs[0]}"]) - 1
+                    print(f"  compiled, {reg} costs {more:+.1%} over {regs[0]}", flush=True)
+
+
+# --- the peers ------------------------------------------------------------------------------------------------------
+
+
+def peer(library: str, obs_dim: int, act_dim: int, num_critics: int, layer_norm: bool) -> Group:
+    import gymnasium as gym
+    import numpy as np
+
+    if library == "sbx":
+        from sbx import SAC as Theirs
+
+        more = {"layer_norm": layer_norm}
+    else:
+        from stable_baselines3 import SAC as Theirs  # type: ignore[assignment]
+
+        more = {}
+    from stable_baselines3.common.logger import Logger
+
+    class Nothing(gym.Env):  # type: ignore[type-arg]
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32)
+        action_space = gym.spaces.Box(-1, 1, (act_dim,), np.float32)
+
+    policy = {"net_arch": [HIDDEN, HIDDEN], "n_critics": num_critics} | more
+    model = Theirs("MlpPolicy", Nothing(), batch_size=BATCH, buffer_size=FILLED, policy_kwargs=policy)
+    model.set_logger(Logger(None, []))
+    random = np.random.default_rng(0)
+    for _ in range(FILLED):
+        obs, next_obs = random.standard_normal((2, 1, obs_dim), dtype=np.float32)
+        act = random.uniform(-1, 1, (1, act_dim)).astype(np.float32)
+        model.replay_buffer.add(obs, next_obs, act, random.random(1), np.zeros(1), [{}])
+    return partial(model.train, GROUP, BATCH)  # SBX ends by reading the losses, so nothing is left running
+
+
+def peers(options: argparse.Namespace) -> None:
+    threads = int(options.threads.split(",")[0])
+    torch.set_num_threads(threads)
+    print(
+        f"{'size':<14}{'what':<40}{'updates/s':>10}{'of floor':>10}{'ours, as much':>15}   threads={threads}",
+        flush=True,
+    )
+    for size in options.sizes.split(","):
+        obs_dim, act_dim = SIZES[size]
+        buffer = filled_buffer(1, obs_dim, act_dim)
+        torch._dynamo.reset()
+        groups = {"floor": floor(1, obs_dim, act_dim)}
+        same: dict[str, str] = {}  # which of ours a peer is compared with
+        for critics in (1, 2):
+            for norm in (True, False):
+                agent = SAC(obs_dim, act_dim, [0], num_critics=critics, layer_norm=norm)
+                ours = f"ours compiled, {critics} critic, {'LayerNorm' if norm else 'none'}"
+                groups[ours] = updates(agent, compiled(agent.update), buffer)
+                for library in ("sbx", "sb3"):
+                    if norm and library == "sb3":  # it has no LayerNorm
+                        continue
+                    name = ours.replace("ours compiled", library)
+                    groups[name] = peer(library, obs_dim, act_dim, critics, norm)
+                    same[name] = ours
+        seconds = interleaved(groups, options.rounds)
+        for name, times in seconds.items():
+            theirs = f"{ratio(times, seconds[same[name]]):>14.2f}x" if name in same else ""
+            rate, share = GROUP / statistics.median(times), ratio(seconds["floor"], times)
+            print(f"{size:<14}{name:<40}{rate:>10.0f}{share:>10.2f}{theirs}", flush=True)
+        default = next(name for name in groups if name.startswith("ours"))
+        for name in same:
+            print(f"  {default} is {ratio(seconds[name], seconds[default]):.2f} x {name}", flush=True)
+
+
+# --- one step of the loop, and memory -------------------------------------------------------------------------------
+
+
+def step_parts(options: argparse.Namespace) -> None:
+    """Milliseconds of each part of train.py's loop, replay ratio 16, a log entry every 1000 updates."""
+    from rl_plasticity.envs import Envs
+    from rl_plasticity.results import Results
+    from rl_plasticity.train import log_update
+
+    size, threads = options.sizes.split(",")[0], int(options.threads.split(",")[0])
+    torch.set_num_threads(threads)
+    print(f"{size}, threads={threads}: ms of one env step of all runs (share)")
+    for runs in map(int, options.runs.split(",")):
+        envs = Envs(size, range(runs), 1, False)
+        agent = make_agent(runs, envs.obs_dim, envs.act_dim, options.reg.split(",")[0])
+        buffer = filled_buffer(runs, envs.obs_dim, envs.act_dim)
+        obs, metrics = torch.from_numpy(envs.reset()), {}
+        buffer.start(obs)
+        update = compiled(agent.update)
+        parts: dict[str, list[float]] = {
+            n: [] for n in ("act", "env", "to the device, store", "sample", "update", "log")
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            results = Results(Path(folder), range(runs))
+            for _ in range(options.rounds * 20):
+                marks = [time.perf_counter()]
+                act = agent.act(obs.unsqueeze(1), agent.streams.normal(1, envs.act_dim)).squeeze(1)
+                marks.append(time.perf_counter())
+                out = envs.step(act.numpy())
+                marks.append(time.perf_counter())
+                obs, reward, last = (torch.from_numpy(a) for a in (out.obs, out.reward, out.last_obs))
+                buffer.add(act, reward, obs, torch.from_numpy(out.terminated), torch.from_numpy(out.truncated), last)
+                marks.append(time.perf_counter())
+                batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * BATCH))
+                noise = agent.noise(GROUP, BATCH)
+                marks.append(time.perf_counter())
+                for i in range(GROUP):
+                    metrics = update(Batch(*(x[:, i * BATCH : (i + 1) * BATCH] for x in batches)), noise[i])
+                marks.append(time.perf_counter())
+                log_update(results, 1, agent, metrics, Path(folder))
+                marks.append(time.perf_counter())
+                for times, (a, b) in zip(parts.values(), pairwise(marks), strict=True):
+                    times.append(b - a)
+            results.close()
+        envs.close()
+        ms = {name: 1e3 * statistics.median(times[2:]) for name, times in parts.items()}
+        ms["log"] *= GROUP / 1000
+        total = sum(ms.values())
+        print(f"runs={runs:<3}", "  ".join(f"{n} {t:.2f} ({t / total:.1%})" for n, t in ms.items()), flush=True)
+
+
+def memory(options: argparse.Namespace) -> None:
+    """Bytes per stored transition, and the peak resident memory of real trainings of 10 runs."""
+    for size, (obs_dim, act_dim) in SIZES.items():
+        buffer = ReplayBuffer(1, 100_000, obs_dim, act_dim)
+        held = sum(x.nbytes for x in (buffer.obs, buffer.act, buffer.reward, buffer.end, buffer.last_obs))
+        last_obs = 4 * obs_dim / 1000  # one for an episode of 1000
+        ours, apart = held / (buffer.capacity + 1) + last_obs, 4 * (2 * obs_dim + act_dim + 2)
+        print(f"{size:<14} {ours:>7.1f} bytes a transition, obs and next_obs apart {apart}: {ours / apart:.2f}")
+    runs = [int(n) for n in options.runs.split(",")][-1]
+    for compile_ in ("false", "true"):
+        with tempfile.TemporaryDirectory() as folder:
+            settings = ["env=cheetah-run", f"seeds={runs}", "random_env_steps=5000", "total_env_steps=5050"]
+            settings += ["device=cpu", "threads=1", f"compile={compile_}", "eval_episodes=1", f"out={folder}/run"]
+            before = time.perf_counter()
+            command = [sys.executable, "-m", "rl_plasticity.train", *settings]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024  # the largest so far
+        print(f"compile={compile_}: {runs} runs, 5 050 env steps: {peak:.0f} MB, {time.perf_counter() - before:.0f} s")
+
+
 def main() -> None:
-    settings = {"runs": "1,4", "threads": "1,2"} | dict(a.split("=") for a in sys.argv[1:])
-    print(f"{'runs':>4} {'threads':>7} {'plain':>9} {'compiled':>9} {'ratio':>6}   run-updates/s")
-    for runs in map(int, settings["runs"].split(",")):
-        buffer = filled_buffer(runs)
-        for threads in map(int, settings["threads"].split(",")):
-            torch.set_num_threads(threads)
-            torch._dynamo.reset()
-            agents = [SAC(17, 6, range(runs)) for _ in range(2)]
-            updates = [agents[0].update, compiled(agents[1])]
-            seconds: list[list[float]] = [[], []]
-            for _ in range(ROUNDS + 2):
-                for agent, update, times in zip(agents, updates, seconds, strict=True):
-                    start = time.perf_counter()
-                    batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * BATCH))
-                    noise = agent.noise(GROUP, BATCH)
-                    for i in range(GROUP):
-                        update(Batch(*(x[:, i * BATCH : (i + 1) * BATCH] for x in batches)), noise[i])
-                    times.append(time.perf_counter() - start)
-            plain, fast = (runs * GROUP / statistics.median(times[2:]) for times in seconds)
-            print(f"{runs:>4} {threads:>7} {plain:>9.0f} {fast:>9.0f} {fast / plain:>6.2f}", flush=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--runs", default="1,2,4,10")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--reg", default="none", help="several, as none,spectral: what each costs over the first")
+    parser.add_argument("--rounds", type=int, default=15)
+    for mode in ("peers", "step", "memory"):
+        parser.add_argument(f"--{mode}", action="store_true")
+    options = parser.parse_args()
+    modes = {"peers": peers, "step": step_parts, "memory": memory}
+    next((run for name, run in modes.items() if getattr(options, name)), table)(options)
 
 
 if __name__ == "__main__":

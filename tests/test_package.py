@@ -77,6 +77,7 @@ ALLOWED = {
     "envs": {"envs", "seeding"},
     "configs": {"regularizers"},
     "results.py": {"checkpoint"},
+    "fast.py": set(),
     "tasks": {"tasks", "seeding"},
     "command.py": {"checkpoint", "configs", "results"},
     "grid.py": {"configs", "interventions", "regularizers"},
