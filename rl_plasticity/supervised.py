@@ -124,7 +124,7 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     kept = torch.arange(min(first.rows.shape[-1], PROBE_SIZE)).expand(len(seeds), -1)
     images, labels = inputs(first, data, kept, learner.runs)
     probe = Probe(learner, [images])
-    step_ = compiled(update) if s.compile else update
+    step_ = compiled(update, s.device) if s.compile else update
     write_provenance(folder / "provenance.json", s.device)
     if saved is None:
         epoch = updates = measured = 0

@@ -105,7 +105,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         eval_envs, [derive(n, PROBE) for n in seeds], s.agent.discount, s.device
     )
     probes = nn.ModuleDict({n: Probe(y, agent.inputs(probe_batch)[n]) for n, y in agent.learners.items()})
-    update = compiled(agent.update) if s.compile else agent.update
+    update = compiled(agent.update, s.device) if s.compile else agent.update
 
     write_provenance(folder / "provenance.json", s.device)
     if saved is None:

@@ -11,8 +11,8 @@ gradients of the critic's two hidden inputs and of its action input, then of the
 inputs.
 
 Floor, plain and compiled updates take turns, 16 updates each, in one process. A ratio is of the same turn; printed are
-medians over the turns, and the quartiles of the compiled share. Only ratios mean something on a noisy machine. On a
-shared one, `taskset -c 0` keeps a single thread on its core.
+medians over the turns, and the quartiles of the compiled share. Only ratios mean something on a noisy machine. With one
+thread the process's CPU time is taken, which other processes on the machine disturb less; with more, the wall's.
 
 ``--peers`` adds Stable-Baselines3 and SBX (``pip install .[bench]``), each through its own ``train`` function fed
 from its own filled replay buffer: with one and two critics, SBX also with LayerNorm, which its critic alone has.
@@ -91,14 +91,15 @@ def updates(agent: SAC, update: Callable[[Batch, Tensor], Any], buffer: ReplayBu
     return group
 
 
-def interleaved(groups: dict[str, Group], rounds: int) -> dict[str, list[float]]:
+def interleaved(groups: dict[str, Group], rounds: int, threads: int) -> dict[str, list[float]]:
     """Seconds of each group in each round, after two rounds of warming up."""
+    clock = time.process_time if threads == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in groups}
     for _ in range(rounds + 2):
         for name, group in groups.items():
-            start = time.perf_counter()
+            start = clock()
             group()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return {name: times[2:] for name, times in seconds.items()}
 
 
@@ -132,7 +133,7 @@ def table(options: argparse.Namespace) -> None:
                     start[reg] = time.perf_counter() - began
                     groups[f"plain {reg}"] = updates(agents[0], agents[0].update, buffer)
                     groups[f"compiled {reg}"] = fast
-                seconds = interleaved(groups, options.rounds)
+                seconds = interleaved(groups, options.rounds, threads)
                 rates = {name: runs * GROUP / statistics.median(times) for name, times in seconds.items()}
                 for reg in regs:
                     plain, fast_ = f"plain {reg}", f"compiled {reg}"
@@ -205,7 +206,7 @@ def peers(options: argparse.Namespace) -> None:
                     name = ours.replace("ours compiled", library)
                     groups[name] = peer(library, obs_dim, act_dim, critics, norm)
                     same[name] = ours
-        seconds = interleaved(groups, options.rounds)
+        seconds = interleaved(groups, options.rounds, threads)
         for name, times in seconds.items():
             theirs = f"{ratio(times, seconds[same[name]]):>14.2f}x" if name in same else ""
             rate, share = GROUP / statistics.median(times), ratio(seconds["floor"], times)

@@ -1,0 +1,158 @@
+import pytest
+import torch
+import torch._inductor.compile_fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.fast import Rewrites, compiled
+from rl_plasticity.interventions import make_intervention
+from rl_plasticity.regularizers import Chain, make_regularizer
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+
+def random_batch(runs, size=32):
+    obs, next_obs = torch.randn(runs, size, 4), torch.randn(runs, size, 4)
+    discount = torch.where(torch.rand(runs, size) < 0.2, 0.0, 0.99)
+    return Batch(obs, torch.rand(runs, size, 2) * 2 - 1, torch.randn(runs, size), next_obs, discount)
+
+
+def spectral_and_swr(net):
+    return Chain(net, make_regularizer("spectral", net, coef=1e-2), make_regularizer("swr", net))
+
+
+def assert_close_states(a, b):
+    # The two add the same float32 numbers in another order, so one update differs by a few 1e-7. Adam divides by the
+    # gradient's own size: where a gradient is no larger than its rounding error, steps may differ by as much as lr =
+    # 3e-4, and 50 of them by 1.5e-2. A wrong equation changes every step, by about lr.
+    theirs = b.state_dict()
+    for name, value in a.state_dict().items():
+        torch.testing.assert_close(value, theirs[name], rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The sizes of the graphs that were traced; they then run as they are, so nothing waits for a C++ compiler."""
+    sizes = []
+
+    def run_as_is(module, inputs, **settings):
+        sizes.append(len(module.graph.nodes))
+        return module
+
+    monkeypatch.setattr(torch._inductor.compile_fx, "compile_fx", run_as_is)
+    return sizes
+
+
+def test_50_compiled_updates_with_resets_equal_the_plain_ones():
+    torch.manual_seed(0)
+    plain = SAC(4, 2, [0, 1], spectral_and_swr, hidden=(16,))
+    quick = SAC(4, 2, [0, 1], spectral_and_swr, hidden=(16,))
+    before = [p.clone() for p in plain.parameters()]
+    addresses = [t.data_ptr() for t in (*quick.parameters(), *quick.buffers())]
+    update = compiled(quick.update)
+    resets = [make_intervention("periodic", every_updates=20), make_intervention("redo", every_updates=15)]
+    for number in range(1, 51):
+        batch, noise = random_batch(2), torch.randn(2, 2, 32, 2)
+        expected, found = plain.update(batch, noise), update(batch, noise)
+        for agent in (plain, quick):
+            for reset in resets:
+                if reset.due(number):
+                    reset.apply_(agent, inputs=agent.inputs(batch))
+    assert_close_states(plain, quick)
+    assert not any(torch.equal(p, q) for p, q in zip(before, quick.parameters(), strict=True))
+    for name, value in expected.items():
+        torch.testing.assert_close(value, found[name], rtol=1e-3, atol=1e-3)
+    assert addresses == [t.data_ptr() for t in (*quick.parameters(), *quick.buffers())]
+
+
+def test_a_batch_of_another_size_is_traced_anew_and_the_same_size_is_not(traced):
+    agent, other = (SAC(4, 2, [0], hidden=(8, 8)) for _ in range(2))
+    update = compiled(agent.update)
+    for size in (32, 24, 24, 32):
+        batch, noise = random_batch(1, size), torch.randn(2, 1, size, 2)
+        update(batch, noise)
+        other.update(batch, noise)
+    assert len(traced) == 2
+    assert_close_states(other, agent)
+
+
+def test_agents_of_different_structure_do_not_share_a_graph(traced):
+    # The guards that would tell them apart are left out, and both run the same code.
+    for num_critics, name in ((1, "none"), (2, "swr")):
+        agent, other = (
+            SAC(4, 2, [0], lambda net, name=name: make_regularizer(name, net), hidden=(8, 8), num_critics=num_critics)
+            for _ in range(2)
+        )
+        batch, noise = random_batch(1), torch.randn(2, 1, 32, 2)
+        compiled(agent.update)(batch, noise)
+        other.update(batch, noise)
+        assert_close_states(other, agent)
+    assert len(traced) == 2
+
+
+def test_a_loaded_state_reaches_the_compiled_update(traced):
+    agent, other = SAC(4, 2, [0], hidden=(8, 8)), SAC(4, 2, [5], hidden=(8, 8))
+    update = compiled(agent.update)
+    for _ in range(2):
+        batch, noise = random_batch(1), torch.randn(2, 1, 32, 2)
+        update(batch, noise)
+        agent.load_state_dict(other.state_dict())
+        update(batch, noise)
+        other.update(batch, noise)
+        assert_close_states(other, agent)
+    assert len(traced) == 1
+
+
+# --- what is changed in the graph -----------------------------------------------------------------------------------
+
+
+def rewritten(function, *inputs):
+    """The operations of `function` before and after, which give the same numbers."""
+    module = make_fx(function, tracing_mode="fake")(*inputs)
+    before = [n.target for n in module.graph.nodes]
+    expected = function(*inputs)
+    Rewrites()(module.graph)
+    module.graph.lint()
+    module.recompile()
+    torch.testing.assert_close(module(*inputs), expected, rtol=1e-6, atol=1e-6)
+    return before, [n.target for n in module.graph.nodes]
+
+
+def test_a_transposed_product_becomes_the_product_of_the_transposed_factors():
+    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    before, after = rewritten(lambda a, b: torch.bmm(a, b).permute(0, 2, 1) * 2, a, b)
+    assert before.count(aten.permute.default) == 1
+    assert after.count(aten.permute.default) == 2
+    assert after.index(aten.permute.default) < after.index(aten.bmm.default)
+
+
+def test_a_product_that_is_read_untransposed_too_stays_as_it_is():
+    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 3)
+
+    def both(a, b):
+        product = torch.bmm(a, b)
+        return product.permute(0, 2, 1) + product
+
+    before, after = rewritten(both, a, b)
+    assert before == after
+    before, after = rewritten(lambda a, b: torch.bmm(a, b).permute(1, 0, 2) * 2, a, b)
+    assert before == after
+
+
+def test_a_bias_is_added_after_the_product():
+    bias, a, b = torch.randn(2, 1, 5), torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    before, after = rewritten(torch.baddbmm, bias, a, b)
+    assert aten.baddbmm.default in before
+    assert aten.baddbmm.default not in after
+    before, after = rewritten(lambda *x: torch.baddbmm(*x, beta=0.5), bias, a, b)
+    assert before == after
+
+
+def test_what_is_computed_in_float64_is_stored_once():
+    to = prims.convert_element_type.default
+    step, x = torch.ones(2, dtype=torch.float64), torch.ones(2)
+    before, after = rewritten(lambda step, x: to(1 - 0.9**step, torch.float32) * x, step, x)
+    assert aten.as_strided.default not in before
+    assert after.count(aten.as_strided.default) == 1
+    before, after = rewritten(lambda x: to(x, torch.float64) * 2, x)
+    assert before == after
