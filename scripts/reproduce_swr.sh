@@ -8,6 +8,7 @@
 set -eu
 out=${1:-results/swr}
 python=${PYTHON:-python}
+many=seeds=5 epochs=100
 
 run() ( # FOLDER SETTING..., in a subshell: its variables are its own
     folder=$1; shift
@@ -27,15 +28,15 @@ methods() (
     run "$folder/head" "$@" reset=head
 )
 
-# experiment NAME SETTING... -- then for each kind of task its strengths, as methods takes them
+# experiment NAME SEEDS, for each kind of task its strengths as `methods` takes them, SETTING...
 experiment() {
     name=$1 seeds=$2 warm=$3 full=$4 limited=$5 stationary=$6; shift 6
     for seed in $seeds; do
-        [ "$seed" = all ] && own=${many:-seeds=5} || own="seed=$seed"
-        methods "$out/$name/warm_start/$seed" $warm "$@" task=warm_start "$own"
-        methods "$out/$name/continual_full/$seed" $full "$@" task=continual_full "$own"
-        methods "$out/$name/continual_limited/$seed" $limited "$@" task=continual_limited "$own"
-        methods "$out/$name/stationary/$seed" $stationary "$@" task=stationary "$own" "epochs_per_task=${epochs:-200}"
+        [ "$seed" = all ] && own=$many || own="seed=$seed"
+        methods "$out/$name/warm_start/$seed" $warm "$@" task=warm_start "$own" "epochs_per_task=$epochs"
+        methods "$out/$name/continual_full/$seed" $full "$@" task=continual_full "$own" "epochs_per_task=$epochs"
+        methods "$out/$name/continual_limited/$seed" $limited "$@" task=continual_limited "$own" "epochs_per_task=$epochs"
+        methods "$out/$name/stationary/$seed" $stationary "$@" task=stationary "$own" "epochs_per_task=$((2 * epochs))"
     done
     for task in warm_start continual_full continual_limited stationary; do
         "$python" -m rl_plasticity.compare "$out/$name/$task" "out=$out/comparison_${name}_$task" baseline=none
@@ -43,9 +44,9 @@ experiment() {
 }
 
 if [ "${QUICK:-}" ]; then
-    many=seeds=3 epochs=40
+    many=seeds=3 epochs=20
     experiment digits all "1e-5 1e-5 1e-4 1e-4 0.4" "1e-4 1e-4 1e-4 1e-4 0.6" "1e-5 1e-5 1e-4 1e-4 0.2" \
-        "1e-5 1e-5 1e-4 1e-4 0" data=digits net=mlp batch_size=50 epochs_per_task=20 threads=1
+        "1e-5 1e-5 1e-4 1e-4 0" data=digits net=mlp batch_size=50 threads=1
     exit
 fi
 # Strengths: L2, L2 Init, SWR for features, SWR for the classifier, shrink and perturb.
