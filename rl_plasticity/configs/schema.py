@@ -6,8 +6,9 @@ Command-line settings are Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3`
 ``reg=[none,spectral,swr]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``.
 """
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
@@ -257,7 +258,20 @@ def describe(kind: type[Any]) -> str:
         file = FOLDER / group / {"env": "control.yaml", "agent": "sac.yaml", "data": "digits.yaml"}[group]
         settings += [f"{group}:", *(f"  {line}" for line in file.read_text().splitlines())]
     groups = ["Groups:", *lines, ""] if lines else []
-    return "\n".join([*groups, "Settings:", *(f"  {line}" for line in settings)])
+    choices = [line for group in GROUPS[kind] if group in FREE for line in _settings_of_choices(kind, group)]
+    choices = ["Settings of a choice:", *choices, ""] if choices else []
+    return "\n".join([*groups, *choices, "Settings:", *(f"  {line}" for line in settings)])
+
+
+def _settings_of_choices(kind: type[Any], group: str) -> Iterator[str]:
+    for choice in _options(kind, group):
+        config = OmegaConf.to_container(OmegaConf.load(FOLDER / group / f"{choice}.yaml"))
+        assert isinstance(config, dict)
+        own = [
+            f"{group}.{key!s}={json.dumps(value)}".replace('"', "") for key, value in config.items() if key != "name"
+        ]
+        if own:
+            yield "  " + f"{group}={choice}".ljust(23) + " ".join(own)
 
 
 # ------------------------------------------------------------------------------------------------------------------

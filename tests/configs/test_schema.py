@@ -240,3 +240,10 @@ def test_bad_settings_of_the_supervised_command():
         with pytest.raises(SettingsError) as error:
             schema.load(Supervised, arguments)
         assert message in str(error.value)
+
+
+def test_help_lists_the_settings_of_every_choice():
+    said = schema.describe(Train)
+    for name in REGULARIZERS:
+        for setting in settings_of(name):
+            assert f"reg.{setting}=" in next(line for line in said.splitlines() if line.startswith(f"  reg={name} "))
