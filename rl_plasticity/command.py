@@ -23,7 +23,7 @@ from rl_plasticity.results import write_text
 S = TypeVar("S", Train, Supervised)
 E = TypeVar("E")
 Saved = dict[str, Any] | None
-COMPILE_FROM_UPDATES = 30_000  # compiling takes about half a minute and then saves some 4 ms an update
+COMPILE_FROM_UPDATES = 10_000  # compiling takes about half a minute and then saves some 5 ms an update: even at 6 000
 
 
 class FaultyRun(RuntimeError):
