@@ -4,7 +4,7 @@ import torch._inductor.compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.fast import Rewrites, compiled
+from rl_plasticity.fast import Captured, Rewrites, compiled
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import Chain, make_regularizer
 
@@ -156,3 +156,40 @@ def test_what_is_computed_in_float64_is_stored_once():
     assert after.count(aten.as_strided.default) == 1
     before, after = rewritten(lambda x: to(x, torch.float64) * 2, x)
     assert before == after
+
+
+class OnCPU(Captured):
+    """What a CUDA graph does, as far as a CPU can: a recording runs nothing, a replay reads the fixed places."""
+
+    def run_apart(self, inputs):
+        return self.update(*inputs)
+
+    def record(self, inputs):
+        return lambda: self.update(*inputs)
+
+
+def test_captured_updates_with_resets_equal_the_plain_ones_and_read_each_batch():
+    torch.manual_seed(0)
+    plain, quick = (SAC(4, 2, [0, 1], spectral_and_swr, hidden=(16,)) for _ in range(2))
+    captured = OnCPU(quick.update)
+    reset = make_intervention("periodic", every_updates=7)
+    for number in range(1, 16):
+        batch, noise = random_batch(2), torch.randn(2, 2, 32, 2)
+        expected, found = plain.update(batch, noise), captured(batch, noise)
+        assert expected.keys() == found.keys()
+        assert torch.equal(expected["critic/loss"], found["critic/loss"])
+        found["mine"] = noise  # what the caller adds to the metrics is not there the next time
+        for agent in (plain, quick):
+            if reset.due(number):
+                reset.apply_(agent)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, quick.state_dict()[name]), name
+
+
+def test_arguments_of_another_shape_are_passed_on_and_do_not_disturb_the_recording():
+    seen = []
+    captured = OnCPU(lambda x: {"sum": x.sum(), "rows": seen.append(len(x)) or x.new_tensor(len(x))})
+    sizes = [4] * 5 + [3, 4]
+    sums = [float(captured(torch.full((n, 2), float(i)))["sum"]) for i, n in enumerate(sizes)]
+    assert seen == sizes
+    assert sums == [2.0 * n * i for i, n in enumerate(sizes)]
