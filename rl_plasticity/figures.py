@@ -68,7 +68,8 @@ def draw(c: Comparison) -> Iterator[Drawn]:
     """The figures that the runs have numbers for, one at a time."""
     looks = _looks(c)
     with matplotlib.rc_context(STYLE):
-        yield _learning_curves(c, looks)
+        if c.unit != "task" or max(c.at.values()) > 1:  # a single task has a curve over updates
+            yield _learning_curves(c, looks)
         yield _final(c, looks)
         yield from _accuracy_over_updates(c, looks)
         if min(row.seeds for row in c.rows) > 1 and all(np.isfinite(row.mean.value) for row in c.rows):
@@ -221,7 +222,8 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Everything else that was measured, a figure for each network (spectral paper, Figures 3 and 5)."""
     shown = {c.metric, "eval/train_accuracy", "eval/test_accuracy"}
     names = dict.fromkeys(n for row in c.rows for run in row.group.runs for n in run.curves if n not in shown)
-    names = {n: None for n in names if n.count("/") < 2}  # the others are of single layers
+    # Those with two slashes are of single layers, and a number that was measured once makes no curve.
+    names = {n: None for n in names if n.count("/") < 2 and _longest(c, n) > 1}
     families: dict[str, list[str]] = {}
     for name in names:
         family = name.partition("/")[0] if name.startswith(("critic/", "actor/", "net/", "task/", "eval/")) else "other"
@@ -251,6 +253,11 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _longest(c: Comparison, name: str) -> int:
+    runs = [run for row in c.rows for run in row.group.runs]
+    return max(len(run.curves[name].steps) for run in runs if name in run.curves)
 
 
 def _looks(c: Comparison) -> dict[str, Look]:
@@ -390,13 +397,18 @@ def _axis_of_steps(unit: str) -> str:
 
 
 def _format_axes(axes: Axes, metric: str) -> None:
-    """Tasks as whole numbers, steps as 20k or 1M; an accuracy's whole range."""
+    """Tasks as whole numbers, steps as 20k or 1M; of an accuracy the whole range unless all of it is high."""
     of_tasks = metric.startswith("task/")
     axes.xaxis.set_major_locator(MaxNLocator(integer=of_tasks, nbins=5, steps=[1, 2, 5, 10]))
     if not of_tasks:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if axes.get_yscale() == "linear":
+        axes.ticklabel_format(axis="y", useOffset=False)
     if metric.endswith("accuracy"):
-        axes.set_ylim(0, 1.03)
+        lines = [np.asarray(line.get_ydata(), float) for line in axes.lines]
+        lowest = min((float(y.min()) for y in lines if len(y) > 2), default=0.0)  # two points: a border or a mark
+        bottom = lowest - (1 - lowest) / 2 if lowest > 0.5 else 0.0
+        axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom))
 
 
 def _seeds(c: Comparison) -> str:

@@ -87,7 +87,10 @@ def group(runs: Sequence[Run], mix: Sequence[str] = ()) -> list[Group]:
     ]
     groups = [Group(*parts) for parts in zip(labels(shared), shared, members, strict=True)]
     order = differing(shared)
-    return sorted(groups, key=lambda g: (_base(g.settings), [_sortable(g.settings.get(name)) for name in order]))
+    return sorted(
+        groups,
+        key=lambda g: (*map(_none_first, _base(g.settings)), [_sortable(g.settings.get(name)) for name in order]),
+    )
 
 
 def identity(s: Settings, left_out: Collection[str] = ()) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -113,7 +116,7 @@ def labels(settings: Sequence[Settings]) -> list[str]:
     lasts = [_last(name) for name in differ]
     found = []
     for s, base in zip(settings, bases, strict=True):
-        parts = [" + ".join([base[1], *[base[2]] * (base[2] != "none")])] if with_base else []
+        parts = [" + ".join([base[0], *[base[1]] * (base[1] != "none")])] if with_base else []
         for name in differ:
             choice = name.partition(".")[0]
             if choice in FREE and not _is_choice(name, FREE):
@@ -184,8 +187,12 @@ def _is_choice(name: str, choices: Iterable[str]) -> bool:
     return name.partition(".")[0] in choices and name.endswith(".name")
 
 
-def _base(s: Settings) -> tuple[bool, str, str]:
-    return _choice(s, "reg") != "none", _choice(s, "reg"), _choice(s, "reset")
+def _base(s: Settings) -> tuple[str, str]:
+    return _choice(s, "reg"), _choice(s, "reset")
+
+
+def _none_first(choice: str) -> tuple[bool, str]:
+    return choice != "none", choice
 
 
 def _last(name: str) -> str:
