@@ -18,6 +18,7 @@ from tqdm import tqdm
 from rl_plasticity import checkpoint
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.log import Log
 from rl_plasticity.results import write_text
 
 S = TypeVar("S", Train, Supervised)
@@ -70,10 +71,16 @@ class Command(Generic[S]):
         except SettingsError as error:
             sys.exit(complain(self.name, error, 2))
         stop = StopSignal()
-        try:
-            finished = run(settings, folder, saved, stop)
-        except FaultyRun as error:
-            sys.exit(complain(self.name, error, 1))
+        with Log(folder) as log:
+            try:
+                finished = run(settings, folder, saved, stop)
+            except FaultyRun as error:
+                log.say(f"failed: {error}")
+                sys.exit(complain(self.name, error, 1))
+            except BaseException as error:
+                log.say(f"failed: {type(error).__name__}: {error}")
+                raise
+            log.say("finished" if finished else "stopped")
         if finished:
             print(f"done; results in {folder}")
         else:
@@ -241,10 +248,18 @@ class Clock:
             self.warm, self.learning_since = True, time.perf_counter()
 
     def rates(self, step: int) -> dict[str, float]:
-        """Since the last call: steps and updates (of all runs together: one) a second; then start anew."""
+        """Since the last call: steps and updates (of all runs together: one) a second; then start anew.
+
+        And how many steps are done and left, and how many seconds: updates at their rate, and for each step what it
+        took besides. Steps before the first update say nothing about the later ones, so there the seconds are left out.
+        """
         now = time.perf_counter()
-        name = f"{self.unit.replace(' ', '_')}_per_second"
-        rates = {name: (step - self.mark_step) / (now - self.mark), "updates_per_second": self.rate}
+        unit, steps, seconds = self.unit.replace(" ", "_"), step - self.mark_step, now - self.mark
+        left = self.total - step
+        rates = {f"{unit}_per_second": steps / seconds, "updates_per_second": self.rate}
+        rates |= {f"{unit}_done": float(step), f"{unit}_left": float(left)}
+        if self.rate and steps:
+            rates["seconds_left"] = left * (self.updates_per_step / self.rate + (seconds - self.in_updates) / steps)
         self.mark, self.mark_step, self.updates, self.in_updates = now, step, 0, 0.0
         return rates
 
