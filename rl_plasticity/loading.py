@@ -71,6 +71,8 @@ def find(places: Iterable[str]) -> tuple[list[Path], list[Path]]:
                 continue
             inside = sorted(p.parent for p in match.rglob("config.yaml")) if match.is_dir() else []
             inside = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(match).parts)]
+            folders = set(inside)
+            inside = [p for p in inside if folders.isdisjoint(p.parents)]  # what a run holds is no run
             below |= {p.resolve(): p for p in inside}
             found = found or bool(inside)
         if not found:

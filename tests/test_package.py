@@ -81,6 +81,7 @@ ALLOWED = {
     "tasks": {"tasks", "seeding"},
     "log.py": set(),
     "command.py": {"checkpoint", "configs", "log", "results"},
+    "status.py": {"configs", "loading", "log", "regularizers"},
     "grid.py": {"configs", "interventions", "regularizers"},
     "probe.py": {"interventions", "learner", "metrics", "regularizers"},
     "loading.py": {"configs"},

@@ -1,0 +1,212 @@
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from runs import curve, write_run
+
+from rl_plasticity import log, status
+from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.log import Log
+from rl_plasticity.status import Status, main, parse, read, table
+
+NOW = time.mktime((2026, 3, 4, 12, 0, 0, 0, 0, -1))
+RL = ["env=cheetah-run", "total_env_steps=10000"]
+
+
+def timed(folder, step=2000, **values):
+    lines = [f"mean,{step},{name},{value!r}\n" for name, value in values.items()]
+    (folder / "timing.csv").write_text("run,step,name,value\nmean,1,seconds_left,1.0\n" + "".join(lines))
+    return folder
+
+
+def said(folder, *events, host="elsewhere"):
+    lines = [f"started on {host}, process 1", *events]
+    (folder / log.NAME).write_text("".join(f"2026-03-04T12:00:00+0000 {line}\n" for line in lines))
+    return folder
+
+
+def aged(folder, seconds):
+    then = time.time() - seconds
+    for path in folder.iterdir():
+        os.utime(path, (then, then))
+    return folder
+
+
+@pytest.fixture
+def rl(tmp_path):
+    return write_run(tmp_path / "run", RL, {"0": curve([5.0, 7.0]) | {"critic/loss": [(2100, 0.5)]}})
+
+
+def test_a_run_at_work_tells_its_newest_step_its_rate_and_its_end_from_when_it_last_said_so(rl):
+    timed(rl, env_steps_done=2000.0, env_steps_left=8000.0, updates_per_second=118.0, seconds_left=600.0)
+    os.utime(rl / "timing.csv", (NOW, NOW))
+    with Log(rl):
+        found = read(rl)
+    assert (found.state, found.done, found.total, found.rate) == ("running", 2100, 10000, 118.0)
+    assert found.ends == pytest.approx(NOW + 600)
+    assert found.latest == "return 7"  # not the loss, which came later
+    line = table([found], NOW + 60)[1]
+    assert "2 100 of 10 000 env steps (21%)" in line
+    assert line.endswith("118 updates/s  12:10 (in 9 min)  return 7")
+
+
+def test_a_run_that_was_killed_differs_from_one_at_work_only_in_its_lock(rl):
+    with Log(rl):
+        assert read(rl).state == "running"
+    assert read(rl).state == "killed"
+
+
+@pytest.mark.parametrize(("age", "state"), [(60, "running"), (status.SILENT + 60, "killed")])
+def test_a_run_of_a_machine_whose_locks_are_not_seen_goes_by_the_age_of_its_files(rl, age, state):
+    found = read(aged(said(rl), age))
+    assert found.state == state
+    assert found.ends is None
+
+
+def test_a_clock_that_is_ahead_of_ours_kills_no_run(rl):
+    assert read(aged(said(rl), -3600)).state == "running"
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "note"),
+    [
+        (["finished"], "finished", ""),
+        (["stopped"], "stopped", ""),
+        (["failed: an action is not finite at env step 3; no checkpoint"], "failed", "an action is not finite at env"),
+        (["failed: an action is not finite", "started on elsewhere, process 2", "finished"], "finished", ""),
+    ],
+)
+def test_the_last_line_of_the_log_decides(rl, events, state, note):
+    found = read(said(rl, *events))
+    assert (found.state, found.note[: len(note) or 9]) == (state, note)
+    assert table([found], NOW)[1].endswith(found.note or "return 7")
+
+
+def test_a_folder_without_a_log_is_finished_at_its_last_step_only(tmp_path):
+    done = write_run(tmp_path / "a", RL, {"0": curve([5.0], every=10000)})
+    part = write_run(tmp_path / "b", RL, {"0": curve([5.0], every=9999)})
+    assert read(done).state == "finished"
+    assert read(aged(part, status.SILENT + 60)).state == "killed"
+
+
+def test_epochs_of_a_supervised_run_come_from_its_timing_and_its_checkpoints_not_from_its_updates(tmp_path):
+    rows = {"0": {"eval/train_accuracy": [(600, 0.25)], "eval/test_accuracy": [(600, 0.125)]}}
+    folder = write_run(tmp_path / "run", ["epochs_per_task=100"], rows, "supervised")
+    assert (read(folder).done, read(folder).total) == (0, 0)  # the number of tasks is the task's own
+    timed(folder, 600, epochs_done=60.0, epochs_left=940.0)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "step_000000070.pt").touch()
+    found = read(said(folder, "stopped"))
+    assert (found.done, found.total, found.unit, found.latest) == (70, 1000, "epochs", "test accuracy 0.125")
+    planned = write_run(tmp_path / "b", ["epochs_per_task=100", "num_tasks=3"], rows, "supervised")
+    assert read(planned).total == 300
+
+
+def test_the_last_return_is_the_mean_over_the_seeds_however_much_was_logged_since(tmp_path):
+    rows = {"0": curve([1.0, 10.0]), "1": curve([2.0, 20.0]), "mean": curve([1.5, 99.0])}
+    rows["1"] |= {"critic/loss": [(2000 + i, 0.5) for i in range(10_000)]}
+    folder = write_run(tmp_path / "run", RL, rows)
+    text = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    text = [text[0], *sorted(text[1:], key=lambda line: int(line.split(",")[1]))]
+    (folder / "metrics.csv").write_text("".join(text) + "1,99")  # and a line being written
+    assert (folder / "metrics.csv").stat().st_size > 1 << 17
+    assert read(folder).latest == "return 15"
+    assert read(folder).done == 11999
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "note"),
+    [
+        ("config.yaml", b"learning_rate: 3\n", "config.yaml holds no settings of a run"),
+        ("config.yaml", b"\xff\xfe\x00", "config.yaml holds no settings of a run"),
+        ("metrics.csv", b"run,step,name,value\n\x80\x00\x01\n", "metrics.csv is damaged"),
+        ("metrics.csv", b"run,step,name,value\n0,x,eval/return,1.0\n", "metrics.csv is damaged"),
+        ("timing.csv", b"a\nb,c\nd\n", "timing.csv is damaged"),
+        ("config.yaml", None, "cannot read config.yaml: No such file"),
+    ],
+)
+def test_a_foreign_or_damaged_folder_is_one_line(rl, file, content, note):
+    (rl / file).unlink(missing_ok=True)
+    if content is not None:
+        (rl / file).write_bytes(content)
+    found = read(rl)
+    assert found.state == "damaged"
+    assert note in found.note
+    assert len(table([found], NOW)) == 4  # header, line, space, summary
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])
+def test_nonsense_among_the_rates_breaks_nothing(rl, value):
+    timed(rl, env_steps_done=value, env_steps_left=value, seconds_left=value, updates_per_second=value)
+    with Log(rl):
+        found = read(rl)
+    assert found.state == "running"
+    assert "run" in table([found], NOW)[1]
+
+
+def test_a_folder_that_was_only_just_made_is_a_run_of_no_steps(tmp_path):
+    folder = write_run(tmp_path / "run", RL, {})
+    (folder / "metrics.csv").unlink()
+    with Log(folder):
+        found = read(folder)
+    assert (found.state, found.done, found.total, found.latest) == ("running", 0, 10000, "")
+
+
+def test_the_end_of_a_long_run_names_the_day():
+    found = Status(Path("r"), "running", 1, 2, "epochs", 3.0, NOW + 200_000)
+    assert "Fri 06 Mar 19:33 (in 2 d 7 h)" in table([found], NOW)[1]
+
+
+def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path, monkeypatch, capsys):
+    for name, event in {"a": "failed: no", "b": "finished", "c": "stopped", "d": "finished"}.items():
+        said(write_run(tmp_path / "sweep" / name, RL, {"0": curve([1.0])}), event)
+    monkeypatch.setattr(sys, "argv", ["status", str(tmp_path / "sweep")])
+    main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0][-1] for line in lines[1:5]] == ["b", "d", "c", "a"]
+    assert lines[-1] == "4 runs: 0 running, 2 finished, 1 failed, 1 stopped"
+    monkeypatch.setattr(sys, "argv", ["status", str(tmp_path / "sw*" / "[ab]")])
+    main()
+    assert capsys.readouterr().out.splitlines()[-1] == "2 runs: 0 running, 1 finished, 1 failed"
+
+
+def test_every_prints_again_until_it_is_interrupted(rl, monkeypatch, capsys):
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    monkeypatch.setattr(sys, "argv", ["status", str(rl), "every=0.5"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert waits == [0.5, 0.5]
+    assert capsys.readouterr().out.count("1 run: ") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["runs", "evry=3"], "unknown option 'evry'; did you mean 'every'?"),
+        (["every=3"], "name at least one folder"),
+        (["runs", "every=0"], "every must be a number of seconds above 0, got '0'"),
+        (["runs", "every=soon"], "got 'soon'"),
+    ],
+)
+def test_a_wrong_option_says_what_was_expected(arguments, message):
+    with pytest.raises(SettingsError) as error:
+        parse(arguments)
+    assert message in str(error.value)
+
+
+def test_a_place_without_runs_ends_in_one_line_and_status_2(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["status", str(tmp_path / "nothing")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"rl_plasticity.status: {tmp_path / 'nothing'} does not exist\n"
