@@ -1,12 +1,107 @@
-"""How a run is saved and resumed: one file a checkpoint, written whole or not at all, loaded without running code."""
+"""How a run is saved and resumed: files that are written whole or not at all, verified, loaded without running code."""
 
+import hashlib
+import io
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
+
+FORMAT = 2  # of the files; 1 had the whole replay buffer in every checkpoint and no checksum
+
+
+class Table(Protocol):
+    """Rows that come at the end and go at the beginning: a replay buffer."""
+
+    added: int  # how many ever came
+    size: int  # how many are there, the newest
+
+    def since(self, row: int) -> Mapping[str, Tensor]:
+        """The rows number `row` to the newest, along dimension 0 of each tensor."""
+
+
+class Checkpoints:
+    """The checkpoints of one run: the newest and the one before it.
+
+    ``step_NNN.pt`` is the state at that step, and says which ``rows_FIRST_END.pt`` hold its table: each has the rows
+    that came between two checkpoints. So each row is written once, before the checkpoint that names it. Every file ends
+    in the SHA-256 of what is before, because PyTorch's reader lets changed bytes pass.
+
+    Args:
+        folder: of the checkpoints; the folder it lies in exists.
+        saved: what `load` gave, when the run goes on from there.
+    """
+
+    def __init__(self, folder: Path, saved: Mapping[str, Any] | None = None) -> None:
+        self.folder = folder
+        self.chunks: list[list[int]] = saved["chunks"] if saved else []
+        self.newest = _path(folder, saved["at"]) if saved else None
+
+    def save(self, step: int, state: Mapping[str, Any], table: Table | None = None) -> Path:
+        """Write `state` (tensors, arrays, numbers, strings and containers of them) and the new rows of `table`.
+
+        What neither this checkpoint nor the one before needs is removed.
+        """
+        self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder was deleted does not bring it back
+        chunks = self._append(table) if table else []
+        path = _path(self.folder, step)
+        made_by = {"format": FORMAT, "version": metadata.version("rl_plasticity")}
+        _write(path, {**state, **made_by, "at": step, "chunks": chunks})
+        needed = {path, self.newest, *(_path(self.folder, *chunk) for chunk in [*self.chunks, *chunks])}
+        self.chunks, self.newest = chunks, path
+        for old in [*_all(self.folder), *self.folder.glob("rows_*.pt")]:
+            if old not in needed:
+                old.unlink()
+        return path
+
+    def _append(self, table: Table) -> list[list[int]]:
+        oldest = table.added - table.size
+        chunks = [chunk for chunk in self.chunks if chunk[1] > oldest]
+        first = chunks[-1][1] if chunks else oldest
+        if first < table.added:
+            chunks.append([first, table.added])
+            _write(_path(self.folder, first, table.added), table.since(first))
+        return chunks
+
+
+def load(folder: Path, step: int | None = None) -> dict[str, Any]:
+    """The newest checkpoint in `folder` that is not damaged, or the one of this `step`; rows of its table in ``table``.
+
+    Says on stderr which damaged ones were passed over.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it cannot be read, or is of another version.
+    """
+    found = {int(path.stem.removeprefix("step_")): path for path in _all(folder)}
+    if not found:
+        raise FileNotFoundError(f"no checkpoint in {folder}")
+    if step not in (None, *found):
+        raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, found))})")
+    problems: list[str] = []
+    for path in reversed(found.values()) if step is None else [found[step]]:
+        try:
+            state = _read(path)
+            chunks = [_read(_path(folder, *chunk)) for chunk in state.get("chunks", [])]
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        version = metadata.version("rl_plasticity")
+        if (state.get("format"), state.get("version")) != (FORMAT, version):
+            theirs = f"version {state.get('version')} (file format {state.get('format')})"
+            raise ValueError(f"{path} was written by {theirs}, this is version {version} (file format {FORMAT})")
+        for problem in problems:
+            print(f"{problem}; falling back to {path.name}", file=sys.stderr)
+        if chunks:
+            state["table"] = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        return state
+    raise ValueError("; ".join(problems))
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -28,49 +123,40 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         os.close(folder)
 
 
-def save(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
-    """Write `state` (tensors, arrays, numbers, strings and containers of them) as the checkpoint of this step.
-
-    The `keep` newest checkpoints stay.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step_{step:09d}.pt"
-    write_atomically(path, lambda file: torch.save(_plain(state), file))
-    for old in _all(folder)[:-keep]:
-        old.unlink()
-    return path
-
-
-def load(folder: Path, step: int | None = None) -> dict[str, Any]:
-    """The newest checkpoint in `folder`, or the one of this `step`.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it cannot be read.
-    """
-    found = {int(path.stem.removeprefix("step_")): path for path in _all(folder)}
-    if not found:
-        raise FileNotFoundError(f"no checkpoint in {folder}")
-    path = found.get(max(found) if step is None else step)
-    if path is None:
-        raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, found))})")
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # zip, pickle and runtime errors alike
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"the checkpoint {path} cannot be read: {reason}") from error
-    return state
+def _path(folder: Path, *numbers: int) -> Path:
+    """Of the checkpoint of a step, or of the rows from the first number to before the second."""
+    return folder / f"{'step' if len(numbers) == 1 else 'rows'}_{'_'.join(f'{n:09d}' for n in numbers)}.pt"
 
 
 def _all(folder: Path) -> list[Path]:
     return sorted(folder.glob("step_*.pt"))
 
 
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    content = io.BytesIO()
+    torch.save(_plain(value), content)
+    content.write(hashlib.sha256(content.getbuffer()).digest())
+    write_atomically(path, lambda file: file.write(content.getbuffer()))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Raises ValueError if the file is missing or damaged, or would run code."""
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+            raise ValueError("its checksum is wrong (it is damaged, or of another version)")
+        state: dict[str, Any] = torch.load(io.BytesIO(content[:-32]), map_location="cpu", weights_only=True)
+    except Exception as error:  # zip, pickle, file and runtime errors alike
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise ValueError(f"the checkpoint {path} cannot be read: {reason}") from error
+    return state
+
+
 def _plain(value: Any) -> Any:
     """`value` with arrays as tensors, which ``weights_only`` loading accepts."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(value))
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]

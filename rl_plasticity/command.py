@@ -1,12 +1,18 @@
 """What the commands share: how a run is prepared, stopped, timed and named. The algorithms are in the commands."""
 
+import errno
+import fcntl
 import hashlib
+import os
+import re
 import shutil
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -24,6 +30,7 @@ from rl_plasticity.results import write_text
 S = TypeVar("S", Train, Supervised)
 E = TypeVar("E")
 Saved = dict[str, Any] | None
+LOCK = ".lock"
 COMPILE_FROM_UPDATES = 10_000  # compiling takes about half a minute and then saves some 5 ms an update: even at 6 000
 
 
@@ -52,13 +59,22 @@ class Command(Generic[S]):
         kind: the dataclass of its settings; its name in lower case is the command's.
         check: raises ValueError or ImportError for settings that cannot be run, before anything is made.
         planned_updates: how many updates a run with these settings makes.
+        faults: what else than a `FaultyRun` ends a run with one line.
     """
 
-    def __init__(self, kind: type[S], check: Callable[[S], None], planned_updates: Callable[[S], float]) -> None:
+    def __init__(
+        self,
+        kind: type[S],
+        check: Callable[[S], None],
+        planned_updates: Callable[[S], float],
+        faults: tuple[type[Exception], ...] = (),
+    ) -> None:
         self.kind: type[S] = kind
         self.check: Callable[[S], None] = check
         self.planned_updates: Callable[[S], float] = planned_updates
         self.name = kind.__name__.lower()
+        self.faults = faults
+        self.lock: int | None = None  # of the folder prepared last
 
     def main(self, run: Callable[[S, Path, Saved, StopSignal], bool]) -> None:
         """Run it; status 0, 1 (a fault of the run), 2 (bad input), or 128 + the signal that stopped it."""
@@ -71,16 +87,24 @@ class Command(Generic[S]):
         except SettingsError as error:
             sys.exit(complain(self.name, error, 2))
         stop = StopSignal()
+        threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
         with Log(folder) as log:
             try:
                 finished = run(settings, folder, saved, stop)
             except FaultyRun as error:
-                log.say(f"failed: {error}")
-                sys.exit(complain(self.name, error, 1))
+                fault = str(error)
+            except OSError as error:
+                fault = f"{error.filename or folder}: {error.strerror or error}; {last_checkpoint(folder)}"
+            except self.faults as error:
+                fault = f"{error}; {last_checkpoint(folder)}"
             except BaseException as error:
                 log.say(f"failed: {type(error).__name__}: {error}")
                 raise
-            log.say("finished" if finished else "stopped")
+            else:
+                fault = None
+            log.say(f"failed: {fault}" if fault else "finished" if finished else "stopped")
+        if fault:
+            sys.exit(complain(self.name, fault, 1))
         if finished:
             print(f"done; results in {folder}")
         else:
@@ -100,7 +124,8 @@ class Command(Generic[S]):
         else:
             folder = Path(settings.out if settings.out != "auto" else Path("results") / name_of(settings, arguments))
             try:
-                if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                started = (".config.yaml.tmp", LOCK)  # by a process that was killed before it wrote any settings
+                if folder.exists() and (not folder.is_dir() or any(p.name not in started for p in folder.iterdir())):
                     raise SettingsError(
                         f"{folder} exists; continue that run with resume={folder} or choose another out="
                     )
@@ -114,6 +139,7 @@ class Command(Generic[S]):
         if saved is None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
+                self._lock(folder)
                 write_text(folder / "config.yaml", schema.dump(settings))
             except OSError as error:
                 raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
@@ -129,9 +155,42 @@ class Command(Generic[S]):
         given = {name: getattr(settings, name) for name in names}
         settings = replace(schema.load_saved(self.kind, folder / "config.yaml"), **given)
         try:
-            return settings, folder, checkpoint.load(folder / "checkpoints")
-        except (FileNotFoundError, ValueError) as error:
+            self._lock(folder)
+            saved = checkpoint.load(folder / "checkpoints")
+        except FileNotFoundError as error:
+            if _has_steps(folder / "metrics.csv"):
+                raise SettingsError(f"cannot resume: {error}") from error
+            return settings, folder, None  # killed before its first checkpoint: from the beginning
+        except ValueError as error:
             raise SettingsError(f"cannot resume: {error}") from error
+        except OSError as error:
+            raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+        if different := _differences(saved["settings"], asdict(settings)):
+            said = "; ".join(different)
+            raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {said}")
+        return settings, folder, saved
+
+    def _lock(self, folder: Path) -> None:
+        """Keep other processes off the folder, until this one ends (however it does) or prepares another run.
+
+        Raises:
+            SettingsError: another process has it.
+        """
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                owner = os.read(file, 300).decode(errors="replace").strip() or "another process"
+                os.close(file)
+                raise SettingsError(f"{folder} is being written by {owner}") from error
+            print(f"the file system of {folder} has no locks: start no other process on it", file=sys.stderr)
+        os.truncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+        self.lock = file
 
     def resolved(self, s: S) -> S:
         """`s` with every ``auto`` decided, so that the saved settings say what was done.
@@ -151,7 +210,31 @@ class Command(Generic[S]):
         return replace(s, device=device, compile=compile_, threads=threads)
 
 
-def complain(name: str, error: Exception, status: int) -> int:
+def close_all(*closing: Callable[[], object]) -> None:
+    """Call all of them, in order, even where one raises."""
+    with ExitStack() as stack:
+        for close in reversed(closing):
+            stack.callback(close)
+
+
+def _has_steps(metrics: Path) -> bool:
+    """Whether rows beyond step 0 were written, which come after the first checkpoint."""
+    return metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE) is not None
+
+
+def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What two settings differ in, apart from where the run is and what it runs on."""
+    found = []
+    for key in dict.fromkeys([*saved, *now]):
+        a, b, name = saved.get(key), now.get(key), f"{prefix}{key}"
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += _differences(a, b, f"{name}.")
+        elif a != b and name not in ("out", "resume", "device", "threads"):
+            found.append(f"{name} is {b}, was {a}")
+    return found
+
+
+def complain(name: str, error: Exception | str, status: int) -> int:
     """One line for the user of the command `name`; `status` comes back."""
     print(f"rl_plasticity.{name}: {' '.join(str(error).split())}", file=sys.stderr)
     return status

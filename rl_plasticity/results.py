@@ -1,5 +1,6 @@
 """What a run writes into its folder: config.yaml, provenance.json, metrics.csv, timing.csv and TensorBoard events."""
 
+import errno
 import json
 import os
 import platform
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
@@ -49,7 +51,7 @@ class Results:
             path = folder / name
             if sizes is not None:
                 os.truncate(path, sizes[name])
-            self.files[name] = path.open("a", encoding="utf-8", newline="")
+            self.files[name] = path.open("w" if sizes is None else "a", encoding="utf-8", newline="")
             if sizes is None:
                 self.files[name].write("run,step,name,value\n")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step if sizes else None)
@@ -79,22 +81,29 @@ class Results:
         self.flush()
 
     def flush(self) -> None:
+        """Hand everything to the operating system.
+
+        Raises:
+            OSError: it could not be written, or the files are no longer in their folder.
+        """
         for file in self.files.values():
             file.flush()
+            if os.fstat(file.fileno()).st_nlink == 0:
+                raise FileNotFoundError(errno.ENOENT, "deleted while the run was writing it", file.name)
 
     def sync(self) -> dict[str, int]:
         """Force everything to the disk; the sizes of the files come back, for a checkpoint."""
         self.board.flush()
+        self.flush()
         for file in self.files.values():
-            file.flush()
             os.fsync(file.fileno())
         return {name: file.tell() for name, file in self.files.items()}
 
     def close(self) -> None:
-        self.sync()
-        for file in self.files.values():
-            file.close()
-        self.board.close()
+        with ExitStack() as stack:  # all are closed, even where the disk is full
+            for close in (self.board.close, *(file.close for file in self.files.values())):
+                stack.callback(close)
+            self.sync()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rl_plasticity.command import (
     Command,
     Saved,
     StopSignal,
+    close_all,
     require_finite_loss,
     require_finite_weights,
 )
@@ -138,6 +140,8 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         probe.load_state_dict(saved["probe"])
         results = Results(folder, grid.names(s), saved["sizes"], updates)
 
+    checkpoints = checkpoint.Checkpoints(folder / "checkpoints", saved)
+
     def measure() -> None:
         nonlocal measured
         measured = updates
@@ -156,8 +160,9 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             "measured": measured,
             "probe": probe.state_dict(),
             "sizes": results.sync(),
+            "settings": asdict(s),
         }
-        checkpoint.save(folder / "checkpoints", epoch, state)
+        checkpoints.save(epoch, state)
 
     last_saved = epoch
     task = sequence.task(min(epoch, total - 1) // s.epochs_per_task)
@@ -207,8 +212,7 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         if last_saved != epoch:
             save()
     finally:
-        clock.close()
-        results.close()
+        close_all(clock.close, results.close)
     return epoch >= total
 
 

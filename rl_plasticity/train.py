@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
@@ -19,12 +20,13 @@ from rl_plasticity.command import (
     FaultyRun,
     Saved,
     StopSignal,
+    close_all,
     last_checkpoint,
     require_finite_loss,
     require_finite_weights,
 )
 from rl_plasticity.configs.schema import Train
-from rl_plasticity.envs import Envs, make_env
+from rl_plasticity.envs import EnvFault, Envs, make_env
 from rl_plasticity.fast import compiled
 from rl_plasticity.metrics import discounted_returns, q_overestimation
 from rl_plasticity.networks import MLP
@@ -46,7 +48,10 @@ def check(s: Train) -> None:
         env = make_env(s.env.name, 0, s.env.action_repeat)
     except gym.error.Error as error:  # the simulator is not installed, say
         raise ValueError(str(error)) from error
-    env.reset()
+    try:
+        env.reset()
+    except Exception as error:  # whatever the task's author raises
+        raise ValueError(f"{s.env.name} cannot be reset: {type(error).__name__}: {error}") from error
     env.close()
     grid.regularizer_for(s)(MLP((2, 2, 2), grid.seeds(s)))
     for intervention, _ in grid.interventions_for(s):
@@ -65,7 +70,7 @@ def planned_updates(s: Train) -> float:
     return max(0, s.total_env_steps - s.random_env_steps) * s.replay_ratio
 
 
-command = Command(Train, check, planned_updates)
+command = Command(Train, check, planned_updates, faults=(EnvFault,))
 
 
 def make_agent(s: Train, obs_dim: int, act_dim: int) -> SAC:
@@ -95,7 +100,9 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     if isinstance(s.threads, int):
         torch.set_num_threads(s.threads)
     seeds = grid.seeds(s)
-    envs = Envs(s.env.name, [derive(n, ENV) for n in seeds], s.env.action_repeat, s.env.workers)
+    envs = Envs(
+        s.env.name, [derive(n, ENV) for n in seeds], s.env.action_repeat, s.env.workers, timeout=s.env.timeout_seconds
+    )
     eval_envs = Envs(s.env.name, [derive(n, EVALUATION) for n in seeds], s.env.action_repeat)
     agent = make_agent(s, envs.obs_dim, envs.act_dim)
     capacity = min(s.buffer_size, s.total_env_steps)
@@ -118,7 +125,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         step, updates = saved["step"], saved["updates"]
         episode_return = saved["episode_return"].numpy()
         agent.load_state_dict(saved["agent"])
-        buffer.load_state_dict(saved["buffer"])
+        buffer.load_state_dict(saved["buffer"] | saved.get("table", {}))
         try:
             obs = torch.from_numpy(envs.load_state_dict(saved["envs"])).to(s.device)
         except ValueError as error:
@@ -131,6 +138,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             found = cast(Probe, probes[name]).measure(loss, targets)
             results.log(step, {f"{name}/{key}": value.cpu() for key, value in found.items()})
 
+    checkpoints = checkpoint.Checkpoints(folder / "checkpoints", saved)
     last_saved = step
 
     def save() -> None:
@@ -141,12 +149,13 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             "updates": updates,
             "episode_return": episode_return,
             "agent": agent.state_dict(),
-            "buffer": buffer.state_dict(),
+            "buffer": buffer.position(),
             "envs": envs.state_dict(),
             "probes": probes.state_dict(),
             "sizes": results.sync(),
+            "settings": asdict(s),
         }
-        checkpoint.save(folder / "checkpoints", step, state)
+        checkpoints.save(step, state, buffer)
         last_saved = step
 
     clock = Clock(s, "env steps", s.total_env_steps, step, s.replay_ratio)
@@ -204,10 +213,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         if last_saved != step:
             save()
     finally:
-        clock.close()
-        results.close()
-        envs.close()
-        eval_envs.close()
+        close_all(clock.close, results.close, envs.close, eval_envs.close)
     return step >= s.total_env_steps
 
 

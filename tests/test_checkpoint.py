@@ -1,5 +1,8 @@
+import hashlib
+import io
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +12,38 @@ import torch
 from rl_plasticity import checkpoint
 
 
+def save(folder, *steps, state=None):
+    checkpoints = checkpoint.Checkpoints(folder)
+    return [checkpoints.save(step, {"step": step} if state is None else state) for step in steps][-1]
+
+
+class Rows:
+    """A table of numbered rows that holds the last `capacity`."""
+
+    def __init__(self, capacity):
+        self.capacity, self.added = capacity, 0
+
+    @property
+    def size(self):
+        return min(self.added, self.capacity)
+
+    def since(self, row):
+        return {"number": torch.arange(max(row, self.added - self.size), self.added)}
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+def flip(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
 def test_tensors_arrays_and_plain_values_come_back(tmp_path):
     state = {"t": torch.arange(3), "a": np.array([1.5, 2.5]), "n": 7, "s": "x", "l": [{"b": torch.ones(2)}], "x": None}
-    checkpoint.save(tmp_path / "c", 5, state)
+    save(tmp_path / "c", 5, state=state)
     loaded = checkpoint.load(tmp_path / "c")
     assert torch.equal(loaded["t"], torch.arange(3))
     assert loaded["a"].tolist() == [1.5, 2.5]
@@ -20,18 +52,92 @@ def test_tensors_arrays_and_plain_values_come_back(tmp_path):
 
 
 def test_the_newest_is_loaded_and_only_two_are_kept(tmp_path):
-    for step in (5, 100, 20_000_000):
-        checkpoint.save(tmp_path, step, {"step": step})
+    save(tmp_path, 5, 100, 20_000_000)
     assert checkpoint.load(tmp_path)["step"] == 20_000_000
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000000100.pt", "step_020000000.pt"]
+    assert names(tmp_path) == ["step_000000100.pt", "step_020000000.pt"]
 
 
 def test_one_is_loaded_by_its_step_and_a_missing_one_is_answered_with_those_there_are(tmp_path):
-    for step in (5, 100):
-        checkpoint.save(tmp_path, step, {"step": step})
+    save(tmp_path, 5, 100)
     assert checkpoint.load(tmp_path, 5)["step"] == 5
     with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 10 in .* \(valid: 5, 100\)"):
         checkpoint.load(tmp_path, 10)
+
+
+# --- rows that are written once -------------------------------------------------------------------------------------
+
+
+def test_each_row_is_written_once_and_files_go_when_no_checkpoint_needs_them(tmp_path):
+    rows, checkpoints = Rows(10), checkpoint.Checkpoints(tmp_path)
+    for rows.added, held, files in (
+        (4, range(4), [(0, 4)]),
+        (8, range(8), [(0, 4), (4, 8)]),
+        (8, range(8), [(0, 4), (4, 8)]),  # nothing new
+        (15, range(4, 15), [(0, 4), (4, 8), (8, 15)]),  # rows 0 to 4 are gone, but the checkpoint before has them
+        (17, range(4, 17), [(4, 8), (8, 15), (15, 17)]),
+        (40, range(30, 40), [(4, 8), (8, 15), (15, 17), (30, 40)]),  # 17 to 29 came and went
+        (41, range(30, 41), [(30, 40), (40, 41)]),
+    ):
+        written = {p: p.stat().st_mtime_ns for p in tmp_path.glob("rows_*")}
+        checkpoints.save(rows.added, {}, rows)
+        assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(held)
+        assert [n for n in names(tmp_path) if n[0] == "r"] == [f"rows_{a:09d}_{b:09d}.pt" for a, b in files]
+        assert all(p.stat().st_mtime_ns == t for p, t in written.items() if p.exists())
+
+
+def test_a_run_that_goes_on_from_an_older_checkpoint_writes_the_lost_rows_again(tmp_path):
+    rows, checkpoints = Rows(100), checkpoint.Checkpoints(tmp_path)
+    for rows.added in (4, 8, 12):
+        checkpoints.save(rows.added, {}, rows)
+    flip(tmp_path / "step_000000012.pt", 999)
+    saved = checkpoint.load(tmp_path)
+    assert saved["table"]["number"].tolist() == list(range(8))
+    rows.added = 10  # it is stopped before it comes to 12 again
+    checkpoint.Checkpoints(tmp_path, saved).save(10, {}, rows)
+    assert names(tmp_path) == [
+        *("rows_000000000_000000004.pt", "rows_000000004_000000008.pt", "rows_000000008_000000010.pt"),
+        *("step_000000008.pt", "step_000000010.pt"),  # the damaged one counts for nothing
+    ]
+    assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(range(10))
+
+
+# --- damage, malice, other versions ---------------------------------------------------------------------------------
+
+
+def test_any_bit_that_changed_is_noticed(tmp_path):
+    path = save(tmp_path, 1, state={"t": torch.randn(3)})
+    for bit in range(0, 8 * path.stat().st_size, 61):
+        flip(path, bit)
+        with pytest.raises(ValueError, match="its checksum is wrong"):
+            checkpoint.load(tmp_path)
+        flip(path, bit)
+    checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "rows flipped", "rows truncated", "rows missing"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(damage, tmp_path, capsys):
+    rows, checkpoints = Rows(100), checkpoint.Checkpoints(tmp_path)
+    for rows.added in (4, 8):
+        checkpoints.save(rows.added, {"t": torch.zeros(1000)}, rows)
+    path = tmp_path / ("rows_000000004_000000008.pt" if "rows" in damage else "step_000000008.pt")
+    if "flipped" in damage:
+        flip(path, 4000)
+    elif "missing" in damage:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: 500 * (damage != "empty")])
+    assert checkpoint.load(tmp_path)["at"] == 4
+    said = capsys.readouterr().err
+    assert re.fullmatch(rf"the checkpoint {path} cannot be read: .*; falling back to step_000000004.pt\n", said)
+    with pytest.raises(ValueError, match="cannot be read"):  # asked for by its step, it is not exchanged for another
+        checkpoint.load(tmp_path, 8)
+
+
+def test_a_checkpoint_of_another_version_is_refused_with_both_versions(tmp_path, monkeypatch):
+    save(tmp_path, 1, 2)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
+    with pytest.raises(ValueError, match=r"written by version \d\S* \(file format 2\), this is version 9.9"):
+        checkpoint.load(tmp_path)
 
 
 def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path):
@@ -53,21 +159,30 @@ class Evil:
         return (os.mkdir, ("evil",))
 
 
-def test_a_checkpoint_that_would_run_code_is_refused(tmp_path, monkeypatch):
+def test_a_checkpoint_that_would_run_code_is_refused_even_with_a_right_checksum(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "step_000000001.pt").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(ValueError, match="cannot be read"):
-        checkpoint.load(tmp_path)
-    torch.save({"state": Evil()}, tmp_path / "step_000000002.pt")
+    good = save(tmp_path, 1)
+    whole = io.BytesIO()
+    torch.save({"state": Evil()}, whole)
+    for content in (pickle.dumps(Evil()), whole.getvalue()):
+        for signed in (content, content + hashlib.sha256(content).digest()):
+            (tmp_path / "step_000000002.pt").write_bytes(signed)
+            assert checkpoint.load(tmp_path)["step"] == 1
+            with pytest.raises(ValueError, match="cannot be read"):
+                checkpoint.load(tmp_path, 2)
+    good.unlink()
     with pytest.raises(ValueError, match="cannot be read"):
         checkpoint.load(tmp_path)
     assert not Path("evil").exists()
 
 
-def test_a_truncated_checkpoint_and_a_missing_one_have_their_own_errors(tmp_path):
+def test_a_missing_checkpoint_has_its_own_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint in"):
         checkpoint.load(tmp_path)
-    path = checkpoint.save(tmp_path, 1, {"t": torch.zeros(1000)})
-    path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(ValueError, match=r"step_000000001\.pt cannot be read"):
-        checkpoint.load(tmp_path)
+
+
+def test_a_deleted_folder_is_not_brought_back(tmp_path):
+    checkpoints = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints")
+    with pytest.raises(FileNotFoundError):
+        checkpoints.save(1, {})
+    assert list(tmp_path.iterdir()) == []

@@ -170,7 +170,7 @@ def test_a_checkpoint_of_a_gpu_is_evaluated_without_one(pendulum, tmp_path, retu
     folder = shutil.copytree(pendulum, tmp_path / "gpu" / "run")
     saved = checkpoint.load(folder / "checkpoints")
     saved["agent"]["streams._extra_state"] = torch.zeros(2, 16, dtype=torch.uint8)  # a state of CUDA's generators
-    checkpoint.save(folder / "checkpoints", 60, saved)
+    checkpoint.Checkpoints(folder / "checkpoints").save(60, saved)
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("device: cpu", "device: cuda"))
     if torch.cuda.is_available():
@@ -193,7 +193,8 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
     config = widened / "config.yaml"
     config.write_text(config.read_text().replace("- 16\n  - 16", "- 16\n  - 17"))
     damaged = shutil.copytree(pendulum, tmp_path / "damaged")
-    (damaged / "checkpoints" / "step_000000060.pt").write_bytes(b"junk")
+    for path in (damaged / "checkpoints").iterdir():
+        path.write_bytes(b"junk")
     before = sorted(tmp_path.rglob("*"))
     for arguments, said in (
         ([], "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]"),

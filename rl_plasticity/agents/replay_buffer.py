@@ -1,5 +1,6 @@
 """The replay storage of many runs."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +55,7 @@ class ReplayBuffer:
         self.last_obs = torch.zeros(runs, 1, obs_dim, device=device)
         self.head = 0  # the row of the newest obs
         self.size = 0
+        self.added = 0  # how many there ever were
         self._slots: list[dict[int, int]] = [{} for _ in range(runs)]  # row -> slot, truncated only
         self._free = [[0] for _ in range(runs)]
         self._offset = torch.arange(runs, device=device).unsqueeze(1)
@@ -94,6 +96,7 @@ class ReplayBuffer:
             if self.head in slots:  # the oldest transition goes
                 free.append(slots.pop(self.head))
         self.size = min(self.size + 1, self.capacity)
+        self.added += 1
 
     def _take_slot(self, run: int) -> int:
         if not self._free[run]:
@@ -119,36 +122,58 @@ class ReplayBuffer:
             discount=torch.where(end < 0, 0.0, self.discount).to(self.reward.dtype),
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """What is filled, in order of age (the newest obs last)."""
-        rows = self.capacity + 1
-        order = (torch.arange(self.size + 1) + (self.head - self.size)) % rows
-        kept = {n: getattr(self, n)[:, order.to(self.obs.device)] for n in ("obs", "act", "reward", "end")}
-        return kept | {"last_obs": self.last_obs, "size": self.size}
+    def since(self, row: int) -> dict[str, Tensor]:
+        """The transitions number `row` to the newest, counted from the first ever added; those that are gone left out.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`.
+        Returns:
+            obs, act, reward, end: ``[n, runs, ...]``; end is 0, -1 (terminated) or 1 (truncated).
+            last_obs: ``[truncated, obs_dim]``, of the transitions with end 1, in order (of one env step: of the runs).
+        """
+        n = min(self.size, self.added - row)
+        rows = ((torch.arange(n) + (self.head - n)) % (self.capacity + 1)).to(self.obs.device)
+        found = {name: getattr(self, name)[:, rows].transpose(0, 1) for name in ("obs", "act", "reward", "end")}
+        at, run = (found["end"] > 0).nonzero(as_tuple=True)
+        last_obs = self.last_obs[run, found["end"][at, run].long() - 1]
+        return found | {"end": found["end"].clamp(max=1), "last_obs": last_obs}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is filled, oldest first, and the newest obs."""
+        return {**self.position(), **self.since(0)}
+
+    def position(self) -> dict[str, Any]:
+        """The part of the state that is no transition."""
+        return {"added": self.added, "size": self.size, "newest_obs": self.obs[:, self.head].clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`; it may hold older transitions too.
 
         Raises:
             ValueError: it holds more than `capacity` transitions, or other shapes.
         """
-        size = state["size"]
-        if size > self.capacity or state["obs"].shape[::2] != self.obs.shape[::2]:
+        size, newest = state["size"], state["newest_obs"]
+        if size > self.capacity or newest.shape != self.obs[:, 0].shape:
             raise ValueError(
                 f"a replay buffer of {self.runs} runs, capacity {self.capacity} and obs_dim {self.obs.shape[2]} cannot "
-                f"take {size} transitions of shape {list(state['obs'].shape)}"
+                f"take {size} transitions of obs {list(newest.shape)}"
             )
-        for name in ("obs", "act", "reward", "end"):
-            getattr(self, name)[:, : size + 1] = state[name]
-        self.end[:, size] = 0
-        self.last_obs = state["last_obs"].clone().to(self.obs.device)
-        self.head = self.size = size
-        used = self.end[:, :size].cpu()
-        for run in range(self.runs):
-            rows = (used[run] > 0).nonzero().flatten().tolist()
-            self._slots[run] = {row: int(used[run, row]) - 1 for row in rows}
-            taken = set(self._slots[run].values())
-            self._free[run] = [s for s in reversed(range(self.last_obs.shape[1])) if s not in taken]
+        self.added, self.head, self.size = state["added"], size, size
+        self.obs[:, size], self.end[:, size] = newest.to(self.obs.device), 0
+        self._slots = [{} for _ in range(self.runs)]
+        if size:
+            kept = {name: state[name][-size:] for name in ("obs", "act", "reward", "end")}
+            truncated = kept["end"] > 0
+            slot = truncated.cumsum(0)  # each run's are numbered from 1
+            kept["end"] = torch.where(truncated, slot.int(), kept["end"])
+            for name, values in kept.items():
+                getattr(self, name)[:, :size] = values.transpose(0, 1)
+            at, run = truncated.nonzero(as_tuple=True)
+            self.last_obs = torch.zeros(self.runs, max(1, int(slot[-1].max())), self.obs.shape[2])
+            self.last_obs[run, slot[at, run] - 1] = state["last_obs"][len(state["last_obs"]) - len(at) :]
+            self.last_obs = self.last_obs.to(self.obs.device)
+            for row, of, number in torch.stack([at, run, slot[at, run]], 1).tolist():
+                self._slots[of][row] = number - 1
+        slots = range(self.last_obs.shape[1])
+        self._free = [[s for s in reversed(slots) if s >= len(used)] for used in self._slots]
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:

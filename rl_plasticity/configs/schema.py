@@ -53,6 +53,7 @@ Fraction = Annotated[float, Is("a number from 0 to 1", lambda v: _number(v) and 
 MaybeNatural = Annotated[int | None, Is("an integer from 0 up or null", lambda v: v is None or (_whole(v) and v >= 0))]
 MaybeCount = Annotated[int | None, Is("an integer from 1 up or null", lambda v: v is None or (_whole(v) and v >= 1))]
 Maybe = Annotated[float | None, Is("a number or null", lambda v: v is None or _number(v))]
+MaybePositive = Annotated[float | None, Is("a number above 0 or null", lambda v: v is None or (_number(v) and v > 0))]
 Flag = Annotated[bool, Is("true or false", lambda v: isinstance(v, bool))]
 AutoFlag = Annotated[bool | str, Is("true, false or auto", lambda v: isinstance(v, bool) or v == "auto")]
 AutoCount = Annotated[int | str, Is("an integer from 1 up or auto", lambda v: v == "auto" or (_whole(v) and v >= 1))]
@@ -77,6 +78,7 @@ class Env:
     name: Word
     action_repeat: Count
     workers: Flag
+    timeout_seconds: MaybePositive
 
 
 @dataclass

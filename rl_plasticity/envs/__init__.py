@@ -1,5 +1,5 @@
 """Environments."""
 
-from rl_plasticity.envs.control import Control, Envs, make_env, task_names
+from rl_plasticity.envs.control import Control, EnvFault, Envs, make_env, task_names
 
-__all__ = ["Control", "Envs", "make_env", "task_names"]
+__all__ = ["Control", "EnvFault", "Envs", "make_env", "task_names"]

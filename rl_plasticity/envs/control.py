@@ -8,6 +8,7 @@ state the simulator has.
 import ctypes.util
 import difflib
 import math
+import multiprocessing
 import os
 import signal
 import warnings
@@ -198,6 +199,10 @@ class Step(NamedTuple):
     last_obs: Floats  # the obs the action led to
 
 
+class EnvFault(RuntimeError):
+    """An environment raised, hung or died; the message is one line."""
+
+
 class Envs:
     """One environment for each run, stepped together.
 
@@ -206,6 +211,11 @@ class Envs:
         seeds: one for each run.
         workers: one worker process for each environment instead of stepping them in this one.
         render: see `make_env`.
+        timeout: seconds that workers have for a step or a reset; None: as long as it takes. Not for `load_state_dict`,
+            which plays a whole episode.
+
+    Raises:
+        EnvFault: from every method, when an environment raised, took too long or died. The workers are gone then.
     """
 
     def __init__(
@@ -215,8 +225,10 @@ class Envs:
         action_repeat: int = 1,
         workers: bool = False,
         render: Mapping[str, Any] = NO_RENDERING,
+        timeout: float | None = None,
     ) -> None:
         check_name(name)
+        self.timeout = timeout
 
         parent = os.getpid()
 
@@ -247,7 +259,7 @@ class Envs:
 
     def reset(self) -> Floats:
         """First observations ``[runs, obs_dim]`` of the next episodes."""
-        obs, _ = self.vector.reset()
+        obs, _ = self._ask("reset")
         return np.array(obs)
 
     def seek(self, episode: int) -> Floats:
@@ -257,7 +269,7 @@ class Envs:
 
     def step(self, act: Floats) -> Step:
         """Step every environment with `act` ``[runs, act_dim]``; ended ones start their next episode at once."""
-        obs, reward, terminated, truncated, info = self.vector.step(act)
+        obs, reward, terminated, truncated, info = self._ask("step", act)
         last_obs = obs
         if "final_obs" in info:
             last_obs = np.array(obs)
@@ -267,13 +279,53 @@ class Envs:
 
     def state_dict(self) -> dict[str, Any]:
         """Each environment's episode number and the actions since its reset."""
-        return {"states": list(self.vector.call("state"))}
+        return {"states": list(self._ask("call", "state"))}
 
     def load_state_dict(self, state: dict[str, Any]) -> Floats:
-        """Play every environment to where it was; the newest observations come back."""
-        self.vector.reset()
+        """Play every environment to where it was; the newest observations come back.
+
+        Raises:
+            ValueError: the replay ended elsewhere.
+        """
+        self._ask("reset")
         self.vector.set_attr("saved", state["states"])
         return np.stack(self.vector.call("restore"))
+
+    def _ask(self, what: str, *args: object) -> Any:
+        """``reset``, ``step`` or ``call`` of the vector environment."""
+        vector = self.vector
+        if isinstance(vector, SyncVectorEnv):
+            try:
+                return getattr(vector, what)(*args)
+            except Exception as error:  # whatever the task's author raises
+                raise EnvFault(f"an environment raised {type(error).__name__}: {error}") from error
+        level, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR + 1  # it prints tracebacks of workers
+        try:
+            getattr(vector, f"{what}_async")(*args)
+            return getattr(vector, f"{what}_wait")(timeout=self.timeout)
+        except Exception as error:
+            for process in vector.processes:
+                process.join(0.2 if isinstance(error, EOFError | OSError) else 0)  # of the dead one, the exit code
+            dead = [f"{run} (exit code {p.exitcode})" for run, p in enumerate(vector.processes) if not p.is_alive()]
+            self._kill_workers()
+            if isinstance(error, multiprocessing.TimeoutError):
+                raise EnvFault(f"an environment took longer than env.timeout_seconds={self.timeout:g}") from error
+            if isinstance(error, EOFError | OSError):
+                raise EnvFault(f"the process of environment {', '.join(dead) or '?'} died") from error
+            raise EnvFault(f"an environment raised {type(error).__name__}: {error}") from error
+        finally:
+            gym.logger.min_level = level
+
+    def _kill_workers(self) -> None:
+        """They ignore SIGTERM, and one that hangs would be waited for for ever."""
+        assert isinstance(self.vector, AsyncVectorEnv)
+        for process in self.vector.processes:
+            process.kill()
+            process.join()
+        for pipe in self.vector.parent_pipes:
+            if pipe is not None:
+                pipe.close()
+        self.vector.closed = True
 
     def close(self) -> None:
         self.vector.close()
