@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from rl_plasticity import checkpoint
+from rl_plasticity import checkpoint, sweep
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
 from rl_plasticity.log import Log
@@ -78,16 +78,22 @@ class Command(Generic[S]):
 
     def main(self, run: Callable[[S, Path, Saved, StopSignal], bool]) -> None:
         """Run it; status 0, 1 (a fault of the run), 2 (bad input), or 128 + the signal that stopped it."""
-        arguments = sys.argv[1:]
+        arguments: list[str] = sys.argv[1:]
         if any(a in ("-h", "--help") for a in arguments):
-            print(f"python -m rl_plasticity.{self.name} [name=value ...]\n\n" + schema.describe(self.kind))
+            usage = f"python -m rl_plasticity.{self.name} [name=value ...]"
+            print(f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweep.USAGE}\n\n" + schema.describe(self.kind))
             return
         try:
+            if sweep.FLAGS & {*arguments}:
+                sys.exit(sweep.sweep(self.kind, self.check, name_of, [a for a in arguments if a not in sweep.FLAGS]))
+            if of_sweeps := [a for a in arguments if a.startswith(("hydra/", "hydra."))]:
+                raise SettingsError(f"{of_sweeps[0]} is for a sweep: add -m")
             settings, folder, saved = self.prepare(arguments)
         except SettingsError as error:
             sys.exit(complain(self.name, error, 2))
         stop = StopSignal()
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
+        fault: str | None = None
         with Log(folder) as log:
             try:
                 finished = run(settings, folder, saved, stop)
@@ -100,8 +106,6 @@ class Command(Generic[S]):
             except BaseException as error:
                 log.say(f"failed: {type(error).__name__}: {error}")
                 raise
-            else:
-                fault = None
             log.say(f"failed: {fault}" if fault else "finished" if finished else "stopped")
         if fault:
             sys.exit(complain(self.name, fault, 1))

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -193,7 +194,7 @@ def load(kind: type[Settings], arguments: Sequence[str]) -> Settings:
     reg: str | list[str] | None = None
     given: set[str] = set()
     for argument in arguments:
-        name, value = _parse(argument)  # e.g. "reg", "spectral"
+        name, value = parse(argument)  # e.g. "reg", "spectral"
         if name in given:
             raise SettingsError(f"{name} is given twice")
         given.add(name)
@@ -279,7 +280,7 @@ def _settings_of_choices(kind: type[Any], group: str) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _parse(argument: str) -> tuple[str, Any]:
+def parse(argument: str) -> tuple[str, Any]:
     """The name and the value of ``name=value``."""
     name, equals, path = argument.partition("=")
     if name in ("out", "resume") and equals:  # paths as the user wrote them, whatever characters they have
@@ -290,10 +291,37 @@ def _parse(argument: str) -> tuple[str, Any]:
     except HydraException as error:
         raise SettingsError(wrong) from error
     if override.is_sweep_override():
-        raise SettingsError(f"{argument!r} names several values, one run takes one")
+        raise SettingsError(f"{argument!r} names several values, one run takes one; for a run of each add -m")
     if override.is_add() or override.is_delete() or override.is_force_add() or override.package:
         raise SettingsError(wrong)
     return override.key_or_group, override.value()
+
+
+def each(kind: type[Any], argument: str) -> list[str]:
+    """The arguments that a sweep takes in turn for this one: ``seed=0,1``, ``seed=range(0,10)``, ``reg=glob(w*)``.
+
+    Raises:
+        SettingsError: it cannot be read, or names no value.
+    """
+    name = argument.partition("=")[0]
+    if name in ("out", "resume"):
+        return [argument]
+    try:
+        override = OverridesParser.create().parse_override(argument)
+    except HydraException as error:
+        raise SettingsError(f"cannot read {argument!r}: settings are written name=value or name=value,value") from error
+    if not override.is_sweep_override():
+        return [argument]
+    value = override.value()
+    if isinstance(value, Glob):
+        values = list(value.filter(_options(kind, name))) if name in GROUPS[kind] else []
+    elif override.is_discrete_sweep():
+        values = list(override.sweep_string_iterator())
+    else:
+        raise SettingsError(f"{argument!r}: expected values or range() or glob(), which can be counted")
+    if not values:
+        raise SettingsError(f"{argument!r} names no value")
+    return [f"{name}={one}" for one in values]
 
 
 def _folder(kind: type[Any], group: str) -> str:

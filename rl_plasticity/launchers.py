@@ -1,0 +1,388 @@
+"""Where the runs of a sweep go: one after another, on this machine's cores, to Slurm or to Ray.
+
+The engines schedule; here is only how they are asked.
+Every run is a process of its own, with the very command a user would give, so a run that dies takes nothing with it.
+What became of it is a line in a file: engines lose return values, together with the worker that had them.
+Hydra's own launcher plugins are not used. They end a sweep when one job is lost (and the one for Slurm then waits for
+ever where there is no accounting), and the one for Ray cannot be installed next to current libraries.
+"""
+
+import ctypes
+import getpass
+import logging
+import os
+import re
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Count, Is, MaybeCount, MaybeWord, Natural, NonNegative, SettingsError
+from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.results import write_text
+
+FINISHED = "finished"  # in a run's folder: the run made all its steps
+POLL_S = 0.5
+SLURM_POLL_S = 5
+LOST_S = 60  # away from the queue without a word for so long: lost; network file systems show new files late
+SIGNALLED_S = 120  # Slurm kills or queues again within this time
+
+NJobs = Annotated[int, Is("an integer other than 0", lambda v: isinstance(v, int) and not isinstance(v, bool) and v)]
+Lines = Annotated[list[str] | None, Is("a list of shell lines or null", lambda v: v is None or isinstance(v, list))]
+Parameters = Annotated[dict[str, Any], Is("a group of settings", lambda v: isinstance(v, dict))]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep. Called, it trains to the end, from the newest checkpoint if there is one; it never raises.
+
+    Args:
+        command: train or supervised.
+        arguments: the run's own.
+        folder: of its results, absolute.
+        sweep: a folder for the log, the outcome and the file ``stop`` that stops all runs, on a file system that every
+            node sees.
+        threads: of torch; None: its own choice.
+    """
+
+    command: str
+    arguments: tuple[str, ...]
+    folder: Path
+    sweep: Path
+    cwd: Path
+    threads: int | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.sweep / f"{self.folder.name}.log"
+
+    @property
+    def outcome(self) -> str | None:
+        """What became of it: "succeeded", "stopped: ..." or "failed: ..."; None while it has not ended."""
+        try:
+            return self._outcome.read_text()
+        except OSError:
+            return None
+
+    @property
+    def _outcome(self) -> Path:
+        return self.sweep / f"{self.folder.name}.outcome"
+
+    def end(self, outcome: str) -> None:
+        """This became of it."""
+        print(f"{self.folder.name}: {outcome}", flush=True)
+        with suppress(OSError):
+            write_text(self._outcome, outcome)
+
+    def checkpoint(self) -> Any:
+        """What submitit queues when the time limit comes: the same again, which goes on where it was."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
+
+    def __call__(self) -> None:
+        if (self.sweep / "stop").exists():
+            return self.end("stopped: before it started")
+        try:
+            self.end(self._run())
+        except OSError as error:
+            self.end(f"failed: {error}")
+
+    def _run(self) -> str:
+        resumable = any((self.folder / "checkpoints").glob("step_*.pt"))
+        if self.folder.exists() and not resumable:  # killed before its first step, so there is nothing to go on from
+            self.folder.rename(self.sweep / f"{self.folder.name}.{time.time_ns()}.begun")
+        arguments = [f"resume={self.folder}"] if resumable else [*self.arguments, f"out={self.folder}"]
+        environment = dict(os.environ)
+        if self.threads:
+            environment["OMP_NUM_THREADS"] = str(self.threads)
+        with self.log.open("ab") as log:
+            start = log.tell()
+            # The signal that Slurm sends before the time limit goes to every process. Blocked here, which the run
+            # inherits, it waits for the worker, and the run is told by SIGTERM to save.
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+            try:
+                run = subprocess.Popen(
+                    [sys.executable, "-m", __spec__.name, str(os.getpid()), self.command, *arguments],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.cwd,
+                    start_new_session=True,  # Ctrl-C is for the sweep, which tells its runs
+                )  # fmt: skip
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            asked = False
+            try:
+                while run.poll() is None:
+                    if not asked and (asked := (self.sweep / "stop").exists()):
+                        run.terminate()
+                    time.sleep(POLL_S)
+            finally:  # the time limit raises SystemExit here
+                if run.poll() is None:
+                    run.terminate()
+                    run.wait()
+        if run.returncode == 0:
+            write_text(self.folder / FINISHED, "")
+            return "succeeded"
+        reason = last_line(self.log, start)
+        if run.returncode < 0:
+            return f"failed: killed by {signal.Signals(-run.returncode).name} (out of memory?); {reason}"
+        if run.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+            if not asked and "SLURM_JOB_ID" in os.environ:
+                time.sleep(SIGNALLED_S)  # it is Slurm that ends this job, and says whether it comes back
+            return f"stopped: {reason}"
+        return f"failed: {reason}"
+
+
+def last_line(log: Path, start: int = 0) -> str:
+    """What a run said last, from byte `start` on: the line of the command if there is one, else any."""
+    with log.open("rb") as file:
+        file.seek(start)
+        text = re.sub(r"[^\n]*\r", "", file.read().decode(errors="replace"))  # progress bars
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = [line for line in lines if re.match(r"rl_plasticity\.\w+: ", line)]
+    return (own or lines or ["it said nothing"])[-1]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Basic:
+    """One after another."""
+
+    def check(self, devices: Sequence[str]) -> None:
+        """Raises SettingsError if runs on these devices cannot run here."""
+        _require_gpu_here(devices)
+
+    def threads(self, jobs: int) -> int | None:
+        """Of each of so many runs."""
+        return None
+
+    def launch(self, jobs: Sequence[Job]) -> None:
+        """Have all runs made; returns when all have ended."""
+        for job in jobs:
+            job()
+
+
+@dataclass
+class Joblib:
+    """On the cores of this machine."""
+
+    n_jobs: NJobs
+
+    def check(self, devices: Sequence[str]) -> None:
+        _require("joblib", "joblib", "parallel")
+        _require_gpu_here(devices)
+
+    def threads(self, jobs: int) -> int | None:
+        import joblib
+
+        return max(1, int(joblib.cpu_count()) // min(int(joblib.effective_n_jobs(self.n_jobs)), jobs))
+
+    def launch(self, jobs: Sequence[Job]) -> None:
+        import joblib
+
+        # Threads, because each only waits for its run. One at a time, so that none is taken in advance.
+        joblib.Parallel(self.n_jobs, require="sharedmem", batch_size=1)(joblib.delayed(job)() for job in jobs)
+
+
+@dataclass
+class Slurm:
+    """An array of Slurm jobs, through submitit."""
+
+    timeout_min: Count
+    signal_delay_s: Count
+    max_num_timeout: Natural
+    array_parallelism: Count
+    cpus_per_task: Count
+    gpus_per_node: MaybeCount
+    gres: MaybeWord
+    mem_gb: MaybeCount
+    partition: MaybeWord
+    account: MaybeWord
+    qos: MaybeWord
+    constraint: MaybeWord
+    setup: Lines
+    additional_parameters: Parameters
+
+    def check(self, devices: Sequence[str]) -> None:
+        _require("slurm", "submitit", "slurm")
+        if not shutil.which("sbatch"):
+            raise SettingsError("hydra/launcher=slurm: there is no sbatch here; start it where Slurm is")
+        if "cuda" in devices and not (self.gpus_per_node or self.gres):
+            raise SettingsError("device=cuda needs hydra.launcher.gpus_per_node=1 (or gres=...)")
+        found = _slurm("sinfo", "-h", "-o", "%G", *(["-p", self.partition] if self.partition else []))
+        if found is None:
+            raise SettingsError("hydra/launcher=slurm: sinfo fails; is the controller up?")
+        if (self.gpus_per_node or 0) > (most := most_gpus(found)):
+            raise SettingsError(f"hydra.launcher.gpus_per_node={self.gpus_per_node}, but no node has more than {most}")
+        name = (self.gres or "").partition(":")[0]
+        if name not in found:
+            raise SettingsError(f"hydra.launcher.gres={self.gres}, but no node has any {name} (sinfo: {found.split()})")
+
+    def threads(self, jobs: int) -> int | None:
+        return self.cpus_per_task
+
+    def launch(self, jobs: Sequence[Job]) -> None:
+        import submitit
+
+        # Executor's own names for what is not the same everywhere.
+        common = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        timeouts = given.pop("max_num_timeout")
+        sweep = jobs[0].sweep
+        executor = submitit.AutoExecutor(sweep / "slurm", cluster="slurm", slurm_max_num_timeout=timeouts)
+        executor.update_parameters(
+            name="rl_plasticity", **{k if k in common else f"slurm_{k}": v for k, v in given.items()}
+        )
+        with executor.batch():
+            submitted = [executor.submit(job) for job in jobs]
+        ids = {job: one.job_id for job, one in zip(jobs, submitted, strict=True)}
+        print(f"queued as Slurm job {ids[jobs[0]].partition('_')[0]}", flush=True)
+        last_seen = dict.fromkeys(jobs, time.monotonic())
+        cancelled = False
+        while waiting := [job for job in jobs if job.outcome is None]:
+            time.sleep(SLURM_POLL_S)
+            queue = _slurm("squeue", "-h", "-r", "-o", "%i", "-u", getpass.getuser())
+            if (sweep / "stop").exists() and not cancelled:
+                cancelled = _slurm("scancel", "--state=PENDING", *(ids[job] for job in waiting)) is not None
+            if queue is None:
+                continue  # the controller does not answer now
+            for job in waiting:
+                if ids[job] in queue.split():
+                    last_seen[job] = time.monotonic()
+                elif cancelled:
+                    job.end("stopped: taken out of the queue")
+                elif time.monotonic() - last_seen[job] > LOST_S:
+                    job.end(f"failed: Slurm job {ids[job]} left the queue without a word; see {sweep / 'slurm'}")
+
+
+@dataclass
+class Ray:
+    """A Ray cluster."""
+
+    address: MaybeWord
+    num_cpus: NonNegative
+    num_gpus: NonNegative
+
+    def check(self, devices: Sequence[str]) -> None:
+        _require("ray", "ray", "ray")
+        import ray
+
+        if "cuda" in devices and not self.num_gpus:
+            raise SettingsError("device=cuda needs hydra.launcher.num_gpus=1 (or a part of it)")
+        if not ray.is_initialized():
+            try:
+                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise SettingsError(f"hydra.launcher.address={self.address}: {str(error).splitlines()[0]}") from error
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        for name, asked in (("GPU", self.num_gpus), ("CPU", self.num_cpus)):
+            most = max(node.get(name, 0) for node in nodes)
+            if asked > most:  # Ray would wait for such a node for ever
+                raise SettingsError(
+                    f"hydra.launcher.num_{name.lower()}s={asked:g}, but no node of the cluster has more than {most:g}"
+                )
+
+    def threads(self, jobs: int) -> int | None:
+        return max(1, int(self.num_cpus))
+
+    def launch(self, jobs: Sequence[Job]) -> None:
+        import ray
+
+        # Tried again without end when a node or a worker dies: the run goes on from its checkpoint.
+        call = ray.remote(num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=-1)(_call)
+        left = {call.options(name=job.folder.name).remote(job): job for job in jobs}
+        while left:
+            (ended, *_), _ = ray.wait(list(left))
+            job = left.pop(ended)
+            try:
+                ray.get(ended)
+            except ray.exceptions.RayError as error:
+                job.end(f"failed: {str(error).splitlines()[0]}")
+            else:
+                print(f"{job.folder.name}: {job.outcome}", flush=True)
+        ray.shutdown()
+
+
+Launcher = Basic | Joblib | Slurm | Ray
+LAUNCHERS: dict[str, type[Launcher]] = {"basic": Basic, "joblib": Joblib, "slurm": Slurm, "ray": Ray}
+
+
+def load(arguments: Sequence[str]) -> Launcher:
+    """The launcher that ``hydra/launcher=NAME hydra.launcher.SETTING=VALUE`` choose.
+
+    Raises:
+        SettingsError: with one line that says what is wrong, what was expected and the nearest valid name.
+    """
+    given: dict[str, Any] = {}
+    for argument in arguments:
+        key, value = schema.parse(argument)
+        if key in given:
+            raise SettingsError(f"{key} is given twice")
+        given[key] = value
+    name = given.pop("hydra/launcher", "basic")
+    if name not in LAUNCHERS:
+        raise SettingsError(f"unknown hydra/launcher {name!r}{nearest(str(name), LAUNCHERS)}")
+    config = OmegaConf.create() if name == "basic" else OmegaConf.load(schema.FOLDER / "launcher" / f"{name}.yaml")
+    assert isinstance(config, DictConfig)
+    known = [f"hydra.launcher.{key!s}" for key in config]
+    for key, value in given.items():
+        own = key.removeprefix("hydra.launcher.")
+        if key not in known and own.partition(".")[0] != "additional_parameters":
+            what = f"the launcher {name!r} has no settings" if not known else f"unknown setting {key!r}"
+            raise SettingsError(what + (nearest(key, known) if known else ""))
+        OmegaConf.update(config, own, value, force_add=True)
+    return schema.check(LAUNCHERS[name], config)
+
+
+def most_gpus(found: str) -> int:
+    """The most GPUs that a node has, of lines as ``sinfo -o %G`` gives them: ``gpu:a100:4(S:0-1),shard:16``."""
+    counts = [int(n) for n in re.findall(r"\bgpu(?::[^:,(\s]+)?:(\d+)", found)]
+    return max(counts, default=0)
+
+
+def _slurm(*command: str) -> str | None:
+    """What it printed; None if it failed."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _call(job: Job) -> None:
+    job()
+
+
+def _require(launcher: str, module: str, extra: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise SettingsError(f'hydra/launcher={launcher} needs pip install "rl_plasticity[{extra}]"')
+
+
+def _require_gpu_here(devices: Sequence[str]) -> None:
+    import torch
+
+    if "cuda" in devices and not torch.cuda.is_available():
+        raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+
+
+if __name__ == "__main__":  # PARENT COMMAND ARGUMENT...: the command, which dies with the process that waits for it
+    parent, name, *arguments = sys.argv[1:]
+    if sys.platform == "linux":  # else a worker that is killed would leave its run, and another one start it again
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(parent):
+            sys.exit("the process that waits for this run is gone")
+    sys.argv[1:] = arguments
+    runpy.run_module(f"rl_plasticity.{name}", run_name="__main__", alter_sys=True)

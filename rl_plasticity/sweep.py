@@ -1,0 +1,187 @@
+"""Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 hydra/launcher=joblib``.
+
+Every combination of the values is a run like any other, in a folder of its usual name under ``out=`` (results). What
+has finished is skipped, what is half done is resumed: a sweep that was stopped goes on with the same command.
+"""
+
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
+
+from rl_plasticity import launchers
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.launchers import FINISHED, Job
+
+S = TypeVar("S", Train, Supervised)
+FLAGS = {"-m", "--multirun"}
+USAGE = "-m runs all combinations of values a,b and range(0,10), with hydra/launcher=" + "|".join(launchers.LAUNCHERS)
+NOT_THE_RUN = ("out", "resume", "device", "threads", "compile")  # settings that change how a run is made, not which
+
+
+class Run(NamedTuple):
+    """One combination."""
+
+    arguments: tuple[str, ...]
+    settings: Train | Supervised
+    folder: Path
+
+
+def sweep(
+    kind: type[S],
+    check: Callable[[S], None],
+    name_of: Callable[[S, Sequence[str]], str],
+    arguments: Sequence[str],
+) -> int:
+    """Make all runs that the arguments of one command stand for, and print what became of each.
+
+    Args:
+        kind: of settings.
+        check: raises ValueError or ImportError for settings that cannot be run.
+        name_of: the folder's name for settings and arguments.
+
+    Returns:
+        0; 1 if a run failed; 128 + the signal that stopped the sweep.
+
+    Raises:
+        SettingsError: any of the runs cannot be made. Then none has been started.
+    """
+    of_launcher = [a for a in arguments if a.startswith(("hydra/", "hydra."))]
+    launcher = launchers.load(of_launcher)
+    everything = runs(kind, name_of, [a for a in arguments if a not in of_launcher])
+    todo = [run for run in everything if not (run.folder / FINISHED).exists()]
+    # A run's seeds are as good as another's.
+    for settings in _distinct([replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]):
+        try:
+            check(settings)
+        except (ValueError, ImportError) as error:
+            raise SettingsError(str(error)) from error
+    outcomes: dict[Path, str] = {}
+    stop = None
+    if todo:
+        launcher.check([run.settings.device for run in todo])
+        folder = everything[0].folder.parent / ".sweep" / f"{time.strftime('%Y-%m-%d_%H%M%S')}_{os.getpid()}"
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+        threads = launcher.threads(len(todo))
+        jobs = [Job(kind.__name__.lower(), run.arguments, run.folder, folder, Path.cwd(), threads) for run in todo]
+        print(f"{len(todo)} of {len(everything)} runs are to be made; what they say is in {_short(folder)}", flush=True)
+        stop = _Stop(folder / "stop")
+        launcher.launch(jobs)
+        outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
+    return report(everything, outcomes, stop.received if stop else 0)
+
+
+def runs(kind: type[S], name_of: Callable[[S, Sequence[str]], str], arguments: Sequence[str]) -> list[Run]:
+    """The runs that the arguments stand for; the last setting varies fastest.
+
+    Raises:
+        SettingsError: bad settings, the same run twice, or a folder that holds another run.
+    """
+    given = dict(schema.parse(a) for a in arguments if a.partition("=")[0] in ("out", "resume"))
+    if "resume" in given:
+        raise SettingsError("a sweep resumes what is half done by itself: leave out resume=")
+    out = Path(given.get("out", "results")).absolute()
+    own = [a for a in arguments if not a.startswith("out=")]
+    loaded: dict[tuple[str, ...], S] = {}
+    found: list[Run] = []
+    for combination in itertools.product(*(schema.each(kind, a) for a in own)):
+        others = tuple(a for a in combination if not a.startswith("seed="))
+        seeds = [schema.parse(a)[1] for a in combination if a.startswith("seed=")]
+        if others in loaded and len(seeds) == 1 and type(seeds[0]) is int and seeds[0] >= 0:
+            settings = replace(loaded[others], seed=seeds[0])
+        else:  # which takes a tenth of a second
+            settings = loaded[others] = schema.load(kind, combination)
+        found.append(Run(combination, settings, out / name_of(settings, combination)))
+    _require_different(found)
+    for run in found:
+        _require_the_same(kind, run)
+    return found
+
+
+def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int) -> int:
+    """Print what became of each run, and return the exit status; those without an outcome are skipped."""
+    words = dict.fromkeys(("succeeded", "failed", "stopped", "skipped"), 0)
+    width = max(len(run.folder.name) for run in everything)
+    print()
+    for run in everything:
+        outcome = outcomes.get(run.folder, "skipped: its results exist")
+        words[outcome.partition(":")[0]] += 1
+        print(f"{run.folder.name:{width}}  {outcome}")
+    print(", ".join(f"{n} {word}" for word, n in words.items()) + f"; results in {_short(everything[0].folder.parent)}")
+    if words["failed"] or words["stopped"]:
+        print("the same command again makes what is missing")
+    return 128 + signalled if signalled else int(words["failed"] + words["stopped"] > 0)
+
+
+class _Stop:
+    """At the first SIGINT, SIGTERM or SIGHUP the runs are told to save and end; a second one kills as usual."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.received = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        with suppress(OSError):
+            self.file.touch()
+        for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(one) == self._handle:
+                signal.signal(one, signal.SIG_DFL)
+        print("stopping: each run saves where it is (once more: at once)", file=sys.stderr, flush=True)
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _distinct(settings: Sequence[Any]) -> list[Any]:
+    return [one for i, one in enumerate(settings) if one not in settings[:i]]
+
+
+def _identity(settings: Train | Supervised) -> dict[str, Any]:
+    """What makes a run another one."""
+    return {name: value for name, value in asdict(settings).items() if name not in NOT_THE_RUN}
+
+
+def _require_different(found: Sequence[Run]) -> None:
+    """Raises SettingsError if two runs have the same folder, or train the same seed with the same settings."""
+    names: dict[Path, Run] = {}
+    trained: dict[tuple[str, int], Run] = {}
+    for run in found:
+        if run.folder in names:
+            first, second = (" ".join(r.arguments) for r in (names[run.folder], run))
+            raise SettingsError(f"the same run twice: {first!r} and {second!r} are both {run.folder.name}")
+        names[run.folder] = run
+        settings = repr(_identity(replace(run.settings, seed=0, seeds=1)))
+        for seed in range(run.settings.seed, run.settings.seed + run.settings.seeds):
+            other = trained.setdefault((settings, seed), run)
+            if other is not run:
+                first, second = (" ".join(r.arguments) for r in (other, run))
+                raise SettingsError(f"the same run twice: {first!r} and {second!r} both train seed {seed}")
+
+
+def _require_the_same(kind: type[Any], run: Run) -> None:
+    """Raises SettingsError if the run's folder holds a run with other settings."""
+    try:
+        saved = _identity(schema.load_saved(kind, run.folder / "config.yaml"))
+    except SettingsError:  # there is none, or it is another version's: the run itself says so
+        return
+    for name, value in _identity(run.settings).items():
+        if saved[name] != value:
+            raise SettingsError(
+                f"{_short(run.folder)} holds a run with {name}={saved[name]}, not {value}; choose another out="
+            )
