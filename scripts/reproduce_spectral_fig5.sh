@@ -16,7 +16,7 @@ run() ( # FOLDER SETTING...: every member of a list trains in the same process
 )
 
 if [ "${QUICK:-}" ]; then
-    set -- preset=demo total_env_steps=5000 replay_ratio=2 eval_every_env_steps=1000 seeds=2 threads=1
+    set -- total_env_steps=5000 replay_ratio=2 eval_every_env_steps=1000 seeds=2 threads=1
     periods=[2000,4000] presets=demo tasks=cheetah-run strengths=[1e-5,1e-4,1e-3]
 else
     set -- seeds=10
