@@ -9,6 +9,7 @@ ever where there is no accounting), and the one for Ray cannot be installed next
 
 import ctypes
 import getpass
+import importlib
 import logging
 import os
 import re
@@ -276,7 +277,7 @@ class Ray:
 
     def check(self, devices: Sequence[str]) -> None:
         _require("ray", "ray", "ray")
-        import ray
+        ray: Any = importlib.import_module("ray")  # an extra: mypy may or may not find its types
 
         if "cuda" in devices and not self.num_gpus:
             raise SettingsError("device=cuda needs hydra.launcher.num_gpus=1 (or a part of it)")
@@ -285,7 +286,7 @@ class Ray:
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise SettingsError(f"hydra.launcher.address={self.address}: {str(error).splitlines()[0]}") from error
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         for name, asked in (("GPU", self.num_gpus), ("CPU", self.num_cpus)):
             most = max(node.get(name, 0) for node in nodes)
             if asked > most:  # Ray would wait for such a node for ever
@@ -297,7 +298,7 @@ class Ray:
         return max(1, int(self.num_cpus))
 
     def launch(self, jobs: Sequence[Job]) -> None:
-        import ray
+        ray: Any = importlib.import_module("ray")  # an extra: mypy may or may not find its types
 
         # Tried again without end when a node or a worker dies: the run goes on from its checkpoint.
         call = ray.remote(num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=-1)(_call)
