@@ -25,7 +25,7 @@ from rl_plasticity import checkpoint, sweep
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
 from rl_plasticity.log import Log
-from rl_plasticity.results import write_text
+from rl_plasticity.results import require, write_text
 
 S = TypeVar("S", Train, Supervised)
 E = TypeVar("E")
@@ -137,6 +137,7 @@ class Command(Generic[S]):
                 raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
         settings = replace(self.resolved(settings), out=str(folder), resume=None)
         try:
+            require(settings.logger)
             self.check(settings)
         except (ValueError, ImportError) as error:
             raise SettingsError(str(error)) from error
@@ -292,7 +293,7 @@ def name_of(s: Train | Supervised, arguments: Sequence[str]) -> str:
     several = {"chain": "+", "side_by_side": "-"}.get(s.reg["name"])
     parts.append(several.join(n for n in s.reg if n != "name") if several else s.reg["name"])
     parts += [s.reset["name"]] * (s.reset["name"] != "none") + [s.preset] * (s.preset not in ("paper", "none"))
-    said += ["reg", "reset", "preset", "seed", "seeds", "out", "device", "threads", "compile"]
+    said += ["reg", "reset", "preset", "seed", "seeds", "out", "device", "threads", "compile", "logger"]
     parts += sorted(a.replace("/", "-") for a in arguments if a.partition("=")[0] not in said)
     name = "_".join(parts)
     if len(name) > 150:  # file systems take 255 bytes

@@ -11,7 +11,8 @@ from rl_plasticity.loading import Run, Settings
 from rl_plasticity.regularizers.base import nearest
 
 # What does not change a run's numbers, or (threads, device) only their rounding.
-IGNORED = {"seed", "seeds", "preset", "out", "resume", "device", "threads", "compile", "env.workers", "data.root"}
+IGNORED = {"seed", "seeds", "preset", "out", "resume", "device", "threads", "compile", "logger"}
+IGNORED |= {"env.workers", "data.root"}
 IGNORED |= {f"{what}_every_{unit}" for what in ("eval", "checkpoint") for unit in ("env_steps", "epochs")}
 IGNORED |= {"env.timeout_seconds", "log_every_updates", "measure_every_updates"}
 # What must be equal unless mixed on purpose. Of these the first three are tasks: strata of the statistics.

@@ -1,6 +1,7 @@
 """What a run writes into its folder: config.yaml, provenance.json, metrics.csv, timing.csv and TensorBoard events."""
 
 import errno
+import hashlib
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 
 from rl_plasticity.checkpoint import write_atomically
@@ -23,7 +25,7 @@ FILES = ("metrics.csv", "timing.csv")
 
 
 class Results:
-    """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard.
+    """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard and, if told so, to W&B.
 
     ``metrics.csv`` is the source of truth: tidy, append-only, free of wall-clock times, so a resumed run's is equal to
     an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. `run` is the run's name: its seed, or what sets it
@@ -35,6 +37,7 @@ class Results:
         sizes: on resuming, what `sizes` returned at the checkpoint; rows written after it are dropped, they
             will come again.
         step: the step the run starts at.
+        logger: ``wandb`` for Weights & Biases as well; else ``tensorboard``.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Results:
         names: Sequence[str],
         sizes: Mapping[str, int] | None = None,
         step: int = 0,
+        logger: str = "tensorboard",
     ) -> None:
         self.names = list(names)
         self.groups = [name.rpartition(" ")[0] for name in self.names]  # of runs that differ in the seed
@@ -55,11 +59,12 @@ class Results:
             if sizes is None:
                 self.files[name].write("run,step,name,value\n")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step if sizes else None)
+        self.wandb = _wandb_run(folder) if logger == "wandb" else None
         self.sync()
 
     def log(self, step: int, values: Mapping[str, torch.Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
         """Of each metric ``[runs]`` a row for each run (of those in the mask `where`) and one for their mean."""
-        rows = []
+        rows, shown = [], {}
         for name, value in values.items():
             numbers = [float(v) for v in value]
             known = [i for i in range(len(numbers)) if where is None or where[i]]
@@ -70,15 +75,22 @@ class Results:
                     logged.append((f"{group} mean".strip(), sum(own) / len(own)))
             for run, number in logged:
                 rows.append(f"{run},{step},{name},{number!r}\n")
-                self.board.add_scalar(f"{name}/{run}" if len(numbers) > 1 else name, number, step)
+                shown[f"{name}/{run}" if len(numbers) > 1 else name] = number
         self.files["metrics.csv"].write("".join(rows))
+        self._show(step, shown)
 
     def time(self, step: int, values: Mapping[str, float]) -> None:
         """Rates and durations of the whole process."""
         for name, value in values.items():
             self.files["timing.csv"].write(f"mean,{step},{name},{value!r}\n")
-            self.board.add_scalar(f"timing/{name}", value, step)
+        self._show(step, {f"timing/{name}": value for name, value in values.items()})
         self.flush()
+
+    def _show(self, step: int, values: Mapping[str, float]) -> None:
+        for tag, value in values.items():
+            self.board.add_scalar(tag, value, step)
+        if self.wandb and values:
+            self.wandb.log({"step": step, **values})  # its own steps may not go back, as a resumed run's do
 
     def flush(self) -> None:
         """Hand everything to the operating system.
@@ -101,9 +113,48 @@ class Results:
 
     def close(self) -> None:
         with ExitStack() as stack:  # all are closed, even where the disk is full
+            if self.wandb:
+                stack.callback(self.wandb.finish)
             for close in (self.board.close, *(file.close for file in self.files.values())):
                 stack.callback(close)
             self.sync()
+
+
+def require(logger: str) -> None:
+    """Raises ImportError if the library of this `logger` is not installed."""
+    if logger == "wandb":
+        try:
+            from wandb import init  # noqa: F401, a folder of the name, as wandb makes them, can be imported too
+        except ImportError as error:
+            raise ImportError('logger=wandb needs its library: pip install "rl_plasticity[wandb]"') from error
+
+
+def _wandb_run(folder: Path) -> Any:
+    """The folder's run at Weights & Biases, the same at each start: its id is made of the provenance's first entry.
+
+    Without a login, ``WANDB_MODE`` or a connection it stays in the folder; ``wandb sync`` sends it later.
+    """
+    import wandb
+
+    first = json.loads((folder / "provenance.json").read_text())["starts"][0]
+    settings: dict[str, Any] = {
+        "project": os.environ.get("WANDB_PROJECT", "rl_plasticity"),
+        "id": hashlib.sha256(json.dumps(first, sort_keys=True).encode()).hexdigest()[:12],
+        "name": folder.resolve().name,
+        "dir": str(folder),
+        "config": OmegaConf.to_container(OmegaConf.load(folder / "config.yaml")),
+        "resume": "allow",
+        "settings": wandb.Settings(quiet=True, console="off", init_timeout=30, finish_timeout=60),
+    }
+    offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False)
+    try:
+        run = wandb.init(mode="offline" if offline else None, **settings)
+    except wandb.Error as error:
+        print(f"Weights & Biases: {' '.join(str(error).split())}; going on offline", file=sys.stderr)
+        wandb.teardown()  # it still holds the id
+        run = wandb.init(mode="offline", **settings)
+    run.define_metric("*", step_metric="step")
+    return run
 
 
 def write_text(path: Path, text: str) -> None:

@@ -131,14 +131,14 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     if saved is None:
         epoch = updates = measured = 0
         online, batches = torch.zeros(len(seeds), dtype=torch.float64), 0
-        results = Results(folder, grid.names(s))
+        results = Results(folder, grid.names(s), logger=s.logger)
     else:
         epoch, updates, online, batches = saved["epoch"], saved["updates"], saved["online"], saved["batches"]
         learner.load_state_dict(saved["learner"])
         order.load_state_dict(saved["order"])
         measured = saved["measured"]
         probe.load_state_dict(saved["probe"])
-        results = Results(folder, grid.names(s), saved["sizes"], updates)
+        results = Results(folder, grid.names(s), saved["sizes"], updates, s.logger)
 
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints", saved)
 

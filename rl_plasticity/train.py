@@ -120,7 +120,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         episode_return = np.zeros(len(seeds))
         obs = torch.from_numpy(envs.reset()).to(s.device)
         buffer.start(obs)
-        results = Results(folder, grid.names(s))
+        results = Results(folder, grid.names(s), logger=s.logger)
     else:
         step, updates = saved["step"], saved["updates"]
         episode_return = saved["episode_return"].numpy()
@@ -131,7 +131,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         except ValueError as error:
             raise FaultyRun(f"cannot resume: {error}") from error
         probes.load_state_dict(saved["probes"])
-        results = Results(folder, grid.names(s), saved["sizes"], step)
+        results = Results(folder, grid.names(s), saved["sizes"], step, s.logger)
 
     def measure() -> None:
         for name, (loss, targets) in agent.example_losses(probe_batch, probe_noise).items():

@@ -1,10 +1,24 @@
 import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
+from conftest import StopAfter
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rl_plasticity import supervised, train
+from rl_plasticity.configs.schema import SettingsError
 from rl_plasticity.results import Results, write_provenance
+
+DOCS = Path(__file__).parent.parent / "docs"
+TINY = ["device=cpu", "compile=false", "threads=1", "seeds=1", "log_every_updates=1", "measure_every_updates=1"]
+RL = [*TINY, "env=gym:Pendulum-v1", "agent.hidden=[8,8]", "batch_size=8", "random_env_steps=10", "eval_episodes=1"]
+RL += ["total_env_steps=204", "replay_ratio=0.01", "eval_every_env_steps=204"]
+IMAGES = [*TINY, "data.train_size=100", "net.widths=[8]", "num_tasks=1", "epochs_per_task=2", "task=pixel_permutation"]
 
 
 def test_each_run_and_the_mean_have_a_row_and_a_run_with_nothing_to_report_has_none(tmp_path):
@@ -73,3 +87,118 @@ def test_provenance_names_versions_and_command_and_keeps_every_start(tmp_path):
     assert len(starts) == 2
     assert starts[0]["libraries"]["torch"] == torch.__version__
     assert {"commit", "device", "command", "rl_plasticity", "python", "threads", "time"} <= set(starts[0])
+
+
+def documented(command):
+    """The names that the documentation gives for "RL" or "supervised", without layers."""
+    names = set()
+    for line in (DOCS / "results-format.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 5 and cells[2] in ("both", command):
+            names |= set(re.findall("`(.+?)`", cells[1]))
+    assert names
+    section = (DOCS / "metrics.md").read_text().partition("## Names in the log")[2]
+    measured = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    names |= {f"N/{name}" for cell in measured for name in re.findall("`(.+?)`", cell)}
+    names = {name.replace("SPLIT", split) for name in names for split in ("train", "validation", "test")}
+    networks = ("critic/", "actor/") if command == "RL" else ("net/",)
+    return {re.sub("^N/", network, name) for name in names for network in networks}
+
+
+@pytest.mark.parametrize(("name", "module", "arguments"), [("RL", train, RL), ("supervised", supervised, IMAGES)])
+def test_the_tags_in_tensorboard_are_those_of_the_documentation(name, module, arguments, tmp_path):
+    settings, folder, saved = module.command.prepare([*arguments, f"out={tmp_path / 'run'}"])
+    module.train(settings, folder, saved, StopAfter())
+    tags = EventAccumulator(str(folder / "tensorboard")).Reload().Tags()["scalars"]
+    timing = {tag.removeprefix("timing/") for tag in tags if tag.startswith("timing/")}
+    logged = {"/".join(tag.split("/")[:2]) for tag in tags} - {f"timing/{name}" for name in timing}
+    unit = "env_steps" if name == "RL" else "epochs"
+    assert timing <= {"updates_per_second", "seconds_left", *(f"{unit}_{n}" for n in ("per_second", "done", "left"))}
+    assert logged - documented(name) == set()
+    missing = {tag for tag in documented(name) - logged if not re.search("validation|balancedness", tag)}
+    # In metrics.md's table with what both commands measure, but of the policy and the critic.
+    assert {tag for tag in missing if not re.search("/(entropy|q_overestimation)$", tag)} == set()
+
+
+class FakeWandb:
+    """What of the library is used; `logged` is by run id."""
+
+    Error = type("Error", (Exception,), {})
+    Settings = staticmethod(lambda **settings: settings)
+
+    def __init__(self, logged_in=False, reachable=True):
+        self.logged_in, self.reachable = logged_in, reachable
+        self.logged, self.inits, self.ended = {}, [], 0
+
+    def login(self, prompt, verify):
+        assert not prompt
+        assert not verify
+        return self.logged_in
+
+    def init(self, **settings):
+        self.inits.append(settings)
+        if settings["mode"] is None and not self.reachable:
+            raise self.Error("no\nroute to host")
+        rows = self.logged.setdefault(settings["id"], [])
+        return SimpleNamespace(log=rows.append, finish=self.finish, define_metric=lambda name, step_metric: None)
+
+    def finish(self):
+        self.ended += 1
+
+    def teardown(self):
+        pass
+
+
+@pytest.fixture
+def at_wandb(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    (tmp_path / "config.yaml").write_text("reg:\n  name: swr\n")
+    write_provenance(tmp_path / "provenance.json", "cpu")
+
+    def use(fake, sizes=None):
+        monkeypatch.setitem(sys.modules, "wandb", fake)
+        results = Results(tmp_path, ["4", "5"], sizes, logger="wandb")
+        results.log(10, {"critic/loss": torch.tensor([1.0, 2.0])})
+        sizes = results.sync()
+        results.time(20, {"updates_per_second": 9.0})
+        results.close()
+        return sizes
+
+    return use
+
+
+def test_weights_and_biases_gets_the_rows_under_tensorboard_s_tags_and_a_resumed_run_goes_on_there(at_wandb):
+    fake = FakeWandb()
+    at_wandb(fake, at_wandb(fake))
+    rows = [{"step": 10, "critic/loss/4": 1.0, "critic/loss/5": 2.0, "critic/loss/mean": 1.5}]
+    rows += [{"step": 20, "timing/updates_per_second": 9.0}]
+    assert list(fake.logged.values()) == [rows * 2]  # one id
+    assert fake.inits[0]["config"] == {"reg": {"name": "swr"}}
+    assert fake.ended == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "fake", "modes"),
+    [
+        (None, FakeWandb(logged_in=False), ["offline"]),
+        (None, FakeWandb(logged_in=True), [None]),
+        ("online", FakeWandb(logged_in=False), [None]),
+        (None, FakeWandb(logged_in=True, reachable=False), [None, "offline"]),
+    ],
+)
+def test_weights_and_biases_is_offline_unless_logged_in_or_told_and_reached(
+    variable, fake, modes, at_wandb, monkeypatch, capsys
+):
+    if variable:
+        monkeypatch.setenv("WANDB_MODE", variable)
+    at_wandb(fake)
+    assert [settings["mode"] for settings in fake.inits] == modes
+    assert ("no route to host; going on offline\n" in capsys.readouterr().err) == (len(modes) == 2)
+
+
+@pytest.mark.parametrize("found", [None, SimpleNamespace()])  # not installed; a folder of that name
+def test_without_its_library_the_logger_is_refused_before_a_folder_is_made(found, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", found)
+    with pytest.raises(SettingsError, match=r'pip install "rl_plasticity\[wandb\]"'):
+        train.command.prepare(["logger=wandb", f"out={tmp_path / 'run'}"])
+    assert not (tmp_path / "run").exists()

@@ -71,6 +71,7 @@ Camera = Annotated[
     int | str | None, Is("a number from -1 up, a name or null", lambda v: v is None or isinstance(v, str) or _whole(v))
 ]
 Device = Annotated[str, Is("auto, cpu or cuda", lambda v: v in ("auto", "cpu", "cuda"))]
+Logger = Annotated[str, Is("tensorboard or wandb", lambda v: v in ("tensorboard", "wandb"))]
 Group = Annotated[dict[str, Any], Is("a group with a name", lambda v: isinstance(v, dict) and "name" in v)]
 
 
@@ -117,6 +118,7 @@ class Train:
     device: Device
     threads: AutoCount
     compile: AutoFlag
+    logger: Logger
     out: Word
     resume: MaybeWord
 
@@ -152,6 +154,7 @@ class Supervised:
     device: Device
     threads: AutoCount
     compile: AutoFlag
+    logger: Logger
     out: Word
     resume: MaybeWord
 
