@@ -126,6 +126,12 @@ def test_runs_are_found_by_name_below_a_sweep_and_by_a_glob_once_each(tmp_path):
     assert find([str(tmp_path / "sw*" / "*")]) == ([], [a, b])
 
 
+def test_what_lies_in_a_run_s_folder_is_no_run(tmp_path):
+    run = write_run(tmp_path / "sweep" / "a", [], {"0": curve([1.0])})
+    write_run(run / "wandb" / "offline" / "files", [], {"0": curve([1.0])})
+    assert find([str(tmp_path / "sweep")]) == ([], [run])
+
+
 @pytest.mark.parametrize("place", ["nothing", "no*", "empty"])
 def test_a_place_without_runs_is_named(tmp_path, place):
     (tmp_path / "empty").mkdir()
