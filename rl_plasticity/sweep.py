@@ -24,7 +24,8 @@ from rl_plasticity.launchers import FINISHED, Job
 S = TypeVar("S", Train, Supervised)
 FLAGS = {"-m", "--multirun"}
 USAGE = "-m runs all combinations of values a,b and range(0,10), with hydra/launcher=" + "|".join(launchers.LAUNCHERS)
-NOT_THE_RUN = ("out", "resume", "device", "threads", "compile")  # settings that change how a run is made, not which
+# Settings that change how a run is made, not which.
+NOT_THE_RUN = ("out", "resume", "device", "threads", "compile", "logger")
 
 
 class Run(NamedTuple):
