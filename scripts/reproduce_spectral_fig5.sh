@@ -16,8 +16,8 @@ run() ( # FOLDER SETTING...: every member of a list trains in the same process
 )
 
 if [ "${QUICK:-}" ]; then
-    set -- total_env_steps=5000 replay_ratio=2 eval_every_env_steps=1000 seeds=2 threads=1
-    periods=[2000,4000] presets=demo tasks=cheetah-run strengths=[1e-5,1e-4,1e-3]
+    set -- total_env_steps=3000 replay_ratio=1 eval_every_env_steps=500 log_every_updates=500 seeds=2 threads=1
+    periods=[500,1000] presets=demo tasks=cheetah-run strengths=[1e-5,1e-4,1e-3]
 else
     set -- seeds=10
     periods=[1280000,2560000,5120000] presets="paper bounded" strengths=[1e-5,1e-4,1e-3]
