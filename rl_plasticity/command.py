@@ -266,8 +266,11 @@ def main_on_folder(kind: type[E], run: Callable[[Path, E], None]) -> None:
 
 def last_checkpoint(folder: Path) -> str:
     """For messages: which checkpoint a broken run can go on from."""
-    found = sorted((folder / "checkpoints").glob("step_*.pt"))
-    return f"the last good checkpoint is {found[-1]}" if found else "there was no checkpoint yet"
+    try:
+        found = sorted((folder / "checkpoints").glob("step_*.pt"))
+    except OSError:
+        return "its checkpoints cannot be reached"
+    return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint"
 
 
 def require_finite_weights(module: nn.Module, when: str, folder: Path) -> None:

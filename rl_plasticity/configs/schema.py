@@ -244,8 +244,10 @@ def check(kind: type[Settings], config: DictConfig) -> Settings:
     Raises:
         SettingsError: a missing or unknown setting, a wrong type, a value out of range.
     """
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise SettingsError(f"the settings cannot be read: {str(error).splitlines()[0]}") from error
     return _typed(kind, plain)
 
 
@@ -412,8 +414,10 @@ def _like(name: str, value: object, default: object) -> object:
     return value
 
 
-def _typed(kind: type[Settings], plain: dict[Any, Any], prefix: str = "") -> Settings:
+def _typed(kind: type[Settings], plain: object, prefix: str = "") -> Settings:
     """`plain` as the dataclass `kind`, every field checked."""
+    if not isinstance(plain, dict):
+        raise SettingsError(f"{prefix.removesuffix('.')} must be a group of settings, got {plain!r}")
     hints = get_type_hints(kind, include_extras=True)
     for key in plain:
         if key not in hints:

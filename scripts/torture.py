@@ -1,0 +1,179 @@
+"""Kill runs at random and at the worst moments, resume them, and compare with runs that were never killed.
+
+    python scripts/torture.py [--train 50] [--supervised 50] [--seed 0]
+
+Both commands' runs go on at the same time, each is killed (SIGKILL) so many times. A moment counts only where the files
+left behind show that it was hit. Status 1 if a resume failed, or metrics.csv or the last checkpoint is not identical.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from rl_plasticity import checkpoint
+
+
+class Case(NamedTuple):
+    """A command, its settings, and after which rows (of a step) an evaluation follows and a reset has just been."""
+
+    command: str
+    arguments: str
+    evaluates: Callable[[int], bool]
+    was_reset: Callable[[int], bool]
+
+
+CASES = {
+    # Update u is made at env step u + 150. A replay buffer that wraps around, two runs, two regularizers.
+    "train": Case(
+        "train",
+        "env=gym:Pendulum-v1 seeds=2 reg=spectral+swr reset=periodic reset.every_updates=200 agent.hidden=[16,16] "
+        "batch_size=16 replay_ratio=1 random_env_steps=150 total_env_steps=3150 buffer_size=1500 eval_episodes=3 "
+        "eval_every_env_steps=100 checkpoint_every_env_steps=60 log_every_updates=50 measure_every_updates=1000",
+        lambda step: step % 100 == 0,
+        lambda step: (step - 150) % 200 == 0,
+    ),
+    # Five updates an epoch, an evaluation after each.
+    "supervised": Case(
+        "supervised",
+        "task=random_labels data.train_size=500 net.widths=[32,32] batch_size=100 seeds=2 reg=spectral+swr "
+        "reset=shrink_perturb reset.every_updates=50 num_tasks=40 epochs_per_task=30 eval_every_epochs=1 "
+        "checkpoint_every_epochs=2 log_every_updates=5 measure_every_updates=500",
+        lambda step: True,
+        lambda step: step % 50 == 0,
+    ),
+}
+COMMON = "device=cpu compile=false threads=1"
+MOMENTS = ("while starting", "at random", "in a checkpoint's write", "in an evaluation", "right after a reset")
+
+
+def start(case: Case, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", f"rl_plasticity.{case.command}", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def last_row(folder: Path) -> tuple[int, str]:
+    """Step and name of the last whole row of ``metrics.csv``; -1 if there is none."""
+    try:
+        with (folder / "metrics.csv").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 300))
+            rows = file.read().decode().split("\n")[1:-1]
+        _, step, name, _ = rows[-1].split(",")
+        return int(step), name
+    except (OSError, IndexError, ValueError):
+        return -1, ""
+
+
+def hit(moment: str, case: Case, folder: Path) -> bool:
+    """Whether what is in the folder shows this moment."""
+    if moment == "in a checkpoint's write":
+        return any(folder.glob("checkpoints/.*.tmp"))
+    step, name = last_row(folder)
+    if moment == "in an evaluation":
+        return case.evaluates(step) and step > 0 and not name.startswith(("eval", "q_over", "task"))
+    return case.was_reset(step) and step > 0 and not name.startswith(("eval", "q_over", "task"))
+
+
+def kill(moment: str, case: Case, folder: Path, process: subprocess.Popen[str], rng: random.Random) -> bool:
+    """Wait for the moment and kill; whether it was still running."""
+    if moment == "while starting":
+        time.sleep(rng.uniform(0.2, 8))
+    else:
+        before = last_row(folder)
+        while last_row(folder) == before and process.poll() is None:  # it has started again
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 1.5))
+        until = time.monotonic() + 20
+        while moment != "at random" and not hit(moment, case, folder) and process.poll() is None:
+            if time.monotonic() > until:
+                break
+    process.kill()
+    return process.wait() == -9
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """What the last checkpoint holds, without what is a matter of when it was written."""
+    found = checkpoint.load(folder / "checkpoints")
+    kept = {
+        key: found[key] for key in ("agent", "learner", "probe", "probes", "envs", "order", "buffer") if key in found
+    }
+    if "table" in found:
+        size = found["buffer"]["size"]
+        kept["rows"] = {key: found["table"][key][-size:] for key in ("obs", "act", "reward", "end")}
+    return kept
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def torture(case: Case, kills: int, place: Path, seed: int) -> tuple[Counter[str], int, bool, bool]:
+    """How often at which moment it was killed, how many resumes failed, whether metrics and state are identical."""
+    rng = random.Random(seed)
+    arguments = [*case.arguments.split(), *COMMON.split()]
+    whole, folder = place / "whole", place / "killed"
+    process = start(case, *arguments, f"out={whole}")
+    output = process.communicate()[1]
+    assert process.returncode == 0, output
+    counts: Counter[str] = Counter()
+    failed, begun, moments = 0, time.monotonic(), [MOMENTS[i % len(MOMENTS)] for i in range(kills)]
+    rng.shuffle(moments)
+    for number, moment in enumerate(moments):
+        started = (folder / "config.yaml").exists()
+        process = start(case, *([f"resume={folder}"] if started else [*arguments, f"out={folder}"]))
+        if kill(moment, case, folder, process, rng):
+            shown = moment in MOMENTS[:2] or hit(moment, case, folder)
+            counts[moment if shown else "at random"] += 1
+        elif process.returncode:
+            failed += 1
+            print(f"{case.command}: a resume failed: {process.stderr.read() if process.stderr else ''}", flush=True)
+        else:
+            print(f"{case.command}: it was done after {number} kills", flush=True)
+            break
+        step = last_row(folder)[0]
+        print(f"{case.command} {number + 1}: {moment}, step {step}, {time.monotonic() - begun:.0f} s", flush=True)
+    process = start(case, f"resume={folder}")
+    output = process.communicate()[1]
+    if process.returncode:
+        print(f"{case.command}: the last resume failed: {output}")
+        return counts, failed + 1, False, False
+    metrics = [(place_ / "metrics.csv").read_bytes() for place_ in (whole, folder)]
+    return counts, failed, metrics[0] == metrics[1], same(state(whole), state(folder))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in CASES:
+        parser.add_argument(f"--{name}", type=int, default=50, help="how many kills")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    good = True
+    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor() as pool:
+        for name in CASES:
+            (Path(place) / name).mkdir()
+        jobs = {n: pool.submit(torture, c, getattr(given, n), Path(place) / n, given.seed) for n, c in CASES.items()}
+        for name, job in jobs.items():
+            counts, failed, metrics, weights = job.result()
+            good = good and not failed and metrics and weights
+            print(f"\n| {name}: killed | times |\n|---|---|")
+            print("".join(f"| {moment} | {counts[moment]} |\n" for moment in MOMENTS), end="")
+            print(f"| all; resumed | {sum(counts.values())}; {sum(counts.values()) - failed} |")
+            print(f"| metrics.csv, last state identical | {metrics}, {weights} |")
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()

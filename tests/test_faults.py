@@ -1,0 +1,313 @@
+"""Faults of the machine, of the files and of the user: one line each, and nothing lost."""
+
+import contextlib
+import itertools
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from conftest import StopAfter, once
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rl_plasticity import supervised, train
+from rl_plasticity.checkpoint import load
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.probe import PROBE_SIZE
+
+PENDULUM = ["env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1"]
+PENDULUM += [
+    "random_env_steps=20",
+    "total_env_steps=60",
+    "replay_ratio=1",
+    "eval_episodes=1",
+    "eval_every_env_steps=60",
+]
+PENDULUM += ["checkpoint_every_env_steps=20", "log_every_updates=5", "measure_every_updates=0"]
+DIGITS = ["data.train_size=100", "net.widths=[8]", "epochs_per_task=2", "num_tasks=2", "device=cpu", "threads=1"]
+
+
+def run(arguments, out, stop=None):
+    made, folder, saved = train.command.prepare(once([*arguments, f"out={out}"]))
+    train.train(made, folder, saved, stop or StopAfter())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run(PENDULUM, tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture
+def main(monkeypatch, capsys):
+    """The RL command as a process runs it, with something that happens at a step; its status and what it says."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back at the end
+
+    def call(*arguments, step=None, happens=lambda: None):
+        class Happens:
+            received, left = property(lambda self: self.look()), step
+
+            def look(self):
+                if self.left is not None:
+                    self.left -= 1
+                    if self.left == 0:
+                        happens()
+                return 0
+
+        monkeypatch.setattr("rl_plasticity.command.StopSignal", Happens)
+        monkeypatch.setattr(sys, "argv", ["train", *arguments])
+        try:
+            train.command.main(train.train)
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        said = capsys.readouterr().err
+        assert "Traceback" not in said
+        return status, "".join(line for line in said.splitlines() if line.startswith("rl_plasticity."))
+
+    yield call
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def assert_nothing_was_lost(folder, whole):
+    """Going on from the last checkpoint gives the numbers of a run that was never stopped."""
+    train.train(*train.command.prepare([f"resume={folder}"]), StopAfter())
+    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+# --- the folder -----------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_ends_the_run_with_one_line_and_loses_nothing(main, whole, tmp_path):
+    folder, limits = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # noqa: E731
+    try:
+        status, said = main(*PENDULUM, f"out={folder}", step=30, happens=full)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert status == 1
+    assert "File too large; the last good checkpoint is" in said  # a limit of each file, here, instead of the disk's
+    assert "step_000000020.pt" in said
+    assert_nothing_was_lost(folder, whole)
+
+
+def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_loses_nothing(main, whole, tmp_path):
+    folder, user = tmp_path / "run", os.geteuid()
+    forbid = lambda: os.seteuid(65534) if user == 0 else (folder / "checkpoints").chmod(0o555)  # noqa: E731
+    try:
+        status, said = main(*PENDULUM, f"out={folder}", step=30, happens=forbid)
+    finally:
+        os.seteuid(user)
+        (folder / "checkpoints").chmod(0o755)
+    assert status == 1
+    assert "Permission denied" in said
+    assert_nothing_was_lost(folder, whole)
+
+
+def test_a_place_that_cannot_be_written_is_bad_input(main):
+    status, said = main(*PENDULUM, "out=/proc/run")
+    assert status == 2
+    assert said.startswith("rl_plasticity.train: cannot write to /proc/run: ")
+
+
+def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_back(main, tmp_path):
+    folder = tmp_path / "run"
+    status, said = main(*PENDULUM, f"out={folder}", step=30, happens=lambda: shutil.rmtree(folder))
+    assert status == 1
+    assert "deleted while the run was writing it" in said or "No such file or directory" in said
+    assert not folder.exists()
+
+
+HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); "
+
+
+def test_a_second_process_on_one_folder_refuses_until_the_first_is_gone_even_killed(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    hold = HOLDER + "f.write('process 7 on a'); f.flush(); print('held', flush=True); sys.stdin.read()"
+    arguments = [sys.executable, "-c", hold, folder / ".lock"]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(SettingsError, match=rf"{folder} is being written by process 7 on a"):
+            train.command.prepare([f"resume={folder}"])
+        other.kill()
+        other.wait()
+    train.command.prepare([f"resume={folder}"])  # now this process has it
+    done = subprocess.run([sys.executable, "-c", HOLDER, folder / ".lock"], capture_output=True, text=True)
+    assert "BlockingIOError" in done.stderr
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(SettingsError, match="no checkpoint in"):  # here they were deleted: nothing is written over
+        train.command.prepare([f"resume={folder}"])
+    (folder / "metrics.csv").write_text("run,step,name,value\n0,0,critic/rank,3.0\n0,")
+    assert_nothing_was_lost(folder, whole)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / ".lock").touch()  # killed before the settings were written
+    assert train.command.prepare([*PENDULUM, f"out={folder}"])[1] == folder
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["step_000000060.pt", "rows_000000040_000000060.pt"])
+def test_a_damaged_checkpoint_is_passed_over_and_the_numbers_are_the_same(name, whole, tmp_path, capsys):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    path = folder / "checkpoints" / name
+    path.write_bytes(path.read_bytes()[:-1])
+    assert_nothing_was_lost(folder, whole)
+    assert "falling back to step_000000040.pt" in capsys.readouterr().err
+    assert load(folder / "checkpoints")["step"] == 60
+
+
+def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("tau: 0.005", "tau: 0.01").replace("batch_size: 16", "batch_size: 17"))
+    with pytest.raises(SettingsError, match=r"agent.tau is 0.01, was 0.005; batch_size is 17, was 16$"):
+        train.command.prepare([f"resume={folder}"])
+
+
+# --- the clock ------------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(whole, tmp_path, monkeypatch):
+    backwards = itertools.count(1e9, -60)
+    monkeypatch.setattr(time, "time", lambda: next(backwards))
+    folder = run(PENDULUM, tmp_path / "run", StopAfter(30))
+    assert_nothing_was_lost(folder, whole)
+
+
+# --- the environment ------------------------------------------------------------------------------------------------
+
+
+class Broken(gym.Env):
+    """Raises in its 30th step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (3,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+    steps, closed = itertools.count(), 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        if next(self.steps) == 4 * PROBE_SIZE + 29:  # after those the frozen transitions are drawn from
+            raise KeyError("a bug\nof its author")
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
+    def close(self):
+        Broken.closed += 1
+
+
+def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_closed(main, tmp_path):
+    gym.register("BrokenForTests-v0", Broken)
+    Broken.steps, Broken.closed = itertools.count(), 0
+    status, said = main(*once([*PENDULUM, "env=gym:BrokenForTests-v0"]), f"out={tmp_path / 'run'}")
+    assert status == 1
+    assert "an environment raised KeyError: 'a bug" in said
+    assert "the last good checkpoint is" in said
+    assert Broken.closed >= 3  # of the check, of training, of evaluation
+
+
+# --- bad input, whatever it is --------------------------------------------------------------------------------------
+
+FUZZ = int(os.environ.get("FUZZ", 40))  # how many examples
+NAMES = ["env", "reg", "reset", "agent", "preset", "resume", "task", "data", "net", "optimizer", "lr", "out", "seed"]
+NAMES += ["reg.coef", "reg.scope", "reset.every_updates", "agent.hidden", "env.workers", "env.name", "net.widths"]
+NAMES += ["data.root", "data.train_size", "num_tasks", "threads", "device", "reg._target_", "_target_", "hydra.run.dir"]
+VALUES = [
+    "",
+    "null",
+    "-1",
+    "0",
+    "2",
+    "1e999",
+    "nan",
+    "true",
+    "x",
+    "[",
+    "[]",
+    "[1,2]",
+    "{a:1}",
+    "${seed}",
+    "${oc.env:X}",
+]
+VALUES += ["spectral", "swr+l2", "[none,swr]", "periodic", "demo", "cnn", "gym:CartPole-v1", "os.system", "/", "a\0b"]
+VALUES += ["random_labels", "binary_pairs", "..", "'", '"', "é", "--help", "!!python/object:os.system", "sgd", "none"]
+SETTING = st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)).map("=".join)
+ARGUMENTS = st.lists(st.one_of(SETTING, st.text(max_size=12)), max_size=3)
+
+
+@pytest.mark.parametrize("command", [train.command, supervised.command])
+def test_no_arguments_whatever_give_anything_but_a_run_or_one_line_and_no_folder(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    quick = ["env=gym:Pendulum-v1"] if command is train.command else DIGITS[:1]
+
+    @settings(max_examples=FUZZ, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(ARGUMENTS)
+    def fuzz(arguments):
+        said = {re.split("[.=]", a)[0] for a in arguments}
+        try:
+            _, folder, _ = command.prepare([*(a for a in quick if re.split("[.=]", a)[0] not in said), *arguments])
+        except SettingsError:
+            assert list(tmp_path.iterdir()) == []
+        else:
+            assert (folder / "config.yaml").exists()
+            shutil.rmtree(tmp_path / folder.parts[0])
+
+    fuzz()
+
+
+SAVED = {kind: schema.dump(schema.load(kind, [])).splitlines() for kind in (Train, Supervised)}
+UNSAFE = ["!!python/object/apply:os.system [x]", "\n_target_: os.mkdir", "- 1"]
+
+
+@settings(max_examples=2 * FUZZ, deadline=None, derandomize=True)
+@given(
+    st.sampled_from([Train, Supervised]),
+    st.integers(0, 50),
+    st.booleans(),
+    st.one_of(st.text(max_size=20), st.sampled_from([*VALUES, *UNSAFE])),
+)
+def test_no_saved_settings_whatever_give_anything_but_settings_or_one_line(tmp_path_factory, kind, line, keep, text):
+    path = tmp_path_factory.getbasetemp() / "config.yaml"
+    lines = list(SAVED[kind])
+    line %= len(lines)
+    lines[line] = f"{lines[line].partition(':')[0]}: {text}" if keep else text
+    path.write_text("\n".join(lines), errors="replace")
+    with contextlib.suppress(SettingsError):
+        schema.load_saved(kind, path)
+
+
+def test_settings_cannot_name_a_class_to_be_made(tmp_path):
+    for argument in ("_target_=os.system", "reg._target_=os.system", "agent._target_=os.system"):
+        with pytest.raises(SettingsError, match="unknown setting"):
+            schema.load(Train, ["reg=spectral", argument])
+    text = schema.dump(schema.load(Train, ["reg=spectral", f"out={tmp_path / 'run'}"]))
+    mark = tmp_path / "made"
+    for changed in (
+        text.replace("reg:\n", f"reg:\n  _target_: os.mkdir\n  path: {mark}\n"),
+        text.replace("name: spectral", f"name: !!python/object/apply:os.mkdir ['{mark}']"),
+        text + f"_target_: os.mkdir\npath: {mark}\n",
+    ):
+        folder = tmp_path / "run"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.yaml").write_text(changed)
+        with pytest.raises(SettingsError):
+            train.command.prepare([f"resume={folder}"])
+    assert not mark.exists()
