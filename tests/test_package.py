@@ -1,6 +1,7 @@
 """What is packed and installed, and how the parts depend on each other."""
 
 import ast
+import re
 import subprocess
 import sys
 import tarfile
@@ -99,6 +100,31 @@ def test_arrows_point_one_way(part):
     path = PACKAGE / part
     for file in [path] if path.is_file() else path.rglob("*.py"):
         assert imports(file) - {part} <= ALLOWED[part], file
+
+
+def calls(path):
+    """The names of the functions the file calls and of the modules it imports, with the calls."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.name, node) for alias in node.names)
+            yield getattr(node, "module", None) or "", node
+
+
+def test_nothing_in_the_package_unpickles_or_makes_what_a_file_names():
+    unsafe = (
+        r"(pickle|dill|shelve|marshal|joblib|cloudpickle|eval|exec|hydra\.utils|instantiate|yaml|os\.system)(\..*)?"
+    )
+    loads = 0
+    for file in PACKAGE.rglob("*.py"):
+        for name, node in calls(file):
+            assert not re.fullmatch(unsafe, name), (file, name)
+            if name == "torch.load":
+                loads += 1
+                assert any(k.arg == "weights_only" and k.value.value is True for k in node.keywords), file
+            assert name not in ("np.load", "numpy.load"), file
+    assert loads == 1
 
 
 def test_importing_the_package_starts_no_simulator():

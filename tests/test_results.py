@@ -202,3 +202,19 @@ def test_without_its_library_the_logger_is_refused_before_a_folder_is_made(found
     with pytest.raises(SettingsError, match=r'pip install "rl_plasticity\[wandb\]"'):
         train.command.prepare(["logger=wandb", f"out={tmp_path / 'run'}"])
     assert not (tmp_path / "run").exists()
+
+
+def test_files_that_were_deleted_are_noticed_at_the_next_flush(tmp_path):
+    results = Results(tmp_path, ["4"])
+    (tmp_path / "metrics.csv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"deleted while the run was writing it: .*metrics.csv"):
+        results.flush()
+    with pytest.raises(FileNotFoundError):
+        results.close()
+    assert all(file.closed for file in results.files.values())
+
+
+def test_a_start_from_the_beginning_leaves_nothing_of_an_earlier_one(tmp_path):
+    (tmp_path / "metrics.csv").write_text("run,step,name,value\n4,0,critic/ra")
+    Results(tmp_path, ["4"]).close()
+    assert (tmp_path / "metrics.csv").read_text() == "run,step,name,value\n"

@@ -114,7 +114,7 @@ def content_of(files: Files, name: str, checksums: Checksums) -> bytes:
         content = files[key]()
         _compare(key.rpartition("/")[2], hashlib.md5(content, usedforsecurity=False).hexdigest(), checksums)
         return gzip.decompress(content) if key.endswith(".gz") else content
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
+    except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:  # KeyError: a link
         raise DataError(f"{key} is truncated or damaged ({first_line(error)})") from error
 
 

@@ -99,6 +99,32 @@ def test_a_saved_buffer_continues_as_if_it_had_not_been_stopped(steps):
         recorder.check()
 
 
+@pytest.mark.parametrize("capacity", [7, 100])
+def test_the_rows_since_each_of_several_moments_put_together_are_the_whole_buffer(capacity):
+    torch.manual_seed(1)
+    recorder, parts, position = Recorder(ReplayBuffer(2, capacity, 2, 1)), [], 0
+    for moment in (0, 3, 4, 9, 15):
+        while recorder.buffer.added < moment:
+            step = recorder.buffer.added
+            terminated = torch.tensor([step % 7 == 3, False])
+            recorder.step(terminated, truncated=torch.tensor([step % 3 == 2, step % 4 == 1]))
+        parts.append(recorder.buffer.since(position))
+        position = moment
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    for name in ("obs", "act", "reward", "end"):
+        assert joined[name].shape[:2] == (15, 2)
+        assert torch.equal(joined[name][-recorder.buffer.size :], recorder.buffer.since(0)[name])
+    assert len(joined["last_obs"]) == (joined["end"] == 1).sum() > 5
+    recorder.buffer, old = ReplayBuffer(2, capacity, 2, 1), recorder.buffer
+    recorder.buffer.load_state_dict(old.position() | joined)  # older rows than fit are left out
+    recorder.check()
+    for name, value in old.state_dict().items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(recorder.buffer.state_dict()[name])), name
+    for step in range(20):
+        recorder.step(truncated=torch.tensor([step % 3 == 2, False]))
+        recorder.check()
+
+
 def test_a_state_that_does_not_fit_is_an_error():
     recorder = Recorder(ReplayBuffer(2, 7, 2, 1))
     for _ in range(7):

@@ -1,9 +1,14 @@
+import os
+import signal
+import time
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from dm_control.rl.control import PhysicsError
+from gymnasium.vector import AsyncVectorEnv
 
-from rl_plasticity.envs import Control, Envs, make_env, task_names
+from rl_plasticity.envs import Control, EnvFault, Envs, make_env, task_names
 
 
 def actions(steps, runs, act_dim, seed=0):
@@ -252,3 +257,70 @@ def test_rewards_earned_before_a_physics_error_are_kept():
     env.reset()
     with pytest.warns(UserWarning, match="ended early"):
         assert env.step(np.zeros(2, np.float32))[1] == 1 + 2
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+class Faulty(Counting):
+    """Does in its third step what it was told when it was made."""
+
+    does = staticmethod(lambda: None)
+
+    def step(self, action):
+        if self.t == 2:
+            self.does()
+        return super().step(action)
+
+
+gym.register("FaultyForTests-v0", Faulty)
+
+
+def no_data():
+    raise KeyError("no\ndata")
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Workers without a fresh interpreter, which would take seconds and not know the tests' environments."""
+
+    class Forked(AsyncVectorEnv):
+        def __init__(self, makers, context, **settings):
+            super().__init__(makers, context="fork", **settings)
+
+    monkeypatch.setattr("rl_plasticity.envs.control.AsyncVectorEnv", Forked)
+
+
+@pytest.mark.parametrize(
+    ("does", "workers", "says"),
+    [
+        (no_data, False, r"an environment raised KeyError: 'no\\ndata'"),
+        (no_data, True, r"an environment raised KeyError: 'no\\ndata'"),
+        (lambda: time.sleep(60), True, r"an environment took longer than env.timeout_seconds=0.5$"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), True, r"the process of environment 0 \(exit code -9\)"),
+    ],
+)
+def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_stays(
+    does, workers, says, forked, monkeypatch
+):
+    monkeypatch.setattr(Faulty, "does", staticmethod(does))
+    envs = Envs("gym:FaultyForTests-v0", [0, 1], workers=workers, timeout=0.5)
+    envs.reset()
+    for _ in range(2):
+        envs.step(np.zeros((2, 2), np.float32))
+    with pytest.raises(EnvFault, match=says):
+        envs.step(np.zeros((2, 2), np.float32))
+    for process in getattr(envs.vector, "processes", []):
+        assert not process.is_alive()
+    envs.close()
+
+
+def test_a_restored_environment_has_all_the_time_it_needs(forked, monkeypatch):
+    monkeypatch.setattr(Faulty, "does", staticmethod(lambda: time.sleep(0.4)))
+    envs, others = (Envs("gym:FaultyForTests-v0", [0], workers=True, timeout=t) for t in (None, 0.2))
+    envs.reset()
+    for _ in range(4):
+        obs = envs.step(np.zeros((1, 2), np.float32)).obs
+    assert np.array_equal(others.load_state_dict(envs.state_dict()), obs)
+    envs.close()
+    others.close()

@@ -218,6 +218,21 @@ def test_cifar100_s_fine_labels_are_read_inside_its_archive_and_nothing_is_writt
         load("cifar100", path.parent)
 
 
+@pytest.mark.parametrize("link", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])
+def test_an_archive_cannot_reach_outside_itself_by_a_link(link, cifar100, tmp_path):
+    path, _ = cifar100
+    (tmp_path / "secret").write_bytes(b"0" * 3074)
+    with tarfile.open(path, "w:gz") as archive:
+        info = tarfile.TarInfo("cifar-100-binary/train.bin")
+        info.type, info.linkname = link, str(tmp_path / "secret")
+        archive.addfile(info)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DataError, match=r"train.bin is truncated or damaged") as caught:
+        load("cifar100", path.parent, checksums={})
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("keep", [0, 30, 20000])
 def test_a_truncated_archive_is_one_line(cifar100, keep):
     path, _ = cifar100
