@@ -236,7 +236,7 @@ class Slurm:
     def launch(self, jobs: Sequence[Job]) -> None:
         import submitit
 
-        # Executor's own names for what is not the same everywhere.
+        # What submitit offers for every cluster has no prefix.
         common = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         timeouts = given.pop("max_num_timeout")
@@ -245,8 +245,13 @@ class Slurm:
         executor.update_parameters(
             name="rl_plasticity", **{k if k in common else f"slurm_{k}": v for k, v in given.items()}
         )
-        with executor.batch():
-            submitted = [executor.submit(job) for job in jobs]
+        try:
+            with executor.batch():
+                submitted = [executor.submit(job) for job in jobs]
+        except RuntimeError as error:  # sbatch refuses
+            for job in jobs:
+                job.end(f"failed: {' '.join(str(error).split())}")
+            return
         ids = {job: one.job_id for job, one in zip(jobs, submitted, strict=True)}
         print(f"queued as Slurm job {ids[jobs[0]].partition('_')[0]}", flush=True)
         last_seen = dict.fromkeys(jobs, time.monotonic())
