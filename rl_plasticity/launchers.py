@@ -38,6 +38,8 @@ SLURM_POLL_S = 5
 LOST_S = 60  # away from the queue without a word for so long: lost; network file systems show new files late
 SIGNALLED_S = 120  # Slurm kills or queues again within this time
 
+_running: dict["Job", subprocess.Popen[bytes]] = {}
+
 NJobs = Annotated[int, Is("an integer other than 0", lambda v: isinstance(v, int) and not isinstance(v, bool) and v)]
 Lines = Annotated[list[str] | None, Is("a list of shell lines or null", lambda v: v is None or isinstance(v, list))]
 Parameters = Annotated[dict[str, Any], Is("a group of settings", lambda v: isinstance(v, dict))]
@@ -86,9 +88,17 @@ class Job:
             write_text(self._outcome, outcome)
 
     def checkpoint(self) -> Any:
-        """What submitit queues when the time limit comes: the same again, which goes on where it was."""
+        """What submitit queues when the time limit comes: the same again, which goes on where it was.
+
+        The run saves first. To queue a job again ends it, with a signal to all its processes, and a run takes the
+        second one it gets for impatience.
+        """
         import submitit
 
+        if run := _running.get(self):
+            run.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                run.wait(SIGNALLED_S)
         return submitit.helpers.DelayedSubmission(self)
 
     def __call__(self) -> None:
@@ -121,13 +131,15 @@ class Job:
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             asked = False
+            _running[self] = run
             try:
                 while run.poll() is None:
                     if not asked and (asked := (self.sweep / "stop").exists()):
                         run.terminate()
                     time.sleep(POLL_S)
-            finally:  # the time limit raises SystemExit here
-                if run.poll() is None:
+            finally:
+                del _running[self]
+                if run.poll() is None:  # this worker ends
                     run.terminate()
                     run.wait()
         if run.returncode == 0:

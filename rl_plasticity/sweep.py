@@ -5,7 +5,6 @@ has finished is skipped, what is half done is resumed: a sweep that was stopped 
 """
 
 import itertools
-import os
 import signal
 import sys
 import time
@@ -69,7 +68,9 @@ def sweep(
     stop = None
     if todo:
         launcher.check([run.settings.device for run in todo])
-        folder = everything[0].folder.parent / ".sweep" / f"{time.strftime('%Y-%m-%d_%H%M%S')}_{os.getpid()}"
+        folder = (
+            everything[0].folder.parent / ".sweep" / f"{time.strftime('%Y-%m-%d_%H%M%S')}.{time.time_ns() % 10**9:09}"
+        )
         try:
             folder.mkdir(parents=True)
         except OSError as error:

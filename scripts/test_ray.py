@@ -1,7 +1,7 @@
 """A sweep on a Ray cluster of two nodes, one of which is killed: ``python scripts/test_ray.py``.
 
-The cluster is real: two raylets on this machine, one core each. When both work on a run the second one is killed with SIGKILL.
-The sweep must go on, end with status 0, and have the numbers of a sweep that nothing happened to.
+The cluster is real: two raylets on this machine, one core each. When both work on a run the second one is killed with
+SIGKILL. The sweep must go on, end with status 0, and have the numbers of a sweep that nothing happened to.
 """
 
 import json
@@ -42,13 +42,12 @@ def main() -> None:
     cluster.wait_for_nodes()
     print(f"two nodes at {cluster.address}", flush=True)
 
-    refused = sweep(
-        faulty, "hydra/launcher=ray", f"hydra.launcher.address={cluster.address}", "hydra.launcher.num_gpus=1"
-    )
+    here = ("hydra/launcher=ray", f"hydra.launcher.address={cluster.address}")
+    refused = sweep(faulty, *here, "hydra.launcher.num_gpus=1")
     assert refused.wait(60) == 2, "a GPU that no node has must be refused"
     assert not faulty.exists()
 
-    process = sweep(faulty, "hydra/launcher=ray", f"hydra.launcher.address={cluster.address}")
+    process = sweep(faulty, *here)
     while len([run for run in runs(faulty) if len(list(run.glob("checkpoints/step_*.pt"))) > 1]) < 2:
         assert process.poll() is None, "the sweep ended before the node was killed"
         time.sleep(0.2)

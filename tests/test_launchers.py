@@ -1,0 +1,342 @@
+import os
+import subprocess
+import sys
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from rl_plasticity import launchers
+from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.launchers import FINISHED, Basic, Job, Joblib, load, most_gpus
+
+
+@pytest.fixture
+def a_job(tmp_path, monkeypatch):
+    """Makes a job whose run is a shell script instead of this package; ``$4`` on are its arguments."""
+    (tmp_path / "sweep").mkdir()
+
+    monkeypatch.setattr(launchers, "POLL_S", 0.02)
+
+    def make(script, shell="/bin/sh", **given):
+        program = tmp_path / "program"
+        program.write_text(f"#!{shell}\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        settings = {"folder": tmp_path / "out", "sweep": tmp_path / "sweep", "cwd": tmp_path} | given
+        return Job("train", ("reg=swr", "seed=1"), **settings)
+
+    return make
+
+
+OUT = 'for last; do :; done; folder="${last#*=}"; mkdir -p "$folder"'
+
+
+def test_a_run_gets_the_arguments_its_folder_its_threads_and_the_directory_of_the_sweep(a_job, tmp_path):
+    job = a_job(f'{OUT}; echo "$@" $OMP_NUM_THREADS > arguments', threads=3)
+    job()
+    words = (tmp_path / "arguments").read_text().split()
+    assert words == [
+        "-m", "rl_plasticity.launchers", str(os.getpid()), "train", "reg=swr", "seed=1", f"out={job.folder}", "3"
+    ]  # fmt: skip
+    assert job.outcome == "succeeded"
+    assert (job.folder / FINISHED).exists()
+
+
+def test_a_run_with_a_checkpoint_is_resumed_with_the_settings_of_its_folder(a_job, tmp_path):
+    job = a_job('echo "$@" > arguments')
+    (job.folder / "checkpoints").mkdir(parents=True)
+    (job.folder / "checkpoints" / "step_000000100.pt").touch()
+    job()
+    assert (tmp_path / "arguments").read_text().split()[3:] == ["train", f"resume={job.folder}"]
+
+
+def test_a_run_that_never_saved_begins_anew_and_what_was_there_is_kept_elsewhere(a_job, tmp_path):
+    job = a_job(OUT)
+    job.folder.mkdir()
+    (job.folder / "config.yaml").write_text("kept")
+    job()
+    assert [p.name for p in job.folder.iterdir()] == [FINISHED]
+    (kept,) = job.sweep.glob("out.*.begun/config.yaml")
+    assert kept.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        ("echo rl_plasticity.train: the loss is not finite >&2; echo later >&2; exit 1",
+         "failed: rl_plasticity.train: the loss is not finite"),
+        (r"printf ' 3%%|#  |\r 9%%|## |\rValueError: bad\n'; exit 1", "failed: ValueError: bad"),
+        ("exit 7", "failed: it said nothing"),
+        ("echo at work; kill -KILL $$", "failed: killed by SIGKILL (out of memory?); at work"),
+        ("echo continue with resume=x; exit 143", "stopped: continue with resume=x"),
+    ],
+)  # fmt: skip
+def test_the_outcome_says_in_a_line_what_became_of_the_run(script, outcome, a_job):
+    job = a_job(script)
+    assert job.outcome is None
+    job()
+    assert job.outcome == outcome
+    assert not (job.folder / FINISHED).exists()
+
+
+def test_the_reason_is_of_this_attempt_not_of_an_earlier_one(a_job):
+    a_job("echo rl_plasticity.train: old; exit 1")()
+    job = a_job("exit 1")
+    job()
+    assert job.outcome == "failed: it said nothing"
+
+
+def test_a_job_that_cannot_write_has_failed_and_raises_nothing(a_job, tmp_path, capsys):
+    a_job("exit 0", sweep=tmp_path / "nowhere")()
+    assert "out: failed: [Errno 2]" in capsys.readouterr().out
+
+
+def test_the_stop_file_makes_a_run_save_and_no_other_start(a_job):
+    job = a_job("trap 'echo saved; exit 143' TERM; touch started; while :; do sleep 0.1; done")
+    stop = subprocess.Popen(["sh", "-c", "while ! [ -e started ]; do sleep 0.05; done; touch sweep/stop"], cwd=job.cwd)
+    job()
+    stop.wait()
+    assert job.outcome == "stopped: saved"
+    job()
+    assert job.outcome == "stopped: before it started"
+
+
+def test_the_signal_before_slurm_s_time_limit_does_not_kill_the_run_itself(a_job):
+    job = a_job("import os; os.kill(os.getpid(), 12); print('alive'); os._exit(1)", shell=f"{sys.executable} -u")
+    job()
+    assert job.outcome == "failed: alive"
+
+
+def test_a_run_has_saved_before_it_is_queued_again_and_hears_of_it_once(a_job, monkeypatch):
+    submitit = ModuleType("submitit")
+    submitit.helpers = SimpleNamespace(DelayedSubmission=lambda job: ("again", job, (job.cwd / "saved").read_text()))
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
+    job = a_job("trap 'sleep 0.2; echo once >> saved; exit 143' TERM; touch started; while :; do sleep 0.1; done")
+    queued = []
+
+    def time_limit(seconds):
+        if (job.cwd / "started").exists() and not queued:
+            queued.append(job.checkpoint())
+            sys.exit(-1)
+
+    monkeypatch.setattr(launchers.time, "sleep", time_limit)
+    with pytest.raises(SystemExit):
+        job()
+    assert queued == [("again", job, "once\n")]
+
+
+def test_a_run_is_told_to_save_when_its_worker_is_told_to_end(a_job, monkeypatch):
+    job = a_job("trap 'touch saved; exit 143' TERM; touch started; while :; do sleep 0.1; done")
+
+    def exit_once_started(seconds):
+        if (job.cwd / "started").exists():
+            sys.exit(-1)  # as submitit does in its signal handler
+
+    monkeypatch.setattr(launchers.time, "sleep", exit_once_started)
+    with pytest.raises(SystemExit):
+        job()
+    assert (job.cwd / "saved").exists()
+    assert job.outcome is None
+
+
+def test_a_run_dies_with_the_process_that_waits_for_it(tmp_path):
+    script = 'echo $$; "$0" -m rl_plasticity.launchers $$ supervised "out=$1" epochs_per_task=100000 & '
+    waiting = subprocess.Popen(["sh", "-c", script + "echo $!; wait", sys.executable, tmp_path / "out"],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+    run = [int(waiting.stdout.readline()) for _ in range(2)][1]
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out" / "config.yaml").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    waiting.kill()
+    waiting.wait()
+    waiting.stdout.close()
+    while alive(run):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def alive(process):
+    try:
+        with open(f"/proc/{process}/stat") as file:  # noqa: PTH123
+            return file.read().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def test_launchers_have_defaults_and_typed_settings():
+    assert load([]) == Basic()
+    assert load(["hydra/launcher=joblib"]) == Joblib(n_jobs=-1)
+    slurm = load(["hydra/launcher=slurm", "hydra.launcher.timeout_min=5", "hydra.launcher.additional_parameters.x=1"])
+    assert (slurm.timeout_min, slurm.additional_parameters) == (5, {"requeue": True, "x": 1})
+    assert load(["hydra/launcher=ray", "hydra.launcher.num_gpus=0.25"]).num_gpus == 0.25
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hydra/launcher=joblip"], r"unknown hydra/launcher 'joblip'; did you mean 'joblib'\?"),
+        (["hydra/launcher=ray", "hydra.launcher.num_gpu=1"], "did you mean 'hydra.launcher.num_gpus'"),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], "n_jobs must be an integer other than 0, got 0"),
+        (["hydra/launcher=slurm", "hydra.launcher.setup=[1"], "settings are written name=value"),
+        (["hydra.launcher.n_jobs=2"], "the launcher 'basic' has no settings"),
+        (["hydra/launcher=ray", "hydra/launcher=ray"], "given twice"),
+        (["hydra/sweeper=x"], "the launcher 'basic' has no settings"),
+    ],
+)
+def test_a_misspelt_launcher_or_setting_is_named_with_the_nearest_valid_one(arguments, message):
+    with pytest.raises(SettingsError, match=message):
+        load(arguments)
+
+
+@pytest.mark.parametrize(("name", "module"), [("joblib", "joblib"), ("slurm", "submitit"), ("ray", "ray")])
+def test_a_launcher_that_is_not_installed_says_which_extra_has_it(name, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == module else 1 / 0)
+    extra = "parallel" if name == "joblib" else name
+    with pytest.raises(SettingsError, match=rf'pip install "rl_plasticity\[{extra}\]"'):
+        load([f"hydra/launcher={name}"]).check(["cpu"])
+
+
+@pytest.mark.parametrize(("n_jobs", "jobs", "threads"), [(4, 9, 2), (3, 9, 3), (-1, 9, 1), (-1, 2, 5), (100, 100, 1)])
+def test_runs_share_the_cores_of_the_machine(n_jobs, jobs, threads, monkeypatch):
+    import joblib
+
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 10)
+    monkeypatch.setattr(joblib, "effective_n_jobs", lambda n: 10 if n == -1 else n)
+    assert Joblib(n_jobs).threads(jobs) == threads
+
+
+def test_slurm_s_and_ray_s_runs_have_as_many_threads_as_cores():
+    assert load(["hydra/launcher=slurm", "hydra.launcher.cpus_per_task=6"]).threads(9) == 6
+    assert load(["hydra/launcher=ray", "hydra.launcher.num_cpus=0.5"]).threads(9) == 1
+
+
+@pytest.mark.parametrize(
+    ("printed", "most"),
+    [("(null)\n", 0), ("gpu:2\ngpu:a100:4(S:0-1),shard:16\n", 4), ("lustre:5,gpu:h200:8\n(null)", 8), ("mygpu:7", 0)],
+)
+def test_the_gpus_of_a_node_are_read_from_sinfo(printed, most):
+    assert most_gpus(printed) == most
+
+
+@pytest.fixture
+def a_slurm(tmp_path, monkeypatch):
+    """A Slurm with what `sinfo` and `squeue` print."""
+    monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: module)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def make(**printed):
+        for name, text in ({"sbatch": ""} | printed).items():
+            (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+            (tmp_path / name).chmod(0o755)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("gpus", "arguments", "device", "message"),
+    [
+        ("gpu:2", ["gpus_per_node=4"], "cuda", "gpus_per_node=4, but no node has more than 2"),
+        ("(null)", ["gres=shard:1"], "cuda", "no node has any shard"),
+        ("gpu:2", [], "cuda", "device=cuda needs hydra.launcher.gpus_per_node=1"),
+        ("gpu:2", ["gpus_per_node=2"], "cuda", None),
+        ("gpu:2,shard:8", ["gres=shard:1"], "cuda", None),
+        ("(null)", [], "cpu", None),
+    ],
+)
+def test_a_gpu_that_slurm_does_not_have_is_refused_before_anything_is_queued(gpus, arguments, device, message, a_slurm):
+    a_slurm(sinfo=gpus)
+    launcher = load(["hydra/launcher=slurm", *(f"hydra.launcher.{a}" for a in arguments)])
+    if message is None:
+        launcher.check(["cpu", device])
+    else:
+        with pytest.raises(SettingsError, match=message):
+            launcher.check(["cpu", device])
+
+
+class FakeExecutor:
+    """Submits nothing; the jobs numbered 0 write their outcome at once."""
+
+    def __init__(self, *_, **__):
+        self.submitted = []
+
+    def update_parameters(self, **given):
+        FakeExecutor.given = given
+
+    def batch(self):
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+    def submit(self, job):
+        self.submitted.append(job)
+        if len(self.submitted) == 1:
+            job.end("succeeded")
+        return SimpleNamespace(job_id=f"7_{len(self.submitted) - 1}")
+
+
+def test_a_job_that_slurm_loses_has_failed_and_the_others_are_waited_for(a_slurm, a_job, monkeypatch):
+    monkeypatch.setattr(launchers, "LOST_S", 0)
+    monkeypatch.setattr(launchers, "SLURM_POLL_S", 0.01)
+    a_slurm(squeue="7_2")
+    jobs = [a_job("", folder=a_job("").folder / str(i)) for i in range(3)]
+    polled = []
+
+    def sleep(seconds):
+        polled.append(jobs[1].outcome)
+        if len(polled) == 5:
+            jobs[2].end("succeeded")
+
+    monkeypatch.setattr(launchers.time, "sleep", sleep)
+    sys.modules["submitit"].AutoExecutor = FakeExecutor
+    load(["hydra/launcher=slurm", "hydra.launcher.mem_gb=3"]).launch(jobs)
+    assert [job.outcome for job in jobs][::2] == ["succeeded", "succeeded"]
+    assert "Slurm job 7_1 left the queue without a word" in jobs[1].outcome
+    assert (FakeExecutor.given["mem_gb"], FakeExecutor.given["slurm_signal_delay_s"]) == (3, 120)
+    assert "slurm_partition" not in FakeExecutor.given
+
+
+def test_a_queue_that_does_not_answer_is_no_lost_job(a_slurm, a_job, monkeypatch, tmp_path):
+    monkeypatch.setattr(launchers, "LOST_S", 0)
+    a_slurm()
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    jobs = [a_job("", folder=tmp_path / str(i)) for i in range(2)]
+    polls = iter(range(3))
+    monkeypatch.setattr(launchers.time, "sleep", lambda _: next(polls) == 2 and jobs[1].end("succeeded"))
+    sys.modules["submitit"].AutoExecutor = FakeExecutor
+    load(["hydra/launcher=slurm"]).launch(jobs)
+    assert jobs[1].outcome == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "device", "message"),
+    [
+        (["num_gpus=1"], "cuda", "num_gpus=1, but no node of the cluster has more than 0.5"),
+        (["num_cpus=5"], "cpu", "num_cpus=5, but no node of the cluster has more than 4"),
+        ([], "cuda", "device=cuda needs hydra.launcher.num_gpus"),
+        (["num_gpus=0.5"], "cuda", None),
+    ],
+)
+def test_what_no_node_of_a_ray_cluster_has_is_refused_at_once(arguments, device, message, monkeypatch):
+    fake = ModuleType("ray")
+    fake.is_initialized = lambda: True
+    fake.nodes = lambda: [
+        {"Alive": True, "Resources": {"CPU": 4.0}},
+        {"Alive": True, "Resources": {"CPU": 1.0, "GPU": 0.5}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: module)
+    launcher = load(["hydra/launcher=ray", *(f"hydra.launcher.{a}" for a in arguments)])
+    if message is None:
+        launcher.check([device])
+    else:
+        with pytest.raises(SettingsError, match=message):
+            launcher.check([device])

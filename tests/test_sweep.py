@@ -1,0 +1,209 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_plasticity import launchers
+from rl_plasticity.command import name_of
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.supervised import command
+from rl_plasticity.sweep import runs, sweep
+
+SMALL = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=1", "device=cpu"]
+TWO = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+
+
+def combinations(*arguments):
+    return [" ".join(run.arguments) for run in runs(Train, name_of, arguments)]
+
+
+def test_a_sweep_is_every_combination_and_the_last_setting_varies_fastest():
+    assert combinations("env=cheetah-run,walker-run", "replay_ratio=2", "seed=0,1") == [
+        "env=cheetah-run replay_ratio=2 seed=0",
+        "env=cheetah-run replay_ratio=2 seed=1",
+        "env=walker-run replay_ratio=2 seed=0",
+        "env=walker-run replay_ratio=2 seed=1",
+    ]
+
+
+def test_ranges_patterns_chains_and_lists_are_values_of_a_sweep():
+    assert combinations("seed=range(3,9,3)") == ["seed=3", "seed=6"]
+    assert combinations("reg=glob(w*)") == ["reg=wasserstein", "reg=weight_clipping", "reg=weight_decay", "reg=wrs"]
+    assert combinations("reg=none,spectral+l2") == ["reg=none", "reg=spectral+l2"]
+    assert combinations("reg=[none,swr]") == ["reg=[none,swr]"]  # side by side in one process
+    assert runs(Train, name_of, ["env=gym:Pendulum-v1,cheetah-run"])[0].settings.env.name == "gym:Pendulum-v1"
+
+
+def test_each_run_has_the_name_and_the_settings_it_would_have_alone(tmp_path):
+    first, second = runs(Train, name_of, [f"out={tmp_path}", "reg=spectral", "reg.coef=0.1,0.2", "seed=4"])
+    alone = schema.load(Train, ["reg=spectral", "reg.coef=0.2", "seed=4"])
+    assert second.settings == alone
+    assert second.folder == tmp_path / name_of(alone, ["reg=spectral", "reg.coef=0.2", "seed=4"])
+    assert first.folder.parent == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["seed=0,0"], "the same run twice"),
+        (["lr=1e-3,0.001"], "the same run twice"),
+        (["device=cpu,auto"], "the same run twice"),
+        (["seed=0,1", "seeds=2"], "both train seed 1"),
+        (["seed=0,true"], "seed must be an integer from 0 up, got True"),
+        (["seed=0,-1"], "seed must be an integer from 0 up, got -1"),
+        (["reg=none,spectrul"], "did you mean 'spectral'"),
+        (["reg=none,swr", "reg.coef=1e-3"], "reg=none has no settings"),
+        (["seed=0", "resume=x"], "leave out resume="),
+        (["lr=interval(0,1)"], "which can be counted"),
+        (["reg=glob(x*)"], "names no value"),
+        (["seed"], "settings are written name=value"),
+        (["seed=0,1", "seed=2"], "seed is given twice"),
+        (["hydra/launcher=joblip"], "did you mean 'joblib'"),
+        (["device=cuda", "seed=0,1"], "torch finds no GPU here"),
+    ],
+)
+def test_a_bad_setting_of_any_run_is_found_before_the_first_one_starts(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(launchers.Job, "__call__", lambda job: 1 / 0)
+    with pytest.raises(SettingsError, match=message):
+        sweep(Supervised, lambda s: None, name_of, [f"out={tmp_path / 'out'}", *arguments])
+    assert not (tmp_path / "out").exists()
+
+
+def test_each_method_is_checked_once_whatever_the_seeds_and_before_the_first_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(launchers.Job, "__call__", lambda job: 1 / 0)
+    checked = []
+
+    def check(s):
+        checked.append(s.reg["name"])
+        if s.reg["name"] == "wrs":
+            raise ValueError("no layer for wrs")
+
+    with pytest.raises(SettingsError, match="no layer for wrs"):
+        sweep(Supervised, check, name_of, [f"out={tmp_path}", "seed=0,1", "reg=none,swr,wrs"])
+    assert checked == ["none", "swr", "wrs"]
+
+
+def test_a_folder_with_other_settings_under_the_same_name_is_refused(tmp_path):
+    (run,) = runs(Train, name_of, [f"out={tmp_path}"])
+    run.folder.mkdir()
+    (run.folder / "config.yaml").write_text(
+        schema.dump(run.settings)
+        .replace("replay_ratio: 16.0", "replay_ratio: 8.0")
+        .replace("device: auto", "device: cpu")
+    )
+    with pytest.raises(SettingsError, match=r"holds a run with replay_ratio=8\.0, not 16\.0; choose another out="):
+        runs(Train, name_of, [f"out={tmp_path}"])
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def a_sweep(tmp_path, monkeypatch):
+    """Sweeps over runs that are a shell script, which knows its `folder` and its arguments."""
+    monkeypatch.setattr(launchers, "POLL_S", 0.02)
+    program = tmp_path / "program"
+    program.touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def start(script, *arguments):
+        save = 'for last; do :; done; cd "${last#*=}" || mkdir "${last#*=}" && cd "${last#*=}" || exit 1; '
+        save += "mkdir -p checkpoints; touch checkpoints/step_1.pt"
+        program.write_text(f'#!/bin/sh\n{save}\necho "$5" >> {tmp_path}/calls\n{script}\n')
+        (tmp_path / "calls").write_text("")
+        try:
+            status = sweep(Supervised, lambda s: None, name_of, [f"out={tmp_path / 'out'}", *arguments])
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return status, (tmp_path / "calls").read_text().split()
+
+    return start
+
+
+def table(printed):
+    """The outcome of each run, by what its name ends in."""
+    lines = printed.partition("\n\n")[2].splitlines()
+    return {
+        re.sub(r".*mlp_", "", name): outcome
+        for name, outcome in (line.split(None, 1) for line in lines[:-1])
+        if "seed" in name
+    }
+
+
+def test_a_sweep_goes_on_after_a_failure_and_again_makes_only_what_is_missing(a_sweep, capsys):
+    fail = 'case "$*" in *swr*) echo rl_plasticity.supervised: diverged; exit 1;; esac'
+    arguments = ["reg=none,swr,wrs", "seed=0"]
+    status, calls = a_sweep(fail, *arguments)
+    printed = capsys.readouterr().out
+    assert (status, len(calls)) == (1, 3)
+    assert table(printed) == {
+        "none_seed0": "succeeded", "swr_seed0": "failed: rl_plasticity.supervised: diverged", "wrs_seed0": "succeeded"
+    }  # fmt: skip
+    assert "2 succeeded, 1 failed, 0 stopped, 0 skipped" in printed
+
+    status, calls = a_sweep("", *arguments)
+    assert status == 0
+    assert len(calls) == 1
+    assert calls[0].startswith("resume=")
+    assert calls[0].endswith("mlp_swr_seed0")
+    again = table(capsys.readouterr().out)
+    assert again == dict.fromkeys(("none_seed0", "wrs_seed0"), "skipped: its results exist") | {
+        "swr_seed0": "succeeded"
+    }
+
+    status, calls = a_sweep("exit 1", *arguments)
+    assert (status, calls) == (0, [])
+    assert "0 succeeded, 0 failed, 0 stopped, 3 skipped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("launcher", [[], TWO], ids=["basic", "joblib"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number, a_sweep, capsys):
+    first = f"mkdir ../once 2>/dev/null && kill -{number:d} {os.getpid()}"  # a second signal would kill at once
+    script = f"trap 'echo saved; exit 143' TERM; {first}; while :; do sleep 0.1; done"
+    status, calls = a_sweep(script, "seed=range(0,6)", *launcher)
+    assert status == 128 + number
+    outcomes = list(table(capsys.readouterr().out).values())
+    assert 1 <= len(calls) <= 2  # the second one may have started before the first one's signal
+    assert outcomes.count("stopped: saved") == len(calls)
+    assert outcomes.count("stopped: before it started") == 6 - len(calls)
+    status, calls = a_sweep("", "seed=range(0,6)", *launcher)
+    assert (status, len(calls)) == (0, 6)
+
+
+def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_cores_each(tmp_path):
+    from test_supervised import run
+
+    program = [
+        sys.executable,
+        "-m",
+        "rl_plasticity.supervised",
+        "-m",
+        "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2",
+    ]
+    done = subprocess.run([*program, "reg=none,swr", *SMALL], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "2 succeeded, 0 failed, 0 stopped, 0 skipped; results in results" in done.stdout
+    assert done.stderr == ""
+    folders = sorted(path.parent for path in (tmp_path / "results").glob("*/config.yaml"))
+    for folder, reg in zip(folders, ("none", "swr"), strict=True):
+        saved = schema.load_saved(Supervised, folder / "config.yaml")
+        assert saved.reg["name"] == reg
+        assert saved.threads == max(1, len(os.sched_getaffinity(0)) // 2)
+        alone = run([*SMALL, f"reg={reg}", f"threads={saved.threads}"], tmp_path / reg)
+        assert (Path(alone) / "metrics.csv").read_bytes() == (folder / "metrics.csv").read_bytes()
+
+
+def test_settings_of_a_sweep_without_m_are_refused_with_a_hint(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["supervised", "hydra/launcher=ray"])
+    with pytest.raises(SystemExit, match="2"):
+        command.main(lambda *_: 1 / 0)
+    assert capsys.readouterr().err == "rl_plasticity.supervised: hydra/launcher=ray is for a sweep: add -m\n"
