@@ -1,7 +1,5 @@
 """What the commands share: how a run is prepared, stopped, timed and named. The algorithms are in the commands."""
 
-import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -21,16 +19,14 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from rl_plasticity import checkpoint, sweep
+from rl_plasticity import checkpoint, log, sweep
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
-from rl_plasticity.log import Log
 from rl_plasticity.results import require, write_text
 
 S = TypeVar("S", Train, Supervised)
 E = TypeVar("E")
 Saved = dict[str, Any] | None
-LOCK = ".lock"
 COMPILE_FROM_UPDATES = 10_000  # compiling takes about half a minute and then saves some 5 ms an update: even at 6 000
 
 
@@ -93,20 +89,11 @@ class Command(Generic[S]):
             sys.exit(complain(self.name, error, 2))
         stop = StopSignal()
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
-        fault: str | None = None
-        with Log(folder) as log:
-            try:
-                finished = run(settings, folder, saved, stop)
-            except FaultyRun as error:
-                fault = str(error)
-            except OSError as error:
-                fault = f"{error.filename or folder}: {error.strerror or error}; {last_checkpoint(folder)}"
-            except self.faults as error:
-                fault = f"{error}; {last_checkpoint(folder)}"
-            except BaseException as error:
-                log.say(f"failed: {type(error).__name__}: {error}")
-                raise
-            log.say(f"failed: {fault}" if fault else "finished" if finished else "stopped")
+        try:
+            with log.Log(folder) as events:
+                finished, fault = self._run(run, settings, folder, saved, stop, events)
+        finally:
+            self._release()
         if fault:
             sys.exit(complain(self.name, fault, 1))
         if finished:
@@ -114,6 +101,33 @@ class Command(Generic[S]):
         else:
             print(f"stopped; continue with resume={folder}", file=sys.stderr)
             sys.exit(128 + stop.received)
+
+    def _run(
+        self,
+        run: Callable[[S, Path, Saved, StopSignal], bool],
+        settings: S,
+        folder: Path,
+        saved: Saved,
+        stop: StopSignal,
+        events: log.Log,
+    ) -> tuple[bool, str | None]:
+        """Whether the run finished, and the fault that ended it."""
+        try:
+            finished = run(settings, folder, saved, stop)
+        except FaultyRun as error:
+            fault = str(error)
+        except OSError as error:
+            fault = f"{error.filename or folder}: {error.strerror or error}; {last_checkpoint(folder)}"
+        except self.faults as error:
+            fault = f"{error}; {last_checkpoint(folder)}"
+        except BaseException as error:
+            events.say(f"failed: {type(error).__name__}: {error}")
+            raise
+        else:
+            events.say("finished" if finished else "stopped")
+            return finished, None
+        events.say(f"failed: {fault}")
+        return False, fault
 
     def prepare(self, arguments: Sequence[str]) -> tuple[S, Path, Saved]:
         """Settings, folder and, on resuming, the checkpoint. Everything is checked before the folder is made.
@@ -128,7 +142,7 @@ class Command(Generic[S]):
         else:
             folder = Path(settings.out if settings.out != "auto" else Path("results") / name_of(settings, arguments))
             try:
-                started = (".config.yaml.tmp", LOCK)  # by a process that was killed before it wrote any settings
+                started = (".config.yaml.tmp", log.LOCK)  # by a process that was killed before it wrote any settings
                 if folder.exists() and (not folder.is_dir() or any(p.name not in started for p in folder.iterdir())):
                     raise SettingsError(
                         f"{folder} exists; continue that run with resume={folder} or choose another out="
@@ -181,21 +195,16 @@ class Command(Generic[S]):
         Raises:
             SettingsError: another process has it.
         """
+        self._release()
+        try:
+            self.lock = log.hold(folder)
+        except BlockingIOError as error:
+            raise SettingsError(f"{folder} is being written by {error}") from error
+
+    def _release(self) -> None:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                owner = os.read(file, 300).decode(errors="replace").strip() or "another process"
-                os.close(file)
-                raise SettingsError(f"{folder} is being written by {owner}") from error
-            print(f"the file system of {folder} has no locks: start no other process on it", file=sys.stderr)
-        os.truncate(file, 0)
-        os.write(file, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
-        self.lock = file
 
     def resolved(self, s: S) -> S:
         """`s` with every ``auto`` decided, so that the saved settings say what was done.

@@ -1,14 +1,15 @@
-"""``log.txt`` in a run's folder: what became of each start of the run, and whether it is at work now."""
+"""Who is at work in a run's folder, by a lock, and what became of each start of the run, in ``log.txt``."""
 
 import fcntl
 import os
 import platform
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
-NAME = "log.txt"
+NAME, LOCK = "log.txt", ".lock"
 
 
 class Entry(NamedTuple):
@@ -19,23 +20,12 @@ class Entry(NamedTuple):
 
 
 class Log:
-    """Appends lines ``TIME WORD TEXT``, the first of them ``started``.
-
-    It holds a lock on the file, which goes at its end and with the process, however
-    that dies: so `is_held` tells a
-    run that works from one that was killed. A log that cannot be written stops no run.
-    """
+    """Appends lines ``TIME WORD TEXT``, the first of them ``started``. A log that cannot be written stops no run."""
 
     def __init__(self, folder: Path) -> None:
         self.file: IO[bytes] | None = None
         with suppress(OSError):
             self.file = (folder / NAME).open("ab", buffering=0)
-            for _ in range(50):
-                try:
-                    fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:  # is_held has it for an instant
-                    time.sleep(0.01)
         if self.file and self.file.tell():
             self.file.write(b"\n")  # the line before may have been cut
         self.say(f"started on {platform.node()}, process {os.getpid()}")
@@ -66,6 +56,31 @@ def last(folder: Path) -> Entry | None:
     return Entry(lines[-1][1].rstrip(":"), "".join(lines[-1][2:])) if lines and len(lines[-1]) > 1 else None
 
 
+def hold(folder: Path) -> int:
+    """Keep other processes off the folder until the file that comes back is closed, or this process ends, however.
+
+    Raises:
+        BlockingIOError: another process has it; its text says which.
+    """
+    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    for left in reversed(range(50)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not left:
+                owner = os.read(file, 300).decode(errors="replace").strip() or "another process"
+                os.close(file)
+                raise BlockingIOError(owner) from None
+            time.sleep(0.01)  # is_held has it for an instant
+        except OSError:
+            print(f"the file system of {folder} has no locks: start no other process on it", file=sys.stderr)
+            break
+    os.truncate(file, 0)
+    os.write(file, f"process {os.getpid()} on {platform.node()}\n".encode())
+    return file
+
+
 def is_held(folder: Path) -> bool:
     """Whether a process that this machine knows of is at work in the folder.
 
@@ -73,7 +88,7 @@ def is_held(folder: Path) -> bool:
     is not seen.
     """
     try:
-        with (folder / NAME).open("rb") as file:
+        with (folder / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

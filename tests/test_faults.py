@@ -130,7 +130,7 @@ def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_
     assert not folder.exists()
 
 
-HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); "
+HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); "
 
 
 def test_a_second_process_on_one_folder_refuses_until_the_first_is_gone_even_killed(whole, tmp_path):

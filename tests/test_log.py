@@ -1,14 +1,17 @@
 import os
 import signal
 
+import pytest
+
 from rl_plasticity import log
 from rl_plasticity.log import Log
 
 
-def test_a_run_holds_its_log_until_it_is_killed_and_the_log_still_says_started(tmp_path):
+def test_a_run_holds_its_folder_until_it_is_killed_and_the_log_still_says_started(tmp_path):
     ready, done = os.pipe()
     child = os.fork()
     if child == 0:
+        log.hold(tmp_path)
         held = Log(tmp_path)
         os.write(done, b"!")
         signal.pause()
@@ -16,6 +19,8 @@ def test_a_run_holds_its_log_until_it_is_killed_and_the_log_still_says_started(t
     os.read(ready, 1)
     assert log.is_held(tmp_path)
     assert log.is_held(tmp_path)  # asking takes nothing away
+    with pytest.raises(BlockingIOError, match=f"process {child} on "):
+        log.hold(tmp_path)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert not log.is_held(tmp_path)

@@ -1,6 +1,7 @@
 import os
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ def said(folder, *events, host="elsewhere"):
     return folder
 
 
+@contextmanager
+def at_work(folder):
+    held = log.hold(folder)
+    with Log(folder):
+        yield
+    os.close(held)
+
+
 def aged(folder, seconds):
     then = time.time() - seconds
     for path in folder.iterdir():
@@ -42,7 +51,7 @@ def rl(tmp_path):
 def test_a_run_at_work_tells_its_newest_step_its_rate_and_its_end_from_when_it_last_said_so(rl):
     timed(rl, env_steps_done=2000.0, env_steps_left=8000.0, updates_per_second=118.0, seconds_left=600.0)
     os.utime(rl / "timing.csv", (NOW, NOW))
-    with Log(rl):
+    with at_work(rl):
         found = read(rl)
     assert (found.state, found.done, found.total, found.rate) == ("running", 2100, 10000, 118.0)
     assert found.ends == pytest.approx(NOW + 600)
@@ -53,7 +62,7 @@ def test_a_run_at_work_tells_its_newest_step_its_rate_and_its_end_from_when_it_l
 
 
 def test_a_run_that_was_killed_differs_from_one_at_work_only_in_its_lock(rl):
-    with Log(rl):
+    with at_work(rl):
         assert read(rl).state == "running"
     assert read(rl).state == "killed"
 
@@ -140,7 +149,7 @@ def test_a_foreign_or_damaged_folder_is_one_line(rl, file, content, note):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])
 def test_nonsense_among_the_rates_breaks_nothing(rl, value):
     timed(rl, env_steps_done=value, env_steps_left=value, seconds_left=value, updates_per_second=value)
-    with Log(rl):
+    with at_work(rl):
         found = read(rl)
     assert found.state == "running"
     assert "run" in table([found], NOW)[1]
@@ -149,7 +158,7 @@ def test_nonsense_among_the_rates_breaks_nothing(rl, value):
 def test_a_folder_that_was_only_just_made_is_a_run_of_no_steps(tmp_path):
     folder = write_run(tmp_path / "run", RL, {})
     (folder / "metrics.csv").unlink()
-    with Log(folder):
+    with at_work(folder):
         found = read(folder)
     assert (found.state, found.done, found.total, found.latest) == ("running", 0, 10000, "")
 
