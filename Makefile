@@ -1,5 +1,7 @@
 # make train [ARGS="env=walker-run reg=swr"]   set up and run the main job
 # make test                                     set up and run all checks
+# make test-ray                                  a sweep on two Ray nodes, one of which is killed
+# make test-slurm                                a sweep on a Slurm whose time limit it meets (Debian, as root: installs Slurm)
 
 ARGS ?= env=cheetah-run reg=spectral preset=demo
 # The first interpreter that is new enough and has wheels for everything: 3.11 or 3.12.
@@ -8,7 +10,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: train test check
+.PHONY: train test test-ray test-slurm
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
@@ -18,11 +20,19 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
 
+test-ray: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
+	$(BIN)/python scripts/test_ray.py
+
+test-slurm: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[slurm]"
+	PYTHON=$(BIN)/python scripts/test_slurm.sh
+
 # torch first: its pinned version decides which build pip takes, and nothing after it may change that.
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed, and none was found; say PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,video]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,video,parallel]" --group dev
 	touch $(STAMP)

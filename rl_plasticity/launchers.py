@@ -276,6 +276,8 @@ class Slurm:
             if queue is None:
                 continue  # the controller does not answer now
             for job in waiting:
+                if job.outcome is not None:
+                    continue
                 if ids[job] in queue.split():
                     last_seen[job] = time.monotonic()
                 elif cancelled:

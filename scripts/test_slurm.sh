@@ -18,6 +18,7 @@ command -v slurmctld >/dev/null && command -v munged >/dev/null || {
 # ---- munge, controller and node, each in the background; none outlives this script
 daemons=
 trap 'kill $daemons 2>/dev/null || true' EXIT
+trap 'exit 1' INT TERM
 mkdir -p /run/munge "$work/state" "$work/spool"
 chown munge: /run/munge
 [ -e /etc/munge/munge.key ] || { dd if=/dev/urandom of=/etc/munge/munge.key bs=1024 count=1 2>/dev/null; chown munge: /etc/munge/munge.key; }
@@ -29,6 +30,7 @@ ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
 SlurmUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=10
 SlurmctldPidFile=$work/slurmctld.pid
 SlurmdPidFile=$work/slurmd.pid
 StateSaveLocation=$work/state
@@ -59,19 +61,21 @@ sinfo || { tail "$work"/*.log; exit 1; }
 sweep() { # OUT LAUNCHER...
     out=$1; shift
     "$python" -m rl_plasticity.supervised -m reg=none,swr seed=0 "out=$out" data.train_size=500 num_tasks=3 \
-        "epochs_per_task=${EPOCHS:-2500}" batch_size=50 device=cpu compile=false threads=1 eval_every_epochs=100 \
+        "epochs_per_task=${EPOCHS:-1500}" batch_size=50 device=cpu compile=false threads=1 eval_every_epochs=100 \
         checkpoint_every_epochs=100 "$@"
 }
 status=0
 sweep "$work/refused" hydra/launcher=slurm hydra.launcher.gpus_per_node=1 || status=$?
 [ "$status" = 2 ] && [ ! -e "$work/refused" ] || { echo "a GPU that no node has must be refused" >&2; exit 1; }
-sweep "$work/on_slurm" hydra/launcher=slurm hydra.launcher.timeout_min=1 hydra.launcher.signal_delay_s=20
+sweep "$work/on_slurm" hydra/launcher=slurm hydra.launcher.timeout_min=1 hydra.launcher.signal_delay_s=30
 sweep "$work/uninterrupted" hydra/launcher=joblib
 for run in "$work"/uninterrupted/*/; do
     name=$(basename "$run")
     starts=$(grep -c '"time"' "$work/on_slurm/$name/provenance.json")
     cmp "$run/metrics.csv" "$work/on_slurm/$name/metrics.csv"
     [ "$starts" -gt 1 ] || { echo "$name was not queued again: it ended within the limit" >&2; exit 1; }
+    saved=$(cat "$work"/on_slurm/.sweep/*/"$name.log" | tr '\r' '\n' | grep -c '^stopped; continue') || true
+    [ "$saved" -eq $((starts - 1)) ] || { echo "$name saved $saved times before it was queued again" >&2; exit 1; }
     echo "$name: started $starts times, metrics identical"
 done
 sweep "$work/on_slurm" hydra/launcher=slurm | tail -n 1 # all skipped

@@ -29,6 +29,12 @@ def a_job(tmp_path, monkeypatch):
     return make
 
 
+def sleeping(monkeypatch, sleep):
+    """`sleep` in the place of time.sleep, for the launchers alone."""
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time_ns=time.time_ns)
+    monkeypatch.setattr(launchers, "time", clock)
+
+
 OUT = 'for last; do :; done; folder="${last#*=}"; mkdir -p "$folder"'
 
 
@@ -120,7 +126,7 @@ def test_a_run_has_saved_before_it_is_queued_again_and_hears_of_it_once(a_job, m
             queued.append(job.checkpoint())
             sys.exit(-1)
 
-    monkeypatch.setattr(launchers.time, "sleep", time_limit)
+    sleeping(monkeypatch, time_limit)
     with pytest.raises(SystemExit):
         job()
     assert queued == [("again", job, "once\n")]
@@ -133,7 +139,7 @@ def test_a_run_is_told_to_save_when_its_worker_is_told_to_end(a_job, monkeypatch
         if (job.cwd / "started").exists():
             sys.exit(-1)  # as submitit does in its signal handler
 
-    monkeypatch.setattr(launchers.time, "sleep", exit_once_started)
+    sleeping(monkeypatch, exit_once_started)
     with pytest.raises(SystemExit):
         job()
     assert (job.cwd / "saved").exists()
@@ -293,7 +299,7 @@ def test_a_job_that_slurm_loses_has_failed_and_the_others_are_waited_for(a_slurm
         if len(polled) == 5:
             jobs[2].end("succeeded")
 
-    monkeypatch.setattr(launchers.time, "sleep", sleep)
+    sleeping(monkeypatch, sleep)
     sys.modules["submitit"].AutoExecutor = FakeExecutor
     load(["hydra/launcher=slurm", "hydra.launcher.mem_gb=3"]).launch(jobs)
     assert [job.outcome for job in jobs][::2] == ["succeeded", "succeeded"]
@@ -309,7 +315,7 @@ def test_a_queue_that_does_not_answer_is_no_lost_job(a_slurm, a_job, monkeypatch
     (tmp_path / "squeue").chmod(0o755)
     jobs = [a_job("", folder=tmp_path / str(i)) for i in range(2)]
     polls = iter(range(3))
-    monkeypatch.setattr(launchers.time, "sleep", lambda _: next(polls) == 2 and jobs[1].end("succeeded"))
+    sleeping(monkeypatch, lambda _: next(polls) == 2 and jobs[1].end("succeeded"))
     sys.modules["submitit"].AutoExecutor = FakeExecutor
     load(["hydra/launcher=slurm"]).launch(jobs)
     assert jobs[1].outcome == "succeeded"
