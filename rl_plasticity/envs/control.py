@@ -305,12 +305,12 @@ class Envs:
             return getattr(vector, f"{what}_wait")(timeout=self.timeout)
         except Exception as error:
             for process in vector.processes:
-                process.join(0.2 if isinstance(error, EOFError | OSError) else 0)  # of the dead one, the exit code
+                process.join(0.2 if isinstance(error, EOFError | ConnectionError) else 0)  # of the dead one, the exit code
             dead = [f"{run} (exit code {p.exitcode})" for run, p in enumerate(vector.processes) if not p.is_alive()]
             self._kill_workers()
             if isinstance(error, multiprocessing.TimeoutError):
                 raise EnvFault(f"an environment took longer than env.timeout_seconds={self.timeout:g}") from error
-            if isinstance(error, EOFError | OSError):
+            if isinstance(error, EOFError | ConnectionError):
                 raise EnvFault(f"the process of environment {', '.join(dead) or '?'} died") from error
             raise EnvFault(f"an environment raised {type(error).__name__}: {error}") from error
         finally:
