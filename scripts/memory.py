@@ -18,7 +18,7 @@ ARGUMENTS = ["env=gym:Pendulum-v1", "reg=spectral+swr", "reset=periodic", "reset
 ARGUMENTS += ["agent.hidden=[16,16]", f"replay_ratio={RATIO}", f"random_env_steps={RANDOM}", "buffer_size=1000"]
 ARGUMENTS += [f"total_env_steps={RANDOM + max(MARKS) // RATIO + 1}", "eval_every_env_steps=500", "eval_episodes=1"]
 ARGUMENTS += ["checkpoint_every_env_steps=500", "log_every_updates=500", "measure_every_updates=5000"]
-ARGUMENTS += ["device=cpu", "compile=false", "threads=1"]
+ARGUMENTS += ["device=cpu", "compile=true", "threads=1"]
 
 
 class Meter(StopSignal):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -159,6 +160,19 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, 
     folder.mkdir()
     (folder / ".lock").touch()  # killed before the settings were written
     assert train.command.prepare([*PENDULUM, f"out={folder}"])[1] == folder
+
+
+def test_ctrl_c_while_the_package_is_imported_ends_without_a_traceback(tmp_path):
+    command = [sys.executable, "-m", "rl_plasticity.train", *PENDULUM, f"out={tmp_path / 'run'}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        maps = Path(f"/proc/{process.pid}/maps")
+        while "libtorch" not in maps.read_text():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        output = process.communicate()
+    assert process.returncode == -signal.SIGINT  # 130 for a shell
+    assert output == (b"", b"")
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------

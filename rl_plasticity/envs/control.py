@@ -305,7 +305,7 @@ class Envs:
             return getattr(vector, f"{what}_wait")(timeout=self.timeout)
         except Exception as error:
             for process in vector.processes:
-                process.join(0.2 if isinstance(error, EOFError | ConnectionError) else 0)  # of the dead one, the exit code
+                process.join(0.2 if isinstance(error, EOFError | ConnectionError) else 0)
             dead = [f"{run} (exit code {p.exitcode})" for run, p in enumerate(vector.processes) if not p.is_alive()]
             self._kill_workers()
             if isinstance(error, multiprocessing.TimeoutError):
