@@ -32,7 +32,6 @@ from rl_plasticity.configs.schema import Count, Is, MaybeCount, MaybeWord, Natur
 from rl_plasticity.regularizers.base import nearest
 from rl_plasticity.results import write_text
 
-FINISHED = "finished"  # in a run's folder: the run made all its steps
 POLL_S = 0.5
 SLURM_POLL_S = 5
 LOST_S = 60  # away from the queue without a word for so long: lost; network file systems show new files late
@@ -110,10 +109,8 @@ class Job:
             self.end(f"failed: {error}")
 
     def _run(self) -> str:
-        resumable = any((self.folder / "checkpoints").glob("step_*.pt"))
-        if self.folder.exists() and not resumable:  # killed before its first step, so there is nothing to go on from
-            self.folder.rename(self.sweep / f"{self.folder.name}.{time.time_ns()}.begun")
-        arguments = [f"resume={self.folder}"] if resumable else [*self.arguments, f"out={self.folder}"]
+        begun = (self.folder / "config.yaml").exists()
+        arguments = [f"resume={self.folder}"] if begun else [*self.arguments, f"out={self.folder}"]
         environment = dict(os.environ)
         if self.threads:
             environment["OMP_NUM_THREADS"] = str(self.threads)
@@ -143,7 +140,6 @@ class Job:
                     run.terminate()
                     run.wait()
         if run.returncode == 0:
-            write_text(self.folder / FINISHED, "")
             return "succeeded"
         reason = last_line(self.log, start)
         if run.returncode < 0:

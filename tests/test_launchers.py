@@ -8,7 +8,7 @@ import pytest
 
 from rl_plasticity import launchers
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.launchers import FINISHED, Basic, Job, Joblib, load, most_gpus
+from rl_plasticity.launchers import Basic, Job, Joblib, load, most_gpus
 
 
 @pytest.fixture
@@ -46,25 +46,14 @@ def test_a_run_gets_the_arguments_its_folder_its_threads_and_the_directory_of_th
         "-m", "rl_plasticity.launchers", str(os.getpid()), "train", "reg=swr", "seed=1", f"out={job.folder}", "3"
     ]  # fmt: skip
     assert job.outcome == "succeeded"
-    assert (job.folder / FINISHED).exists()
 
 
-def test_a_run_with_a_checkpoint_is_resumed_with_the_settings_of_its_folder(a_job, tmp_path):
+def test_a_run_that_has_begun_is_resumed_with_the_settings_of_its_folder(a_job, tmp_path):
     job = a_job('echo "$@" > arguments')
-    (job.folder / "checkpoints").mkdir(parents=True)
-    (job.folder / "checkpoints" / "step_000000100.pt").touch()
+    job.folder.mkdir()
+    (job.folder / "config.yaml").touch()
     job()
     assert (tmp_path / "arguments").read_text().split()[3:] == ["train", f"resume={job.folder}"]
-
-
-def test_a_run_that_never_saved_begins_anew_and_what_was_there_is_kept_elsewhere(a_job, tmp_path):
-    job = a_job(OUT)
-    job.folder.mkdir()
-    (job.folder / "config.yaml").write_text("kept")
-    job()
-    assert [p.name for p in job.folder.iterdir()] == [FINISHED]
-    (kept,) = job.sweep.glob("out.*.begun/config.yaml")
-    assert kept.read_text() == "kept"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +72,6 @@ def test_the_outcome_says_in_a_line_what_became_of_the_run(script, outcome, a_jo
     assert job.outcome is None
     job()
     assert job.outcome == outcome
-    assert not (job.folder / FINISHED).exists()
 
 
 def test_the_reason_is_of_this_attempt_not_of_an_earlier_one(a_job):

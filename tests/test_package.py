@@ -83,7 +83,7 @@ ALLOWED = {
     "log.py": set(),
     "status.py": {"configs", "loading", "log", "regularizers"},
     "launchers.py": {"configs", "regularizers", "results"},
-    "sweep.py": {"configs", "launchers", "results"},
+    "sweep.py": {"configs", "launchers", "log", "results"},
     "command.py": {"checkpoint", "configs", "log", "results", "sweep"},
     "grid.py": {"configs", "interventions", "regularizers"},
     "probe.py": {"interventions", "learner", "metrics", "regularizers"},

@@ -115,8 +115,8 @@ def a_sweep(tmp_path, monkeypatch):
 
     def start(script, *arguments):
         save = 'for last; do :; done; cd "${last#*=}" || mkdir "${last#*=}" && cd "${last#*=}" || exit 1; '
-        save += "mkdir -p checkpoints; touch checkpoints/step_1.pt"
-        program.write_text(f'#!/bin/sh\n{save}\necho "$5" >> {tmp_path}/calls\n{script}\n')
+        save += "touch config.yaml"
+        program.write_text(f'#!/bin/sh\n{save}\necho "$5" >> {tmp_path}/calls\n{script}\necho now finished > log.txt\n')
         (tmp_path / "calls").write_text("")
         try:
             status = sweep(Supervised, lambda s: None, name_of, [f"out={tmp_path / 'out'}", *arguments])
