@@ -27,6 +27,7 @@ from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rl_plasticity import log as run_log
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Count, Is, MaybeCount, MaybeWord, Natural, NonNegative, SettingsError
 from rl_plasticity.regularizers.base import nearest
@@ -109,6 +110,8 @@ class Job:
             self.end(f"failed: {error}")
 
     def _run(self) -> str:
+        if finished(self.folder):  # when Slurm told it to save it had one step to go
+            return "succeeded"
         begun = (self.folder / "config.yaml").exists()
         arguments = [f"resume={self.folder}"] if begun else [*self.arguments, f"out={self.folder}"]
         environment = dict(os.environ)
@@ -149,6 +152,12 @@ class Job:
                 time.sleep(SIGNALLED_S)  # it is Slurm that ends this job, and says whether it comes back
             return f"stopped: {reason}"
         return f"failed: {reason}"
+
+
+def finished(folder: Path) -> bool:
+    """Whether a run has made all its steps, whoever started it."""
+    last = run_log.last(folder)
+    return last is not None and last.word == "finished"
 
 
 def last_line(log: Path, start: int = 0) -> str:

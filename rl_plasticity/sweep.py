@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
-from rl_plasticity import launchers, log
+from rl_plasticity import launchers
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
 from rl_plasticity.launchers import Job
@@ -33,12 +33,6 @@ class Run(NamedTuple):
     arguments: tuple[str, ...]
     settings: Train | Supervised
     folder: Path
-
-    @property
-    def finished(self) -> bool:
-        """Whether its results exist, whoever made them."""
-        last = log.last(self.folder)
-        return last is not None and last.word == "finished"
 
 
 def sweep(
@@ -63,7 +57,7 @@ def sweep(
     of_launcher = [a for a in arguments if a.startswith(("hydra/", "hydra."))]
     launcher = launchers.load(of_launcher)
     everything = runs(kind, name_of, [a for a in arguments if a not in of_launcher])
-    todo = [run for run in everything if not run.finished]
+    todo = [run for run in everything if not launchers.finished(run.folder)]
     # A run's seeds are as good as another's.
     for settings in _distinct([replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]):
         try:

@@ -56,6 +56,14 @@ def test_a_run_that_has_begun_is_resumed_with_the_settings_of_its_folder(a_job, 
     assert (tmp_path / "arguments").read_text().split()[3:] == ["train", f"resume={job.folder}"]
 
 
+def test_a_run_that_had_finished_when_its_job_was_queued_again_is_not_started(a_job):
+    job = a_job("exit 1")
+    job.folder.mkdir()
+    (job.folder / "log.txt").write_text("now started\nthen finished\n")
+    job()
+    assert job.outcome == "succeeded"
+
+
 @pytest.mark.parametrize(
     ("script", "outcome"),
     [
