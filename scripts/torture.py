@@ -56,9 +56,11 @@ COMMON = "device=cpu compile=false threads=1"
 MOMENTS = ("while starting", "at random", "in a checkpoint's write", "in an evaluation", "right after a reset")
 
 
-def start(case: Case, *arguments: str) -> subprocess.Popen[str]:
+def start(case: Case, said: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """The command as a process. What it says goes into a file: a pipe that nobody reads would fill and stop it."""
     command = [sys.executable, "-m", f"rl_plasticity.{case.command}", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with said.open("w") as file:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
 
 
 def last_row(folder: Path) -> tuple[int, str]:
@@ -83,7 +85,7 @@ def hit(moment: str, case: Case, folder: Path) -> bool:
     return case.was_reset(step) and step > 0 and not name.startswith(("eval", "q_over", "task"))
 
 
-def kill(moment: str, case: Case, folder: Path, process: subprocess.Popen[str], rng: random.Random) -> bool:
+def kill(moment: str, case: Case, folder: Path, process: subprocess.Popen[bytes], rng: random.Random) -> bool:
     """Wait for the moment and kill; whether it was still running."""
     if moment == "while starting":
         time.sleep(rng.uniform(0.2, 8))
@@ -124,31 +126,27 @@ def torture(case: Case, kills: int, place: Path, seed: int) -> tuple[Counter[str
     """How often at which moment it was killed, how many resumes failed, whether metrics and state are identical."""
     rng = random.Random(seed)
     arguments = [*case.arguments.split(), *COMMON.split()]
-    whole, folder = place / "whole", place / "killed"
-    process = start(case, *arguments, f"out={whole}")
-    output = process.communicate()[1]
-    assert process.returncode == 0, output
+    whole, folder, said = place / "whole", place / "killed", place / "said.txt"
+    assert start(case, said, *arguments, f"out={whole}").wait() == 0, said.read_text()
     counts: Counter[str] = Counter()
     failed, begun, moments = 0, time.monotonic(), [MOMENTS[i % len(MOMENTS)] for i in range(kills)]
     rng.shuffle(moments)
     for number, moment in enumerate(moments):
         started = (folder / "config.yaml").exists()
-        process = start(case, *([f"resume={folder}"] if started else [*arguments, f"out={folder}"]))
+        process = start(case, said, *([f"resume={folder}"] if started else [*arguments, f"out={folder}"]))
         if kill(moment, case, folder, process, rng):
             shown = moment in MOMENTS[:2] or hit(moment, case, folder)
             counts[moment if shown else "at random"] += 1
         elif process.returncode:
             failed += 1
-            print(f"{case.command}: a resume failed: {process.stderr.read() if process.stderr else ''}", flush=True)
+            print(f"{case.command}: a resume failed: {said.read_text()}", flush=True)
         else:
             print(f"{case.command}: it was done after {number} kills", flush=True)
             break
         step = last_row(folder)[0]
         print(f"{case.command} {number + 1}: {moment}, step {step}, {time.monotonic() - begun:.0f} s", flush=True)
-    process = start(case, f"resume={folder}")
-    output = process.communicate()[1]
-    if process.returncode:
-        print(f"{case.command}: the last resume failed: {output}")
+    if start(case, said, f"resume={folder}").wait():
+        print(f"{case.command}: the last resume failed: {said.read_text()}")
         return counts, failed + 1, False, False
     metrics = [(place_ / "metrics.csv").read_bytes() for place_ in (whole, folder)]
     return counts, failed, metrics[0] == metrics[1], same(state(whole), state(folder))
