@@ -240,7 +240,7 @@ def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_close
 
 # --- bad input, whatever it is --------------------------------------------------------------------------------------
 
-FUZZ = int(os.environ.get("FUZZ", 40))  # how many examples
+FUZZ = int(os.environ.get("FUZZ", 15))  # how many examples
 NAMES = ["env", "reg", "reset", "agent", "preset", "resume", "task", "data", "net", "optimizer", "lr", "out", "seed"]
 NAMES += ["reg.coef", "reg.scope", "reset.every_updates", "agent.hidden", "env.workers", "env.name", "net.widths"]
 NAMES += ["data.root", "data.train_size", "num_tasks", "threads", "device", "reg._target_", "_target_", "hydra.run.dir"]
