@@ -57,17 +57,23 @@ slurmd -D -N "$host" >"$work/slurmd.log" 2>&1 & daemons="$daemons $!"
 for _ in $(seq 60); do [ "$(sinfo -h -o %T 2>/dev/null)" = idle ] && break; sleep 1; done
 sinfo || { tail "$work"/*.log; exit 1; }
 
-# ---- the same sweep here without a break, and there with a limit of a minute
+# ---- as many epochs as take about two minutes of training here, which with starting up is more than the limit
+epochs=100
 sweep() { # OUT LAUNCHER...
     out=$1; shift
     "$python" -m rl_plasticity.supervised -m reg=none,swr seed=0 "out=$out" data.train_size=500 num_tasks=3 \
-        "epochs_per_task=${EPOCHS:-1500}" batch_size=50 device=cpu compile=false threads=1 eval_every_epochs=100 \
+        "epochs_per_task=$epochs" batch_size=50 device=cpu compile=false threads=1 eval_every_epochs=100 \
         checkpoint_every_epochs=100 "$@"
 }
+sweep "$work/rate" hydra/launcher=joblib >/dev/null
+epochs=$(cat "$work"/rate/*/timing.csv | awk -F, '$3 == "epochs_per_second" { n++; r += $4 } END { print int(40 * r / n) }')
+echo "$epochs epochs for each task"
+
+# ---- the same sweep here without a break, and there with a limit of 2 minutes (Slurm may signal a minute early)
 status=0
 sweep "$work/refused" hydra/launcher=slurm hydra.launcher.gpus_per_node=1 || status=$?
 [ "$status" = 2 ] && [ ! -e "$work/refused" ] || { echo "a GPU that no node has must be refused" >&2; exit 1; }
-sweep "$work/on_slurm" hydra/launcher=slurm hydra.launcher.timeout_min=1 hydra.launcher.signal_delay_s=30
+sweep "$work/on_slurm" hydra/launcher=slurm hydra.launcher.timeout_min=2 hydra.launcher.signal_delay_s=30
 sweep "$work/uninterrupted" hydra/launcher=joblib
 for run in "$work"/uninterrupted/*/; do
     name=$(basename "$run")
