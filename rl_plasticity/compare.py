@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rl_plasticity.configs.schema import SettingsError
 from rl_plasticity.figures import draw
 from rl_plasticity.groups import group
-from rl_plasticity.loading import find, read
+from rl_plasticity.loading import find, read, split
 from rl_plasticity.regularizers.base import nearest
 from rl_plasticity.report import GENERATOR, Picture, render
 from rl_plasticity.results import write_text
@@ -78,13 +78,10 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], Options]:
     Raises:
         SettingsError: an unknown or unreadable option, or no place.
     """
-    places: list[str] = []
+    places, options = split(arguments)
     given: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or "/" in name or Path(argument).exists():  # folders may hold = in their names
-            places.append(argument)
-        elif name not in Options._fields:
+    for name, value in options:
+        if name not in Options._fields:
             raise SettingsError(f"unknown option {name!r}{nearest(name, Options._fields)}")
         elif name in given:
             raise SettingsError(f"{name} is given twice")

@@ -48,6 +48,19 @@ class Run:
         return f"{self.folder} (seed {self.seed})"
 
 
+def split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Arguments as places to look for runs, whose names may hold a =, and options ``name=value``."""
+    places: list[str] = []
+    options: list[tuple[str, str]] = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or "/" in name or Path(argument).exists():
+            places.append(argument)
+        else:
+            options.append((name, value))
+    return places, options
+
+
 def find(places: Iterable[str]) -> tuple[list[Path], list[Path]]:
     """The run folders in `places`: those named themselves, and those found below a sweep's folder or by a glob.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rl_plasticity import log
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.loading import find
+from rl_plasticity.loading import find, split
 from rl_plasticity.regularizers.base import nearest
 
 HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS]
@@ -104,20 +104,17 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], float | None]:
     Raises:
         SettingsError: an unknown or unreadable option, or no place.
     """
-    places, every = [], None
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or "/" in name or Path(argument).exists():  # folders may hold = in their names
-            places.append(argument)
-        elif name != "every":
+    every: float | None = None
+    places, options = split(arguments)
+    for name, value in options:
+        if name != "every":
             raise SettingsError(f"unknown option {name!r}{nearest(name, ['every'])}")
-        else:
-            try:
-                every = float(value)
-            except ValueError:
-                every = math.nan
-            if not (math.isfinite(every) and every > 0):
-                raise SettingsError(f"every must be a number of seconds above 0, got {value!r}")
+        try:
+            every = float(value)
+        except ValueError:
+            every = math.nan
+        if not (math.isfinite(every) and every > 0):
+            raise SettingsError(f"every must be a number of seconds above 0, got {value!r}")
     if not places:
         raise SettingsError("name at least one folder with runs")
     return places, every

@@ -201,9 +201,7 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
                 if ended:
                     at_end = found | {"online_accuracy": online / batches, "index": torch.full((len(seeds),), index)}
                     results.log(updates, {f"task/{name}": value for name, value in at_end.items()})
-                    if 0 < s.measure_every_updates <= updates - measured or (
-                        s.measure_every_updates and epoch == total
-                    ):
+                    if s.measure_every_updates and (epoch == total or updates - measured >= s.measure_every_updates):
                         measure()
             if epoch % s.checkpoint_every_epochs == 0:
                 save()
