@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.networks.activations import Activation, make_activation
 from rl_plasticity.networks.mlp import StackedLinear
+from rl_plasticity.seeding import derive
 
 
 def _fold(images: Tensor) -> Tensor:
@@ -112,15 +113,19 @@ class CNN(nn.Sequential):
         if len(shape) != 3 or min(shape[1:]) < 4:
             raise ValueError(f"shape must be (channels, height, width) with sides of at least 4, got {tuple(shape)}")
         runs, (channels, height, width) = len(seeds), shape
+
+        def own(depth: int) -> list[int]:
+            return [derive(seed, depth) for seed in seeds]
+
         modules: list[nn.Module] = []
         for depth in range(2):
-            modules.append(StackedConv2d(channels, 16, 5, [seed + depth for seed in seeds]))
+            modules.append(StackedConv2d(channels, 16, 5, own(depth)))
             modules += [StackedBatchNorm2d(16, runs)] * batch_norm
             non_linearity, factor = make_activation(activation, dim=2)
             modules += [non_linearity, StackedMaxPool2d(2)]
             channels = 16 * factor
         non_linearity, factor = make_activation(activation, dim=2)
         flat = channels * (height // 4) * (width // 4)
-        modules += [nn.Flatten(2), StackedLinear(flat, 100, [seed + 2 for seed in seeds]), non_linearity]
-        modules.append(StackedLinear(100 * factor, num_classes, [seed + 3 for seed in seeds]))
+        modules += [nn.Flatten(2), StackedLinear(flat, 100, own(2)), non_linearity]
+        modules.append(StackedLinear(100 * factor, num_classes, own(3)))
         super().__init__(*modules)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.networks.activations import Activation, make_activation
+from rl_plasticity.seeding import derive
 
 
 class StackedLinear(nn.Linear):
@@ -56,7 +57,7 @@ class MLP(nn.Sequential):
 
     Args:
         widths: (in, hidden, ..., out).
-        seeds: one for each run.
+        seeds: one for each run; layer number d draws from ``derive(seed, d)``.
         layer_norm: LayerNorm between linear layer and activation.
         activation: relu, leaky_relu (slope 0.01), or crelu, with which the next layer has twice the inputs.
 
@@ -75,7 +76,7 @@ class MLP(nn.Sequential):
         modules: list[nn.Module] = []
         factor = 1
         for depth, (fan_in, out) in enumerate(pairwise(widths)):
-            layer_seeds = [seed + depth for seed in seeds]
+            layer_seeds = [derive(seed, depth) for seed in seeds]  # seed + depth: run 1's first layer again
             modules.append(StackedLinear(factor * fan_in, out, layer_seeds))
             if depth < len(widths) - 2:
                 non_linearity, factor = make_activation(activation)

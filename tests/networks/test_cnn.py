@@ -111,6 +111,12 @@ def test_a_run_s_initial_weights_depend_on_its_own_seed_only():
     assert all(not torch.equal(w[0], w[1]) for w in weights)
 
 
+def test_consecutive_seeds_share_no_kernel():
+    net = CNN((16, 8, 8), 4, [3, 4])  # both convolutions have kernels of one shape
+    kernels = [y.weight(net)[run] for y in layers(net) if y.role == "conv" for run in range(2)]
+    assert not any(torch.equal(a, b) for i, a in enumerate(kernels) for b in kernels[:i])
+
+
 def test_making_one_leaves_the_global_random_state_alone():
     torch.manual_seed(0)
     expected = torch.rand(2)

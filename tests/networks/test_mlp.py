@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from rl_plasticity.networks import MLP, StackedLayerNorm, StackedLinear
+from rl_plasticity.seeding import derive
 
 
 def test_every_run_computes_what_an_ordinary_mlp_with_its_weights_computes():
@@ -58,8 +59,14 @@ def test_images_are_flattened_behind_the_batch_axis():
     assert list(net.state_dict()) == [f"{i}.{n}" for i in (0, 1, 3) for n in ("weight", "bias")]
 
 
-def test_the_initial_weights_are_what_they_were_before_activations_could_be_chosen():
-    layer = StackedLinear(8, 8, [4])  # depth 1 of the run with seed 3
+def test_consecutive_seeds_share_no_layer_s_weights():
+    weights = [layer.weight for layer in MLP((8, 8, 8, 8), [3, 4, 5]) if isinstance(layer, StackedLinear)]
+    drawn = [weight[run] for weight in weights for run in range(3)]
+    assert not any(torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
+
+
+def test_each_layer_draws_from_a_seed_of_its_own():
+    layer = StackedLinear(8, 8, [derive(3, 1)])
     assert torch.equal(MLP((5, 8, 8, 3), [3])[3].weight, layer.weight)
-    expected = torch.nn.init.orthogonal_(torch.empty(8, 8), math.sqrt(2), torch.Generator().manual_seed(4))
+    expected = torch.nn.init.orthogonal_(torch.empty(8, 8), math.sqrt(2), torch.Generator().manual_seed(derive(3, 1)))
     assert torch.equal(layer.weight[0], expected)
