@@ -79,7 +79,8 @@ class EWC(Regularizer):
 
     After each backward pass F <- fisher_decay F + (1 - fisher_decay) g^2, g the gradient of the loss without this
     penalty, and a <- anchor_decay a + (1 - anchor_decay) p. F starts at 0, a at the initial weights. No task boundary
-    is needed. In a loop of your own, call ``observe_(net, gradients)`` between ``backward`` and ``step``.
+    is needed. In a loop of your own, call ``observe_(net, gradients)`` between ``backward`` and ``step``; without it F
+    would stay 0 and the method do nothing, so `project_` refuses.
 
     Source: Kirkpatrick et al. (2017), in the streaming form that Elsayed and Mahmood (2024), "Addressing Loss of
     Plasticity and Catastrophic Forgetting in Continual Learning", compare with. Their factor 1/2 and the form of g are
@@ -87,6 +88,7 @@ class EWC(Regularizer):
 
     Raises:
         ValueError: a decay outside [0, 1].
+        RuntimeError: from `project_`, when `observe_` was not called since the last `project_`.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class EWC(Regularizer):
             if not 0 <= decay <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {decay}")
         self.fisher_decay, self.anchor_decay = fisher_decay, anchor_decay
+        self.observed = False  # the gradients of the update under way
         self.names = [n for n, p in net.named_parameters() if p.requires_grad]
         self._require(self.names, "trainable parameter")
         for name in self.names:
@@ -121,6 +124,15 @@ class EWC(Regularizer):
             of_loss = gradients[name] - per_run(self.coef, parameter) * fisher * (parameter - anchor)
             fisher.lerp_(of_loss.square(), 1 - self.fisher_decay)
             anchor.lerp_(parameter, 1 - self.anchor_decay)
+        self.observed = True
+
+    def project_(self, net: nn.Module) -> None:
+        if not self.observed:
+            raise RuntimeError(
+                "ewc has seen no gradients: call regularizer.observe_(net, {name: p.grad for name, p in "
+                "net.named_parameters()}) between backward() and optimizer.step()"
+            )
+        self.observed = False
 
 
 class Spectral(Regularizer):

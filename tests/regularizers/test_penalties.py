@@ -187,3 +187,19 @@ def test_ewc_holds_what_the_loss_depends_on_more_than_what_it_does_not():
     net.weight.data += 1.0
     (gradient,) = torch.autograd.grad(regularizer.penalty(net), net.weight)
     assert gradient.tolist() == [[5.0, 0.0]]
+
+
+def test_ewc_refuses_a_loop_that_never_shows_it_the_gradients():
+    net = two_parameters()
+    regularizer = EWC(net)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for observes in (True, False):
+        loss = net(torch.ones(1, 2)).sum() + regularizer.penalty(net)
+        loss.backward()
+        if observes:
+            regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()})
+        optimizer.step()
+        if observes:
+            regularizer.project_(net)
+    with pytest.raises(RuntimeError, match=r"call regularizer.observe_\(net, \{name: p.grad"):
+        regularizer.project_(net)
