@@ -96,8 +96,15 @@ def updates_per_epoch(task: Task, batch_size: int) -> int:
 
 
 def planned_updates(s: Supervised) -> float:
-    """Not known before the data is loaded: the compiled update is taken only when asked for."""
-    return 0
+    """How many updates with a whole batch a run makes: the others are of another shape and are never compiled.
+
+    Networks without a runs axis count as none: compiling those for a CPU takes minutes, and no gain was measured.
+    """
+    _, sequence, learner, _ = make(s, "cpu")
+    if not learner.runs:
+        return 0
+    images = (sequence.task(index).rows.shape[-1] for index in range(sequence.num_tasks))
+    return sum(n // s.batch_size for n in images) * s.epochs_per_task
 
 
 command = Command(Supervised, check, planned_updates)
@@ -126,7 +133,7 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     kept = torch.arange(min(first.rows.shape[-1], PROBE_SIZE)).expand(len(seeds), -1)
     images, labels = inputs(first, data, kept, learner.runs)
     probe = Probe(learner, [images])
-    step_ = compiled(update, s.device) if s.compile else update
+    fast = compiled(update, s.device) if s.compile else update
     write_provenance(folder / "provenance.json", s.device)
     if saved is None:
         epoch = updates = measured = 0
@@ -182,7 +189,8 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             clock.start_updates()
             for rows in torch.split(shuffled(task, order), s.batch_size, dim=-1):
                 x, y = inputs(task, data, rows, learner.runs, order if s.data.augment else None)
-                metrics = step_(x, y)
+                # A compiled graph is for one shape; a task's last batch may be smaller, and for each task another.
+                metrics = (fast if rows.shape[-1] == s.batch_size else update)(x, y)
                 updates, batches = updates + 1, batches + 1
                 online += metrics["online_accuracy"].reshape(-1).cpu()
                 due = [i for i in interventions if i[0].due(updates)]

@@ -65,7 +65,7 @@ def test_the_loss_and_the_accuracy_equal_torch_s_for_each_run():
 def test_every_regularizer_runs_and_several_runs_at_once(reg, tmp_path):
     folder = run([*SMALL, f"reg={reg}", "seeds=3"], tmp_path / "run")
     assert_finite(folder)
-    assert {r["run"] for r in rows(folder)} == {"0", "1", "2", "mean"}
+    assert {r["run"] for r in rows(folder)} == {"0", "1", "2"}
 
 
 @pytest.mark.parametrize(("reset", "optimizer"), itertools.product(INTERVENTIONS, OPTIMIZERS))
@@ -227,3 +227,34 @@ def test_bad_input_makes_nothing(tmp_path):
         assert said in str(error.value)
         assert "\n" not in str(error.value)
         assert not (tmp_path / "run").exists()
+
+
+def compiles(*arguments):
+    """What ``compile=auto`` becomes where there is a compiler."""
+    return command.resolved(schema.load(Supervised, ["device=cpu", "threads=1", *arguments])).compile
+
+
+def test_auto_compiles_where_enough_whole_batches_are_planned_for_a_network_with_a_runs_axis(monkeypatch):
+    monkeypatch.setattr("rl_plasticity.command.shutil.which", lambda name: f"/usr/bin/{name}")
+    enough = ["data.train_size=1000", "batch_size=100", "num_tasks=10"]  # 100 updates an epoch
+    assert compiles(*enough, "epochs_per_task=100")
+    assert compiles(*enough, "epochs_per_task=100", "net=cnn")
+    assert not compiles(*enough, "epochs_per_task=99")
+    assert not compiles(*enough[1:], "epochs_per_task=100", "data.train_size=999")  # the last batch is smaller
+    assert not compiles(*enough, "epochs_per_task=100", "net=resnet18")
+
+
+def test_only_whole_batches_go_to_the_compiled_update_because_it_is_of_one_shape(tmp_path, monkeypatch):
+    shapes = []
+
+    def compiled(update, device):
+        def fast(x, y):
+            shapes.append(y.shape)
+            return update(x, y)
+
+        return fast
+
+    monkeypatch.setattr("rl_plasticity.supervised.compiled", compiled)
+    settings = ["data.train_size=250", "task=continual_full", "num_tasks=5", "epochs_per_task=1", "compile=true"]
+    run([*SMALL, *settings, "batch_size=40"], tmp_path / "run")  # chunks of 50 add up: the last batches all differ
+    assert shapes == [(1, 40)] * (1 + 2 + 3 + 5 + 6)

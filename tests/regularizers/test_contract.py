@@ -250,4 +250,5 @@ def test_a_moved_network_in_float64_gets_float64_state():
     for name in REGULARIZERS:
         regularizer = make_regularizer(name, net)
         assert regularizer.penalty(net).dtype == torch.float64, name
+        regularizer.observe_(net, {n: torch.zeros_like(p) for n, p in net.named_parameters()})
         regularizer.project_(net)
