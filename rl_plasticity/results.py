@@ -29,7 +29,8 @@ class Results:
 
     ``metrics.csv`` is the source of truth: tidy, append-only, free of wall-clock times, so a resumed run's is equal to
     an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. `run` is the run's name: its seed, or what sets it
-    apart from the others of its process and the seed (``reg.coef=1e-05 seed=3``); and ``mean`` over the seeds.
+    apart from the others of its process and the seed (``reg.coef=1e-05 seed=3``). TensorBoard and W&B also show the
+    ``mean`` over the seeds, which is derived and therefore in no file.
 
     Args:
         folder: exists.
@@ -63,19 +64,19 @@ class Results:
         self.sync()
 
     def log(self, step: int, values: Mapping[str, torch.Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
-        """Of each metric ``[runs]`` a row for each run (of those in the mask `where`) and one for their mean."""
+        """Of each metric ``[runs]`` a row for each run (of those in the mask `where`); their mean is only shown."""
         rows, shown = [], {}
         for name, value in values.items():
             numbers = [float(v) for v in value]
             known = [i for i in range(len(numbers)) if where is None or where[i]]
-            logged = [(self.names[i], numbers[i]) for i in known]
+            several = len(numbers) > 1
+            for i in known:
+                rows.append(f"{self.names[i]},{step},{name},{numbers[i]!r}\n")
+                shown[f"{name}/{self.names[i]}" if several else name] = numbers[i]
             for group in dict.fromkeys(self.groups):
                 own = [numbers[i] for i in known if self.groups[i] == group]
                 if own and self.groups.count(group) > 1:
-                    logged.append((f"{group} mean".strip(), sum(own) / len(own)))
-            for run, number in logged:
-                rows.append(f"{run},{step},{name},{number!r}\n")
-                shown[f"{name}/{run}" if len(numbers) > 1 else name] = number
+                    shown[f"{name}/{f'{group} mean'.strip()}"] = sum(own) / len(own)
         self.files["metrics.csv"].write("".join(rows))
         self._show(step, shown)
 

@@ -43,7 +43,7 @@ def accuracies(folder: Path) -> np.ndarray:
     found = defaultdict(list)
     with (folder / "metrics.csv").open() as file:
         for row in csv.DictReader(file):
-            if row["name"] == "task/train_accuracy" and row["run"] != "mean":
+            if row["name"] == "task/train_accuracy":
                 found[row["run"]].append(float(row["value"]))
     return np.array([found[run] for run in sorted(found)])
 

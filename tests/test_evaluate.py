@@ -64,7 +64,7 @@ def rows(path):
 def logged(folder, name, step=None):
     """Of each run the values of a metric."""
     found = [r for r in rows(folder / "metrics.csv") if r["name"] == name and step in (None, int(r["step"]))]
-    return {n: [float(r["value"]) for r in found if r["run"] == n] for n in {r["run"] for r in found} - {"mean"}}
+    return {n: [float(r["value"]) for r in found if r["run"] == n] for n in {r["run"] for r in found}}
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ RL += ["total_env_steps=204", "replay_ratio=0.01", "eval_every_env_steps=204"]
 IMAGES = [*TINY, "data.train_size=100", "net.widths=[8]", "num_tasks=1", "epochs_per_task=2", "task=pixel_permutation"]
 
 
-def test_each_run_and_the_mean_have_a_row_and_a_run_with_nothing_to_report_has_none(tmp_path):
+def test_each_run_has_a_row_and_one_with_nothing_to_report_or_a_mean_has_none(tmp_path):
     results = Results(tmp_path, ["4", "5"])
     results.log(10, {"loss": torch.tensor([1.0, 2.0])})
     results.log(10, {"train/return": np.array([7.0, 0.1])}, where=np.array([False, True]))
@@ -31,20 +31,10 @@ def test_each_run_and_the_mean_have_a_row_and_a_run_with_nothing_to_report_has_n
         "run,step,name,value",
         "4,10,loss,1.0",
         "5,10,loss,2.0",
-        "mean,10,loss,1.5",
         "5,10,train/return,0.1",
-        "mean,10,train/return,0.1",
         "4,20,loss,1.0",
         "5,20,loss,nan",
-        "mean,20,loss,nan",
     ]
-
-
-def test_one_run_has_no_separate_mean(tmp_path):
-    results = Results(tmp_path, ["4"])
-    results.log(10, {"loss": torch.tensor([1.0])})
-    results.close()
-    assert (tmp_path / "metrics.csv").read_text() == "run,step,name,value\n4,10,loss,1.0\n"
 
 
 def test_rates_go_to_a_file_of_their_own(tmp_path):

@@ -88,7 +88,7 @@ def test_every_regularizer_runs_with_every_reset(reg, reset, tmp_path):
 def test_a_chain_a_wider_agent_and_worker_processes_run(tmp_path):
     extra = ["reg=spectral+swr+l2", "agent.num_critics=2", "agent.layer_norm=false", "env.workers=true", "seeds=2"]
     folder = run([*PENDULUM, *extra], tmp_path / "run")
-    assert {r["run"] for r in rows(folder)} == {"0", "1", "mean"}
+    assert {r["run"] for r in rows(folder)} == {"0", "1"}
 
 
 def test_worker_processes_give_the_same_numbers(tmp_path):
@@ -145,7 +145,7 @@ def test_episode_returns_are_logged_when_episodes_end(tmp_path):
     settings = [a for a in PENDULUM if not a.startswith(("total", "replay"))]
     folder = run([*settings, "total_env_steps=450", "replay_ratio=0", "seeds=2"], tmp_path / "run")
     found = [(r["run"], r["step"]) for r in rows(folder) if r["name"] == "train/return"]
-    assert found == [(n, step) for step in ("200", "400") for n in ("0", "1", "mean")]
+    assert found == [(n, step) for step in ("200", "400") for n in ("0", "1")]
 
 
 def test_the_folder_is_named_after_the_choices():
