@@ -17,6 +17,16 @@ def _one_thread_and_a_seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal():
+    """A signal that is ignored when the suite starts, as by nohup or in a script's background, stays so in children."""
+    wanted = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 class SmallCNN(nn.Module):
     def __init__(self):
         super().__init__()

@@ -52,7 +52,6 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def main(monkeypatch, capsys):
     """The RL command as a process runs it, with something that happens at a step; its status and what it says."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back at the end
 
     def call(*arguments, step=None, happens=lambda: None):
@@ -77,9 +76,7 @@ def main(monkeypatch, capsys):
         assert "Traceback" not in said
         return status, "".join(line for line in said.splitlines() if line.startswith("rl_plasticity."))
 
-    yield call
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return call
 
 
 def assert_nothing_was_lost(folder, whole):

@@ -111,18 +111,13 @@ def a_sweep(tmp_path, monkeypatch):
     program = tmp_path / "program"
     program.touch(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def start(script, *arguments):
         save = 'for last; do :; done; cd "${last#*=}" || mkdir "${last#*=}" && cd "${last#*=}" || exit 1; '
         save += "touch config.yaml"
         program.write_text(f'#!/bin/sh\n{save}\necho "$5" >> {tmp_path}/calls\n{script}\necho now finished > log.txt\n')
         (tmp_path / "calls").write_text("")
-        try:
-            status = sweep(Supervised, lambda s: None, name_of, [f"out={tmp_path / 'out'}", *arguments])
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        status = sweep(Supervised, lambda s: None, name_of, [f"out={tmp_path / 'out'}", *arguments])
         return status, (tmp_path / "calls").read_text().split()
 
     return start
