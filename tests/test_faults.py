@@ -237,7 +237,7 @@ def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_close
 
 # --- bad input, whatever it is --------------------------------------------------------------------------------------
 
-FUZZ = int(os.environ.get("FUZZ", 15))  # how many examples
+FUZZ = int(os.environ.get("FUZZ", 50))  # how many examples
 NAMES = ["env", "reg", "reset", "agent", "preset", "resume", "task", "data", "net", "optimizer", "lr", "out", "seed"]
 NAMES += ["reg.coef", "reg.scope", "reset.every_updates", "agent.hidden", "env.workers", "env.name", "net.widths"]
 NAMES += ["data.root", "data.train_size", "num_tasks", "threads", "device", "reg._target_", "_target_", "hydra.run.dir"]
@@ -260,7 +260,9 @@ VALUES = [
 ]
 VALUES += ["spectral", "swr+l2", "[none,swr]", "periodic", "demo", "cnn", "gym:CartPole-v1", "os.system", "/", "a\0b"]
 VALUES += ["random_labels", "binary_pairs", "..", "'", '"', "é", "--help", "!!python/object:os.system", "sgd", "none"]
-SETTING = st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)).map("=".join)
+VALUES += ["[1,[2]]", "'x", "---"]
+WORD = st.text(max_size=8)
+SETTING = st.tuples(st.sampled_from(NAMES) | WORD, st.sampled_from(VALUES) | WORD).map("=".join)
 ARGUMENTS = st.lists(st.one_of(SETTING, st.text(max_size=12)), max_size=3)
 
 
