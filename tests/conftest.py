@@ -129,3 +129,19 @@ class StopAfter:
 def once(arguments):
     """The last of each setting: tests add to a list what they want otherwise."""
     return list({a.partition("=")[0]: a for a in arguments}.values())
+
+
+def flat(value, prefix=""):
+    if isinstance(value, dict):
+        return {k: v for n, item in value.items() for k, v in flat(item, f"{prefix}.{n}").items()}
+    if isinstance(value, list):
+        return flat(dict(enumerate(value)), prefix)
+    return {prefix: value}
+
+
+def assert_equal_states(a, b):
+    a, b = flat(a), flat(b)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        same = torch.equal(value, b[name]) if isinstance(value, torch.Tensor) else value == b[name]
+        assert same, name

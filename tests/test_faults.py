@@ -19,6 +19,7 @@ import pytest
 from conftest import StopAfter, once
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from runs import run
 
 from rl_plasticity import supervised, train
 from rl_plasticity.checkpoint import load
@@ -36,12 +37,6 @@ PENDULUM += [
 ]
 PENDULUM += ["checkpoint_every_env_steps=20", "log_every_updates=5", "measure_every_updates=0"]
 DIGITS = ["data.train_size=100", "net.widths=[8]", "epochs_per_task=2", "num_tasks=2", "device=cpu", "threads=1"]
-
-
-def run(arguments, out, stop=None):
-    made, folder, saved = train.command.prepare(once([*arguments, f"out={out}"]))
-    train.train(made, folder, saved, stop or StopAfter())
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs import run_supervised
 
 from rl_plasticity import launchers
 from rl_plasticity.command import name_of
@@ -176,8 +177,6 @@ def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number,
 
 
 def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_cores_each(tmp_path):
-    from test_supervised import run
-
     program = [
         sys.executable,
         "-m",
@@ -194,7 +193,7 @@ def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_
         saved = schema.load_saved(Supervised, folder / "config.yaml")
         assert saved.reg["name"] == reg
         assert saved.threads == max(1, len(os.sched_getaffinity(0)) // 2)
-        alone = run([*SMALL, f"reg={reg}", f"threads={saved.threads}"], tmp_path / reg)
+        alone = run_supervised([*SMALL, f"reg={reg}", f"threads={saved.threads}"], tmp_path / reg)
         assert (Path(alone) / "metrics.csv").read_bytes() == (folder / "metrics.csv").read_bytes()
 
 
