@@ -17,7 +17,7 @@ from rl_plasticity.configs.schema import Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import Step
 from rl_plasticity.interventions import INTERVENTIONS
-from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.regularizers import REGULARIZERS, Regularizer
 from rl_plasticity.train import command, evaluate, train, updates_due
 
 # Plasticity metrics, of each network.
@@ -29,10 +29,28 @@ MEASURED += ["gradient_rank", "representation_change"]
 # --- every choice -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("reg", "reset"), list(itertools.product(REGULARIZERS, ["none", *INTERVENTIONS])))
-def test_every_regularizer_runs_with_every_reset(reg, reset, tmp_path):
+RESETS = ["none", *INTERVENTIONS]
+# Each regularizer with two resets, once alone and once in three runs; the contract says what each reset does to the
+# state of each regularizer.
+SAMPLE = [
+    (reg, RESETS[(i + shift) % len(RESETS)], seeds)
+    for i, reg in enumerate(REGULARIZERS)
+    for shift, seeds in ((0, 1), (2, 3))
+]
+
+
+def test_the_sample_has_penalties_and_projections_with_each_reset():
+    for reset in RESETS:
+        regs = [REGULARIZERS[reg] for reg, other, _ in SAMPLE if other == reset]
+        projections = [kind for kind in regs if kind.project_ is not Regularizer.project_]
+        assert len(set(regs)) >= 3
+        assert 0 < len(projections) < len(regs)
+
+
+@pytest.mark.parametrize(("reg", "reset", "seeds"), SAMPLE)
+def test_regularizers_run_with_resets(reg, reset, seeds, tmp_path):
     period = ["reset.every_updates=30"] if reset != "none" else []
-    folder = run([*PENDULUM, f"reg={reg}", f"reset={reset}", *period, "seeds=3"], tmp_path / "run")
+    folder = run([*PENDULUM, f"reg={reg}", f"reset={reset}", *period, f"seeds={seeds}"], tmp_path / "run")
     # A matrix of rank below its size has an infinite condition number; everything else is finite.
     values = [float(r["value"]) for r in rows(folder) if "condition" not in r["name"]]
     assert values
