@@ -17,6 +17,16 @@ def _one_thread_and_a_seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal():
+    """A signal that is ignored when the suite starts, as by nohup or in a script's background, stays so in children."""
+    wanted = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 class SmallCNN(nn.Module):
     def __init__(self):
         super().__init__()
@@ -119,3 +129,19 @@ class StopAfter:
 def once(arguments):
     """The last of each setting: tests add to a list what they want otherwise."""
     return list({a.partition("=")[0]: a for a in arguments}.values())
+
+
+def flat(value, prefix=""):
+    if isinstance(value, dict):
+        return {k: v for n, item in value.items() for k, v in flat(item, f"{prefix}.{n}").items()}
+    if isinstance(value, list):
+        return flat(dict(enumerate(value)), prefix)
+    return {prefix: value}
+
+
+def assert_equal_states(a, b):
+    a, b = flat(a), flat(b)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        same = torch.equal(value, b[name]) if isinstance(value, torch.Tensor) else value == b[name]
+        assert same, name

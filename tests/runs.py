@@ -1,13 +1,40 @@
-"""Folders as runs leave them, made without training."""
+"""Folders as runs leave them: trained ones, and ones made without training."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from conftest import StopAfter, once
+
+from rl_plasticity import supervised, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 
+SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=1"]
+PENDULUM = [*SMALL, "env=gym:Pendulum-v1", "random_env_steps=20", "total_env_steps=60", "replay_ratio=2"]
+PENDULUM += ["eval_every_env_steps=60", "checkpoint_every_env_steps=40", "log_every_updates=20"]
+
 Rows = Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
+
+
+def run(arguments, out, stop=None):
+    """Train the RL command's run until `stop`; its folder."""
+    settings, folder, saved = train.command.prepare(once([*arguments, f"out={out}"]))
+    train.train(settings, folder, saved, stop or StopAfter())
+    return folder
+
+
+def run_supervised(arguments, out, stop=None):
+    settings, folder, saved = supervised.command.prepare(once([*arguments, f"out={out}"]))
+    supervised.train(settings, folder, saved, stop or StopAfter())
+    return folder
+
+
+def rows(folder, name=None):
+    """The lines of a run's metrics, of one metric where it is named."""
+    with (Path(folder) / "metrics.csv").open() as file:
+        return [r for r in csv.DictReader(file) if name is None or r["name"] == name]
 
 
 @cache

@@ -19,6 +19,7 @@ import pytest
 from conftest import StopAfter, once
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from runs import run
 
 from rl_plasticity import supervised, train
 from rl_plasticity.checkpoint import load
@@ -38,12 +39,6 @@ PENDULUM += ["checkpoint_every_env_steps=20", "log_every_updates=5", "measure_ev
 DIGITS = ["data.train_size=100", "net.widths=[8]", "epochs_per_task=2", "num_tasks=2", "device=cpu", "threads=1"]
 
 
-def run(arguments, out, stop=None):
-    made, folder, saved = train.command.prepare(once([*arguments, f"out={out}"]))
-    train.train(made, folder, saved, stop or StopAfter())
-    return folder
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     return run(PENDULUM, tmp_path_factory.mktemp("whole") / "run")
@@ -52,7 +47,6 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def main(monkeypatch, capsys):
     """The RL command as a process runs it, with something that happens at a step; its status and what it says."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back at the end
 
     def call(*arguments, step=None, happens=lambda: None):
@@ -77,9 +71,7 @@ def main(monkeypatch, capsys):
         assert "Traceback" not in said
         return status, "".join(line for line in said.splitlines() if line.startswith("rl_plasticity."))
 
-    yield call
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return call
 
 
 def assert_nothing_was_lost(folder, whole):
@@ -240,7 +232,7 @@ def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_close
 
 # --- bad input, whatever it is --------------------------------------------------------------------------------------
 
-FUZZ = int(os.environ.get("FUZZ", 15))  # how many examples
+FUZZ = int(os.environ.get("FUZZ", 50))  # how many examples
 NAMES = ["env", "reg", "reset", "agent", "preset", "resume", "task", "data", "net", "optimizer", "lr", "out", "seed"]
 NAMES += ["reg.coef", "reg.scope", "reset.every_updates", "agent.hidden", "env.workers", "env.name", "net.widths"]
 NAMES += ["data.root", "data.train_size", "num_tasks", "threads", "device", "reg._target_", "_target_", "hydra.run.dir"]
@@ -263,7 +255,9 @@ VALUES = [
 ]
 VALUES += ["spectral", "swr+l2", "[none,swr]", "periodic", "demo", "cnn", "gym:CartPole-v1", "os.system", "/", "a\0b"]
 VALUES += ["random_labels", "binary_pairs", "..", "'", '"', "é", "--help", "!!python/object:os.system", "sgd", "none"]
-SETTING = st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)).map("=".join)
+VALUES += ["[1,[2]]", "'x", "---"]
+WORD = st.text(max_size=8)
+SETTING = st.tuples(st.sampled_from(NAMES) | WORD, st.sampled_from(VALUES) | WORD).map("=".join)
 ARGUMENTS = st.lists(st.one_of(SETTING, st.text(max_size=12)), max_size=3)
 
 

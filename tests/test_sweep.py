@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs import run_supervised
 
 from rl_plasticity import launchers
 from rl_plasticity.command import name_of
@@ -111,18 +112,13 @@ def a_sweep(tmp_path, monkeypatch):
     program = tmp_path / "program"
     program.touch(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def start(script, *arguments):
         save = 'for last; do :; done; cd "${last#*=}" || mkdir "${last#*=}" && cd "${last#*=}" || exit 1; '
         save += "touch config.yaml"
         program.write_text(f'#!/bin/sh\n{save}\necho "$5" >> {tmp_path}/calls\n{script}\necho now finished > log.txt\n')
         (tmp_path / "calls").write_text("")
-        try:
-            status = sweep(Supervised, lambda s: None, name_of, [f"out={tmp_path / 'out'}", *arguments])
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        status = sweep(Supervised, lambda s: None, name_of, [f"out={tmp_path / 'out'}", *arguments])
         return status, (tmp_path / "calls").read_text().split()
 
     return start
@@ -181,8 +177,6 @@ def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number,
 
 
 def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_cores_each(tmp_path):
-    from test_supervised import run
-
     program = [
         sys.executable,
         "-m",
@@ -199,7 +193,7 @@ def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_
         saved = schema.load_saved(Supervised, folder / "config.yaml")
         assert saved.reg["name"] == reg
         assert saved.threads == max(1, len(os.sched_getaffinity(0)) // 2)
-        alone = run([*SMALL, f"reg={reg}", f"threads={saved.threads}"], tmp_path / reg)
+        alone = run_supervised([*SMALL, f"reg={reg}", f"threads={saved.threads}"], tmp_path / reg)
         assert (Path(alone) / "metrics.csv").read_bytes() == (folder / "metrics.csv").read_bytes()
 
 

@@ -1,38 +1,24 @@
-import csv
 import inspect
 import itertools
-import os
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import StopAfter, once
+from conftest import assert_equal_states
+from runs import PENDULUM, rows, run
 
 from rl_plasticity import checkpoint
-from rl_plasticity.agents import SAC, ReplayBuffer
-from rl_plasticity.command import FaultyRun, name_of
+from rl_plasticity.agents import SAC
+from rl_plasticity.command import name_of
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import SettingsError, Train
+from rl_plasticity.configs.schema import Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import Step
 from rl_plasticity.interventions import INTERVENTIONS
-from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.regularizers import REGULARIZERS, Regularizer
 from rl_plasticity.train import command, evaluate, train, updates_due
-
-SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=1"]
-PENDULUM = [*SMALL, "env=gym:Pendulum-v1", "random_env_steps=20", "total_env_steps=60", "replay_ratio=2"]
-PENDULUM += ["eval_every_env_steps=60", "checkpoint_every_env_steps=40", "log_every_updates=20"]
-# Prefill, resets, evaluations and checkpoints, all at different times; two runs.
-CHEETAH = [*SMALL, "env=cheetah-run", "seeds=2", "seed=3", "reg=spectral+swr", "random_env_steps=100"]
-CHEETAH += ["reset=periodic", "reset.every_updates=350", "total_env_steps=1400", "replay_ratio=0.7", "buffer_size=1000"]
-CHEETAH += ["eval_every_env_steps=500", "checkpoint_every_env_steps=700", "log_every_updates=100"]
-
 
 # Plasticity metrics, of each network.
 MEASURED = ["frobenius_norm", "mean_sigma1", "condition_number", "stable_rank", "effective_rank", "weight_shape"]
@@ -40,44 +26,31 @@ MEASURED += ["distance", "dormant", "dead", "feature_srank", "feature_rank", "fe
 MEASURED += ["gradient_rank", "representation_change"]
 
 
-def run(arguments, out, stop=None):
-    settings, folder, saved = command.prepare(once([*arguments, f"out={out}"]))
-    train(settings, folder, saved, stop or StopAfter())
-    return folder
+# --- every choice -----------------------------------------------------------------------------------------------------
 
 
-def resume(folder, stop=None):
-    train(*command.prepare([f"resume={folder}"]), stop or StopAfter())
+RESETS = ["none", *INTERVENTIONS]
+# Each regularizer with two resets, once alone and once in three runs; the contract says what each reset does to the
+# state of each regularizer.
+SAMPLE = [
+    (reg, RESETS[(i + shift) % len(RESETS)], seeds)
+    for i, reg in enumerate(REGULARIZERS)
+    for shift, seeds in ((0, 1), (2, 3))
+]
 
 
-def rows(folder):
-    with (Path(folder) / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
+def test_the_sample_has_penalties_and_projections_with_each_reset():
+    for reset in RESETS:
+        regs = [REGULARIZERS[reg] for reg, other, _ in SAMPLE if other == reset]
+        projections = [kind for kind in regs if kind.project_ is not Regularizer.project_]
+        assert len(set(regs)) >= 3
+        assert 0 < len(projections) < len(regs)
 
 
-def flat(value, prefix=""):
-    if isinstance(value, dict):
-        return {k: v for n, item in value.items() for k, v in flat(item, f"{prefix}.{n}").items()}
-    if isinstance(value, list):
-        return flat(dict(enumerate(value)), prefix)
-    return {prefix: value}
-
-
-def assert_equal_states(a, b):
-    a, b = flat(a), flat(b)
-    assert a.keys() == b.keys()
-    for name, value in a.items():
-        same = torch.equal(value, b[name]) if isinstance(value, torch.Tensor) else value == b[name]
-        assert same, name
-
-
-# --- every combination ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("reg", "reset"), list(itertools.product(REGULARIZERS, ["none", *INTERVENTIONS])))
-def test_every_regularizer_runs_with_every_reset(reg, reset, tmp_path):
+@pytest.mark.parametrize(("reg", "reset", "seeds"), SAMPLE)
+def test_regularizers_run_with_resets(reg, reset, seeds, tmp_path):
     period = ["reset.every_updates=30"] if reset != "none" else []
-    folder = run([*PENDULUM, f"reg={reg}", f"reset={reset}", *period, "seeds=3"], tmp_path / "run")
+    folder = run([*PENDULUM, f"reg={reg}", f"reset={reset}", *period, f"seeds={seeds}"], tmp_path / "run")
     # A matrix of rank below its size has an infinite condition number; everything else is finite.
     values = [float(r["value"]) for r in rows(folder) if "condition" not in r["name"]]
     assert values
@@ -114,7 +87,7 @@ def test_the_compiled_update_is_what_trains_where_it_is_asked_for(tmp_path, monk
     assert rows(folders[0]) == rows(folders[1])
 
 
-# --- what is written ------------------------------------------------------------------------------------------------
+# --- what is written --------------------------------------------------------------------------------------------------
 
 
 def test_a_run_writes_what_the_readme_says(tmp_path):
@@ -169,7 +142,15 @@ def test_updates_keep_the_replay_ratio(ratio):
     assert max(made) - min(made[11:]) <= 1
 
 
-# --- evaluation -----------------------------------------------------------------------------------------------------
+def test_help_lists_groups_and_settings(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train", "--help"])
+    command.main(train)
+    said = capsys.readouterr().out
+    for word in ("spectral", "periodic", "demo", "replay_ratio", "action_repeat", "num_critics", "resume"):
+        assert word in said
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 def test_evaluation_is_the_mean_return_of_the_given_number_of_episodes_of_each_run():
@@ -199,212 +180,44 @@ def test_evaluation_changes_nothing_of_the_agent():
     assert_equal_states(before, dict(agent.state_dict()))
 
 
-# --- stopping and resuming ------------------------------------------------------------------------------------------
+def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are():
+    class Steps:
+        """Run 0 has episodes of 2 env steps that return 2; run 1 of 5, whose first returns 5, the later ones 50."""
+
+        runs, act_dim = 2, 1
+
+        def __init__(self, truncates=False):
+            self.truncates = truncates
+
+        def seek(self, episode):
+            self.t, self.n = np.zeros(2, int), np.zeros(2, int)
+            return np.zeros((2, 3), np.float32)
+
+        def step(self, act):
+            self.t += 1
+            over = self.t == np.array([2, 5])
+            reward = np.array([1.0, 1.0 if self.n[1] == 0 else 10.0], np.float32)
+            self.n += over
+            self.t[over] = 0
+            obs = np.zeros((2, 3), np.float32)
+            never = np.zeros(2, bool)
+            return Step(obs, reward, *((never, over) if self.truncates else (over, never)), obs)
+
+    agent = SAC(3, 1, [0, 1], hidden=(8, 8))
+    returns, overestimation = evaluate(agent, Steps(), 1, first_episode=0, discount=0.5)
+    assert returns.tolist() == [2.0, 5.0]
+    # obs is always 0, so Q is the same number everywhere; these episodes end for good.
+    obs = torch.zeros(2, 1, 3)
+    q = agent.critic.net(obs, agent.act(obs)).flatten()
+    later = torch.tensor([(1.5 + 1) / 2, (1.9375 + 1.875 + 1.75 + 1.5 + 1) / 5])
+    np.testing.assert_allclose(overestimation, (q - later).detach(), rtol=1e-5)
+    # Cut short instead, what is missing of the return is the critic's own value, discounted.
+    overestimation = evaluate(agent, Steps(truncates=True), 1, first_episode=0, discount=0.5)[1]
+    rest = q.detach() * torch.tensor([(0.5 + 0.25) / 2, sum(0.5**n for n in range(1, 6)) / 5])
+    np.testing.assert_allclose(overestimation, q.detach() - later - rest, rtol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    return run(CHEETAH, tmp_path_factory.mktemp("cheetah") / "run")
-
-
-# During the prefill; before the first reset; between a reset and a checkpoint; in the second episode.
-@pytest.mark.parametrize("stops", [(50,), (599,), (650, 300), (1100,)])
-def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
-    folder = run(CHEETAH, tmp_path / "run", StopAfter(stops[0]))
-    for steps in stops[1:]:
-        resume(folder, StopAfter(steps))
-    resume(folder)
-    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
-    ends = [checkpoint.load(f / "checkpoints") for f in (folder, uninterrupted)]
-    for end, name in zip(ends, (folder, uninterrupted), strict=True):
-        del end["sizes"]["timing.csv"]  # wall-clock rates are written in other digits
-        assert end["settings"].pop("out") == str(name)
-        del end["chunks"]  # a row is in the file of the first checkpoint after it
-        buffer = ReplayBuffer(2, 1000, 17, 6)
-        buffer.load_state_dict(end["buffer"] | end.pop("table"))
-        end["buffer"] = buffer.state_dict()
-    assert ends[0]["step"] == 1400
-    assert ends[0]["updates"] == 910
-    assert_equal_states(*ends)
-
-
-def test_rows_written_after_the_last_checkpoint_are_written_once(uninterrupted, tmp_path):
-    folder = run(CHEETAH, tmp_path / "run", StopAfter(700))
-    with (folder / "metrics.csv").open("a") as file:
-        file.write("3,701,lost,1.0\n")  # written, but the machine died before the next checkpoint
-    resume(folder)
-    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
-
-
-def start(arguments, cwd, **options):
-    command = [sys.executable, "-m", "rl_plasticity.train", *arguments]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
-    )
-
-
-def wait_for(condition, process):
-    for _ in range(600):
-        if condition():
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
-    raise AssertionError("waited for a minute in vain")
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_real_process_that_is_signalled_can_be_resumed_to_the_same_numbers(number, status, uninterrupted, tmp_path):
-    folder = tmp_path / "run"
-    process = start([*CHEETAH, f"out={folder}"], tmp_path)
-    wait_for(lambda: list(folder.glob("checkpoints/*.pt")), process)
-    process.send_signal(number)
-    output = process.communicate(timeout=60)
-    assert process.returncode == status, output
-    if number != signal.SIGKILL:
-        assert f"continue with resume={folder}" in output[1]
-    resume(folder)
-    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
-
-
-def test_ctrl_c_in_a_terminal_reaches_worker_processes_too_and_the_run_is_saved_all_the_same(tmp_path):
-    folder = tmp_path / "run"
-    long = [a for a in PENDULUM if not a.startswith("total")]
-    arguments = [*long, "total_env_steps=100000", "seeds=2", "env.workers=true", f"out={folder}"]
-    process = start(once(arguments), tmp_path, start_new_session=True)
-    metrics = folder / "metrics.csv"
-    wait_for(lambda: metrics.exists() and "critic/loss" in metrics.read_text(), process)
-    os.killpg(process.pid, signal.SIGINT)
-    output = process.communicate(timeout=60)
-    assert process.returncode == 130, output
-    assert f"continue with resume={folder}" in output[1]
-    assert "Traceback" not in output[1]
-    step = checkpoint.load(folder / "checkpoints")["step"]
-    assert step > 0
-    settings, folder, saved = command.prepare([f"resume={folder}"])
-    assert not train(settings, folder, saved, StopAfter(3))  # it goes on
-    assert checkpoint.load(folder / "checkpoints")["step"] == step + 3
-
-
-def test_a_run_killed_before_its_first_periodic_checkpoint_starts_again_from_the_beginning(uninterrupted, tmp_path):
-    folder = run(CHEETAH, tmp_path / "run", StopAfter(0))
-    assert checkpoint.load(folder / "checkpoints")["step"] == 0
-    resume(folder)
-    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
-
-
-def test_a_folder_whose_name_holds_settings_can_be_resumed_as_the_message_says(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    settings, folder, saved = command.prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
-    train(settings, folder, saved, StopAfter(30))
-    with pytest.raises(SettingsError) as error:
-        command.prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
-    advice = str(error.value).partition("continue that run with ")[2].partition(" or choose")[0]
-    assert command.prepare([advice])[1] == folder
-
-
-def test_resuming_a_finished_run_changes_nothing(uninterrupted):
-    before = (uninterrupted / "metrics.csv").read_bytes()
-    resume(uninterrupted)
-    assert (uninterrupted / "metrics.csv").read_bytes() == before
-
-
-# --- bad input and faults -------------------------------------------------------------------------------------------
-
-
-def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for arguments, said in (
-        (["reset=redo", "reset.threshold=-1"], "threshold must be non-negative, got -1"),
-        (["env=gym:CartPole-v1"], "continuous actions"),
-        (["resume=nowhere"], "cannot read nowhere/config.yaml"),
-        (["reg.coef=1"], "reg=none has no settings"),
-        (["--mutlirun"], "cannot read '--mutlirun'"),
-    ):
-        with pytest.raises(SettingsError) as error:
-            command.prepare(arguments)
-        assert said in str(error.value)
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_bad_input_ends_in_one_line_and_status_2_and_makes_nothing(tmp_path):
-    for arguments, said in (
-        (["env=cheetah-rum"], "unknown env 'cheetah-rum'; nearest: cheetah-run"),
-        (["reg=spectral", "reg.coef=-1"], "coef must be non-negative and finite, got -1"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "rl_plasticity.train", *arguments], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 2
-        assert said in done.stderr
-        assert done.stderr.count("\n") == 1, done.stderr
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_a_gpu_that_is_not_there_is_bad_input():
-    if torch.cuda.is_available():
-        assert command  # there is one: nothing to refuse
-        return
-    with pytest.raises(SettingsError, match="device=cuda, but torch finds no GPU"):
-        command.prepare(["device=cuda"])
-
-
-def test_a_folder_that_exists_is_not_touched(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "precious").write_text("x")
-    with pytest.raises(SettingsError, match="exists; continue that run with resume="):
-        command.prepare([*PENDULUM, f"out={tmp_path / 'run'}"])
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious"]
-
-
-def test_resuming_takes_no_other_settings(uninterrupted):
-    with pytest.raises(SettingsError, match="leave out seed=5"):
-        command.prepare([f"resume={uninterrupted}", "seed=5"])
-    assert command.prepare([f"resume={uninterrupted}", "threads=2"])[0].threads == 2
-
-
-def test_resuming_a_damaged_checkpoint_says_so(tmp_path):
-    folder = run(PENDULUM, tmp_path / "run")
-    for path in (folder / "checkpoints").iterdir():
-        path.write_bytes(b"junk")
-    with pytest.raises(SettingsError, match=r"cannot resume: the checkpoint .* cannot be read"):
-        command.prepare([f"resume={folder}"])
-
-
-def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_stays(tmp_path):
-    arguments = [*PENDULUM, "agent.lr=1e30", "checkpoint_every_env_steps=20", "log_every_updates=10"]
-    with pytest.raises(
-        FaultyRun, match=r"is not finite at env step 21; the last good checkpoint is .*step_000000020.pt"
-    ):
-        run(arguments, tmp_path / "run")
-    state = checkpoint.load(tmp_path / "run" / "checkpoints")
-    assert state["step"] == 20
-    assert all(v.isfinite().all() for v in state["agent"].values() if v.is_floating_point())
-
-
-def test_a_loss_that_is_not_finite_is_named_before_anything_else_can_fail_on_it(tmp_path):
-    settings = [a for a in PENDULUM if not a.startswith(("log", "checkpoint"))]
-    with pytest.raises(FaultyRun, match=r"(critic|actor)/loss of seed 0 is not finite at env step 21"):
-        run([*settings, "log_every_updates=1", "agent.lr=1e30", "replay_ratio=4"], tmp_path / "run")
-
-
-def test_an_environment_that_cannot_be_made_is_bad_input(tmp_path):
-    with pytest.raises(SettingsError):
-        command.prepare(["env=gym:BipedalWalker-v3", f"out={tmp_path / 'run'}"])  # its engine is not installed
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_very_long_list_of_choices_still_makes_a_folder_s_name():
-    arguments = [f"agent.hidden=[{','.join(['16'] * 200)}]"]
-    assert len(name_of(schema.load(Train, arguments), arguments)) < 200
-
-
-def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):
-    run([*PENDULUM[:-6], "random_env_steps=20", "total_env_steps=10", "eval_every_env_steps=60"], tmp_path / "run")
-    assert "no update will be made" in capsys.readouterr().err
-
-
-# --- the settings reach what they are for ---------------------------------------------------------------------------
+# --- the settings reach what they are for -----------------------------------------------------------------------------
 
 
 class Spy:
@@ -512,48 +325,3 @@ def test_what_the_environment_did_is_what_the_buffer_holds(spies, tmp_path):
     first, later = batch.act[:, :10].flatten(), batch.act[:, 10:].flatten()
     assert first.min() < -0.5 < 0.5 < first.max()  # uniform over the whole range
     assert later.unique().numel() == later.numel()  # the policy explores
-
-
-def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are():
-    class Steps:
-        """Run 0 has episodes of 2 env steps that return 2; run 1 of 5, whose first returns 5, the later ones 50."""
-
-        runs, act_dim = 2, 1
-
-        def __init__(self, truncates=False):
-            self.truncates = truncates
-
-        def seek(self, episode):
-            self.t, self.n = np.zeros(2, int), np.zeros(2, int)
-            return np.zeros((2, 3), np.float32)
-
-        def step(self, act):
-            self.t += 1
-            over = self.t == np.array([2, 5])
-            reward = np.array([1.0, 1.0 if self.n[1] == 0 else 10.0], np.float32)
-            self.n += over
-            self.t[over] = 0
-            obs = np.zeros((2, 3), np.float32)
-            never = np.zeros(2, bool)
-            return Step(obs, reward, *((never, over) if self.truncates else (over, never)), obs)
-
-    agent = SAC(3, 1, [0, 1], hidden=(8, 8))
-    returns, overestimation = evaluate(agent, Steps(), 1, first_episode=0, discount=0.5)
-    assert returns.tolist() == [2.0, 5.0]
-    # obs is always 0, so Q is the same number everywhere; these episodes end for good.
-    obs = torch.zeros(2, 1, 3)
-    q = agent.critic.net(obs, agent.act(obs)).flatten()
-    later = torch.tensor([(1.5 + 1) / 2, (1.9375 + 1.875 + 1.75 + 1.5 + 1) / 5])
-    np.testing.assert_allclose(overestimation, (q - later).detach(), rtol=1e-5)
-    # Cut short instead, what is missing of the return is the critic's own value, discounted.
-    overestimation = evaluate(agent, Steps(truncates=True), 1, first_episode=0, discount=0.5)[1]
-    rest = q.detach() * torch.tensor([(0.5 + 0.25) / 2, sum(0.5**n for n in range(1, 6)) / 5])
-    np.testing.assert_allclose(overestimation, q.detach() - later - rest, rtol=1e-5)
-
-
-def test_help_lists_groups_and_settings(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["train", "--help"])
-    command.main(train)
-    said = capsys.readouterr().out
-    for word in ("spectral", "periodic", "demo", "replay_ratio", "action_repeat", "num_critics", "resume"):
-        assert word in said

@@ -55,12 +55,10 @@ def reference_update(critics, targets, actor, log_alpha, batch, noise, tau, targ
     def sample(obs, eps):
         mean, log_std = actor(obs).chunk(2, dim=-1)
         std = log_std.clamp(-10, 2).exp()
-        act = torch.tanh(mean + std * eps)
-        law = TransformedDistribution(Normal(mean, std), [TanhTransform(cache_size=1)])
-        u = mean + std * eps
-        log_prob = Normal(mean, std).log_prob(u) - torch.log(1 - act**2)
-        del law
-        return act, log_prob.sum(-1)
+        tanh = TanhTransform(cache_size=1)  # knows what act came from: its inverse would lose digits
+        act = tanh(mean + std * eps)
+        law = Independent(TransformedDistribution(Normal(mean, std), [tanh]), 1)
+        return act, law.log_prob(act)
 
     with torch.no_grad():
         next_act, next_log_prob = sample(batch.next_obs, noise[0])

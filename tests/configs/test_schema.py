@@ -1,10 +1,7 @@
-import contextlib
 import math
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rl_plasticity.agents import SAC
 from rl_plasticity.configs import schema
@@ -174,20 +171,6 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
             schema.load_saved(Train, path)
     with pytest.raises(SettingsError, match="cannot read"):
         schema.load_saved(Train, tmp_path / "none.yaml")
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(
-    name=st.one_of(
-        st.sampled_from(["seed", "reg", "env", "reg.coef", "agent.hidden", "out", "reset"]), st.text(max_size=8)
-    ),
-    value=st.one_of(
-        st.sampled_from(["null", "{a:1}", "[1,[2]]", "${seed}", "'x", "1e999", "spectral", "---"]), st.text(max_size=8)
-    ),
-)
-def test_no_argument_whatever_gets_anything_but_settings_or_one_line(name, value):
-    with contextlib.suppress(SettingsError):
-        load([f"{name}={value}"])
 
 
 def test_a_setting_given_twice_is_an_error():

@@ -9,6 +9,7 @@ from conftest import CASES, STACKED, loss_of, plain_mlp
 from torch import nn
 from torch.func import functional_call
 
+from rl_plasticity.interventions import INTERVENTIONS, make_intervention
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import REGULARIZERS, Chain, make_regularizer, settings_of
@@ -162,6 +163,30 @@ def test_a_run_that_starts_afresh_takes_over_the_fresh_state_and_the_others_keep
         if v.ndim:
             assert torch.equal(v[: runs - 1], before[k][: runs - 1]), k
             torch.testing.assert_close(v[runs - 1], fresh.state_dict()[k][runs - 1])
+
+
+@pytest.mark.parametrize("reset", INTERVENTIONS)
+def test_training_goes_on_after_every_intervention_with_state_in_place_and_as_if_the_other_runs_had_none(name, reset):
+    x = torch.randn(3, 6, 5)
+    ends = []
+    for runs in (None, torch.tensor([1]), torch.tensor([], dtype=torch.int64)):
+        learner = Learner(lambda s: MLP((5, 8, 8, 3), s), range(3), lambda net: make(name, net))
+        state = learner.regularizer.state_dict()
+        addresses = [v.data_ptr() for v in state.values()]
+        for step in range(8):
+            if step == 4:
+                intervention = make_intervention(
+                    reset, every_updates=4, **({"threshold": 0.8} if reset == "redo" else {})
+                )
+                intervention.apply_(learner, runs, {"net": (x,)})
+            learner.minimize(loss_of(learner.net(x), (3,)))
+        assert [v.data_ptr() for v in learner.regularizer.state_dict().values()] == addresses
+        assert all(v.isfinite().all() for v in (*learner.net.parameters(), *state.values()))
+        ends.append([p.detach().clone() for p in learner.net.parameters()])
+    for everywhere, in_one, never in zip(*ends, strict=True):
+        assert torch.equal(in_one[[0, 2]], never[[0, 2]])
+        torch.testing.assert_close(in_one[1], everywhere[1])
+    assert any(not torch.equal(in_one[1], never[1]) for _, in_one, never in zip(*ends, strict=True))
 
 
 @pytest.mark.parametrize("kind", STACKED)

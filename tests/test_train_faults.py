@@ -1,0 +1,98 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+from runs import PENDULUM, run
+
+from rl_plasticity import checkpoint
+from rl_plasticity.command import FaultyRun, name_of
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import SettingsError, Train
+from rl_plasticity.train import command
+
+
+def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments, said in (
+        (["reset=redo", "reset.threshold=-1"], "threshold must be non-negative, got -1"),
+        (["env=gym:CartPole-v1"], "continuous actions"),
+        (["resume=nowhere"], "cannot read nowhere/config.yaml"),
+        (["reg.coef=1"], "reg=none has no settings"),
+        (["--mutlirun"], "cannot read '--mutlirun'"),
+    ):
+        with pytest.raises(SettingsError) as error:
+            command.prepare(arguments)
+        assert said in str(error.value)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_ends_in_one_line_and_status_2_and_makes_nothing(tmp_path):
+    for arguments, said in (
+        (["env=cheetah-rum"], "unknown env 'cheetah-rum'; nearest: cheetah-run"),
+        (["reg=spectral", "reg.coef=-1"], "coef must be non-negative and finite, got -1"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "rl_plasticity.train", *arguments], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_that_is_not_there_is_bad_input():
+    if torch.cuda.is_available():
+        assert command  # there is one: nothing to refuse
+        return
+    with pytest.raises(SettingsError, match="device=cuda, but torch finds no GPU"):
+        command.prepare(["device=cuda"])
+
+
+def test_a_folder_that_exists_is_not_touched(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "precious").write_text("x")
+    with pytest.raises(SettingsError, match="exists; continue that run with resume="):
+        command.prepare([*PENDULUM, f"out={tmp_path / 'run'}"])
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious"]
+
+
+def test_resuming_a_damaged_checkpoint_says_so(tmp_path):
+    folder = run(PENDULUM, tmp_path / "run")
+    for path in (folder / "checkpoints").iterdir():
+        path.write_bytes(b"junk")
+    with pytest.raises(SettingsError, match=r"cannot resume: the checkpoint .* cannot be read"):
+        command.prepare([f"resume={folder}"])
+
+
+def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_stays(tmp_path):
+    arguments = [*PENDULUM, "agent.lr=1e30", "checkpoint_every_env_steps=20", "log_every_updates=10"]
+    with pytest.raises(
+        FaultyRun, match=r"is not finite at env step 21; the last good checkpoint is .*step_000000020.pt"
+    ):
+        run(arguments, tmp_path / "run")
+    state = checkpoint.load(tmp_path / "run" / "checkpoints")
+    assert state["step"] == 20
+    assert all(v.isfinite().all() for v in state["agent"].values() if v.is_floating_point())
+
+
+def test_a_loss_that_is_not_finite_is_named_before_anything_else_can_fail_on_it(tmp_path):
+    settings = [a for a in PENDULUM if not a.startswith(("log", "checkpoint"))]
+    with pytest.raises(FaultyRun, match=r"(critic|actor)/loss of seed 0 is not finite at env step 21"):
+        run([*settings, "log_every_updates=1", "agent.lr=1e30", "replay_ratio=4"], tmp_path / "run")
+
+
+def test_an_environment_that_cannot_be_made_is_bad_input(tmp_path):
+    with pytest.raises(SettingsError):
+        command.prepare(["env=gym:BipedalWalker-v3", f"out={tmp_path / 'run'}"])  # its engine is not installed
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_very_long_list_of_choices_still_makes_a_folder_s_name():
+    arguments = [f"agent.hidden=[{','.join(['16'] * 200)}]"]
+    assert len(name_of(schema.load(Train, arguments), arguments)) < 200
+
+
+def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):
+    run([*PENDULUM[:-6], "random_env_steps=20", "total_env_steps=10", "eval_every_env_steps=60"], tmp_path / "run")
+    assert "no update will be made" in capsys.readouterr().err

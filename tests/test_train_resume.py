@@ -1,0 +1,136 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import StopAfter, assert_equal_states, once
+from runs import PENDULUM, SMALL, run
+
+from rl_plasticity import checkpoint
+from rl_plasticity.agents import ReplayBuffer
+from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.train import command, train
+
+# Prefill, resets, evaluations and checkpoints, all at different times; two runs.
+CHEETAH = [*SMALL, "env=cheetah-run", "seeds=2", "seed=3", "reg=spectral+swr", "random_env_steps=100"]
+CHEETAH += ["reset=periodic", "reset.every_updates=350", "total_env_steps=1400", "replay_ratio=0.7", "buffer_size=1000"]
+CHEETAH += ["eval_every_env_steps=500", "checkpoint_every_env_steps=700", "log_every_updates=100"]
+
+
+def resume(folder, stop=None):
+    train(*command.prepare([f"resume={folder}"]), stop or StopAfter())
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return run(CHEETAH, tmp_path_factory.mktemp("cheetah") / "run")
+
+
+# During the prefill; before the first reset; between a reset and a checkpoint; in the second episode.
+@pytest.mark.parametrize("stops", [(50,), (599,), (650, 300), (1100,)])
+def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
+    folder = run(CHEETAH, tmp_path / "run", StopAfter(stops[0]))
+    for steps in stops[1:]:
+        resume(folder, StopAfter(steps))
+    resume(folder)
+    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+    ends = [checkpoint.load(f / "checkpoints") for f in (folder, uninterrupted)]
+    for end, name in zip(ends, (folder, uninterrupted), strict=True):
+        del end["sizes"]["timing.csv"]  # wall-clock rates are written in other digits
+        assert end["settings"].pop("out") == str(name)
+        del end["chunks"]  # a row is in the file of the first checkpoint after it
+        buffer = ReplayBuffer(2, 1000, 17, 6)
+        buffer.load_state_dict(end["buffer"] | end.pop("table"))
+        end["buffer"] = buffer.state_dict()
+    assert ends[0]["step"] == 1400
+    assert ends[0]["updates"] == 910
+    assert_equal_states(*ends)
+
+
+def test_rows_written_after_the_last_checkpoint_are_written_once(uninterrupted, tmp_path):
+    folder = run(CHEETAH, tmp_path / "run", StopAfter(700))
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("3,701,lost,1.0\n")  # written, but the machine died before the next checkpoint
+    resume(folder)
+    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+
+
+def start(arguments, cwd, **options):
+    command = [sys.executable, "-m", "rl_plasticity.train", *arguments]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
+    )
+
+
+def wait_for(condition, process):
+    for _ in range(600):
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    raise AssertionError("waited for a minute in vain")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_real_process_that_is_signalled_can_be_resumed_to_the_same_numbers(number, status, uninterrupted, tmp_path):
+    folder = tmp_path / "run"
+    process = start([*CHEETAH, f"out={folder}"], tmp_path)
+    wait_for(lambda: list(folder.glob("checkpoints/*.pt")), process)
+    process.send_signal(number)
+    output = process.communicate(timeout=60)
+    assert process.returncode == status, output
+    if number != signal.SIGKILL:
+        assert f"continue with resume={folder}" in output[1]
+    resume(folder)
+    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+
+
+def test_ctrl_c_in_a_terminal_reaches_worker_processes_too_and_the_run_is_saved_all_the_same(tmp_path):
+    folder = tmp_path / "run"
+    long = [a for a in PENDULUM if not a.startswith("total")]
+    arguments = [*long, "total_env_steps=100000", "seeds=2", "env.workers=true", f"out={folder}"]
+    process = start(once(arguments), tmp_path, start_new_session=True)
+    metrics = folder / "metrics.csv"
+    wait_for(lambda: metrics.exists() and "critic/loss" in metrics.read_text(), process)
+    os.killpg(process.pid, signal.SIGINT)
+    output = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert f"continue with resume={folder}" in output[1]
+    assert "Traceback" not in output[1]
+    step = checkpoint.load(folder / "checkpoints")["step"]
+    assert step > 0
+    settings, folder, saved = command.prepare([f"resume={folder}"])
+    assert not train(settings, folder, saved, StopAfter(3))  # it goes on
+    assert checkpoint.load(folder / "checkpoints")["step"] == step + 3
+
+
+def test_a_run_killed_before_its_first_periodic_checkpoint_starts_again_from_the_beginning(uninterrupted, tmp_path):
+    folder = run(CHEETAH, tmp_path / "run", StopAfter(0))
+    assert checkpoint.load(folder / "checkpoints")["step"] == 0
+    resume(folder)
+    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+
+
+def test_a_folder_whose_name_holds_settings_can_be_resumed_as_the_message_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings, folder, saved = command.prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
+    train(settings, folder, saved, StopAfter(30))
+    with pytest.raises(SettingsError) as error:
+        command.prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
+    advice = str(error.value).partition("continue that run with ")[2].partition(" or choose")[0]
+    assert command.prepare([advice])[1] == folder
+
+
+def test_resuming_a_finished_run_changes_nothing(uninterrupted):
+    before = (uninterrupted / "metrics.csv").read_bytes()
+    resume(uninterrupted)
+    assert (uninterrupted / "metrics.csv").read_bytes() == before
+
+
+def test_resuming_takes_no_other_settings(uninterrupted):
+    with pytest.raises(SettingsError, match="leave out seed=5"):
+        command.prepare([f"resume={uninterrupted}", "seed=5"])
+    assert command.prepare([f"resume={uninterrupted}", "threads=2"])[0].threads == 2
