@@ -11,14 +11,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
 
+from rl_plasticity.comparison.figures import draw
+from rl_plasticity.comparison.groups import group
+from rl_plasticity.comparison.loading import find, read, split
+from rl_plasticity.comparison.report import GENERATOR, Picture, render
+from rl_plasticity.comparison.summary import Comparison, compare, table, to_csv, verdict
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.figures import draw
-from rl_plasticity.groups import group
-from rl_plasticity.loading import find, read, split
 from rl_plasticity.regularizers.base import nearest
-from rl_plasticity.report import GENERATOR, Picture, render
-from rl_plasticity.results import write_text
-from rl_plasticity.summary import Comparison, compare, table, to_csv, verdict
+from rl_plasticity.runs.results import write_text
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
 

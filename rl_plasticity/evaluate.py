@@ -14,14 +14,15 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from rl_plasticity import checkpoint, grid
 from rl_plasticity.agents import SAC
-from rl_plasticity.command import main_on_folder
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Evaluate, SettingsError, Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.regularizers.base import nearest
-from rl_plasticity.results import write_text
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs import plan as grid
+from rl_plasticity.runs.results import write_text
+from rl_plasticity.runs.session import main_on_folder
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.train import EVALUATION, make_agent
 

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.layers import runs_of
 from rl_plasticity.optimizers import Adam, Optimizer
 from rl_plasticity.regularizers import Regularizer, Unregularized
-from rl_plasticity.regularizers.layers import runs_of
 from rl_plasticity.seeding import derive
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.regularizers.layers import per_run, runs_of
+from rl_plasticity.layers import per_run, runs_of
 
 
 class Optimizer(nn.Module):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.interventions import activations_of, eval_mode
+from rl_plasticity.layers import HiddenUnits, Layer, hidden_units, layers
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics import (
     balancedness,
@@ -27,7 +28,6 @@ from rl_plasticity.metrics import (
     stable_rank,
     weight_norm,
 )
-from rl_plasticity.regularizers.layers import HiddenUnits, Layer, hidden_units, layers
 
 PROBE_SIZE = 256  # examples whose activations are looked at
 GRADIENTS = 32  # of them, those whose own gradients are taken

@@ -12,10 +12,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rl_plasticity import log
+from rl_plasticity.comparison.loading import find, split
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.loading import find, split
 from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.runs import journal as log
 
 HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS]
 

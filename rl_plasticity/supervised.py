@@ -9,8 +9,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import checkpoint, grid
-from rl_plasticity.command import (
+from rl_plasticity.compiled import compiled
+from rl_plasticity.configs.schema import Supervised
+from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
+from rl_plasticity.learner import Learner
+from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
+from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
+from rl_plasticity.regularizers import layers
+from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs import plan as grid
+from rl_plasticity.runs.results import Results, write_provenance
+from rl_plasticity.runs.session import (
     Clock,
     Command,
     Saved,
@@ -19,16 +30,6 @@ from rl_plasticity.command import (
     require_finite_loss,
     require_finite_weights,
 )
-from rl_plasticity.configs.schema import Supervised
-from rl_plasticity.fast import compiled
-from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
-from rl_plasticity.learner import Learner
-from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
-from rl_plasticity.optimizers import OPTIMIZERS
-from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.regularizers import layers
-from rl_plasticity.regularizers.base import nearest
-from rl_plasticity.results import Results, write_provenance
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load
 from rl_plasticity.tasks.data import Split

@@ -12,9 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import checkpoint, grid
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer
-from rl_plasticity.command import (
+from rl_plasticity.compiled import compiled
+from rl_plasticity.configs.schema import Train
+from rl_plasticity.envs import EnvFault, Envs, make_env
+from rl_plasticity.metrics import discounted_returns, q_overestimation
+from rl_plasticity.networks import MLP
+from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs import plan as grid
+from rl_plasticity.runs.results import Results, write_provenance
+from rl_plasticity.runs.session import (
     Clock,
     Command,
     FaultyRun,
@@ -25,13 +33,6 @@ from rl_plasticity.command import (
     require_finite_loss,
     require_finite_weights,
 )
-from rl_plasticity.configs.schema import Train
-from rl_plasticity.envs import EnvFault, Envs, make_env
-from rl_plasticity.fast import compiled
-from rl_plasticity.metrics import discounted_returns, q_overestimation
-from rl_plasticity.networks import MLP
-from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.results import Results, write_provenance
 from rl_plasticity.seeding import RunStreams, derive
 
 # Keys of the random streams derived from a run's seed.

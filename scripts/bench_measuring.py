@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 
-from rl_plasticity import grid
 from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Supervised, Train, load
-from rl_plasticity.fast import compiled
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.results import Results
+from rl_plasticity.runs import plan as grid
+from rl_plasticity.runs.results import Results
 from rl_plasticity.supervised import cross_entropy, inputs, make
 
 ROUNDS = 7

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer
-from rl_plasticity.fast import compiled
+from rl_plasticity.compiled import compiled
 from rl_plasticity.regularizers import make_regularizer
 
 SIZES = {"cheetah-run": (17, 6), "quadruped-run": (78, 12), "dog-run": (223, 38)}  # obs_dim, act_dim
@@ -222,7 +222,7 @@ def peers(options: argparse.Namespace) -> None:
 def step_parts(options: argparse.Namespace) -> None:
     """Milliseconds of each part of train.py's loop, replay ratio 16, a log entry every 1000 updates."""
     from rl_plasticity.envs import Envs
-    from rl_plasticity.results import Results
+    from rl_plasticity.runs.results import Results
     from rl_plasticity.train import log_update
 
     size, threads = options.sizes.split(",")[0], int(options.threads.split(",")[0])

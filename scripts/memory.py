@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rl_plasticity.command import StopSignal
+from rl_plasticity.runs.session import StopSignal
 from rl_plasticity.train import command, train
 
 RATIO, RANDOM = 20, 1000

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rl_plasticity import checkpoint
+from rl_plasticity.runs import checkpoint
 
 
 class Case(NamedTuple):

@@ -7,14 +7,14 @@ from html.parser import HTMLParser
 
 import matplotlib
 import pytest
-from runs import curve, tasks, write_run
+from folders import curve, tasks, write_run
 
 from rl_plasticity.compare import Options, main, parse
+from rl_plasticity.comparison.figures import draw
+from rl_plasticity.comparison.groups import group
+from rl_plasticity.comparison.loading import read
+from rl_plasticity.comparison.summary import compare
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.figures import draw
-from rl_plasticity.groups import group
-from rl_plasticity.loading import read
-from rl_plasticity.summary import compare
 
 MORE = {"critic/sigma1": [(1000, 2.0), (2000, 3.0)], "actor/weight_norm": [(500, 1.0), (1500, 900.0)]}
 MORE |= {"q_overestimation": [(1000, -1.0), (2000, 1.0)], "alpha": [(1000, 1.0)]}

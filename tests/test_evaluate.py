@@ -9,11 +9,11 @@ import pytest
 import torch
 from conftest import StopAfter, once
 
-from rl_plasticity import checkpoint
-from rl_plasticity.command import main_on_folder
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Evaluate, Supervised
 from rl_plasticity.evaluate import evaluate
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.session import main_on_folder
 from rl_plasticity.train import command, train
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=3"]

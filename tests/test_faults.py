@@ -17,15 +17,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from conftest import StopAfter, once
+from folders import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from runs import run
 
 from rl_plasticity import supervised, train
-from rl_plasticity.checkpoint import load
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
 from rl_plasticity.probe import PROBE_SIZE
+from rl_plasticity.runs.checkpoint import load
 
 PENDULUM = ["env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1"]
 PENDULUM += [
@@ -60,7 +60,7 @@ def main(monkeypatch, capsys):
                         happens()
                 return 0
 
-        monkeypatch.setattr("rl_plasticity.command.StopSignal", Happens)
+        monkeypatch.setattr("rl_plasticity.runs.session.StopSignal", Happens)
         monkeypatch.setattr(sys, "argv", ["train", *arguments])
         try:
             train.command.main(train.train)

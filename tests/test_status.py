@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from runs import curve, write_run
+from folders import curve, write_run
 
-from rl_plasticity import log, status
+from rl_plasticity import status
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.log import Log
+from rl_plasticity.runs import journal as log
+from rl_plasticity.runs.journal import Log
 from rl_plasticity.status import Status, main, parse, read, table
 
 NOW = time.mktime((2026, 3, 4, 12, 0, 0, 0, 0, -1))

@@ -3,18 +3,19 @@ import math
 import pytest
 import torch
 from conftest import StopAfter
+from folders import rows, run_supervised
 from pairwise import pairwise
-from runs import rows, run_supervised
 from torch import nn
 
-from rl_plasticity import checkpoint, supervised
-from rl_plasticity.command import FaultyRun
+from rl_plasticity import supervised
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.session import FaultyRun
 from rl_plasticity.supervised import accuracy, command, cross_entropy, train
 from rl_plasticity.tasks import TASKS, Data
 from rl_plasticity.train import command as rl_command
@@ -172,8 +173,8 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
 
 
 def test_both_commands_make_the_same_kind_of_regularizer_with_the_same_state(monkeypatch, tmp_path):
-    from rl_plasticity.grid import regularizer_for
     from rl_plasticity.networks import MLP
+    from rl_plasticity.runs.plan import regularizer_for
 
     for name in REGULARIZERS:
         made = [
@@ -211,7 +212,7 @@ def compiles(*arguments):
 
 
 def test_auto_compiles_where_enough_whole_batches_are_planned_for_a_network_with_a_runs_axis(monkeypatch):
-    monkeypatch.setattr("rl_plasticity.command.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("rl_plasticity.runs.session.shutil.which", lambda name: f"/usr/bin/{name}")
     enough = ["data.train_size=1000", "batch_size=100", "num_tasks=10"]  # 100 updates an epoch
     assert compiles(*enough, "epochs_per_task=100")
     assert compiles(*enough, "epochs_per_task=100", "net=cnn")

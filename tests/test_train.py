@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_equal_states
-from runs import PENDULUM, rows, run
+from folders import PENDULUM, rows, run
 
-from rl_plasticity import checkpoint
 from rl_plasticity.agents import SAC
-from rl_plasticity.command import name_of
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import Step
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.regularizers import REGULARIZERS, Regularizer
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.session import name_of
 from rl_plasticity.train import command, evaluate, train, updates_due
 
 # Plasticity metrics, of each network.

@@ -3,12 +3,12 @@ import sys
 
 import pytest
 import torch
-from runs import PENDULUM, run
+from folders import PENDULUM, run
 
-from rl_plasticity import checkpoint
-from rl_plasticity.command import FaultyRun, name_of
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Train
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.session import FaultyRun, name_of
 from rl_plasticity.train import command
 
 

@@ -6,11 +6,11 @@ import time
 
 import pytest
 from conftest import StopAfter, assert_equal_states, once
-from runs import PENDULUM, SMALL, run
+from folders import PENDULUM, SMALL, run
 
-from rl_plasticity import checkpoint
 from rl_plasticity.agents import ReplayBuffer
 from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.runs import checkpoint
 from rl_plasticity.train import command, train
 
 # Prefill, resets, evaluations and checkpoints, all at different times; two runs.

@@ -1,15 +1,14 @@
 """The core: what a network's layers are, and every regularizer, found by name in `REGULARIZERS`."""
 
+from rl_plasticity.layers import HiddenUnits, Layer, hidden_units, layers, runs_of
 from rl_plasticity.regularizers.base import (
     REGULARIZERS,
     Chain,
     Regularizer,
-    SideBySide,
     Unregularized,
     make_regularizer,
     settings_of,
 )
-from rl_plasticity.regularizers.layers import HiddenUnits, Layer, hidden_units, layers, runs_of
 from rl_plasticity.regularizers.penalties import EWC, L2, L2Init, Spectral, Wasserstein
 from rl_plasticity.regularizers.projections import (
     SoftWeightRescaling,
@@ -17,6 +16,7 @@ from rl_plasticity.regularizers.projections import (
     WeightDecay,
     WeightRescaling,
 )
+from rl_plasticity.regularizers.side_by_side import SideBySide
 
 REGULARIZERS |= {
     "none": Unregularized,

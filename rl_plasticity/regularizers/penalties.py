@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.layers import lookup, per_run
 from rl_plasticity.regularizers.base import Regularizer
-from rl_plasticity.regularizers.layers import lookup, per_run
 
 
 def _sum(value: Tensor, runs: tuple[int, ...]) -> Tensor:

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.layers import Layer, lookup, per_run
 from rl_plasticity.regularizers.base import Regularizer
-from rl_plasticity.regularizers.layers import Layer, lookup, per_run
 
 _MATRICES = ("linear", "conv")
 

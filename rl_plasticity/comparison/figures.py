@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
-from rl_plasticity.groups import Group, identity, labels, short
-from rl_plasticity.loading import Curve, Run
+from rl_plasticity.comparison.groups import Group, identity, labels, short
+from rl_plasticity.comparison.loading import Curve, Run
+from rl_plasticity.comparison.summary import Comparison, Row, seeds_shown
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array
-from rl_plasticity.summary import Comparison, Row, seeds_shown
 
 COLUMN, PAGE = 3.35, 6.9  # inches
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from rl_plasticity import checkpoint, log, sweep
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
-from rl_plasticity.results import require, write_text
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs import journal as log
+from rl_plasticity.runs.results import require, write_text
+from rl_plasticity.sweeps import sweep
 
 S = TypeVar("S", Train, Supervised)
 E = TypeVar("E")

@@ -3,8 +3,8 @@ import signal
 
 import pytest
 
-from rl_plasticity import log
-from rl_plasticity.log import Log
+from rl_plasticity.runs import journal as log
+from rl_plasticity.runs.journal import Log
 
 
 def test_a_run_holds_its_folder_until_it_is_killed_and_the_log_still_says_started(tmp_path):

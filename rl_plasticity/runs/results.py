@@ -19,7 +19,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 
-from rl_plasticity.checkpoint import write_atomically
+from rl_plasticity.runs.checkpoint import write_atomically
 
 FILES = ("metrics.csv", "timing.csv")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from rl_plasticity.comparison.loading import Run, Settings
 from rl_plasticity.configs.schema import FREE, SettingsError
-from rl_plasticity.loading import Run, Settings
 from rl_plasticity.regularizers.base import nearest
 
 # What does not change a run's numbers, or (threads, device) only their rounding.

@@ -1,9 +1,9 @@
 import pytest
-from runs import curve, tasks, write_run
+from folders import curve, tasks, write_run
 
+from rl_plasticity.comparison.groups import group, labels, short
+from rl_plasticity.comparison.loading import read
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.groups import group, labels, short
-from rl_plasticity.loading import read
 
 
 def runs_of(tmp_path, *settings, kind="train", seeds=2):

@@ -2,10 +2,10 @@ import json
 
 import numpy as np
 import pytest
-from runs import curve, write_run
+from folders import curve, write_run
 
+from rl_plasticity.comparison.loading import find, read
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.loading import find, read
 
 
 def test_each_seed_of_a_folder_is_a_run_and_their_mean_is_none(tmp_path):

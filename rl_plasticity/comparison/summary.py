@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rl_plasticity.comparison.groups import Group, short
+from rl_plasticity.comparison.loading import Curve, Run
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.groups import Group, short
-from rl_plasticity.loading import Curve, Run
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Interval
 from rl_plasticity.regularizers.base import nearest

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import run_supervised
+from folders import run_supervised
 
-from rl_plasticity import launchers
-from rl_plasticity.command import name_of
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.runs.session import name_of
 from rl_plasticity.supervised import command
-from rl_plasticity.sweep import runs, sweep
+from rl_plasticity.sweeps import launchers
+from rl_plasticity.sweeps.sweep import runs, sweep
 
 SMALL = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=1", "device=cpu"]
 TWO = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]

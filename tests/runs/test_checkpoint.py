@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_plasticity import checkpoint
+from rl_plasticity.runs import checkpoint
 
 
 def save(folder, *steps, state=None):

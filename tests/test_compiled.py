@@ -4,7 +4,7 @@ import torch._inductor.compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.fast import Captured, Rewrites, compiled
+from rl_plasticity.compiled import Captured, Rewrites, compiled
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import Chain, make_regularizer
 

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rl_plasticity import supervised, train
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.results import Results, write_provenance
+from rl_plasticity.runs.results import Results, write_provenance
 
 DOCS = Path(__file__).parent.parent / "docs"
 TINY = ["device=cpu", "compile=false", "threads=1", "seeds=1", "log_every_updates=1", "measure_every_updates=1"]

@@ -6,9 +6,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from rl_plasticity import launchers
 from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.launchers import Basic, Job, Joblib, load, most_gpus
+from rl_plasticity.sweeps import launchers
+from rl_plasticity.sweeps.launchers import Basic, Job, Joblib, load, most_gpus
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_run_gets_the_arguments_its_folder_its_threads_and_the_directory_of_th
     job()
     words = (tmp_path / "arguments").read_text().split()
     assert words == [
-        "-m", "rl_plasticity.launchers", str(os.getpid()), "train", "reg=swr", "seed=1", f"out={job.folder}", "3"
+        "-m", "rl_plasticity.sweeps.launchers", str(os.getpid()), "train", "reg=swr", "seed=1", f"out={job.folder}", "3"
     ]  # fmt: skip
     assert job.outcome == "succeeded"
 
@@ -143,7 +143,7 @@ def test_a_run_is_told_to_save_when_its_worker_is_told_to_end(a_job, monkeypatch
 
 
 def test_a_run_dies_with_the_process_that_waits_for_it(tmp_path):
-    script = 'echo $$; "$0" -m rl_plasticity.launchers $$ supervised "out=$1" epochs_per_task=100000 & '
+    script = 'echo $$; "$0" -m rl_plasticity.sweeps.launchers $$ supervised "out=$1" epochs_per_task=100000 & '
     waiting = subprocess.Popen(["sh", "-c", script + "echo $!; wait", sys.executable, tmp_path / "out"],
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
     run = [int(waiting.stdout.readline()) for _ in range(2)][1]

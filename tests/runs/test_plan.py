@@ -7,10 +7,11 @@ import pytest
 import torch
 from conftest import StopAfter, once
 
-from rl_plasticity import grid, supervised, train
+from rl_plasticity import supervised, train
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train, load
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, SideBySide
+from rl_plasticity.runs import plan as grid
 
 PENDULUM = ["env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "eval_episodes=1", "random_env_steps=20"]
 PENDULUM += ["total_env_steps=60", "replay_ratio=2", "eval_every_env_steps=60", "log_every_updates=20"]

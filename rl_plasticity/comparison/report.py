@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from rl_plasticity.groups import differing, short
-from rl_plasticity.summary import Comparison, settings_shown, table, verdict
+from rl_plasticity.comparison.groups import differing, short
+from rl_plasticity.comparison.summary import Comparison, settings_shown, table, verdict
 
 GENERATOR = "rl_plasticity.compare"
 STYLE = """

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
-from rl_plasticity import launchers
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import SettingsError, Supervised, Train
-from rl_plasticity.launchers import Job
+from rl_plasticity.sweeps import launchers
+from rl_plasticity.sweeps.launchers import Job
 
 S = TypeVar("S", Train, Supervised)
 FLAGS = {"-m", "--multirun"}

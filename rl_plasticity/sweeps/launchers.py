@@ -27,11 +27,11 @@ from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rl_plasticity import log as run_log
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Count, Is, MaybeCount, MaybeWord, Natural, NonNegative, SettingsError
 from rl_plasticity.regularizers.base import nearest
-from rl_plasticity.results import write_text
+from rl_plasticity.runs import journal as run_log
+from rl_plasticity.runs.results import write_text
 
 POLL_S = 0.5
 SLURM_POLL_S = 5

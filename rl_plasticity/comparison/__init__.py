@@ -1,0 +1,1 @@
+"""Runs compared: loaded, grouped, summarized, drawn, reported."""

@@ -1,0 +1,75 @@
+"""Several regularizers in one stacked network, each on runs of its own."""
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.layers import SomeRuns
+from rl_plasticity.regularizers.base import Regularizer
+
+
+class SideBySide(Regularizer):
+    """Several regularizers in one stacked network, each on runs of its own, as if those trained apart.
+
+    Args:
+        net: stacked along one runs axis.
+        parts: for each regularizer the number of its runs, which follow each other, and what makes it from a network.
+
+    Raises:
+        ValueError: the network has no runs axis, or the parts do not add up to it.
+    """
+
+    def __init__(self, net: nn.Module, *parts: tuple[int, Callable[[nn.Module], Regularizer]]) -> None:
+        super().__init__(net)
+        total = sum(number for number, _ in parts)
+        if self.runs != (total,):
+            raise ValueError(f"the parts have {total} runs together, the network has the runs axes {list(self.runs)}")
+        ends = list(itertools.accumulate(number for number, _ in parts))
+        self.slices = [(end - number, end) for end, (number, _) in zip(ends, parts, strict=True)]
+        made = [make(_cut(net, *where)) for where, (_, make) in zip(self.slices, parts, strict=True)]
+        self.parts = nn.ModuleList(made)
+
+    def _each(self, net: nn.Module) -> Iterator[tuple[Regularizer, nn.Module]]:
+        for part, (start, stop) in zip(self.parts, self.slices, strict=True):
+            assert isinstance(part, Regularizer)
+            yield part, SomeRuns(net, start, stop)
+
+    def penalty(self, net: nn.Module) -> Tensor:
+        return torch.cat([part.penalty(view) for part, view in self._each(net)])
+
+    def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+        for (part, view), (start, stop) in zip(self._each(net), self.slices, strict=True):
+            part.observe_(view, {name: g[start:stop] for name, g in gradients.items()})
+
+    def project_(self, net: nn.Module) -> None:
+        for part, view in self._each(net):
+            part.project_(view)
+
+    def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
+        for (part, view), own in zip(self._each(net), self._own(runs), strict=True):
+            part.rebase_(view, own)
+
+    def recapture_(self, fresh: Regularizer, runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        assert isinstance(fresh, SideBySide)
+        for mine, theirs, own in zip(self.parts, fresh.parts, self._own(runs), strict=True):
+            mine.recapture_(theirs, own, only)  # type: ignore[operator]
+
+    def _own(self, runs: Tensor | None) -> list[Tensor | None]:
+        """Those of `runs` that belong to each part, counted from its first."""
+        if runs is None:
+            return [None] * len(self.slices)
+        return [runs[(runs >= start) & (runs < stop)] - start for start, stop in self.slices]
+
+
+def _cut(net: nn.Module, start: int, stop: int) -> nn.Module:
+    """A copy of `net` with the parameters of some runs only: to make regularizers of, not to be called."""
+    copied = copy.deepcopy(net)
+    for module in copied.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                kept = parameter.detach()[start:stop].clone()
+                module._parameters[name] = nn.Parameter(kept, requires_grad=parameter.requires_grad)
+    return copied
