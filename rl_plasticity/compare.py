@@ -16,8 +16,7 @@ from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import find, read, split
 from rl_plasticity.comparison.report import GENERATOR, Picture, render
 from rl_plasticity.comparison.summary import Comparison, compare, table, to_csv, verdict
-from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.runs.results import write_text
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]

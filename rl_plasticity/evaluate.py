@@ -16,9 +16,9 @@ from tqdm import tqdm
 
 from rl_plasticity.agents import SAC
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Evaluate, SettingsError, Supervised, Train
+from rl_plasticity.configs.schema import Evaluate, Supervised, Train
 from rl_plasticity.envs import Envs
-from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs import plan as grid
 from rl_plasticity.runs.results import write_text

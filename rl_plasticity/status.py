@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl_plasticity.comparison.loading import find, split
-from rl_plasticity.configs.schema import SettingsError
-from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.runs import journal as log
 
 HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS]

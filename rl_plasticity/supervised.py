@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Supervised
+from rl_plasticity.errors import nearest
 from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import layers
-from rl_plasticity.regularizers.base import nearest
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs import plan as grid
 from rl_plasticity.runs.results import Results, write_provenance

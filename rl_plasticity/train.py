@@ -16,6 +16,7 @@ from rl_plasticity.agents import SAC, Batch, ReplayBuffer
 from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Train
 from rl_plasticity.envs import EnvFault, Envs, make_env
+from rl_plasticity.errors import FaultyRun
 from rl_plasticity.metrics import discounted_returns, q_overestimation
 from rl_plasticity.networks import MLP
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
@@ -25,7 +26,6 @@ from rl_plasticity.runs.results import Results, write_provenance
 from rl_plasticity.runs.session import (
     Clock,
     Command,
-    FaultyRun,
     Saved,
     StopSignal,
     close_all,

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from rl_plasticity.configs.schema import SettingsError, Train, Watch
+from rl_plasticity.configs.schema import Train, Watch
 from rl_plasticity.envs import Envs
+from rl_plasticity.errors import FaultyRun, SettingsError, nearest
 from rl_plasticity.evaluate import (
     env_seed,
     load_agent,
@@ -25,10 +26,9 @@ from rl_plasticity.evaluate import (
     require_new,
     runs_of,
 )
-from rl_plasticity.regularizers.base import nearest
 from rl_plasticity.runs import plan as grid
 from rl_plasticity.runs.checkpoint import write_atomically
-from rl_plasticity.runs.session import FaultyRun, main_on_folder
+from rl_plasticity.runs.session import main_on_folder
 
 Picture = NDArray[np.uint8]
 

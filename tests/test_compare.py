@@ -14,7 +14,7 @@ from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.summary import compare
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError
 
 MORE = {"critic/sigma1": [(1000, 2.0), (2000, 3.0)], "actor/weight_norm": [(500, 1.0), (1500, 900.0)]}
 MORE |= {"q_overestimation": [(1000, -1.0), (2000, 1.0)], "alpha": [(1000, 1.0)]}

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from rl_plasticity import supervised, train
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.probe import PROBE_SIZE
 from rl_plasticity.runs.checkpoint import load
 

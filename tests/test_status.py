@@ -8,7 +8,7 @@ import pytest
 from folders import curve, write_run
 
 from rl_plasticity import status
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import journal as log
 from rl_plasticity.runs.journal import Log
 from rl_plasticity.status import Status, main, parse, read, table

@@ -9,13 +9,13 @@ from torch import nn
 
 from rl_plasticity import supervised
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.session import FaultyRun
 from rl_plasticity.supervised import accuracy, command, cross_entropy, train
 from rl_plasticity.tasks import TASKS, Data
 from rl_plasticity.train import command as rl_command

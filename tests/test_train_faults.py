@@ -6,9 +6,10 @@ import torch
 from folders import PENDULUM, run
 
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import SettingsError, Train
+from rl_plasticity.configs.schema import Train
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.session import FaultyRun, name_of
+from rl_plasticity.runs.session import name_of
 from rl_plasticity.train import command
 
 

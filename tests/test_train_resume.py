@@ -9,7 +9,7 @@ from conftest import StopAfter, assert_equal_states, once
 from folders import PENDULUM, SMALL, run
 
 from rl_plasticity.agents import ReplayBuffer
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.train import command, train
 

@@ -9,9 +9,10 @@ import pytest
 from conftest import StopAfter, once
 
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Evaluate, SettingsError, Watch
+from rl_plasticity.configs.schema import Evaluate, Watch
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.evaluate import evaluate
-from rl_plasticity.runs.session import FaultyRun, main_on_folder
+from rl_plasticity.runs.session import main_on_folder
 from rl_plasticity.train import command, train
 from rl_plasticity.watch import ffmpeg, watch
 

@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 from rl_plasticity.comparison.loading import Run, Settings
-from rl_plasticity.configs.schema import FREE, SettingsError
-from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.configs.schema import FREE
+from rl_plasticity.errors import SettingsError, nearest
 
 # What does not change a run's numbers, or (threads, device) only their rounding.
 IGNORED = {"seed", "seeds", "preset", "out", "resume", "device", "threads", "compile", "logger"}

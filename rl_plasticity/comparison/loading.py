@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError
 
 Settings = dict[str, Any]
 

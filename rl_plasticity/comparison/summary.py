@@ -11,10 +11,9 @@ import numpy as np
 
 from rl_plasticity.comparison.groups import Group, short
 from rl_plasticity.comparison.loading import Curve, Run
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Interval
-from rl_plasticity.regularizers.base import nearest
 
 FEW = 5  # below so many seeds intervals are said to be rough
 

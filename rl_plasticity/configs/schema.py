@@ -20,15 +20,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.errors import SettingsError, nearest
 
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
 FREE = ("reg", "reset", "task", "net", "optimizer")  # groups whose settings differ from choice to choice
-
-
-class SettingsError(ValueError):
-    """Bad input; the message is one line for the user."""
 
 
 class Is(NamedTuple):

@@ -7,7 +7,6 @@ from rl_plasticity.regularizers.base import (
     Regularizer,
     Unregularized,
     make_regularizer,
-    settings_of,
 )
 from rl_plasticity.regularizers.penalties import EWC, L2, L2Init, Spectral, Wasserstein
 from rl_plasticity.regularizers.projections import (
@@ -52,5 +51,4 @@ __all__ = [
     "layers",
     "make_regularizer",
     "runs_of",
-    "settings_of",
 ]

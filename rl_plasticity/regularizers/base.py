@@ -1,13 +1,12 @@
 """The contract of every regularizer, their composition, and the one function that makes them by name."""
 
-import difflib
-import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.errors import choose
 from rl_plasticity.layers import layers, runs_of
 
 
@@ -144,31 +143,9 @@ def make_regularizer(name: str, net: nn.Module, **settings: Any) -> Regularizer:
     """The regularizer called `name` for `net`, with its settings by keyword.
 
     Raises:
-        ValueError: an unknown name or setting (the nearest valid one is named), or a setting out of range.
+        SettingsError: an unknown name or setting (the nearest valid one is named), or a setting out of range.
     """
-    kind = REGULARIZERS.get(name)
-    if kind is None:
-        raise ValueError(f"unknown regularizer {name!r}{nearest(name, REGULARIZERS)}")
-    valid = settings_of(name)
-    for key in settings:
-        if key not in valid:
-            raise ValueError(f"unknown setting {key!r} of regularizer {name!r}{nearest(key, valid)}")
-    return kind(net, **settings)
-
-
-def settings_of(name: str) -> dict[str, Any]:
-    """The settings of the regularizer called `name`, with their defaults."""
-    parameters = inspect.signature(REGULARIZERS[name].__init__).parameters.values()
-    return {p.name: p.default for p in parameters if p.name not in ("self", "net")}
-
-
-def nearest(name: object, valid: Iterable[str]) -> str:
-    """A hint for an error message about a misspelt `name`: the nearest valid one, or all of them."""
-    valid = list(valid)
-    close = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
-    if not close:  # the last part may be right and the group forgotten
-        close = [v for v in valid if v.rpartition(".")[2] == str(name).rpartition(".")[2]][:1]
-    return f"; did you mean {close[0]!r}?" if close else f" (valid: {', '.join(valid) or 'none'})"
+    return choose(REGULARIZERS, name, settings, "regularizer")(net)
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {}

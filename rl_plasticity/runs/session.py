@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs import journal as log
 from rl_plasticity.runs.results import require, write_text
@@ -30,10 +31,6 @@ S = TypeVar("S", Train, Supervised)
 E = TypeVar("E")
 Saved = dict[str, Any] | None
 COMPILE_FROM_UPDATES = 10_000  # compiling takes as long as it saves in 6 000 (SAC, cnn) to 11 000 (mlp) updates
-
-
-class FaultyRun(RuntimeError):
-    """The run cannot go on; the message is one line for the user."""
 
 
 class StopSignal:

@@ -28,8 +28,8 @@ from typing import Annotated, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Count, Is, MaybeCount, MaybeWord, Natural, NonNegative, SettingsError
-from rl_plasticity.regularizers.base import nearest
+from rl_plasticity.configs.schema import Count, Is, MaybeCount, MaybeWord, Natural, NonNegative
+from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.runs import journal as run_log
 from rl_plasticity.runs.results import write_text
 

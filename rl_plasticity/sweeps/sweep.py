@@ -16,7 +16,8 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.launchers import Job
 

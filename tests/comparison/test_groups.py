@@ -3,7 +3,7 @@ from folders import curve, tasks, write_run
 
 from rl_plasticity.comparison.groups import group, labels, short
 from rl_plasticity.comparison.loading import read
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError
 
 
 def runs_of(tmp_path, *settings, kind="train", seeds=2):

@@ -5,7 +5,7 @@ import pytest
 from folders import curve, write_run
 
 from rl_plasticity.comparison.loading import find, read
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError
 
 
 def test_each_seed_of_a_folder_is_a_run_and_their_mean_is_none(tmp_path):

@@ -7,7 +7,7 @@ from folders import curve, tasks, write_run
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.summary import compare, table, to_csv, verdict
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError
 
 STEPS = "total_env_steps=3000"
 PERIODIC = ["reset=periodic", STEPS]

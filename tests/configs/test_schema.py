@@ -5,11 +5,13 @@ import yaml
 
 from rl_plasticity.agents import SAC
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import FOLDER, SettingsError, Supervised, Train
+from rl_plasticity.configs.schema import FOLDER, Supervised, Train
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.networks import NETWORKS
 from rl_plasticity.optimizers import OPTIMIZERS
-from rl_plasticity.regularizers import REGULARIZERS, settings_of
+from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.settings import settings_of
 from rl_plasticity.tasks import DATA_SETS, TASKS
 
 

@@ -12,11 +12,12 @@ from torch.func import functional_call
 from rl_plasticity.interventions import INTERVENTIONS, make_intervention
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import REGULARIZERS, Chain, make_regularizer, settings_of
+from rl_plasticity.regularizers import REGULARIZERS, Chain, make_regularizer
+from rl_plasticity.settings import settings_of
 
 CHAIN = "chain"
 NAMES = [*REGULARIZERS, CHAIN]
-WITH_COEF = [n for n in REGULARIZERS if "coef" in settings_of(n)]
+WITH_COEF = [n for n in REGULARIZERS if "coef" in settings_of(REGULARIZERS[n])]
 
 
 def make(name, net, **settings):

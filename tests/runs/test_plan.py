@@ -8,7 +8,8 @@ import torch
 from conftest import StopAfter, once
 
 from rl_plasticity import supervised, train
-from rl_plasticity.configs.schema import SettingsError, Supervised, Train, load
+from rl_plasticity.configs.schema import Supervised, Train, load
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, SideBySide
 from rl_plasticity.runs import plan as grid

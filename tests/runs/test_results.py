@@ -11,7 +11,7 @@ from conftest import StopAfter
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rl_plasticity import supervised, train
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.results import Results, write_provenance
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -4,9 +4,10 @@ import pytest
 
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Train
+from rl_plasticity.errors import FaultyRun
 from rl_plasticity.runs import journal as log
 from rl_plasticity.runs import session as command
-from rl_plasticity.runs.session import Clock, Command, FaultyRun
+from rl_plasticity.runs.session import Clock, Command
 
 
 class NeverStopped:

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from rl_plasticity.configs.schema import SettingsError
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.launchers import Basic, Job, Joblib, load, most_gpus
 

@@ -9,7 +9,8 @@ import pytest
 from folders import run_supervised
 
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import SettingsError, Supervised, Train
+from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.session import name_of
 from rl_plasticity.supervised import command
 from rl_plasticity.sweeps import launchers

@@ -1,0 +1,53 @@
+"""What can go wrong, said in one line: what it is, what was expected, the nearest valid name."""
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
+
+
+class SettingsError(ValueError):
+    """Bad input; the message is one line for the user."""
+
+
+class FaultyRun(RuntimeError):
+    """The run cannot go on; the message is one line for the user."""
+
+
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """A hint for an error message about a misspelt `name`: the nearest valid one, or all of them."""
+    valid = list(valid)
+    close = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
+    if not close:  # the last part may be right and the group forgotten
+        close = [v for v in valid if v.rpartition(".")[2] == str(name).rpartition(".")[2]][:1]
+    return f"; did you mean {close[0]!r}?" if close else f" (valid: {', '.join(valid) or 'none'})"
+
+
+def choose(
+    kinds: Mapping[str, Callable[..., Made]], name: str, settings: Mapping[str, Any], what: str
+) -> Callable[..., Made]:
+    """The one of `kinds` that is called `name`, with its settings filled in: call it with the rest.
+
+    Args:
+        what: the word for one of the kinds, for messages: ``regularizer``.
+
+    Raises:
+        SettingsError: an unknown name or setting; the nearest valid one is named.
+    """
+    if name not in kinds:
+        raise SettingsError(f"unknown {what} {name!r}{nearest(name, kinds)}")
+    parameters = inspect.signature(kinds[name]).parameters.values()
+    valid = [p.name for p in parameters if p.default is not p.empty]
+    for key in settings:
+        if key not in valid:
+            raise SettingsError(f"unknown setting {key!r} of {what} {name!r}{nearest(key, valid)}")
+    return partial(kinds[name], **settings)
+
+
+def end_quietly_when_interrupted() -> None:
+    """For commands, before they import what takes seconds: Ctrl-C needs no traceback."""
+    sys.excepthook = lambda kind, *rest: None if kind is KeyboardInterrupt else sys.__excepthook__(kind, *rest)

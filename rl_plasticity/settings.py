@@ -1,0 +1,185 @@
+"""What a setting is: an argument with a default, whose annotation says its type, its range and a line of help.
+
+It stands once, at the constructor that uses it::
+
+    def __init__(self, net, coef: Annotated[float | Tensor, Setting("strength", least=0)] = 1e-4, ...)
+
+`settings_of` reads it from there for the command line, ``--help`` and the saved settings; `checked` makes the
+constructor itself refuse what is out of range. An argument without annotation has the type of its default.
+"""
+
+import collections.abc
+import functools
+import inspect
+import math
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from rl_plasticity.errors import SettingsError
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The metadata of a setting's annotation.
+
+    Args:
+        help: one line.
+        least, above, most, below: bounds of a number, or of each number of a list: >=, >, <= and <.
+        belongs_to: what it describes: the ``run``; the ``machine`` it is made on; or only what is ``watched`` of it.
+            Nothing but a run's own settings makes it another run.
+    """
+
+    help: str = ""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    belongs_to: Literal["run", "machine", "watched"] = "run"
+
+    def contains(self, number: Any) -> bool:
+        """Whether a number, or every number of a tensor, is finite and within the bounds."""
+        if isinstance(number, Tensor):
+            return all(self.contains(one) for one in number.flatten().tolist())
+        return (
+            math.isfinite(number)
+            and (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and (self.most is None or number <= self.most)
+            and (self.below is None or number < self.below)
+        )
+
+    def bounds(self) -> str:
+        """`` from 0 to 1``, `` above 0``; empty without bounds."""
+        low = f" above {self.above:g}" if self.above is not None else ""
+        low = f" from {self.least:g}" if self.least is not None else low
+        if self.most is not None:
+            return f"{low} to {self.most:g}" if low else f" up to {self.most:g}"
+        if self.below is not None:
+            return f"{low} to below {self.below:g}" if low else f" below {self.below:g}"
+        return f"{low} up" if self.least is not None else low
+
+
+class Declared(NamedTuple):
+    """A setting as its constructor declares it: `kinds` are the alternatives of its type."""
+
+    kinds: tuple[Any, ...]
+    default: Any
+    setting: Setting
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words: ``an integer from 1 up or null``."""
+        words = [word for kind in self.kinds for word in self._words(kind)]
+        return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+    def checked(self, name: str, value: Any) -> Any:
+        """`value`, an integer as a float where a number is wanted.
+
+        Raises:
+            SettingsError: it is of another type or out of range.
+        """
+        for kind in self.kinds:
+            if self._is(kind, value):
+                return float(value) if kind is float and not isinstance(value, Tensor) else value
+        raise SettingsError(f"{name} must be {self.expected}, got {value!r}")
+
+    def _words(self, kind: Any) -> list[str]:
+        bounds = self.setting.bounds()
+        if get_origin(kind) is Literal:
+            return [str(value) for value in get_args(kind)]
+        if is_list(kind):
+            items = {str: "words", int: f"integers{bounds}", float: f"numbers{bounds}"}
+            return [f"a list of {items[get_args(kind)[0]]}"]
+        names = {bool: ["true", "false"], int: [f"an integer{bounds}"], float: [f"a number{bounds}"], str: ["a word"]}
+        return {**names, type(None): ["null"], Tensor: []}[kind]
+
+    def _is(self, kind: Any, value: Any) -> bool:
+        if get_origin(kind) is Literal:
+            return any(
+                value is choice or (value == choice and type(value) is type(choice)) for choice in get_args(kind)
+            )
+        if is_list(kind):
+            (item,) = get_args(kind)
+            if not isinstance(value, list | tuple) or (not value and self.default not in ([], (), None)):
+                return False
+            return all(self._is(item, one) for one in value)
+        if kind is Tensor:
+            return isinstance(value, Tensor) and self.setting.contains(value)
+        if kind in (int, float):
+            number = isinstance(value, int | (float if kind is float else int)) and not isinstance(value, bool)
+            return number and self.setting.contains(value)
+        return isinstance(value, kind)
+
+
+def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str, Declared]:
+    """The settings of a class or function by name: its arguments with a default of a type that can be written down.
+
+    Args:
+        make: of a ``functools.partial`` those arguments are left out that it fills in.
+        given: arguments that are no settings, because who calls it gives them.
+    """
+    filled: tuple[str, ...] = tuple(given)
+    while isinstance(make, functools.partial):
+        filled, make = (*filled, *make.keywords), make.func
+    annotated: Any = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
+    hints = get_type_hints(annotated, include_extras=True)
+    found: dict[str, Declared] = {}
+    for name, parameter in inspect.signature(make).parameters.items():
+        if parameter.default is not parameter.empty and name not in filled:
+            declared = _declared(hints.get(name), parameter.default)
+            if declared is not None:
+                found[name] = declared
+    return found
+
+
+def checked(constructor: Callable[P, None]) -> Callable[P, None]:
+    """A constructor that refuses arguments that are not what their annotations say.
+
+    Raises:
+        SettingsError: from the constructor: it names the argument, what was expected and what it got.
+    """
+    signature = inspect.signature(constructor)
+
+    @functools.wraps(constructor)
+    def check_first(*args: P.args, **kwargs: P.kwargs) -> None:
+        declared = _settings_of_constructor(constructor)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            if name in declared:
+                declared[name].checked(name, value)
+        constructor(*args, **kwargs)
+
+    return check_first
+
+
+@functools.cache
+def _settings_of_constructor(constructor: Callable[..., None]) -> dict[str, Declared]:
+    return settings_of(constructor)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether `kind` is ``list[int]`` or ``Sequence[int]`` and the like."""
+    return get_origin(kind) in (list, tuple, collections.abc.Sequence) and len(get_args(kind)) == 1
+
+
+def _declared(hint: Any, default: Any) -> Declared | None:
+    """None where no value of that type can be written on a command line."""
+    setting = Setting()
+    if get_origin(hint) is Annotated:
+        hint, *more = get_args(hint)
+        setting = next((one for one in more if isinstance(one, Setting)), setting)
+    if hint is None:
+        if isinstance(default, list | tuple):
+            hint = Sequence[type(default[0]) if default else int]  # type: ignore[misc]
+        else:
+            hint = float | None if default is None else type(default)
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    plain = (bool, int, float, str, type(None), Tensor)
+    if any(not (k in plain or get_origin(k) is Literal or (is_list(k) and get_args(k)[0] in plain)) for k in kinds):
+        return None
+    return Declared(kinds, default, setting)

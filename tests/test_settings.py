@@ -1,0 +1,118 @@
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.errors import SettingsError, choose
+from rl_plasticity.settings import Setting, checked, settings_of
+
+
+class Kind:
+    @checked
+    def __init__(
+        self,
+        net: nn.Module,
+        coef: Annotated[float | Tensor, Setting("strength", least=0)] = 1e-3,
+        share: Annotated[float | None, Setting(least=0, most=1)] = None,
+        decay: Annotated[float, Setting(least=0, below=1)] = 0.5,
+        count: Annotated[int, Setting(least=1, belongs_to="machine")] = 2,
+        compile: bool | Literal["auto"] = "auto",
+        scope: Literal["all", "preserving"] = "all",
+        hidden: Annotated[Sequence[int], Setting(least=1)] = (256, 256),
+        at: Sequence[int] = (),
+        betas: tuple[float, float] = (0.9, 0.999),
+        *parts: object,
+    ) -> None:
+        self.coef, self.at = coef, at
+
+
+EXPECTED = {
+    "coef": "a number from 0 up",
+    "share": "a number from 0 to 1 or null",
+    "decay": "a number from 0 to below 1",
+    "count": "an integer from 1 up",
+    "compile": "true, false or auto",
+    "scope": "all or preserving",
+    "hidden": "a list of integers from 1 up",
+    "at": "a list of integers",
+}
+
+
+def test_a_constructor_s_settings_are_its_arguments_with_a_default_that_can_be_written_down():
+    found = settings_of(Kind)
+    assert {name: declared.expected for name, declared in found.items()} == EXPECTED
+    assert found["coef"].default == 1e-3
+    assert found["coef"].setting.help == "strength"
+    assert [n for n, d in found.items() if d.setting.belongs_to == "machine"] == ["count"]
+
+
+def test_what_a_partial_fills_in_or_the_caller_gives_is_no_setting():
+    assert settings_of(partial(Kind, coef=2.0), given=["at"]).keys() == EXPECTED.keys() - {"coef", "at"}
+
+
+def test_without_annotations_a_setting_has_the_type_of_its_default():
+    def make(net, flag=True, number=1.0, whole=3, word="a", widths=(3, 4), limit=None, thing=object): ...
+
+    words = {n: d.expected for n, d in settings_of(make).items()}
+    assert words == {
+        "flag": "true or false",
+        "number": "a number",
+        "whole": "an integer",
+        "word": "a word",
+        "widths": "a list of integers",
+        "limit": "a number or null",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("coef", -1),
+        ("coef", float("nan")),
+        ("coef", torch.tensor([0.1, -0.1])),
+        ("coef", torch.tensor([float("inf")])),
+        ("coef", True),
+        ("coef", "1e-4"),
+        ("coef", None),
+        ("share", 1.5),
+        ("decay", 1.0),
+        ("count", 0),
+        ("count", 1.5),
+        ("compile", "maybe"),
+        ("compile", 1),
+        ("scope", "some"),
+        ("hidden", []),
+        ("hidden", [8, 0]),
+        ("hidden", [8, "x"]),
+        ("hidden", 8),
+    ],
+)
+def test_a_checked_constructor_says_what_was_wrong_what_was_expected_and_what_it_got(name, value):
+    with pytest.raises(SettingsError) as error:
+        Kind(nn.Linear(1, 1), **{name: value})
+    assert str(error.value) == f"{name} must be {EXPECTED[name]}, got {value!r}"
+
+
+def test_what_is_within_its_bounds_is_taken():
+    made = Kind(nn.Linear(1, 1), torch.tensor([0.0, 3.0]), share=1, compile=True, hidden=[3], at=[])
+    assert made.coef.tolist() == [0, 3]
+
+
+def test_an_integer_is_read_as_a_number_where_one_is_wanted():
+    value = settings_of(Kind)["coef"].checked("coef", 3)
+    assert isinstance(value, float)
+    assert settings_of(Kind)["share"].checked("share", None) is None
+
+
+def test_choosing_names_the_nearest_kind_and_setting():
+    kinds = {"one": Kind, "other": partial(Kind, coef=1.0)}
+    assert choose(kinds, "one", {"at": [3]}, "thing")(nn.Linear(1, 1)).at == [3]
+    with pytest.raises(SettingsError, match=r"unknown thing 'onee'; did you mean 'one'\?"):
+        choose(kinds, "onee", {}, "thing")
+    with pytest.raises(SettingsError, match=r"unknown setting 'coeff' of thing 'one'; did you mean 'coef'\?"):
+        choose(kinds, "one", {"coeff": 1}, "thing")
+    with pytest.raises(SettingsError, match="unknown setting 'net'"):
+        choose(kinds, "one", {"net": 1}, "thing")
