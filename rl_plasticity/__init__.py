@@ -1,33 +1,73 @@
-"""High replay-ratio soft actor-critic with interchangeable network regularizers against plasticity loss."""
+"""High replay-ratio soft actor-critic with interchangeable network regularizers against plasticity loss.
 
-import itertools
-import sys
-from importlib import metadata
+The public names below are imported when they are first used: ``import rl_plasticity.regularizers`` needs torch and numpy
+alone, and a command can be interrupted before it has imported anything.
+"""
 
-# python -m rl_plasticity.NAME imports for seconds: Ctrl-C then, or where a command does not listen, needs no traceback.
-if any(a == "-m" and b.startswith("rl_plasticity.") for a, b in itertools.pairwise(sys.orig_argv)):
-    sys.excepthook = lambda kind, *what: None if kind is KeyboardInterrupt else sys.__excepthook__(kind, *what)
+import importlib
+from typing import TYPE_CHECKING
 
-from rl_plasticity.agents import SAC, Batch, ReplayBuffer
-from rl_plasticity.interventions import INTERVENTIONS, Intervention, make_intervention
-from rl_plasticity.learner import Learner
-from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, layers, make_regularizer
+if TYPE_CHECKING:
+    from rl_plasticity.agents import AGENTS, SAC, Agent, Batch, ReplayBuffer
+    from rl_plasticity.errors import FaultyRun, SettingsError
+    from rl_plasticity.interventions import INTERVENTIONS, Intervention, make_intervention
+    from rl_plasticity.layers import layers
+    from rl_plasticity.learner import Learner
+    from rl_plasticity.metrics import METRICS
+    from rl_plasticity.networks import MLP, NETWORKS
+    from rl_plasticity.optimizers import OPTIMIZERS
+    from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, make_regularizer
+    from rl_plasticity.runs.folder import RunFolder
+    from rl_plasticity.settings import Setting
+    from rl_plasticity.tasks import DATA, TASKS
 
-__version__ = metadata.version("rl_plasticity")
+__version__ = "0.1.0"
+
+_HOMES = {
+    "agents": ("AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer"),
+    "errors": ("FaultyRun", "SettingsError"),
+    "interventions": ("INTERVENTIONS", "Intervention", "make_intervention"),
+    "layers": ("layers",),
+    "learner": ("Learner",),
+    "metrics": ("METRICS",),
+    "networks": ("MLP", "NETWORKS"),
+    "optimizers": ("OPTIMIZERS",),
+    "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
+    "runs.folder": ("RunFolder",),
+    "settings": ("Setting",),
+    "tasks": ("DATA", "TASKS"),
+}
 
 __all__ = [
+    "AGENTS",
+    "DATA",
     "INTERVENTIONS",
+    "METRICS",
     "MLP",
+    "NETWORKS",
+    "OPTIMIZERS",
     "REGULARIZERS",
     "SAC",
+    "TASKS",
+    "Agent",
     "Batch",
     "Chain",
+    "FaultyRun",
     "Intervention",
     "Learner",
     "Regularizer",
     "ReplayBuffer",
+    "RunFolder",
+    "Setting",
+    "SettingsError",
     "layers",
     "make_intervention",
     "make_regularizer",
 ]
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"rl_plasticity.{home}"), name)
+    raise AttributeError(f"module 'rl_plasticity' has no attribute {name!r}")

@@ -78,6 +78,10 @@ class Declared(NamedTuple):
         words = [word for kind in self.kinds for word in self._words(kind)]
         return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
+    def accepts(self, value: Any) -> bool:
+        """Whether `value` is of the type and in range."""
+        return any(self._is(kind, value) for kind in self.kinds)
+
     def checked(self, name: str, value: Any) -> Any:
         """`value`, an integer as a float where a number is wanted.
 
@@ -97,13 +101,11 @@ class Declared(NamedTuple):
             items = {str: "words", int: f"integers{bounds}", float: f"numbers{bounds}"}
             return [f"a list of {items[get_args(kind)[0]]}"]
         names = {bool: ["true", "false"], int: [f"an integer{bounds}"], float: [f"a number{bounds}"], str: ["a word"]}
-        return {**names, type(None): ["null"], Tensor: []}[kind]
+        return {**names, type(None): ["null"], Tensor: [], dict: ["a group of settings"]}[kind]
 
     def _is(self, kind: Any, value: Any) -> bool:
         if get_origin(kind) is Literal:
-            return any(
-                value is choice or (value == choice and type(value) is type(choice)) for choice in get_args(kind)
-            )
+            return any(value == choice and type(value) is type(choice) for choice in get_args(kind))
         if is_list(kind):
             (item,) = get_args(kind)
             if not isinstance(value, list | tuple) or (not value and self.default not in ([], (), None)):
@@ -129,13 +131,13 @@ def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str
         filled, make = (*filled, *make.keywords), make.func
     annotated: Any = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
     hints = get_type_hints(annotated, include_extras=True)
-    found: dict[str, Declared] = {}
+    settings: dict[str, Declared] = {}
     for name, parameter in inspect.signature(make).parameters.items():
         if parameter.default is not parameter.empty and name not in filled:
             declared = _declared(hints.get(name), parameter.default)
             if declared is not None:
-                found[name] = declared
-    return found
+                settings[name] = declared
+    return settings
 
 
 def checked(constructor: Callable[P, None]) -> Callable[P, None]:
@@ -179,7 +181,8 @@ def _declared(hint: Any, default: Any) -> Declared | None:
         else:
             hint = float | None if default is None else type(default)
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    plain = (bool, int, float, str, type(None), Tensor)
+    kinds = tuple(dict if get_origin(kind) is dict else kind for kind in kinds)
+    plain = (bool, int, float, str, type(None), Tensor, dict)
     if any(not (k in plain or get_origin(k) is Literal or (is_list(k) and get_args(k)[0] in plain)) for k in kinds):
         return None
     return Declared(kinds, default, setting)

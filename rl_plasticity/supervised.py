@@ -1,37 +1,33 @@
 """Train on a continual supervised problem: ``python -m rl_plasticity.supervised task=random_labels reg=swr``."""
 
+if __name__ == "__main__":
+    from rl_plasticity.errors import end_quietly_when_interrupted
+
+    end_quietly_when_interrupted()
+
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from rl_plasticity import command_line
 from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Supervised
-from rl_plasticity.errors import nearest
+from rl_plasticity.errors import choose
 from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
 from rl_plasticity.learner import Learner
-from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
-from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.networks import make_network
+from rl_plasticity.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.regularizers import layers
-from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs import plan as grid
-from rl_plasticity.runs.results import Results, write_provenance
-from rl_plasticity.runs.session import (
-    Clock,
-    Command,
-    Saved,
-    StopSignal,
-    close_all,
-    require_finite_loss,
-    require_finite_weights,
-)
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.plan import Plan
+from rl_plasticity.runs.progress import Progress
+from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.seeding import RunStreams, derive
-from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load
+from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load_data
 from rl_plasticity.tasks.data import Split
 
 # Keys of the random streams derived from a run's seed.
@@ -39,6 +35,56 @@ NETWORK, TASK, ORDER = range(10, 13)
 EVALUATION_BATCH = 1000
 
 Chosen = tuple[Intervention, list[int] | None]  # and the runs it is for
+
+
+def run(
+    *,
+    on_step: Callable[[Session[Supervised]], object] | None = None,
+    on_update: Callable[[Session[Supervised]], object] | None = None,
+    on_evaluation: Callable[[Session[Supervised]], object] | None = None,
+    **settings: Any,
+) -> RunFolder:
+    """Train from Python: ``run(task="label_flip", reg="swr", net={"name": "mlp", "widths": [64]}, out="results/mine")``.
+
+    Args:
+        on_step, on_update, on_evaluation: called with the session after each epoch, update and evaluation; it can be
+            read (``session.parts["learner"]``, ``session.latest``) and ended (``session.end_early()``).
+        settings: all that the command line takes.
+
+    Raises:
+        SettingsError: bad input; nothing was written.
+        FaultyRun: the run could not go on.
+    """
+    callbacks = {"on_step": on_step, "on_update": on_update, "on_evaluation": on_evaluation}
+    return command.run(settings, {name: call for name, call in callbacks.items() if call is not None})
+
+
+@dataclass
+class Parts:
+    """What the settings choose, for all runs."""
+
+    data: Data
+    sequence: TaskSequence
+    learner: Learner
+    interventions: list[Chosen]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass
+class Counts(Progress):
+    """Where a run is. A step is an epoch.
+
+    Args:
+        measured: the updates made at the last measurement.
+        online: the sum of each run's accuracy over the batches of this task, before they were learned, ``[runs]``.
+        batches: how many those are.
+    """
+
+    measured: int = 0
+    online: Tensor = field(default_factory=lambda: torch.zeros(0))
+    batches: int = 0
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -51,44 +97,30 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.argmax(-1) == labels).float().mean(-1)
 
 
-def make(s: Supervised, device: str) -> tuple[Data, TaskSequence, Learner, list[Chosen]]:
-    """Data, tasks, learner and interventions that the settings choose.
+def build(s: Supervised, plan: Plan) -> Parts:
+    """Make data, tasks, learner and interventions.
 
     Raises:
         ValueError: they cannot be made; the message says why.
     """
-    seeds = grid.seeds(s)
-    if s.net["parametrization"] not in ("none", *PARAMETRIZATIONS):
-        hint = nearest(s.net["parametrization"], ("none", *PARAMETRIZATIONS))
-        raise ValueError(f"unknown net.parametrization {s.net['parametrization']!r}{hint}")
-    data = load(s.data.name, s.data.root, s.data.train_size, s.data.validation).to(device)
-    sequence = TASKS[s.task["name"]](data, [derive(n, TASK) for n in seeds], s.num_tasks)
+    data = load_data(**s.data).to(s.device)
+    task, net, optimizer = ({k: v for k, v in g.items() if k != "name"} for g in (s.task, s.net, s.optimizer))
+    kind = choose(TASKS, s.task["name"], task, "task")
+    sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks)
 
-    def make_net(seeds: Sequence[int]) -> nn.Module:
-        settings = {k: v for k, v in s.net.items() if k not in ("name", "parametrization")}
-        net = NETWORKS[s.net["name"]](data.shape, sequence.num_classes, seeds, **settings)
-        if s.net["parametrization"] != "none":
-            PARAMETRIZATIONS[s.net["parametrization"]](net, skip=[y.name for y in layers(net) if y.head])
-        return net
+    def make(seeds: Sequence[int]) -> torch.nn.Module:
+        return make_network(s.net["name"], data.shape, sequence.num_classes, seeds, **net)
 
-    settings = {k: v for k, v in s.optimizer.items() if k != "name"}
-    optimize = partial(OPTIMIZERS[s.optimizer["name"]], lr=s.lr, **settings)
-    learner = Learner(make_net, [derive(n, NETWORK) for n in seeds], grid.regularizer_for(s), optimize, device=device)
-    interventions = grid.interventions_for(s)
-    if s.task.get("decay_at_epochs"):
+    def optimize(network: torch.nn.Module) -> Optimizer:
+        return choose(OPTIMIZERS, s.optimizer["name"], optimizer, "optimizer")(network, lr=s.lr)
+
+    learner = Learner(make, [derive(n, NETWORK) for n in plan.seeds], plan.regularize, optimize, device=s.device)
+    interventions = list(plan.interventions)
+    if sequence.decay_at_epochs:
         per_epoch = updates_per_epoch(sequence.task(0), s.batch_size)
-        at = [epoch * per_epoch for epoch in s.task["decay_at_epochs"]]
-        interventions.append((LearningRateDecay(at, s.task["decay"], s.task["rebase"]), None))
-    return data, sequence, learner, interventions
-
-
-def check(s: Supervised) -> None:
-    """Make everything once, on the CPU.
-
-    Raises:
-        ValueError, ImportError: something cannot be made.
-    """
-    make(s, "cpu")
+        at = [epoch * per_epoch for epoch in sequence.decay_at_epochs]
+        interventions.append((LearningRateDecay(at, sequence.decay, sequence.rebase), None))
+    return Parts(data, sequence, learner, interventions)
 
 
 def updates_per_epoch(task: Task, batch_size: int) -> int:
@@ -96,32 +128,27 @@ def updates_per_epoch(task: Task, batch_size: int) -> int:
     return math.ceil(task.rows.shape[-1] / batch_size)
 
 
-def planned_updates(s: Supervised) -> float:
+def planned_updates(s: Supervised, parts: Parts) -> float:
     """How many updates with a whole batch a run makes: the others are of another shape and are never compiled.
 
     Networks without a runs axis count as none: compiling those for a CPU takes minutes, and no gain was measured.
     """
-    _, sequence, learner, _ = make(s, "cpu")
-    if not learner.runs:
+    if not parts.learner.runs:
         return 0
-    images = (sequence.task(index).rows.shape[-1] for index in range(sequence.num_tasks))
+    images = (parts.sequence.task(index).rows.shape[-1] for index in range(parts.sequence.num_tasks))
     return sum(n // s.batch_size for n in images) * s.epochs_per_task
 
 
-command = Command(Supervised, check, planned_updates)
-
-
-def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
-    """Train on every task until the last epoch or a stop signal, writing into `folder`; from `saved` if given.
+def train(session: Session[Supervised], parts: Parts) -> bool:
+    """Train on every task until the last epoch, or until the session ends; from its checkpoint if it has one.
 
     Returns:
         Whether the last epoch was reached.
     """
-    if isinstance(s.threads, int):
-        torch.set_num_threads(s.threads)
-    seeds = grid.seeds(s)
-    data, sequence, learner, interventions = make(s, s.device)
-    order = RunStreams([derive(n, ORDER) for n in seeds])  # of the images, and of the augmentation
+    s, plan = session.settings, session.plan
+    data, sequence, learner = parts.data, parts.sequence, parts.learner
+    at = Counts(online=torch.zeros(len(plan.seeds), dtype=torch.float64))
+    order = RunStreams([derive(n, ORDER) for n in plan.seeds])  # of the images, and of the augmentation
     total = sequence.num_tasks * s.epochs_per_task
 
     def update(x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -131,96 +158,66 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         return learner.minimize(loss) | {"loss": loss.detach(), "online_accuracy": online}
 
     first = sequence.task(0)  # whose first images and labels the network is looked at with, whatever task it is at
-    kept = torch.arange(min(first.rows.shape[-1], PROBE_SIZE)).expand(len(seeds), -1)
-    images, labels = inputs(first, data, kept, learner.runs)
+    chosen = torch.arange(min(first.rows.shape[-1], PROBE_SIZE)).expand(len(plan.seeds), -1)
+    images, labels = inputs(first, data, chosen, learner.runs)
     probe = Probe(learner, [images])
     fast = compiled(update, s.device) if s.compile else update
-    write_provenance(folder / "provenance.json", s.device)
-    if saved is None:
-        epoch = updates = measured = 0
-        online, batches = torch.zeros(len(seeds), dtype=torch.float64), 0
-        results = Results(folder, grid.names(s), logger=s.logger)
-    else:
-        epoch, updates, online, batches = saved["epoch"], saved["updates"], saved["online"], saved["batches"]
-        learner.load_state_dict(saved["learner"])
-        order.load_state_dict(saved["order"])
-        measured = saved["measured"]
-        probe.load_state_dict(saved["probe"])
-        results = Results(folder, grid.names(s), saved["sizes"], updates, s.logger)
-
-    checkpoints = checkpoint.Checkpoints(folder / "checkpoints", saved)
 
     def measure() -> None:
-        nonlocal measured
-        measured = updates
-        found = probe.measure(cross_entropy, [labels])
-        results.log(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in found.items()})
+        at.measured = at.updates
+        measures = probe.measure(cross_entropy, [labels])
+        session.log({f"net/{name}": value.reshape(-1) for name, value in measures.items()})
 
-    def save() -> None:
-        require_finite_weights(learner.net, f"after {updates} updates", folder)
-        state = {
-            "epoch": epoch,
-            "updates": updates,
-            "online": online,
-            "batches": batches,
-            "learner": learner.state_dict(),
-            "order": order.state_dict(),
-            "measured": measured,
-            "probe": probe.state_dict(),
-            "sizes": results.sync(),
-            "settings": asdict(s),
-        }
-        checkpoints.save(epoch, state)
-
-    last_saved = epoch
-    task = sequence.task(min(epoch, total - 1) // s.epochs_per_task)
-    per_epoch = updates_per_epoch(task, s.batch_size)
-    clock = Clock(s, "epochs", total, epoch, per_epoch)
+    per_epoch = updates_per_epoch(first, s.batch_size)
+    is_new = session.begin(
+        {"learner": learner, "order": order, "probe": probe}, at,
+        unit="epochs", total=total, updates_per_step=per_epoch,
+    )  # fmt: skip
+    task = sequence.task(min(at.step, total - 1) // s.epochs_per_task)
     try:
-        if saved is None:
+        if is_new:
             if s.measure_every_updates:
                 measure()
-            save()  # a run killed at any moment can be resumed
-        while epoch < total and not stop.received:
-            index, inside = divmod(epoch, s.epochs_per_task)
+            session.save()  # a run killed at any moment can be resumed
+        while session.goes_on():
+            index, inside = divmod(at.step, s.epochs_per_task)
             if inside == 0:
                 task = sequence.task(index)
-                online, batches = torch.zeros_like(online), 0
-                apply_([i for i in interventions if i[0].due_at_task(index)], learner, task, data)
-            clock.start_updates()
+                at.online, at.batches = torch.zeros_like(at.online), 0
+                apply_([i for i in parts.interventions if i[0].due_at_task(index)], learner, task, data)
+            session.clock.start_updates()
             for rows in torch.split(shuffled(task, order), s.batch_size, dim=-1):
-                x, y = inputs(task, data, rows, learner.runs, order if s.data.augment else None)
+                x, y = inputs(task, data, rows, learner.runs, order if data.augment else None)
                 # A compiled graph is for one shape; a task's last batch may be smaller, and for each task another.
                 metrics = (fast if rows.shape[-1] == s.batch_size else update)(x, y)
-                updates, batches = updates + 1, batches + 1
-                online += metrics["online_accuracy"].reshape(-1).cpu()
-                due = [i for i in interventions if i[0].due(updates)]
-                apply_(due, learner, task, data)
-                if updates % s.log_every_updates == 0:
-                    log_update(results, updates, learner, metrics, folder)
-            epoch += 1
-            clock.end_updates(updates_per_epoch(task, s.batch_size))
+                at.updates, at.batches = at.updates + 1, at.batches + 1
+                at.online += metrics["online_accuracy"].reshape(-1).cpu()
+                apply_([i for i in parts.interventions if i[0].due(at.updates)], learner, task, data)
+                if at.updates % s.log_every_updates == 0:
+                    log_update(session, learner, metrics)
+                session.call("on_update")
+            at.step += 1
+            session.clock.end_updates(updates_per_epoch(task, s.batch_size))
 
             ended = inside + 1 == s.epochs_per_task
-            if ended or epoch % s.eval_every_epochs == 0:
-                found = evaluate(task, data, learner)
-                results.log(updates, {f"eval/{name}": value for name, value in found.items()})
-                clock.said = f"task {index}, train accuracy {found['train_accuracy'].mean():.3f}"
-                results.time(updates, clock.rates(epoch))
+            if ended or at.step % s.eval_every_epochs == 0:
+                scores = evaluate(task, data, learner)
+                summary = f"task {index}, train accuracy {scores['train_accuracy'].mean():.3f}"
+                session.evaluated({f"eval/{name}": value for name, value in scores.items()}, summary)
                 if ended:
-                    at_end = found | {"online_accuracy": online / batches, "index": torch.full((len(seeds),), index)}
-                    results.log(updates, {f"task/{name}": value for name, value in at_end.items()})
-                    if s.measure_every_updates and (epoch == total or updates - measured >= s.measure_every_updates):
+                    at_end = {"online_accuracy": at.online / at.batches, "index": torch.full_like(at.online, index)}
+                    session.log({f"task/{name}": value for name, value in (scores | at_end).items()})
+                    last = at.step == total
+                    if s.measure_every_updates and (last or at.updates - at.measured >= s.measure_every_updates):
                         measure()
-            if epoch % s.checkpoint_every_epochs == 0:
-                save()
-                last_saved = epoch
-            clock.show(epoch)
-        if last_saved != epoch:
-            save()
+            if at.step % s.checkpoint_every_epochs == 0:
+                session.save()
+            session.clock.show(at.step)
+            session.call("on_step")
+        session.save()
     finally:
-        close_all(clock.close, results.close)
-    return epoch >= total
+        session.close()
+    return at.step >= total
 
 
 def shuffled(task: Task, order: RunStreams) -> Tensor:
@@ -273,17 +270,19 @@ def evaluate(task: Task, data: Data, learner: Learner) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def log_update(results: Results, updates: int, learner: Learner, metrics: dict[str, Tensor], folder: Path) -> None:
+def log_update(session: Session[Any], learner: Learner, metrics: Mapping[str, Tensor]) -> None:
     """Write the latest update's metrics and the state of the weights.
 
     Raises:
         FaultyRun: the loss is not finite.
     """
-    require_finite_loss("the loss", metrics["loss"], results.names, f"after {updates} updates", folder)
-    metrics |= size_of(learner, metrics["gradient_norm"])
-    results.log(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in metrics.items()})
-    results.flush()
+    session.require_finite_losses({"the loss": metrics["loss"]})
+    values = {**metrics, **size_of(learner, metrics["gradient_norm"])}
+    session.log({f"net/{name}": value.reshape(-1) for name, value in values.items()})
+    session.results.flush()
 
+
+command = Command(Supervised, build, train, planned_updates)
 
 if __name__ == "__main__":
-    command.main(train)
+    command_line.train(command)

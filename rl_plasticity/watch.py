@@ -1,5 +1,10 @@
 """A trained policy as a video: ``python -m rl_plasticity.watch RUN``."""
 
+if __name__ == "__main__":
+    from rl_plasticity.errors import end_quietly_when_interrupted
+
+    end_quietly_when_interrupted()
+
 import os
 import subprocess
 import sys
@@ -13,46 +18,39 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from rl_plasticity.configs.schema import Train, Watch
+from rl_plasticity import command_line
+from rl_plasticity.configs.schema import Watch
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest
-from rl_plasticity.evaluate import (
-    env_seed,
-    load_agent,
-    load_checkpoint,
-    open_run,
-    planned_steps,
-    play,
-    require_new,
-    runs_of,
-)
-from rl_plasticity.runs import plan as grid
-from rl_plasticity.runs.checkpoint import write_atomically
-from rl_plasticity.runs.session import main_on_folder
+from rl_plasticity.evaluate import planned_steps, play, require_new
+from rl_plasticity.runs.folder import RunFolder, write_atomically
+from rl_plasticity.runs.trained import Trained
 
 Picture = NDArray[np.uint8]
 
 
-def watch(folder: Path, w: Watch) -> None:
+def watch(folder: RunFolder, w: Watch) -> Path:
     """Write the video of one run's episodes, the very ones `rl_plasticity.evaluate` plays, and print their returns.
 
     One picture for each env step, at the task's own speed: 1 / (control time step * action repeat) a second.
+
+    Returns:
+        The video's path.
     """
     program = ffmpeg()
-    s = open_run(folder, w.device)
-    saved = load_checkpoint(folder, w.checkpoint)
-    run = runs_of(s, w)[0]
-    name = grid.names(s)[run]
-    name = f"seed{name}" if "=" not in name else name.replace(" ", "_")
-    path = folder / f"video_{saved['step']}_{name}.mp4" if w.out is None else Path(w.out)
+    trained = Trained.of(folder, w.device, w.checkpoint)
+    run = trained.runs(w.seed, w.run)[0]
+    name = trained.plan.names[run]
+    file_name = f"video_{trained.step}_{name.in_words.replace('seed ', 'seed').replace(' ', '_')}.mp4"
+    path = folder.path / file_name if w.out is None else Path(w.out)
     require_new(path, ".mp4")
     if sys.platform == "linux":  # draws without a display; read when the simulator is imported, which is only now
         os.environ.setdefault("MUJOCO_GL", "egl")
-    envs = make_envs(s, w, run)
-    agent = load_agent(s, saved, envs)
-    first, fps = picture(envs), pictures_per_second(s, envs)
+    envs = make_envs(trained, w, run)
+    agent = trained.agent(envs)
+    first, fps = picture(envs), pictures_per_second(trained, envs)
     returns = np.zeros(0)
-    total = planned_steps(s, w, envs)
+    total = planned_steps(trained, w, envs)
 
     def film(file: IO[bytes]) -> None:
         nonlocal returns
@@ -65,23 +63,24 @@ def watch(folder: Path, w: Watch) -> None:
                 add(picture(envs))
                 bar.update()
 
-            (returns,) = play(s, w, agent, saved["step"], envs, [run], before_step)
+            (returns,) = play(trained, w, agent, envs, [run], before_step)
 
     write_atomically(path, film)
     envs.close()
     for number, value in enumerate(returns, start=1):
-        print(f"seed {grid.seeds(s)[run]}, episode {number}: return {value:.1f}")
+        print(f"seed {name.seed}, episode {number}: return {value:.1f}")
     print(f"wrote {path}")
+    return path
 
 
-def make_envs(s: Train, w: Watch, run: int) -> Envs:
+def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
     """The environment of one run, which draws.
 
     Raises:
         SettingsError: it cannot be made or cannot draw, or has no such camera.
     """
-    seeds = [env_seed(s, run, w.evaluation_seed)]
-    gymnasium = s.env.name.startswith("gym:")
+    task = trained.settings.env["name"]
+    gymnasium = task.startswith("gym:")
     view: dict[str, Any]
     if gymnasium:
         camera = "camera_name" if isinstance(w.camera, str) else "camera_id"
@@ -91,14 +90,14 @@ def make_envs(s: Train, w: Watch, run: int) -> Envs:
         view = {"camera_id": 0 if w.camera is None else w.camera, "width": w.width or 640, "height": w.height or 480}
         view = {"render_kwargs": view}
     try:
-        envs = Envs(s.env.name, seeds, s.env.action_repeat, render={"render_mode": "rgb_array"} | view)
+        envs = trained.envs([trained.env_seed(run, w.evaluation_seed)], render={"render_mode": "rgb_array"} | view)
         check_camera(envs, w)
         envs.reset()
         picture(envs)
     except SettingsError:
         raise
     except Exception as error:  # of the simulator, the graphics library or the task: any kind
-        reason = f"cannot draw {s.env.name}: {str(error).partition(' was raised from the environment creator')[0]}"
+        reason = f"cannot draw {task}: {str(error).partition(' was raised from the environment creator')[0]}"
         if isinstance(error, TypeError) and gymnasium and view:
             reason += f" (does this task take {' and '.join(view)}?)"
         elif not gymnasium:
@@ -138,12 +137,12 @@ def picture(envs: Envs) -> Picture:
     return drawn.astype(np.uint8, copy=False)
 
 
-def pictures_per_second(s: Train, envs: Envs) -> Fraction:
+def pictures_per_second(trained: Trained, envs: Envs) -> Fraction:
     """1 / (control time step * action repeat); a task that does not say its time step says its rate."""
     env = envs.vector.get_attr("unwrapped")[0]
     step = getattr(env, "dt", None)
     rate = 1 / step if step else env.metadata.get("render_fps", 30)
-    return (Fraction(rate) / s.env.action_repeat).limit_denominator(1000)
+    return (Fraction(rate) / trained.settings.env["action_repeat"]).limit_denominator(1000)
 
 
 def ffmpeg() -> str:
@@ -184,4 +183,4 @@ def encoder(program: str, path: str, shape: tuple[int, ...], fps: Fraction) -> I
 
 
 if __name__ == "__main__":
-    main_on_folder(Watch, watch)
+    command_line.look_at(Watch, watch)

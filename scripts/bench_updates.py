@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_plasticity.agents import SAC, Batch, ReplayBuffer
+from rl_plasticity.agents import SAC, Batch, ReplayBuffer, Step
 from rl_plasticity.compiled import compiled
 from rl_plasticity.regularizers import make_regularizer
 
@@ -53,7 +53,8 @@ def filled_buffer(runs: int, obs_dim: int, act_dim: int, filled: int = FILLED) -
     for i in range(filled):
         obs = torch.randn(runs, obs_dim)
         ends = yes if i % 1000 == 999 else no
-        buffer.add(torch.rand(runs, act_dim) * 2 - 1, torch.rand(runs), obs, no, ends, obs)
+        step = Step(*(x.numpy() for x in (obs, torch.rand(runs), no, ends, obs)))
+        buffer.add(torch.rand(runs, act_dim) * 2 - 1, step)
     return buffer
 
 
@@ -244,10 +245,10 @@ def step_parts(options: argparse.Namespace) -> None:
                 marks = [time.perf_counter()]
                 act = agent.act(obs.unsqueeze(1), agent.streams.normal(1, envs.act_dim)).squeeze(1)
                 marks.append(time.perf_counter())
-                out = envs.step(act.numpy())
+                step = envs.step(act.numpy())
                 marks.append(time.perf_counter())
-                obs, reward, last = (torch.from_numpy(a) for a in (out.obs, out.reward, out.last_obs))
-                buffer.add(act, reward, obs, torch.from_numpy(out.terminated), torch.from_numpy(out.truncated), last)
+                buffer.add(act, step)
+                obs = buffer.newest_obs
                 marks.append(time.perf_counter())
                 batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * BATCH))
                 noise = agent.noise(GROUP, BATCH)

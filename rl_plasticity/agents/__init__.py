@@ -1,6 +1,12 @@
-"""Agents and what they learn from."""
+"""Agents, found by name in `AGENTS`, what they learn from, and the episodes that they play."""
 
-from rl_plasticity.agents.replay_buffer import Batch, ReplayBuffer
+from collections.abc import Callable
+
+from rl_plasticity.agents.base import Agent, Steps
+from rl_plasticity.agents.replay_buffer import Batch, ReplayBuffer, Step
 from rl_plasticity.agents.sac import SAC
 
-__all__ = ["SAC", "Batch", "ReplayBuffer"]
+# Each is called as kind(obs_dim, act_dim, seeds, regularize, device=..., **settings).
+AGENTS: dict[str, Callable[..., Agent]] = {"sac": SAC}
+
+__all__ = ["AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer", "Step", "Steps"]

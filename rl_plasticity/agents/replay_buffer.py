@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -15,6 +17,21 @@ class Batch(NamedTuple):
     reward: Tensor  # [runs, batch]
     next_obs: Tensor  # [runs, batch, obs_dim]
     discount: Tensor  # [runs, batch]
+
+
+class Step(NamedTuple):
+    """What one step of every run's environment gave; all ``[runs, ...]``."""
+
+    obs: NDArray[np.float32]  # where the environment goes on from: a new episode's first obs after an end
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    next_obs: NDArray[np.float32]  # what the action led to
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """Which episodes ended."""
+        return self.terminated | self.truncated
 
 
 class ReplayBuffer:
@@ -64,34 +81,28 @@ class ReplayBuffer:
         """The first obs ``[runs, obs_dim]``."""
         self.obs[:, self.head] = obs
 
-    def add(
-        self,
-        act: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminated: Tensor,
-        truncated: Tensor,
-        last_obs: Tensor,
-    ) -> None:
-        """One transition of every run.
+    @property
+    def newest_obs(self) -> Tensor:
+        """Where the environments go on from, ``[runs, obs_dim]``; it has no action yet. A copy."""
+        return self.obs[:, self.head].clone()
 
-        Args:
-            act, reward: ``[runs, act_dim]``, ``[runs]``: what was done at the newest obs, and what it gave.
-            next_obs: ``[runs, obs_dim]``: where the env goes on from, a new episode's first obs after an end.
-            terminated, truncated: ``[runs]`` bool, on the CPU. Both at once counts as terminated.
-            last_obs: ``[runs, obs_dim]``: the obs the transition led to, read where truncated.
+    def add(self, act: Tensor, step: Step) -> None:
+        """One transition of every run: `act` ``[runs, act_dim]``, done at the newest obs, gave `step`.
+
+        An episode that terminated and was truncated at once counts as terminated.
         """
         row, rows = self.head, self.capacity + 1
-        self.act[:, row], self.reward[:, row], self.end[:, row] = act, reward, 0
-        for run in terminated.nonzero().flatten().tolist():
+        self.act[:, row], self.reward[:, row] = act, torch.from_numpy(step.reward).to(self.obs.device)
+        self.end[:, row] = 0
+        for run in np.flatnonzero(step.terminated).tolist():
             self.end[run, row] = -1
-        for run in (truncated & ~terminated).nonzero().flatten().tolist():
+        for run in np.flatnonzero(step.truncated & ~step.terminated).tolist():
             slot = self._take_slot(run)
             self._slots[run][row] = slot
-            self.last_obs[run, slot] = last_obs[run]
+            self.last_obs[run, slot] = torch.from_numpy(step.next_obs[run])
             self.end[run, row] = slot + 1
         self.head = (row + 1) % rows
-        self.obs[:, self.head] = next_obs
+        self.obs[:, self.head] = torch.from_numpy(step.obs).to(self.obs.device)
         for slots, free in zip(self._slots, self._free, strict=True):
             if self.head in slots:  # the oldest transition goes
                 free.append(slots.pop(self.head))
@@ -142,7 +153,7 @@ class ReplayBuffer:
 
     def position(self) -> dict[str, Any]:
         """The part of the state that is no transition."""
-        return {"added": self.added, "size": self.size, "newest_obs": self.obs[:, self.head].clone()}
+        return {"added": self.added, "size": self.size, "newest_obs": self.newest_obs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; it may hold older transitions too.

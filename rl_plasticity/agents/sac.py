@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from rl_plasticity.networks import MLP
 from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.settings import Setting, checked
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 
@@ -99,14 +101,14 @@ class SAC(nn.Module):
         obs_dim, act_dim: actions are in [-1, 1].
         seeds: one for each run.
         regularize: from a network to its regularizer, for actor and critic; never for target or temperature.
-        hidden: widths of the hidden layers of actor and critic.
-        num_critics: 2 for clipped double Q.
-        lr: of every Adam.
-        tau: of the target's moving average.
-        init_alpha: the temperature at the start.
-        target_entropy: -act_dim / 2 by default.
+
+    Raises:
+        SettingsError: a setting out of range.
     """
 
+    losses = ("critic/loss", "actor/loss")
+
+    @checked
     def __init__(
         self,
         obs_dim: int,
@@ -114,17 +116,18 @@ class SAC(nn.Module):
         seeds: Sequence[int],
         regularize: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        hidden: Sequence[int] = (256, 256),
-        layer_norm: bool = True,
-        num_critics: int = 1,
-        lr: float = 3e-4,
-        tau: float = 0.005,
-        init_alpha: float = 1.0,
-        target_entropy: float | None = None,
+        hidden: Annotated[Sequence[int], Setting("widths of the hidden layers of actor and critic", least=1)] = (256, 256),
+        layer_norm: Annotated[bool, Setting("LayerNorm between linear layer and ReLU")] = True,
+        num_critics: Annotated[int, Setting("2 for clipped double Q", least=1)] = 1,
+        lr: Annotated[float, Setting("of every Adam", least=0)] = 3e-4,
+        discount: Annotated[float, Setting("of one env step", least=0, most=1)] = 0.99,
+        tau: Annotated[float, Setting("of the target's moving average", least=0, most=1)] = 0.005,
+        init_alpha: Annotated[float, Setting("the temperature at the start", above=0)] = 1.0,
+        target_entropy: Annotated[float | None, Setting("null: -act_dim / 2")] = None,
         device: str | torch.device = "cpu",
     ) -> None:
         super().__init__()
-        self.act_dim, self.tau = act_dim, tau
+        self.act_dim, self.tau, self.discount = act_dim, tau, discount
         self.target_entropy = -act_dim / 2 if target_entropy is None else target_entropy
 
         def make_critic(seeds: Sequence[int]) -> nn.Module:
@@ -155,6 +158,11 @@ class SAC(nn.Module):
         """Actions ``[runs, n, act_dim]`` for ``[runs, n, obs_dim]``: tanh(mean) without `noise`, sampled with it."""
         gaussian = self.actor.net(obs)
         return gaussian[0].tanh() if noise is None else sample_action(gaussian, noise)[0]
+
+    def value(self, obs: Tensor, act: Tensor) -> Tensor:
+        """The smallest of the critics' Q(obs, act), ``[runs, n]``."""
+        q: Tensor = self.critic.net(obs, act).amin(1)
+        return q
 
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
         """One gradient update of critic, target, actor and temperature.

@@ -1,250 +1,273 @@
-"""What a run can be told, checked before anything is made: unknown names, wrong types, values out of range.
+"""What each command can be told, read from the constructors that use it, and checked before anything is made.
 
-Command-line settings are Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``), with two short forms of ours:
-``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several regularizers in a chain, whose settings are
-``reg.l2.coef=...``. A list trains all its members side by side in one process, each with every seed:
-``reg=[none,spectral,swr]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``.
+Command-line settings are written as Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``): a group chooses one of the
+things that the package, or a plug, offers by name, and ``group.setting`` is an argument of its constructor. Short forms
+of ours: ``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several regularizers in a chain, whose settings
+are ``reg.l2.coef=...``. A list trains all its members side by side in one process, each with every seed:
+``reg=[none,spectral,swr]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``. A preset is a file of such
+settings, which come before those of the command line.
 """
 
-import json
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rl_plasticity import plugins
+from rl_plasticity.agents import AGENTS
+from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.interventions import INTERVENTIONS
+from rl_plasticity.networks import NETWORKS, make_network
+from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.settings import Declared, Setting, settings_of
+from rl_plasticity.tasks import DATA, TASKS, load_data
 
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
-FREE = ("reg", "reset", "task", "net", "optimizer")  # groups whose settings differ from choice to choice
+Group = dict[str, Any]  # the name of what was chosen, and its settings
+SIDE_BY_SIDE = ("reg", "reset")  # groups whose settings may be lists
 
-
-class Is(NamedTuple):
-    """What a setting must be, in words and as a test."""
-
-    expected: str
-    test: Callable[[Any], bool]
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-Count = Annotated[int, Is("an integer from 1 up", lambda v: _whole(v) and v >= 1)]
-Natural = Annotated[int, Is("an integer from 0 up", lambda v: _whole(v) and v >= 0)]
-NonNegative = Annotated[float, Is("a number from 0 up", lambda v: _number(v) and v >= 0)]
-Positive = Annotated[float, Is("a number above 0", lambda v: _number(v) and v > 0)]
-Fraction = Annotated[float, Is("a number from 0 to 1", lambda v: _number(v) and 0 <= v <= 1)]
-MaybeNatural = Annotated[int | None, Is("an integer from 0 up or null", lambda v: v is None or (_whole(v) and v >= 0))]
-MaybeCount = Annotated[int | None, Is("an integer from 1 up or null", lambda v: v is None or (_whole(v) and v >= 1))]
-Maybe = Annotated[float | None, Is("a number or null", lambda v: v is None or _number(v))]
-MaybePositive = Annotated[float | None, Is("a number above 0 or null", lambda v: v is None or (_number(v) and v > 0))]
-Flag = Annotated[bool, Is("true or false", lambda v: isinstance(v, bool))]
-AutoFlag = Annotated[bool | str, Is("true, false or auto", lambda v: isinstance(v, bool) or v == "auto")]
-AutoCount = Annotated[int | str, Is("an integer from 1 up or auto", lambda v: v == "auto" or (_whole(v) and v >= 1))]
-Widths = Annotated[
-    list[int],
-    Is(
-        "a list of integers from 1 up",
-        lambda v: isinstance(v, list) and v != [] and all(_whole(n) and n > 0 for n in v),
-    ),
+Natural = Annotated[int, Setting(least=0)]
+Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, belongs_to="machine")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
+Compile = Annotated[bool | Literal["auto"], Setting("auto: where it pays for itself", belongs_to="machine")]
+Logger = Annotated[
+    Literal["tensorboard", "wandb"],
+    Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
 ]
-Word = Annotated[str, Is("a word", lambda v: isinstance(v, str))]
-MaybeWord = Annotated[str | None, Is("a path or null", lambda v: v is None or isinstance(v, str))]
-Camera = Annotated[
-    int | str | None, Is("a number from -1 up, a name or null", lambda v: v is None or isinstance(v, str) or _whole(v))
+Out = Annotated[
+    str, Setting("the run's folder; auto: results/ and a name made of the choices", belongs_to="machine")
 ]
-Device = Annotated[str, Is("auto, cpu or cuda", lambda v: v in ("auto", "cpu", "cuda"))]
-Logger = Annotated[str, Is("tensorboard or wandb", lambda v: v in ("tensorboard", "wandb"))]
-Group = Annotated[dict[str, Any], Is("a group with a name", lambda v: isinstance(v, dict) and "name" in v)]
+Resume = Annotated[str | None, Setting("a run's folder: continue it", belongs_to="machine")]
+LogEvery = Annotated[int, Setting(least=1, belongs_to="watched")]
+First = Annotated[int, Setting("of the first run", least=0)]
+Runs = Annotated[int, Setting("how many runs train at once, with consecutive seeds", least=1)]
 
 
-@dataclass
-class Env:
-    name: Word
-    action_repeat: Count
-    workers: Flag
-    timeout_seconds: MaybePositive
-
-
-@dataclass
-class Agent:
-    name: Word
-    hidden: Widths
-    layer_norm: Flag
-    num_critics: Count
-    lr: NonNegative
-    discount: Fraction
-    tau: Fraction
-    init_alpha: Positive
-    target_entropy: Maybe
-
-
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Train:
-    env: Env
+    """Settings of ``rl_plasticity.train``; the defaults are those of Lewandowski et al. (2024), Appendix B."""
+
+    env: Group
     reg: Group
     reset: Group
-    agent: Agent
-    preset: Word
-    seed: Natural
-    seeds: Count
-    total_env_steps: Count
-    replay_ratio: NonNegative
-    random_env_steps: Natural
-    buffer_size: Count
-    batch_size: Count
-    eval_every_env_steps: Count
-    eval_episodes: Count
-    checkpoint_every_env_steps: Count
-    log_every_updates: Count
-    measure_every_updates: Natural
-    device: Device
-    threads: AutoCount
-    compile: AutoFlag
-    logger: Logger
-    out: Word
-    resume: MaybeWord
+    agent: Group
+    preset: str
+    seed: First = 0
+    seeds: Runs = 1
+    total_env_steps: Annotated[int, Setting("of each run", least=1)] = 1_000_000
+    replay_ratio: Annotated[float, Setting("updates per env step", least=0)] = 16.0
+    random_env_steps: Annotated[int, Setting("uniformly random actions first", least=0)] = 10_000
+    buffer_size: Annotated[int, Setting("transitions of each run", least=1)] = 1_000_000
+    batch_size: Annotated[int, Setting("transitions in an update", least=1)] = 256
+    eval_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 10_000
+    eval_episodes: Annotated[int, Setting("in an evaluation", least=1)] = 10
+    checkpoint_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 50_000
+    log_every_updates: LogEvery = 16_000
+    measure_every_updates: Annotated[
+        int, Setting("plasticity metrics on frozen transitions; 0: never", least=0, belongs_to="watched")
+    ] = 16_000
+    device: Device = "auto"
+    threads: Threads = "auto"
+    compile: Compile = "auto"
+    logger: Logger = "tensorboard"
+    out: Out = "auto"
+    resume: Resume = None
 
 
-@dataclass
-class DataSet:
-    name: Word
-    root: MaybeWord
-    train_size: MaybeCount
-    validation: Natural
-    augment: Flag
-
-
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Supervised:
+    """Settings of ``rl_plasticity.supervised``."""
+
     task: Group
-    data: DataSet
+    data: Group
     net: Group
     optimizer: Group
     reg: Group
     reset: Group
-    preset: Word
-    seed: Natural
-    seeds: Count
-    num_tasks: MaybeCount
-    epochs_per_task: Count
-    batch_size: Count
-    lr: NonNegative
-    eval_every_epochs: Count
-    checkpoint_every_epochs: Count
-    log_every_updates: Count
-    measure_every_updates: Natural
-    device: Device
-    threads: AutoCount
-    compile: AutoFlag
-    logger: Logger
-    out: Word
-    resume: MaybeWord
+    preset: str
+    seed: First = 0
+    seeds: Runs = 1
+    num_tasks: Annotated[int | None, Setting("null: the task sequence's own number", least=1)] = None
+    epochs_per_task: Annotated[int, Setting("passes over the images of a task", least=1)] = 100
+    batch_size: Annotated[int, Setting("images in an update", least=1)] = 256
+    lr: Annotated[float, Setting("the optimizer's learning rate", least=0)] = 1e-3
+    eval_every_epochs: Annotated[int, Setting("and at the end of each task", least=1, belongs_to="watched")] = 10
+    checkpoint_every_epochs: Annotated[int, Setting(least=1, belongs_to="watched")] = 50
+    log_every_updates: LogEvery = 500
+    measure_every_updates: Annotated[
+        int,
+        Setting("plasticity metrics on frozen images, at the end of a task; 0: never", least=0, belongs_to="watched"),
+    ] = 5000
+    device: Device = "auto"
+    threads: Threads = "auto"
+    compile: Compile = "auto"
+    logger: Logger = "tensorboard"
+    out: Out = "auto"
+    resume: Resume = None
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    episodes: MaybeCount
-    checkpoint: MaybeNatural
-    seed: MaybeNatural
-    run: MaybeNatural
-    evaluation_seed: MaybeNatural
-    deterministic: Flag
-    device: Device
-    out: MaybeWord
+    """Settings of ``rl_plasticity.evaluate``, besides the run's folder."""
+
+    episodes: Annotated[int | None, Setting("of each run; null: the run's eval_episodes", least=1)] = None
+    checkpoint: Annotated[int | None, Setting("env step of the checkpoint; null: the newest", least=0)] = None
+    seed: Annotated[int | None, Setting("of the run to evaluate; null: all runs of the folder", least=0)] = None
+    run: Annotated[
+        int | None, Setting("its position in the folder, from 0, where several settings trained side by side", least=0)
+    ] = None
+    evaluation_seed: Annotated[
+        int | None, Setting("of the start states; null: those of the run's own evaluation at this env step", least=0)
+    ] = None
+    deterministic: Annotated[bool, Setting("false: sampled actions")] = True
+    device: Annotated[Literal["auto", "cpu", "cuda"], Setting("auto: the run's own, cpu if it is not here")] = "auto"
+    out: Annotated[str | None, Setting("FILE.csv for each episode's return; null: only print")] = None
+    plugins: plugins.Plugins = ()
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Watch(Evaluate):
-    camera: Camera
-    width: MaybeCount
-    height: MaybeCount
+    """Settings of ``rl_plasticity.watch``, besides the run's folder."""
+
+    episodes: Annotated[
+        int | None, Setting("one after another in one video; null: the run's eval_episodes", least=1)
+    ] = 1
+    seed: Annotated[int | None, Setting("of the run to watch; null: the folder's first", least=0)] = None
+    out: Annotated[str | None, Setting("FILE.mp4; null: video_STEP_seedN.mp4 in the run's folder")] = None
+    camera: Annotated[
+        int | str | None, Setting("number or name, -1: a free one; null: 0 (gym: tasks: their own)", least=-1)
+    ] = None
+    width: Annotated[int | None, Setting("pixels; null: 640 (gym: tasks: their own)", least=1)] = None
+    height: Annotated[int | None, Setting("pixels; null: 480 (gym: tasks: their own)", least=1)] = None
 
 
+class Kind(NamedTuple):
+    """What a group chooses from.
+
+    Args:
+        choices: the public dict.
+        default: the choice that is taken unless another is named.
+        common: a function whose settings all choices have besides their own.
+        given: arguments that the command gives, which are no settings.
+    """
+
+    choices: Mapping[str, Callable[..., Any]]
+    default: str
+    common: Callable[..., Any] | None = None
+    given: tuple[str, ...] = ()
+
+    def settings(self, choice: str) -> dict[str, Declared]:
+        """Those of one choice."""
+        settings: dict[str, Declared] = {}
+        for make in (self.choices.get(choice), self.common):
+            settings |= settings_of(make, self.given) if make else {}
+        return settings
+
+
+KINDS: dict[str, Kind] = {
+    "env": Kind({}, "cheetah-run", Envs, ("render",)),
+    "reg": Kind(REGULARIZERS, "none"),
+    "reset": Kind(INTERVENTIONS, "none"),
+    "agent": Kind(AGENTS, "sac", given=("regularize", "device")),
+    "task": Kind(TASKS, "random_labels", given=("num_tasks",)),
+    "data": Kind(DATA, "digits", load_data),
+    "net": Kind(NETWORKS, "mlp", make_network),
+    "optimizer": Kind(OPTIMIZERS, "adam", given=("lr",)),
+}
 GROUPS: dict[type[Any], tuple[str, ...]] = {
     Evaluate: (),
     Watch: (),
-    Train: ("env", "reg", "reset", "agent", "preset"),
-    Supervised: ("task", "data", "net", "optimizer", "reg", "reset", "preset"),
+    Train: ("env", "reg", "reset", "agent"),
+    Supervised: ("task", "data", "net", "optimizer", "reg", "reset"),
 }
+DEFAULT_PRESET = {Train: "paper", Supervised: "none"}
 
 
-def load(kind: type[Settings], arguments: Sequence[str]) -> Settings:
-    """The settings of this `kind` that command-line `arguments` ask for.
+class Given(NamedTuple):
+    """One setting that was asked for."""
+
+    name: str
+    value: Any
+    text: str  # as it was written
+
+
+def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
+    """The settings of this `kind` that command-line arguments, or what `from_python` made of keywords, ask for.
 
     Raises:
         SettingsError: with one line that says what is wrong, what was expected and the nearest valid name.
     """
-    choices: list[str] = []
-    keys: list[tuple[str, Any]] = []
-    reg: str | list[str] | None = None
-    given: set[str] = set()
-    for argument in arguments:
-        name, value = parse(argument)  # e.g. "reg", "spectral"
+    given: dict[str, Any] = {}
+    for argument in asked:
+        name, value, _ = parse(argument) if isinstance(argument, str) else argument
         if name in given:
             raise SettingsError(f"{name} is given twice")
-        given.add(name)
-        if name not in GROUPS[kind]:
-            keys.append((name, value))
-        elif name == "env" and value not in _options(kind, "env"):
-            keys.append(("env.name", value))
-        elif name == "reg" and (isinstance(value, list) or "+" in str(value)):
-            reg = value
-        else:
-            _check_option(kind, name, value)
-            choices.append(f"{_folder(kind, name)}={value}")
-    config = _compose(kind, choices)
-    if reg is not None:
-        config.reg = _several(kind, reg)
-    known = _flat(config)
-    for name, value in keys:
-        if name not in known:
-            if name.partition(".")[0] in ("reg", "reset") and "." in name and len(config[name.partition(".")[0]]) == 1:
-                raise SettingsError(f"{name}: {name.partition('.')[0]}=none has no settings")
-            settable = [k for k in known if k == "env.name" or not k.endswith(".name")]
-            raise SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS[kind], *settable])}")
-        _set(config, name, value)
-    if kind is Supervised and "reset.every_updates" in known and not any(n.startswith("reset.every") for n in given):
+        given[name] = value
+    if kind in DEFAULT_PRESET:
+        plugins.load(settings_of(plugins.load)["plugins"].checked("plugins", given.pop("plugins", [])))
+        given = _with_preset(kind, given)
+    groups = {group: _chosen(group, given.pop(group, KINDS[group].default)) for group in GROUPS[kind]}
+    if kind is Supervised and "every_updates" in groups["reset"] and not any(n.startswith("reset.every") for n in given):
         # Where there are tasks, interventions come with them unless told otherwise.
-        config.reset.every_updates, config.reset.every_tasks = None, 1
-    return check(kind, config)
+        given |= {"reset.every_updates": None, "reset.every_tasks": 1}
+    declared = settings_of(kind) | _flat(groups)
+    for name in given:
+        if name not in declared and name != "preset":
+            raise _unknown(kind, name, declared, groups)
+    values = {name: d.default for name, d in declared.items()} | given
+    return _typed(kind, _resolved(values), declared, groups)
+
+
+def from_python(settings: Mapping[str, Any]) -> list[Given]:
+    """Keywords as the settings that they ask for: ``reg="spectral"``, ``reg={"name": "spectral", "coef": 1e-3}``."""
+    given = []
+    for name, value in settings.items():
+        if name in KINDS and isinstance(value, Mapping):
+            flat = flat_values(value, f"{name}.")
+            given += [Given(n.removesuffix(".name") if n == f"{name}.name" else n, v, f"{n}={v}") for n, v in flat]
+        else:
+            value = list(value) if isinstance(value, tuple) else value
+            value = str(value) if isinstance(value, Path) else value
+            given.append(Given(name, value, f"{name}={value}"))
+    return given
 
 
 def load_saved(kind: type[Settings], path: Path) -> Settings:
-    """The settings saved in a run's ``config.yaml``, checked like any others."""
-    try:
-        config = OmegaConf.load(path)
-    except Exception as error:  # missing, unreadable, not YAML
-        raise SettingsError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-    if not isinstance(config, DictConfig):
-        raise SettingsError(f"{path} holds no settings")
-    return check(kind, config)
-
-
-def check(kind: type[Settings], config: DictConfig) -> Settings:
-    """`config` as typed settings.
+    """The settings saved in a run's ``config.yaml``, checked like any others.
 
     Raises:
-        SettingsError: a missing or unknown setting, a wrong type, a value out of range.
+        SettingsError: it is no such file, or a setting is missing, unknown or out of range.
     """
     try:
-        plain = OmegaConf.to_container(config, resolve=True)
-    except OmegaConfBaseException as error:
-        raise SettingsError(f"the settings cannot be read: {str(error).splitlines()[0]}") from error
-    return _typed(kind, plain)
+        saved = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except Exception as error:  # missing, unreadable, not YAML
+        raise SettingsError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+    if not isinstance(saved, dict):
+        raise SettingsError(f"{path} holds no settings")
+    groups = {}
+    for group in GROUPS[kind]:
+        choice = saved.get(group)
+        if not isinstance(choice, dict) or "name" not in choice:
+            raise SettingsError(f"{path}: the setting {group!r} is missing" if choice is None else f"{path}: {group} must be a group with a name, got {choice!r}")
+        groups[group] = _chosen(group, _choice_of(choice))
+    declared = settings_of(kind) | _flat(groups)
+    values = {name: value for name, value in flat_values(saved) if name == "env.name" or not _is_name(name)}
+    for name in values:
+        if name not in declared and name != "preset":
+            raise SettingsError(f"unknown setting {name!r}{nearest(name, declared)}")
+    for name in (*declared, "preset"):
+        if name not in values:
+            raise SettingsError(f"the setting {name!r} is missing")
+    return _typed(kind, values, declared, groups)
 
 
 def dump(settings: Train | Supervised) -> str:
@@ -252,40 +275,82 @@ def dump(settings: Train | Supervised) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(asdict(settings)))
 
 
+def marked(kind: type[Any], belongs_to: str) -> list[str]:
+    """The names of the settings of a command that belong to the ``machine`` or to what is ``watched``."""
+    groups = {group: _chosen(group, KINDS[group].default) for group in GROUPS[kind]}
+    return [name for name, d in (settings_of(kind) | _flat(groups)).items() if d.setting.belongs_to == belongs_to]
+
+
+def without_machine(settings: Train | Supervised) -> dict[str, Any]:
+    """All that makes one run another, flat: the settings that do not belong to the machine."""
+    machine = marked(type(settings), "machine")
+    return {name: value for name, value in flat_values(asdict(settings)) if name not in machine}
+
+
+def several(group: Mapping[str, Any], name: str) -> Iterator[tuple[str, list[Any], Declared]]:
+    """The settings of a chosen group whose value is a list of values side by side: dotted name, list, declaration.
+
+    Args:
+        name: the group's: ``reg``.
+    """
+    declared = _flat({name: _chosen(name, _choice_of(group))})
+    for setting, value in flat_values(group, f"{name}."):
+        if setting in declared and isinstance(value, list) and not declared[setting].accepts(value):
+            yield setting, value, declared[setting]
+
+
+# --- help -----------------------------------------------------------------------------------------------------------
+
+
 def describe(kind: type[Any]) -> str:
-    """All groups with their options and all settings with their defaults, for ``--help``."""
-    said = {"env": "NAME, a DeepMind Control task (cheetah-run) or a Gymnasium one (gym:Pendulum-v1)"}
-    lines = [f"  {g}={said.get(g) or '|'.join(_options(kind, g))}" for g in GROUPS[kind]]
-    settings = (FOLDER / f"{kind.__name__.lower()}.yaml").read_text().partition("\n\n")[2].splitlines()
-    nested = {Train: ("env", "agent"), Supervised: ("data",)}
-    for group in nested.get(kind, ()):
-        file = FOLDER / group / {"env": "control.yaml", "agent": "sac.yaml", "data": "digits.yaml"}[group]
-        settings += [f"{group}:", *(f"  {line}" for line in file.read_text().splitlines())]
-    groups = ["Groups:", *lines, ""] if lines else []
-    choices = [line for group in GROUPS[kind] if group in FREE for line in _settings_of_choices(kind, group)]
-    choices = ["Settings of a choice:", *choices, ""] if choices else []
-    return "\n".join([*groups, *choices, "Settings:", *(f"  {line}" for line in settings)])
+    """All groups with their choices and all settings with their defaults, for ``--help``."""
+    lines: list[str] = []
+    if GROUPS[kind]:
+        lines.append("Groups:")
+        for group in GROUPS[kind]:
+            names = "NAME, a DeepMind Control task (cheetah-run) or a Gymnasium one (gym:Pendulum-v1, gym:my_module:My-v0)"
+            lines.append(f"  {group}={names if group == 'env' else '|'.join(KINDS[group].choices)}")
+        lines += [f"  preset={'|'.join(presets(kind))}", "", "Settings of a choice:"]
+        for group in GROUPS[kind]:
+            common = settings_of(common) if (common := KINDS[group].common) else {}
+            for choice in KINDS[group].choices:
+                settings = KINDS[group].settings(choice)
+                own = [f"{group}.{n}={_shown(d.default)}" for n, d in settings.items() if n not in common]
+                if own:
+                    lines.append(f"  {f'{group}={choice}':23} {' '.join(own)}")
+            lines += [_described(f"{group}.{name}", d) for name, d in common.items()]
+        lines.append("")
+    lines.append("Settings:")
+    lines += [_described(name, declared) for name, declared in settings_of(kind).items()]
+    if GROUPS[kind]:
+        lines += [_described(name, declared) for name, declared in settings_of(plugins.load).items()]
+    return "\n".join(lines)
 
 
-def _settings_of_choices(kind: type[Any], group: str) -> Iterator[str]:
-    for choice in _options(kind, group):
-        config = OmegaConf.to_container(OmegaConf.load(FOLDER / group / f"{choice}.yaml"))
-        assert isinstance(config, dict)
-        own = [
-            f"{group}.{key!s}={json.dumps(value)}".replace('"', "") for key, value in config.items() if key != "name"
-        ]
-        if own:
-            yield "  " + f"{group}={choice}".ljust(23) + " ".join(own)
+def _described(name: str, declared: Declared) -> str:
+    help_ = declared.setting.help
+    return f"  {f'{name}={_shown(declared.default)}':34} {help_}{' (' if help_ else ''}{declared.expected}{')' if help_ else ''}"
 
 
-# ------------------------------------------------------------------------------------------------------------------
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_shown, value))}]"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else str(value)
 
 
-def parse(argument: str) -> tuple[str, Any]:
-    """The name and the value of ``name=value``."""
-    name, equals, path = argument.partition("=")
-    if name in ("out", "resume") and equals:  # paths as the user wrote them, whatever characters they have
-        return name, str(Path(path).expanduser())
+# --- the command line -----------------------------------------------------------------------------------------------
+
+
+def parse(argument: str) -> Given:
+    """The name and the value of ``name=value``.
+
+    Raises:
+        SettingsError: it cannot be read.
+    """
+    if path := parse_path(argument):
+        return path
     wrong = f"cannot read {argument!r}: settings are written name=value"
     try:
         override = OverridesParser.create().parse_override(argument)
@@ -295,7 +360,13 @@ def parse(argument: str) -> tuple[str, Any]:
         raise SettingsError(f"{argument!r} names several values, one run takes one; for a run of each add -m")
     if override.is_add() or override.is_delete() or override.is_force_add() or override.package:
         raise SettingsError(wrong)
-    return override.key_or_group, override.value()
+    return Given(override.key_or_group, override.value(), argument)
+
+
+def parse_path(argument: str) -> Given | None:
+    """``out=`` and ``resume=`` with the path as it was written, whatever characters it has; None for others."""
+    name, equals, path = argument.partition("=")
+    return Given(name, str(Path(path).expanduser()), argument) if name in ("out", "resume") and equals else None
 
 
 def each(kind: type[Any], argument: str) -> list[str]:
@@ -315,120 +386,152 @@ def each(kind: type[Any], argument: str) -> list[str]:
         return [argument]
     value = override.value()
     if isinstance(value, Glob):
-        values = list(value.filter(_options(kind, name))) if name in GROUPS[kind] else []
+        choices = presets(kind) if name == "preset" else KINDS[name].choices if name in GROUPS[kind] else {}
+        values = list(value.filter(list(choices)))
     elif override.is_discrete_sweep():
         values = list(override.sweep_string_iterator())
     else:
         raise SettingsError(f"{argument!r}: expected values or range() or glob(), which can be counted")
     if not values:
         raise SettingsError(f"{argument!r} names no value")
-    return [f"{name}={one}" for one in values]
+    return [f"{name}={member}" for member in values]
 
 
-def _folder(kind: type[Any], group: str) -> str:
-    """Where a group's files are; each command has its own presets."""
-    return f"preset/{kind.__name__.lower()}" if group == "preset" else group
+def presets(kind: type[Any]) -> list[str]:
+    """The names of a command's presets."""
+    return sorted(path.stem for path in (FOLDER / "preset" / kind.__name__.lower()).glob("*.yaml"))
 
 
-def _options(kind: type[Any], group: str) -> list[str]:
-    return sorted(path.stem for path in (FOLDER / _folder(kind, group)).glob("*.yaml"))
+# --- groups and their choices ---------------------------------------------------------------------------------------
 
 
-def _check_option(kind: type[Any], group: str, value: object) -> None:
-    options = _options(kind, group)
-    if value not in options:
-        raise SettingsError(f"unknown {group} {value!r}{nearest(value, options)}")
+def _with_preset(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The preset's settings, and over them those that were given.
+
+    Where another choice was made than the preset's, the preset's settings of its own choice do not count.
+    """
+    name = given.get("preset", DEFAULT_PRESET[kind])
+    if name not in presets(kind):
+        raise SettingsError(f"unknown preset {name!r}{nearest(name, presets(kind))}")
+    preset: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / "preset" / kind.__name__.lower() / f"{name}.yaml"))
+    preset = {} if preset is None else preset
+    elsewhere = {g for g in GROUPS[kind] if g in given and given[g] != preset.get(g, KINDS[g].default)} - {"env", "data"}
+    kept = {n: v for n, v in preset.items() if n.partition(".")[0] not in elsewhere}
+    return {**kept, **given, "preset": name}
 
 
-def _compose(kind: type[Any], choices: list[str]) -> DictConfig:
-    with initialize_config_dir(str(FOLDER.resolve()), version_base="1.3"):
-        config = compose(kind.__name__.lower(), overrides=choices)
-    OmegaConf.set_struct(config, False)
-    return config
+def _chosen(group: str, choice: Any) -> dict[str, Any]:
+    """A tree of what a choice can be told: names of what was chosen, and declared settings."""
+    kind = KINDS[group]
+    if group == "env":
+        return {"name": Declared((str,), choice, Setting()), **kind.settings("")}
+    if group == "reg" and (isinstance(choice, list) or "+" in str(choice)):
+        return _several(choice)
+    if choice == "none" and group == "reset":
+        return {"name": "none"}
+    if not isinstance(choice, str) or choice not in kind.choices:
+        choices = ["none", *kind.choices] if group == "reset" else list(kind.choices)
+        raise SettingsError(f"unknown {group} {choice!r}{nearest(choice, choices)}")
+    return {"name": choice, **kind.settings(choice)}
 
 
-def _several(kind: type[Any], reg: str | list[str]) -> dict[str, Any]:
+def _several(choice: str | list[Any]) -> dict[str, Any]:
     """The group `reg` of a chain, ``spectral+l2``, or of a list of methods (which may be chains) side by side."""
-    side_by_side = not isinstance(reg, str)
-    parts = [str(part) for part in reg] if side_by_side else str(reg).split("+")
+    parts = [str(part) for part in choice] if isinstance(choice, list) else choice.split("+")
     if not parts or len(set(parts)) < len(parts):
-        raise SettingsError(f"reg: expected different regularizers, got {reg}")
-    found: dict[str, Any] = {"name": "side_by_side" if side_by_side else "chain"}
-    for part in parts:
-        if side_by_side and "+" in part:
-            found[part] = _several(kind, part)
+        raise SettingsError(f"reg: expected different regularizers, got {choice}")
+    return {"name": "side_by_side" if isinstance(choice, list) else "chain", **{p: _chosen("reg", p) for p in parts}}
+
+
+def _choice_of(group: Mapping[str, Any]) -> Any:
+    """What a saved group chose, as it is written on the command line."""
+    members = [name for name in group if name != "name"]
+    if group["name"] == "chain":
+        return "+".join(members)
+    return members if group["name"] == "side_by_side" else group["name"]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Declared]:
+    """The declared settings of a tree by dotted name."""
+    settings: dict[str, Declared] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            settings |= _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, Declared):
+            settings[prefix + key] = value
+    return settings
+
+
+def flat_values(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat_values(value, f"{prefix}{key}.")
         else:
-            _check_option(kind, "reg", part)
-            found[part] = _compose(kind, [f"reg={part}"]).reg
-    return found
+            yield f"{prefix}{key}", value
 
 
-def _flat(config: DictConfig, prefix: str = "") -> list[str]:
-    found = []
-    for key, value in config.items():
-        name = prefix + str(key)
-        found += _flat(value, f"{name}.") if isinstance(value, DictConfig) else [name]
-    return found
+def _is_name(name: str) -> bool:
+    return name.endswith(".name")
 
 
-def _set(config: DictConfig, name: str, value: object) -> None:
-    default = OmegaConf.select(config, name)
-    if name.endswith(".name") and name != "env.name":
-        raise SettingsError(f"{name} cannot be set: choose with {name.partition('.')[0]}=")
+def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], groups: Mapping[str, Any]) -> SettingsError:
     group = name.partition(".")[0]
-    if group in ("reg", "reset") and isinstance(value, list):  # side by side
-        if not value or len(set(map(str, value))) < len(value):
-            raise SettingsError(f"{name}: expected different values, got {value}")
-        value = [_like(name, one, default) for one in value]
-    elif group in FREE and "." in name:  # typed by their defaults
-        value = _like(name, value, default)
+    if _is_name(name) and group in groups:
+        return SettingsError(f"{name} cannot be set: choose with {group}=")
+    if group in groups and "." in name and groups[group].keys() == {"name"}:
+        return SettingsError(f"{name}: {group}={groups[group]['name']} has no settings")
+    return SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS[kind], *declared])}")
+
+
+def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with ``${name}`` replaced by what the setting of that name is."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *groups, last = name.split(".")
+        inner = tree
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = list(value) if isinstance(value, tuple) else value
     try:
-        OmegaConf.update(config, name, value)
-        OmegaConf.to_container(config, resolve=True)
+        resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     except OmegaConfBaseException as error:
-        raise SettingsError(f"{name}={value!r}: {str(error).splitlines()[0]}") from error
+        wrong = next((f"{n}={v!r}" for n, v in values.items() if "${" in str(v)), "the settings")
+        raise SettingsError(f"{wrong} cannot be read: {str(error).splitlines()[0]}") from error
+    assert isinstance(resolved, dict)
+    return dict(flat_values({str(key): value for key, value in resolved.items()}))
 
 
-def _like(name: str, value: object, default: object) -> object:
-    """`value` if it has the type of `default`."""
-    if name.startswith("reset.every_"):
-        expected, good = "an integer or null", value is None or _whole(value)
-    elif isinstance(default, bool):
-        expected, good = "true or false", isinstance(value, bool)
-    elif isinstance(default, int):
-        expected, good = "an integer", _whole(value)
-    elif isinstance(default, str):
-        expected, good = "a word", isinstance(value, str)
-    elif isinstance(default, ListConfig):
-        expected, good = "a list of integers", isinstance(value, list) and all(_whole(v) for v in value)
-    elif default is None:
-        expected, good = "a number or null", value is None or _number(value)
-    else:
-        expected, good = "a number", _number(value)
-    if not good:
-        raise SettingsError(f"{name} must be {expected}, got {value!r}")
-    return value
+def _typed(
+    kind: type[Settings], values: Mapping[str, Any], declared: Mapping[str, Declared], groups: Mapping[str, Any]
+) -> Settings:
+    """The settings as the dataclass `kind`, every value checked."""
+    checked: dict[str, Any] = {}
+    for name, d in declared.items():
+        value = values.get(name, {} if d.default == {} else None)
+        if isinstance(value, list) and name.partition(".")[0] in SIDE_BY_SIDE and not d.accepts(value):
+            if not value or len(set(map(str, value))) < len(value):
+                raise SettingsError(f"{name}: expected different values, got {value}")
+            checked[name] = [d.checked(name, member) for member in value]
+        else:
+            checked[name] = d.checked(name, value)
+
+    def filled(tree: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        group: dict[str, Any] = {}
+        for key, value in tree.items():
+            if isinstance(value, dict):
+                group[key] = filled(value, f"{prefix}{key}.")
+            else:
+                group[key] = checked[prefix + key] if isinstance(value, Declared) else value
+        return group
+
+    plain = {name: value for name, value in checked.items() if "." not in name}
+    plain |= {group: filled(tree, f"{group}.") for group, tree in groups.items()}
+    if kind in DEFAULT_PRESET:
+        plain["preset"] = values["preset"]
+    return kind(**plain)
 
 
-def _typed(kind: type[Settings], plain: object, prefix: str = "") -> Settings:
-    """`plain` as the dataclass `kind`, every field checked."""
-    if not isinstance(plain, dict):
-        raise SettingsError(f"{prefix.removesuffix('.')} must be a group of settings, got {plain!r}")
-    hints = get_type_hints(kind, include_extras=True)
-    for key in plain:
-        if key not in hints:
-            raise SettingsError(f"unknown setting {prefix + str(key)!r}{nearest(key, hints)}")
-    values: dict[str, Any] = {}
-    for key, hint in hints.items():
-        name = prefix + key
-        if key not in plain:
-            raise SettingsError(f"the setting {name!r} is missing")
-        value = plain[key]
-        if is_dataclass(hint):
-            values[key] = _typed(hint, value, f"{name}.")  # type: ignore[arg-type]
-            continue
-        rule = get_args(hint)[1]
-        if not rule.test(value):
-            raise SettingsError(f"{name} must be {rule.expected}, got {value!r}")
-        values[key] = float(value) if get_args(hint)[0] is float else value
-    return kind(**values)
+def checked_settings(make: type[Settings], given: Mapping[str, Any], prefix: str) -> Settings:
+    """An instance of a dataclass that stands for itself (a launcher), from given settings and its defaults."""
+    declared = settings_of(make)
+    return make(**{name: d.checked(prefix + name, given.get(name, d.default)) for name, d in declared.items()})

@@ -7,6 +7,7 @@ state the simulator has.
 
 import ctypes.util
 import difflib
+import importlib
 import math
 import multiprocessing
 import os
@@ -15,14 +16,18 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
+from rl_plasticity import plugins
+from rl_plasticity.agents.replay_buffer import Step
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.seeding import derive
+from rl_plasticity.settings import Setting
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -134,20 +139,30 @@ def task_names() -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError with the nearest valid names if there is no task called `name`."""
+    """Import the module of ``gym:MODULE:ID``, and see that there is a task of that name.
+
+    Raises:
+        SettingsError: there is none (the nearest valid names are said), or the module cannot be imported.
+    """
     if name.startswith("gym:"):
-        known, prefix = sorted(gym.registry), "gym:"
+        module, colon, task = name.removeprefix("gym:").rpartition(":")
+        if colon:
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # whatever the module raises
+                why = str(error).splitlines() or [""]
+                raise SettingsError(f"env {name!r}: cannot import {module!r}: {type(error).__name__}: {why[0]}") from error
+        known, prefix = sorted(gym.registry), f"gym:{module}{colon}"
     else:
-        known, prefix = task_names(), ""
-    short = name.removeprefix("gym:")
-    if short not in known:
-        close = difflib.get_close_matches(short, known, n=3, cutoff=0.3) or known[:3]
+        known, prefix, task = task_names(), "", name
+    if task not in known:
+        close = difflib.get_close_matches(task, known, n=3, cutoff=0.3) or known[:3]
         meant = ", ".join(prefix + n for n in close)
-        raise ValueError(f"unknown env {name!r}; nearest: {meant} (any Gymnasium task: gym:NAME)")
+        raise SettingsError(f"unknown env {name!r}; nearest: {meant} (any Gymnasium task: gym:NAME or gym:MODULE:NAME)")
 
 
 def make_env(name: str, seed: int, action_repeat: int = 1, render: Mapping[str, Any] = NO_RENDERING) -> Control:
-    """One environment: a DeepMind Control task's short name, or ``gym:`` and a registered Gymnasium id.
+    """One environment: a DeepMind Control task's short name, or ``gym:`` and a Gymnasium id, ``gym:my_module:MyEnv-v0`` too.
 
     `render` goes to ``gym.make``: ``render_mode``, and what else the task takes for its pictures.
 
@@ -189,18 +204,8 @@ def _leave_signals_to_the_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
-class Step(NamedTuple):
-    """What one step of every run's environment gave; all ``[runs, ...]``."""
-
-    obs: Floats  # where the env goes on from: a new episode's first obs after an end
-    reward: Floats
-    terminated: Bools
-    truncated: Bools
-    last_obs: Floats  # the obs the action led to
-
-
-class EnvFault(RuntimeError):
-    """An environment raised, hung or died; the message is one line."""
+class EnvFault(FaultyRun):
+    """An environment raised, hung or died."""
 
 
 class Envs:
@@ -209,10 +214,9 @@ class Envs:
     Args:
         name: see `make_env`.
         seeds: one for each run.
-        workers: one worker process for each environment instead of stepping them in this one.
+        workers: see below; workers import the plugs of this process too.
+        timeout_seconds: not for `load_state_dict`, which plays a whole episode.
         render: see `make_env`.
-        timeout: seconds that workers have for a step or a reset; None: as long as it takes. Not for `load_state_dict`,
-            which plays a whole episode.
 
     Raises:
         EnvFault: from every method, when an environment raised, took too long or died. The workers are gone then.
@@ -222,20 +226,29 @@ class Envs:
         self,
         name: str,
         seeds: Sequence[int],
-        action_repeat: int = 1,
-        workers: bool = False,
+        action_repeat: Annotated[int, Setting("simulator steps with each action", least=1)] = 1,
+        workers: Annotated[
+            bool, Setting("true: one process for each run's environment", belongs_to="machine")
+        ] = False,
+        timeout_seconds: Annotated[
+            float | None,
+            Setting(
+                "with workers: the run ends if an environment takes longer over a step; null: never",
+                above=0,
+                belongs_to="machine",
+            ),
+        ] = 600,
         render: Mapping[str, Any] = NO_RENDERING,
-        timeout: float | None = None,
     ) -> None:
         check_name(name)
-        self.timeout = timeout
-
-        parent = os.getpid()
+        self.timeout = timeout_seconds
+        parent, plugs = os.getpid(), list(plugins.loaded)
 
         def maker(seed: int) -> Callable[[], gym.Env[Any, Any]]:
             def make() -> gym.Env[Any, Any]:
                 if os.getpid() != parent:  # the vector environment makes one here too, to see its spaces
                     _leave_signals_to_the_parent()
+                    plugins.load(plugs)
                 return make_env(name, seed, action_repeat, render)
 
             return make
@@ -270,12 +283,12 @@ class Envs:
     def step(self, act: Floats) -> Step:
         """Step every environment with `act` ``[runs, act_dim]``; ended ones start their next episode at once."""
         obs, reward, terminated, truncated, info = self._ask("step", act)
-        last_obs = obs
+        next_obs = obs
         if "final_obs" in info:
-            last_obs = np.array(obs)
+            next_obs = np.array(obs)
             for run in np.flatnonzero(info["_final_obs"]):
-                last_obs[run] = info["final_obs"][run]
-        return Step(obs, reward.astype(np.float32), terminated, truncated, last_obs)
+                next_obs[run] = info["final_obs"][run]
+        return Step(obs, reward.astype(np.float32), terminated, truncated, next_obs)
 
     def state_dict(self) -> dict[str, Any]:
         """Each environment's episode number and the actions since its reset."""

@@ -2,18 +2,19 @@
 
 import hashlib
 import io
-import os
 import sys
-from collections.abc import Callable, Mapping
-from importlib import metadata
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-FORMAT = 2  # of the files; 1 had the whole replay buffer in every checkpoint and no checksum
+from rl_plasticity import __version__
+from rl_plasticity.runs.folder import write_atomically
+
+FORMAT = 3  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts
 
 
 class Table(Protocol):
@@ -51,7 +52,7 @@ class Checkpoints:
         self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder was deleted does not bring it back
         chunks = self._append(table) if table else []
         path = _path(self.folder, step)
-        made_by = {"format": FORMAT, "version": metadata.version("rl_plasticity")}
+        made_by = {"format": FORMAT, "version": __version__}
         _write(path, {**state, **made_by, "at": step, "chunks": chunks})
         needed = {path, self.newest, *(_path(self.folder, *chunk) for chunk in [*self.chunks, *chunks])}
         self.chunks, self.newest = chunks, path
@@ -92,7 +93,7 @@ def load(folder: Path, step: int | None = None) -> dict[str, Any]:
         except ValueError as error:
             problems.append(str(error))
             continue
-        version = metadata.version("rl_plasticity")
+        version = __version__
         if (state.get("format"), state.get("version")) != (FORMAT, version):
             theirs = f"version {state.get('version')} (file format {state.get('format')})"
             raise ValueError(f"{path} was written by {theirs}, this is version {version} (file format {FORMAT})")
@@ -102,25 +103,6 @@ def load(folder: Path, step: int | None = None) -> dict[str, Any]:
             state["table"] = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
         return state
     raise ValueError("; ".join(problems))
-
-
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, force it to the disk, then rename it: old or new, never half."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)  # the rename itself must reach the disk too
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _path(folder: Path, *numbers: int) -> Path:

@@ -1,104 +1,128 @@
 """Which runs one process trains: a list among the settings of `reg` or `reset` trains all its members side by side."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Group, Supervised, Train
 from rl_plasticity.interventions import Intervention, make_intervention
-from rl_plasticity.regularizers import Chain, Regularizer, SideBySide, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
+from rl_plasticity.runs.folder import RunName
+from rl_plasticity.settings import settings_of
 
-STRENGTHS = ("coef", "coef_classifier", "norm_decay")  # a regularizer takes one for each run
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of one process, in the order in which they stand in every tensor.
+
+    Args:
+        names: each run's name in ``metrics.csv``.
+        seeds: the same ones for every variant, so that variants can be compared in pairs.
+        regularize: from a network to the regularizer of all runs.
+        interventions: each with the positions of the runs it is for (None: all).
+    """
+
+    names: Sequence[RunName]
+    seeds: Sequence[int]
+    regularize: Callable[[nn.Module], Regularizer]
+    interventions: Sequence[tuple[Intervention, list[int] | None]]
+
+    @classmethod
+    def of(cls, s: Train | Supervised) -> "Plan":
+        """What these settings plan.
+
+        Raises:
+            ValueError: an intervention cannot be made.
+        """
+        every = variants(s)
+        seeds = range(s.seed, s.seed + s.seeds)
+        return cls(
+            names=[RunName(variant.settings, seed) for variant in every for seed in seeds],
+            seeds=[*seeds] * len(every),
+            regularize=_regularize([variant.reg for variant in every], s.seeds),
+            interventions=_interventions([variant.reset for variant in every], s.seeds),
+        )
 
 
-class Setting(NamedTuple):
+class Variant(NamedTuple):
     """What a group of runs, one for each seed, trains with: the groups `reg` and `reset`, free of lists."""
 
-    name: str  # what sets it apart, "reg.coef=1e-05 reset.every_updates=1000"; "" where there is only one
-    reg: dict[str, Any]
-    reset: dict[str, Any]
+    settings: tuple[tuple[str, str], ...]  # what sets it apart; empty where there is only one
+    reg: Group
+    reset: Group
 
 
-def settings(s: Train | Supervised) -> list[Setting]:
+def variants(s: Train | Supervised) -> list[Variant]:
     """Every combination of what the lists in `reg` and `reset` hold, in the order of the runs."""
-    methods = [("", s.reg)]
+    methods: list[tuple[tuple[tuple[str, str], ...], Group]] = [((), s.reg)]
     if s.reg["name"] == "side_by_side":
-        methods = [(f"reg.name={name}", group) for name, group in s.reg.items() if name != "name"]
+        methods = [((("reg.name", name),), group) for name, group in s.reg.items() if name != "name"]
     return [
-        Setting(" ".join(filter(None, (method, of_reg, of_reset))), reg, reset)
+        Variant((*method, *of_reg, *of_reset), reg, reset)
         for method, group in methods
         for of_reg, reg in _combinations("reg", group)
         for of_reset, reset in _combinations("reset", s.reset)
     ]
 
 
-def _combinations(group: str, nested: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`nested` with one member of each list that is in it, and a name made of those."""
-    lists = sorted(_lists(nested), key=lambda one: one[0][-1] in STRENGTHS)  # next to each other: one regularizer
-    for chosen in itertools.product(*(members for _, members in lists)):
-        one, names = deepcopy(nested), []
-        for (path, _), member in zip(lists, chosen, strict=True):
-            names.append(f"{group}.{'.'.join(path)}={member}")
-            inner = one
-            for key in path[:-1]:
+def _combinations(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:
+    """The group called `name` with one member of each list that is in it, after what that member's choice was."""
+    # Strengths vary fastest: neighbours that differ in nothing else make one regularizer.
+    lists = sorted(schema.several(group, name), key=lambda entry: Tensor in entry[2].kinds)
+    for members in itertools.product(*(values for _, values, _ in lists)):
+        chosen, settings = deepcopy(group), []
+        for (setting, _, _), member in zip(lists, members, strict=True):
+            settings.append((setting, str(member)))
+            *path, last = setting.split(".")[1:]
+            inner = chosen
+            for key in path:
                 inner = inner[key]
-            inner[path[-1]] = member
-        yield " ".join(names), one
+            inner[last] = member
+        yield tuple(settings), chosen
 
 
-def _lists(nested: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            yield from _lists(value, (*path, key))
-        elif isinstance(value, list):
-            yield (*path, key), value
-
-
-def names(s: Train | Supervised) -> list[str]:
-    """Each run's name in ``metrics.csv``: its seed, with what sets its setting apart before it."""
-    seeds = range(s.seed, s.seed + s.seeds)
-    return [f"{one.name} seed={seed}" if one.name else str(seed) for one in settings(s) for seed in seeds]
-
-
-def seeds(s: Train | Supervised) -> list[int]:
-    """Each run's seed: the same ones for every setting, so that settings can be compared in pairs."""
-    return [*range(s.seed, s.seed + s.seeds)] * len(settings(s))
-
-
-def regularizer_for(s: Train | Supervised) -> Callable[[nn.Module], Regularizer]:
-    """From a network to the regularizer that the settings choose.
+def _regularize(groups: Sequence[Group], seeds: int) -> Callable[[nn.Module], Regularizer]:
+    """What makes the regularizer of all runs, `seeds` for each of the groups of settings.
 
     Settings that differ in strengths alone make one regularizer with a strength for each run; others stand apart.
     """
     parts: list[tuple[int, Callable[[nn.Module], Regularizer]]] = []
-    for _, alike in itertools.groupby(
-        settings(s), lambda one: {k: v for k, v in one.reg.items() if k not in STRENGTHS}
-    ):
-        regs = [one.reg for one in alike]
-        varied = [key for key in STRENGTHS if any(reg.get(key) != regs[0].get(key) for reg in regs)]
-        strengths = {key: torch.tensor([reg[key] for reg in regs]).repeat_interleave(s.seeds) for key in varied}
-        parts.append((len(regs) * s.seeds, partial(_regularizer, **(regs[0] | strengths))))
+    for _, neighbours in itertools.groupby(groups, lambda reg: {k: v for k, v in reg.items() if k not in _strengths(reg)}):
+        alike = list(neighbours)
+        varied = [key for key in _strengths(alike[0]) if any(reg.get(key) != alike[0].get(key) for reg in alike)]
+        strengths = {key: torch.tensor([reg[key] for reg in alike]).repeat_interleave(seeds) for key in varied}
+        parts.append((len(alike) * seeds, partial(_regularizer, **(alike[0] | strengths))))
     return parts[0][1] if len(parts) == 1 else lambda net: SideBySide(net, *parts)
 
 
-def _regularizer(net: nn.Module, name: str, **others: Any) -> Regularizer:
+def _strengths(reg: Group) -> list[str]:
+    """The settings of which a regularizer takes a tensor, one value for each run."""
+    if reg["name"] not in REGULARIZERS:  # a chain
+        return []
+    return [name for name, declared in settings_of(REGULARIZERS[reg["name"]]).items() if Tensor in declared.kinds]
+
+
+def _regularizer(net: nn.Module, name: str, **settings: Any) -> Regularizer:
     if name == "chain":
-        return Chain(net, *(_regularizer(net, **part) for part in others.values()))
-    return make_regularizer(name, net, **others)
+        return Chain(net, *(_regularizer(net, **part) for part in settings.values()))
+    return make_regularizer(name, net, **settings)
 
 
-def interventions_for(s: Train | Supervised) -> list[tuple[Intervention, list[int] | None]]:
-    """The interventions that the settings choose, each with the runs it is for (None: all)."""
-    resets = [one.reset for one in settings(s)]
-    found: list[tuple[Intervention, list[int] | None]] = []
-    for i, reset in enumerate(resets):
-        if reset["name"] != "none" and reset not in resets[:i]:
-            groups = [j for j, other in enumerate(resets) if other == reset]
-            own = [j * s.seeds + seed for j in groups for seed in range(s.seeds)]
-            found.append((make_intervention(**reset), None if len(groups) == len(resets) else own))
-    return found
+def _interventions(groups: Sequence[Group], seeds: int) -> list[tuple[Intervention, list[int] | None]]:
+    """One intervention for all runs whose settings are equal."""
+    interventions: list[tuple[Intervention, list[int] | None]] = []
+    for i, reset in enumerate(groups):
+        if reset["name"] != "none" and reset not in groups[:i]:
+            equal = [j for j, other in enumerate(groups) if other == reset]
+            runs = [j * seeds + seed for j in equal for seed in range(seeds)]
+            interventions.append((make_intervention(**reset), None if len(equal) == len(groups) else runs))
+    return interventions
+
+

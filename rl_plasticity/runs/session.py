@@ -1,45 +1,72 @@
-"""What the commands share: how a run is prepared, stopped, timed and named. The algorithms are in the commands."""
+"""One run from its first step to its last: checked, begun or resumed, logged, saved, stopped and finished."""
 
 import hashlib
-import os
 import re
 import shutil
 import signal
-import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from rl_plasticity import plugins
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs.schema import Given, Supervised, Train
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs import journal as log
-from rl_plasticity.runs.results import require, write_text
-from rl_plasticity.sweeps import sweep
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.journal import Journal
+from rl_plasticity.runs.lock import Lock
+from rl_plasticity.runs.plan import Plan
+from rl_plasticity.runs.progress import Clock, Progress
+from rl_plasticity.runs.results import Results, require
 
 S = TypeVar("S", Train, Supervised)
-E = TypeVar("E")
-Saved = dict[str, Any] | None
+B = TypeVar("B", bound="Built")
 COMPILE_FROM_UPDATES = 10_000  # compiling takes as long as it saves in 6 000 (SAC, cnn) to 11 000 (mlp) updates
+UNSTARTED = (".config.yaml.tmp", ".lock")  # what a process leaves that was killed before it wrote any settings
+
+
+class Built(Protocol):
+    """What a command makes of its settings before anything is written."""
+
+    def close(self) -> None:
+        """Let go of processes and files."""
+        ...
+
+
+class Part(Protocol):
+    """What is saved and restored with a run."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
 class StopSignal:
-    """Remembers the first SIGINT or SIGTERM, so that the run ends after its step; a second one kills as usual."""
+    """Within it the first SIGINT or SIGTERM is remembered, so that the run ends after its step; a second one kills.
+
+    Outside the main thread, where no signal can be handled, it does nothing.
+    """
 
     def __init__(self) -> None:
         self.received = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = number
@@ -47,336 +74,414 @@ class StopSignal:
             signal.signal(each, signal.SIG_DFL)
 
 
-class Command(Generic[S]):
-    """One command of the package.
+class Session(Generic[S]):
+    """One run, and all that its loop shares with the other command's.
+
+    Callbacks get the session: they can read everything, `parts` and `latest` above all, and call `end_early`.
+
+    Args:
+        settings: every ``auto`` decided.
+        folder: locked for this process.
+        plan: of the runs that train at once.
+        saved: the checkpoint to go on from.
+        lock: of the folder.
+        callbacks: ``on_step``, ``on_update``, ``on_evaluation``.
+
+    Attributes:
+        parts: what the run is made of, by name.
+        progress: where it is.
+        latest: the metrics that were logged last, each ``[runs]``.
+    """
+
+    parts: Mapping[str, Part]
+    progress: Progress
+    results: Results
+    clock: Clock
+
+    def __init__(
+        self,
+        settings: S,
+        folder: RunFolder,
+        plan: Plan,
+        saved: dict[str, Any] | None = None,
+        lock: Lock | None = None,
+        callbacks: Mapping[str, Callable[["Session[S]"], object]] | None = None,
+    ) -> None:
+        self.settings, self.folder, self.plan, self.saved, self.lock = settings, folder, plan, saved, lock
+        self.stop = StopSignal()
+        self.callbacks = dict(callbacks or {})
+        self.latest: dict[str, Tensor | np.ndarray] = {}
+        self._ended_early = False
+
+    # --- the life of a run ------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        parts: Mapping[str, Part],
+        progress: Progress,
+        *,
+        unit: Literal["env steps", "epochs"],
+        total: int,
+        updates_per_step: float,
+        table: str | None = None,
+    ) -> bool:
+        """Name what the run is made of, restore it from the checkpoint if there is one, and open the results.
+
+        Args:
+            parts: all that is saved, by name.
+            progress: saved too; metrics are logged over its env steps, or over its updates where the unit is epochs.
+            total: how many steps there are.
+            table: which of the parts is a `checkpoint.Table`, whose rows are saved as they come.
+
+        Returns:
+            Whether the run is a new one.
+
+        Raises:
+            FaultyRun: the checkpoint cannot be restored.
+        """
+        s = self.settings
+        self.parts, self.progress, self.total, self.unit, self.table = parts, progress, total, unit, table
+        self.folder.add_start(s.device, plugins.loaded)
+        if self.saved is not None:
+            try:
+                for name, part in {**parts, "progress": progress}.items():
+                    rows = self.saved.get("table", {}) if name == table else {}
+                    part.load_state_dict(self.saved[name] | rows)
+            except ValueError as error:
+                raise FaultyRun(f"cannot resume: {error}") from error
+        sizes = self.saved["sizes"] if self.saved else None
+        self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
+        self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
+        self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile))
+        self.saved_at = progress.step if self.saved is not None else None
+        return self.saved is None
+
+    @property
+    def axis(self) -> int:
+        """Where on the axis of the logged metrics the run is."""
+        return self.progress.step if self.unit == "env steps" else self.progress.updates
+
+    @property
+    def when(self) -> str:
+        """For messages: ``at env step 300``."""
+        return f"at env step {self.axis}" if self.unit == "env steps" else f"after {self.axis} updates"
+
+    def goes_on(self) -> bool:
+        """Whether there is another step to make: not at the end, no stop signal, no callback that ended it."""
+        return self.progress.step < self.total and not self.stop.received and not self._ended_early
+
+    def end_early(self) -> None:
+        """For callbacks: stop after the step under way, and save."""
+        self._ended_early = True
+
+    def call(self, name: Literal["on_step", "on_update", "on_evaluation"]) -> None:
+        """Call the callback of this name, if there is one."""
+        if name in self.callbacks:
+            self.callbacks[name](self)
+
+    def log(self, values: Mapping[str, Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
+        """Write metrics ``[runs]``, of the runs in the mask `where`."""
+        self.latest = {name: value.cpu() if isinstance(value, Tensor) else value for name, value in values.items()}
+        self.results.write(self.axis, self.latest, where)
+
+    def evaluated(self, values: Mapping[str, Tensor | np.ndarray], summary: str) -> None:
+        """Write an evaluation and the rates since the last one; `summary` goes to the progress bar."""
+        self.log(values)
+        self.results.write_timing(self.axis, self.clock.rates(self.progress.step))
+        self.clock.latest = summary
+        self.call("on_evaluation")
+
+    def save(self) -> None:
+        """Write a checkpoint, unless one was written at this step.
+
+        Raises:
+            FaultyRun: weights are not finite.
+        """
+        if self.saved_at == self.progress.step:
+            return
+        for part in self.parts.values():
+            if isinstance(part, nn.Module):
+                self.require_finite_weights(part)
+        state = {n: self.parts[n].state_dict() for n in self.parts if n != self.table}
+        table: Any = self.parts[self.table] if self.table else None
+        if self.table:
+            state[self.table] = table.position()
+        state |= {"progress": self.progress.state_dict(), "sizes": self.results.sync()}
+        self.checkpoints.save(self.progress.step, {**state, "settings": asdict(self.settings)}, table)
+        self.saved_at = self.progress.step
+
+    def close(self, *closing: Callable[[], object]) -> None:
+        """Close the bar, the results and whatever else is given, in order, even where one raises."""
+        with ExitStack() as stack:
+            for close in reversed((self.clock.close, self.results.close, *closing)):
+                stack.callback(close)
+
+    # --- what may not be --------------------------------------------------------------------------------------------
+
+    def require_finite_weights(self, module: nn.Module) -> None:
+        """Raises FaultyRun if a parameter of `module` is not finite."""
+        if not all(bool(p.isfinite().all()) for p in module.parameters()):
+            raise FaultyRun(f"weights are no longer finite {self.when}")
+
+    def require_finite_losses(self, losses: Mapping[str, Tensor]) -> None:
+        """Raises FaultyRun that names those runs of which a loss ``[*runs]`` is not finite."""
+        for name, loss in losses.items():
+            bad = (~loss.isfinite()).reshape(-1).nonzero().flatten().tolist()
+            if bad:
+                runs = ", ".join(self.plan.names[run].in_words for run in bad)
+                raise FaultyRun(f"{name} of {runs} is not finite {self.when}")
+
+
+class Command(Generic[S, B]):
+    """One of the commands that train.
 
     Args:
         kind: the dataclass of its settings; its name in lower case is the command's.
-        check: raises ValueError or ImportError for settings that cannot be run, before anything is made.
-        planned_updates: how many updates a run with these settings makes.
-        faults: what else than a `FaultyRun` ends a run with one line.
+        build: what it makes of settings and plan before anything is written; raises ValueError or ImportError.
+        train: the loop, until the last step or `Session.goes_on` says no; returns whether the last step was made.
+        planned_updates: how many updates that could be compiled a run makes.
     """
 
     def __init__(
         self,
         kind: type[S],
-        check: Callable[[S], None],
-        planned_updates: Callable[[S], float],
-        faults: tuple[type[Exception], ...] = (),
+        build: Callable[[S, Plan], B],
+        train: Callable[[Session[S], B], bool],
+        planned_updates: Callable[[S, B], float],
     ) -> None:
         self.kind: type[S] = kind
-        self.check: Callable[[S], None] = check
-        self.planned_updates: Callable[[S], float] = planned_updates
         self.name = kind.__name__.lower()
-        self.faults = faults
-        self.lock: int | None = None  # of the folder prepared last
+        self.build: Callable[[S, Plan], B] = build
+        self.train: Callable[[Session[S], B], bool] = train
+        self.planned_updates: Callable[[S, B], float] = planned_updates
 
-    def main(self, run: Callable[[S, Path, Saved, StopSignal], bool]) -> None:
-        """Run it; status 0, 1 (a fault of the run), 2 (bad input), or 128 + the signal that stopped it."""
-        arguments: list[str] = sys.argv[1:]
-        if any(a in ("-h", "--help") for a in arguments):
-            usage = f"python -m rl_plasticity.{self.name} [name=value ...]"
-            print(f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweep.USAGE}\n\n" + schema.describe(self.kind))
-            return
-        try:
-            if sweep.FLAGS & {*arguments}:
-                sys.exit(sweep.sweep(self.kind, self.check, name_of, [a for a in arguments if a not in sweep.FLAGS]))
-            if of_sweeps := [a for a in arguments if a.startswith(("hydra/", "hydra."))]:
-                raise SettingsError(f"{of_sweeps[0]} is for a sweep: add -m")
-            settings, folder, saved = self.prepare(arguments)
-        except SettingsError as error:
-            sys.exit(complain(self.name, error, 2))
-        stop = StopSignal()
-        threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
-        try:
-            with log.Log(folder) as events:
-                finished, fault = self._run(run, settings, folder, saved, stop, events)
-        finally:
-            self._release()
+    def run(self, settings: Mapping[str, Any], callbacks: Mapping[str, Any]) -> RunFolder:
+        """From Python: make one run, and return its folder.
+
+        Raises:
+            SettingsError: bad input; nothing was written.
+            FaultyRun: the run could not go on.
+        """
+        session, built = self.prepare(schema.from_python(settings), callbacks)
+        fault = self.execute(session, built)[1]
         if fault:
-            sys.exit(complain(self.name, fault, 1))
-        if finished:
-            print(f"done; results in {folder}")
-        else:
-            print(f"stopped; continue with resume={folder}", file=sys.stderr)
-            sys.exit(128 + stop.received)
+            raise FaultyRun(fault)
+        return session.folder
 
-    def _run(
-        self,
-        run: Callable[[S, Path, Saved, StopSignal], bool],
-        settings: S,
-        folder: Path,
-        saved: Saved,
-        stop: StopSignal,
-        events: log.Log,
-    ) -> tuple[bool, str | None]:
-        """Whether the run finished, and the fault that ended it."""
-        try:
-            finished = run(settings, folder, saved, stop)
-        except FaultyRun as error:
-            fault = str(error)
-        except OSError as error:
-            fault = f"{error.filename or folder}: {error.strerror or error}; {last_checkpoint(folder)}"
-        except self.faults as error:
-            fault = f"{error}; {last_checkpoint(folder)}"
-        except BaseException as error:
-            events.say(f"failed: {type(error).__name__}: {error}")
-            raise
-        else:
-            events.say("finished" if finished else "stopped")
-            return finished, None
-        events.say(f"failed: {fault}")
-        return False, fault
+    def execute(self, session: Session[S], built: B) -> tuple[bool, str | None]:
+        """Train; whether the run finished, and the fault that ended it. Its end is written into ``log.txt``."""
+        folder = session.folder
+        with ExitStack() as stack:
+            journal = stack.enter_context(Journal(folder))
+            stack.enter_context(session.stop)
+            if session.lock:
+                stack.enter_context(session.lock)
+            try:
+                finished = self.train(session, built)
+            except FaultyRun as error:
+                fault = f"{error}; {last_checkpoint(folder)}"
+            except OSError as error:
+                fault = f"{error.filename or folder}: {error.strerror or error}; {last_checkpoint(folder)}"
+            except BaseException as error:
+                journal.write(f"failed: {type(error).__name__}: {error}")
+                raise
+            else:
+                journal.write("finished" if finished else "stopped")
+                return finished, None
+            journal.write(f"failed: {fault}")
+            return False, fault
 
-    def prepare(self, arguments: Sequence[str]) -> tuple[S, Path, Saved]:
-        """Settings, folder and, on resuming, the checkpoint. Everything is checked before the folder is made.
+    def check(self, settings: S) -> None:
+        """See that these settings can be run.
+
+        Raises:
+            SettingsError: they cannot.
+        """
+        self._built(resolved(settings), _plan(settings)).close()
+
+    def prepare(
+        self, asked: Iterable[str | Given], callbacks: Mapping[str, Any] | None = None
+    ) -> tuple[Session[S], B]:
+        """The session, and what was built of its settings. Everything is checked before the folder is made.
 
         Raises:
             SettingsError: bad input.
         """
-        settings = schema.load(self.kind, arguments)
-        saved: Saved = None
+        given = [schema.parse(argument) if isinstance(argument, str) else argument for argument in asked]
+        settings = schema.load(self.kind, given)
         if settings.resume is not None:
-            settings, folder, saved = self._resumed(settings, arguments)
-        else:
-            folder = Path(settings.out if settings.out != "auto" else Path("results") / name_of(settings, arguments))
-            try:
-                started = (".config.yaml.tmp", log.LOCK)  # by a process that was killed before it wrote any settings
-                if folder.exists() and (not folder.is_dir() or any(p.name not in started for p in folder.iterdir())):
-                    raise SettingsError(
-                        f"{folder} exists; continue that run with resume={folder} or choose another out="
-                    )
-            except OSError as error:
-                raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
+            return self._resumed(settings, given, callbacks)
+        folder = RunFolder(settings.out if settings.out != "auto" else Path("results") / name_of(settings, given))
         try:
-            settings = replace(self.resolved(settings), out=str(folder), resume=None)
-            require(settings.logger)
-            self.check(settings)
-        except (ValueError, ImportError) as error:
-            raise SettingsError(str(error)) from error
-        if saved is None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                self._lock(folder)
-                write_text(folder / "config.yaml", schema.dump(settings))
-            except OSError as error:
-                raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
-        return settings, folder, saved
-
-    def _resumed(self, settings: S, arguments: Sequence[str]) -> tuple[S, Path, Saved]:
-        assert settings.resume is not None
-        folder = Path(settings.resume)
-        names = [a.partition("=")[0] for a in arguments]
-        others = [a for a, name in zip(arguments, names, strict=True) if name not in ("resume", "device", "threads")]
-        if others:
-            raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
-        given = {name: getattr(settings, name) for name in names}
-        settings = replace(schema.load_saved(self.kind, folder / "config.yaml"), **given)
-        try:
-            self._lock(folder)
-            saved = checkpoint.load(folder / "checkpoints")
-        except FileNotFoundError as error:
-            if _has_steps(folder / "metrics.csv"):
-                raise SettingsError(f"cannot resume: {error}") from error
-            return settings, folder, None  # killed before its first checkpoint: from the beginning
-        except ValueError as error:
-            raise SettingsError(f"cannot resume: {error}") from error
+            path = folder.path
+            if path.exists() and (not path.is_dir() or any(p.name not in UNSTARTED for p in path.iterdir())):
+                raise SettingsError(f"{folder} exists; continue that run with resume={folder} or choose another out=")
         except OSError as error:
-            raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
-        if different := _differences(saved["settings"], asdict(settings)):
-            said = "; ".join(different)
-            raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {said}")
-        return settings, folder, saved
-
-    def _lock(self, folder: Path) -> None:
-        """Keep other processes off the folder, until this one ends (however it does) or prepares another run.
-
-        Raises:
-            SettingsError: another process has it.
-        """
-        self._release()
+            raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
+        settings = replace(resolved(settings), out=str(folder), resume=None)
+        plan = _plan(settings)
+        built = self._built(settings, plan)
+        settings = self._compiling(settings, built)
         try:
-            self.lock = log.hold(folder)
-        except BlockingIOError as error:
-            raise SettingsError(f"{folder} is being written by {error}") from error
+            path.mkdir(parents=True, exist_ok=True)
+            lock = _locked(folder)
+            folder.write_settings(schema.dump(settings))
+        except OSError as error:
+            built.close()
+            raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+        except SettingsError:
+            built.close()
+            raise
+        return Session(settings, folder, plan, None, lock, callbacks), built
 
-    def _release(self) -> None:
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+    def _resumed(
+        self, settings: S, given: Sequence[Given], callbacks: Mapping[str, Any] | None
+    ) -> tuple[Session[S], B]:
+        assert settings.resume is not None
+        folder = RunFolder(settings.resume)
+        machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile"}
+        if others := [g.text for g in given if g.name not in machine]:
+            raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
+        anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
+        try:
+            settings = replace(schema.load_saved(self.kind, folder.config), **anew)
+        except SettingsError as error:
+            raise SettingsError(f"{error}{_plugs_missing(folder)}") from error
+        for g in given:
+            if g.name not in anew and g.name != "plugins":
+                group, _, name = g.name.partition(".")
+                getattr(settings, group)[name] = g.value
+        lock = _locked(folder)
+        try:
+            saved = _checkpoint_of(folder)
+            if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
+                what = "; ".join(different)
+                raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
+            settings = replace(resolved(settings), out=str(folder), resume=None)
+            plan = _plan(settings)
+            built = self._built(settings, plan)
+        except SettingsError:
+            lock.release()
+            raise
+        return Session(self._compiling(settings, built), folder, plan, saved, lock, callbacks), built
 
-    def resolved(self, s: S) -> S:
-        """`s` with every ``auto`` decided, so that the saved settings say what was done.
+    def _built(self, settings: S, plan: Plan) -> B:
+        try:
+            require(settings.logger)
+            if isinstance(settings.threads, int):
+                torch.set_num_threads(settings.threads)
+            return self.build(settings, plan)
+        except (ValueError, ImportError, FaultyRun) as error:
+            raise SettingsError(str(error)) from error
 
-        Raises:
-            SettingsError: a device that is not there.
-            ValueError, ImportError: `planned_updates` cannot be told.
-        """
-        cuda = torch.cuda.is_available()
-        if s.device == "cuda" and not cuda:
-            raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
-        device = s.device if s.device != "auto" else ("cuda" if cuda else "cpu")
-        compile_ = s.compile
-        if compile_ == "auto":
-            has_compiler = device == "cuda" or any(shutil.which(c) for c in ("c++", "g++", "clang++"))
-            compile_ = has_compiler and self.planned_updates(s) >= COMPILE_FROM_UPDATES
-        threads = torch.get_num_threads() if s.threads == "auto" else s.threads
-        return replace(s, device=device, compile=compile_, threads=threads)
-
-
-def close_all(*closing: Callable[[], object]) -> None:
-    """Call all of them, in order, even where one raises."""
-    with ExitStack() as stack:
-        for close in reversed(closing):
-            stack.callback(close)
-
-
-def _has_steps(metrics: Path) -> bool:
-    """Whether rows beyond step 0 were written, which come after the first checkpoint."""
-    return metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE) is not None
-
-
-def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What two settings differ in, apart from where the run is and what it runs on."""
-    found = []
-    for key in dict.fromkeys([*saved, *now]):
-        a, b, name = saved.get(key), now.get(key), f"{prefix}{key}"
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += _differences(a, b, f"{name}.")
-        elif a != b and name not in ("out", "resume", "device", "threads"):
-            found.append(f"{name} is {b}, was {a}")
-    return found
-
-
-def complain(name: str, error: Exception | str, status: int) -> int:
-    """One line for the user of the command `name`; `status` comes back."""
-    print(f"rl_plasticity.{name}: {' '.join(str(error).split())}", file=sys.stderr)
-    return status
-
-
-def main_on_folder(kind: type[E], run: Callable[[Path, E], None]) -> None:
-    """``python -m rl_plasticity.KIND RUN [name=value ...]``; the statuses are those of `Command.main`."""
-    name, arguments = kind.__name__.lower(), sys.argv[1:]
-    usage = f"python -m rl_plasticity.{name} RUN [name=value ...]"
-    if any(a in ("-h", "--help") for a in arguments):
-        print(f"{usage}\n\nRUN is the folder of a run.\n\n" + schema.describe(kind))
-        return
-    try:
-        if not arguments:
-            raise SettingsError(f"a run's folder is needed: {usage}")
-        run(Path(arguments[0]).expanduser(), schema.load(kind, arguments[1:]))
-    except SettingsError as error:
-        sys.exit(complain(name, error, 2))
-    except (FaultyRun, OSError) as error:
-        sys.exit(complain(name, error, 1))
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    def _compiling(self, s: S, built: B) -> S:
+        """`s` with ``compile=auto`` decided."""
+        if s.compile != "auto":
+            return s
+        has_compiler = s.device == "cuda" or any(shutil.which(c) for c in ("c++", "g++", "clang++"))
+        return replace(s, compile=has_compiler and self.planned_updates(s, built) >= COMPILE_FROM_UPDATES)
 
 
-def last_checkpoint(folder: Path) -> str:
-    """For messages: which checkpoint a broken run can go on from."""
-    try:
-        found = sorted((folder / "checkpoints").glob("step_*.pt"))
-    except OSError:
-        return "its checkpoints cannot be reached"
-    return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint"
+def resolved(s: S) -> S:
+    """`s` with ``auto`` device and threads decided, so that the saved settings say what was done.
+
+    Raises:
+        SettingsError: a device that is not there.
+    """
+    cuda = torch.cuda.is_available()
+    if s.device == "cuda" and not cuda:
+        raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+    device: Any = s.device if s.device != "auto" else ("cuda" if cuda else "cpu")
+    return replace(s, device=device, threads=torch.get_num_threads() if s.threads == "auto" else s.threads)
 
 
-def require_finite_weights(module: nn.Module, when: str, folder: Path) -> None:
-    """Raises FaultyRun if a parameter of `module` is not finite; `when` is for the message."""
-    if not all(bool(p.isfinite().all()) for p in module.parameters()):
-        raise FaultyRun(f"weights are no longer finite {when}; {last_checkpoint(folder)}")
-
-
-def require_finite_loss(name: str, loss: Tensor, runs: Sequence[str], when: str, folder: Path) -> None:
-    """Raises FaultyRun that names those of the `runs` whose `loss` ``[*runs]`` is not finite."""
-    bad = (~loss.isfinite()).reshape(-1).nonzero().flatten().tolist()
-    if bad:
-        which = ", ".join(runs[run] if "=" in runs[run] else f"seed {runs[run]}" for run in bad)
-        raise FaultyRun(f"{name} of {which} is not finite {when}; {last_checkpoint(folder)}")
-
-
-def name_of(s: Train | Supervised, arguments: Sequence[str]) -> str:
+def name_of(s: Train | Supervised, given: Sequence[Given]) -> str:
     """A folder's name made of the choices."""
     if isinstance(s, Train):
-        parts, said = [s.env.name.replace(":", "-").replace("/", "-")], ["env", "env.name"]
+        parts, named = [s.env["name"].replace(":", "-").replace("/", "-")], ["env", "env.name"]
     else:
-        parts, said = [s.task["name"], s.data.name, s.net["name"]], ["task", "data", "net"]
+        parts, named = [s.task["name"], s.data["name"], s.net["name"]], ["task", "data", "net"]
     several = {"chain": "+", "side_by_side": "-"}.get(s.reg["name"])
     parts.append(several.join(n for n in s.reg if n != "name") if several else s.reg["name"])
-    parts += [s.reset["name"]] * (s.reset["name"] != "none") + [s.preset] * (s.preset not in ("paper", "none"))
-    said += ["reg", "reset", "preset", "seed", "seeds", "out", "device", "threads", "compile", "logger"]
-    parts += sorted(a.replace("/", "-") for a in arguments if a.partition("=")[0] not in said)
+    if s.reset["name"] != "none":
+        parts.append(s.reset["name"])
+    if s.preset not in ("paper", "none"):
+        parts.append(s.preset)
+    named += ["reg", "reset", "preset", "seed", "seeds", "plugins", *schema.marked(type(s), "machine")]
+    parts += sorted(g.text.replace("/", "-") for g in given if g.name not in named)
     name = "_".join(parts)
     if len(name) > 150:  # file systems take 255 bytes
         name = f"{name[:140]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return f"{name}_seed{s.seed}" if s.seeds == 1 else f"{name}_seed{s.seed}-{s.seed + s.seeds - 1}"
 
 
-class Clock:
-    """The progress bar, the rates in ``timing.csv``, and how long a slow run will take.
+def last_checkpoint(folder: RunFolder) -> str:
+    """For messages: which checkpoint a broken run can go on from."""
+    try:
+        paths = sorted(folder.checkpoints.glob("step_*.pt"))
+    except OSError:
+        return "its checkpoints cannot be reached"
+    return f"the last good checkpoint is {paths[-1]}" if paths else "there is no checkpoint"
 
-    Args:
-        unit: what a step is.
-        total, step: how many there are, and how many were made before.
-        updates_per_step: to say how long the rest takes.
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def _plan(settings: Train | Supervised) -> Plan:
+    try:
+        return Plan.of(settings)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _locked(folder: RunFolder) -> Lock:
+    """Keep other processes off the folder, until this one ends (however it does) or the run has.
+
+    Raises:
+        SettingsError: another process has it, or it cannot be written.
     """
+    try:
+        return Lock(folder)
+    except BlockingIOError as error:
+        raise SettingsError(f"{folder} is being written by {error}") from error
+    except OSError as error:
+        raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
 
-    def __init__(self, s: Train | Supervised, unit: str, total: int, step: int, updates_per_step: float) -> None:
-        self.s, self.unit, self.total, self.updates_per_step = s, unit, total, updates_per_step
-        self.bar = tqdm(total=total, initial=step, unit=f" {unit}", smoothing=0.1, mininterval=1)
-        self.said = "no evaluation yet"
-        self.mark, self.mark_step = time.perf_counter(), step
-        self.updates, self.in_updates, self.rate = 0, 0.0, 0.0
-        self.warm = False  # the first updates may include compiling; they do not count
-        self.started = self.learning_since = 0.0
-        self.announced = False
 
-    def start_updates(self) -> None:
-        """Updates begin now."""
-        self.started = time.perf_counter()
-        if not self.warm and self.s.compile:
-            self.bar.write("compiling the update, which takes up to a minute", file=sys.stderr)
+def _checkpoint_of(folder: RunFolder) -> dict[str, Any] | None:
+    """The newest checkpoint; None if the run was killed before its first, so it starts from the beginning.
 
-    def end_updates(self, number: int) -> None:
-        """So many updates were made since `start_updates`."""
-        if self.warm:
-            self.in_updates += time.perf_counter() - self.started
-            self.updates += number
-            self.rate = self.updates / self.in_updates
-        else:
-            self.warm, self.learning_since = True, time.perf_counter()
+    Raises:
+        SettingsError: there is none though steps were made, or it cannot be read.
+    """
+    try:
+        return checkpoint.load(folder.checkpoints)
+    except FileNotFoundError as error:
+        if _has_steps(folder):
+            raise SettingsError(f"cannot resume: {error}") from error
+        return None
+    except ValueError as error:
+        raise SettingsError(f"cannot resume: {error}") from error
+    except OSError as error:
+        raise SettingsError(f"cannot read {folder.checkpoints}: {error.strerror}") from error
 
-    def rates(self, step: int) -> dict[str, float]:
-        """Since the last call: steps and updates (of all runs together: one) a second; then start anew.
 
-        And how many steps are done and left, and how many seconds: updates at their rate, and for each step what it
-        took besides. Steps before the first update say nothing about the later ones, so there the seconds are left out.
-        """
-        now = time.perf_counter()
-        unit, steps, seconds = self.unit.replace(" ", "_"), step - self.mark_step, now - self.mark
-        left = self.total - step
-        rates = {f"{unit}_per_second": steps / seconds, "updates_per_second": self.rate}
-        rates |= {f"{unit}_done": float(step), f"{unit}_left": float(left)}
-        if self.rate and steps:
-            rates["seconds_left"] = left * (self.updates_per_step / self.rate + (seconds - self.in_updates) / steps)
-        self.mark, self.mark_step, self.updates, self.in_updates = now, step, 0, 0.0
-        return rates
+def _has_steps(folder: RunFolder) -> bool:
+    """Whether rows beyond step 0 were written, which come after the first checkpoint."""
+    metrics = folder.metrics_csv
+    return metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE) is not None
 
-    def show(self, step: int) -> None:
-        """Move the bar."""
-        self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {self.said}", refresh=False)
-        self.bar.update(step - self.bar.n)
-        if not self.announced and self.rate and time.perf_counter() - self.learning_since > 60:
-            self.announced = True
-            hours = (self.total - step) * self.updates_per_step / self.rate / 3600
-            if hours > 1:
-                self.bar.write(
-                    f"At {self.rate:.0f} updates/s on this {self.s.device} the rest takes about {hours:.0f} h. "
-                    "preset=demo shows something within minutes.",
-                    file=sys.stderr,
-                )
 
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        self.bar.close()
+def _plugs_missing(folder: RunFolder) -> str:
+    """A hint where the run was made with plugs that are not loaded: the names are said, never loaded from there."""
+    named = next((start["plugins"] for start in reversed(folder.starts) if start.get("plugins")), [])
+    missing = [str(name) for name in named if name not in plugins.loaded] if isinstance(named, list) else []
+    return f"; the run was made with plugs: add plugins=[{','.join(missing)}]" if missing else ""
+
+
+def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:
+    """What two settings differ in, apart from what belongs to the machine."""
+    machine = schema.marked(kind, "machine")
+    before, after = ({n: v for n, v in schema.flat_values(s) if n not in machine} for s in (saved, now))
+    names = dict.fromkeys([*before, *after])
+    return [f"{n} is {after.get(n)}, was {before.get(n)}" for n in names if before.get(n) != after.get(n)]

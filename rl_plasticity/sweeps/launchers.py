@@ -1,176 +1,28 @@
 """Where the runs of a sweep go: one after another, on this machine's cores, to Slurm or to Ray.
 
-The engines schedule; here is only how they are asked.
-Every run is a process of its own, with the very command a user would give, so a run that dies takes nothing with it.
-What became of it is a line in a file: engines lose return values, together with the worker that had them.
-Hydra's own launcher plugins are not used. They end a sweep when one job is lost (and the one for Slurm then waits for
-ever where there is no accounting), and the one for Ray cannot be installed next to current libraries.
+The engines schedule; here is only how they are asked. Hydra's own launcher plugins are not used. They end a sweep when
+one job is lost (and the one for Slurm then waits for ever where there is no accounting), and the one for Ray cannot be
+installed next to current libraries.
 """
 
-import ctypes
 import getpass
 import importlib
 import logging
-import os
 import re
-import runpy
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Count, Is, MaybeCount, MaybeWord, Natural, NonNegative
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.runs import journal as run_log
-from rl_plasticity.runs.results import write_text
+from rl_plasticity.settings import Setting, settings_of
+from rl_plasticity.sweeps.job import Job
 
-POLL_S = 0.5
 SLURM_POLL_S = 5
 LOST_S = 60  # away from the queue without a word for so long: lost; network file systems show new files late
-SIGNALLED_S = 120  # Slurm kills or queues again within this time
-
-_running: dict["Job", subprocess.Popen[bytes]] = {}
-
-NJobs = Annotated[int, Is("an integer other than 0", lambda v: isinstance(v, int) and not isinstance(v, bool) and v)]
-Lines = Annotated[list[str] | None, Is("a list of shell lines or null", lambda v: v is None or isinstance(v, list))]
-Parameters = Annotated[dict[str, Any], Is("a group of settings", lambda v: isinstance(v, dict))]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a sweep. Called, it trains to the end, from the newest checkpoint if there is one; it never raises.
-
-    Args:
-        command: train or supervised.
-        arguments: the run's own.
-        folder: of its results, absolute.
-        sweep: a folder for the log, the outcome and the file ``stop`` that stops all runs, on a file system that every
-            node sees.
-        threads: of torch; None: its own choice.
-    """
-
-    command: str
-    arguments: tuple[str, ...]
-    folder: Path
-    sweep: Path
-    cwd: Path
-    threads: int | None = None
-
-    @property
-    def log(self) -> Path:
-        return self.sweep / f"{self.folder.name}.log"
-
-    @property
-    def outcome(self) -> str | None:
-        """What became of it: "succeeded", "stopped: ..." or "failed: ..."; None while it has not ended."""
-        try:
-            return self._outcome.read_text()
-        except OSError:
-            return None
-
-    @property
-    def _outcome(self) -> Path:
-        return self.sweep / f"{self.folder.name}.outcome"
-
-    def end(self, outcome: str) -> None:
-        """This became of it."""
-        print(f"{self.folder.name}: {outcome}", flush=True)
-        with suppress(OSError):
-            write_text(self._outcome, outcome)
-
-    def checkpoint(self) -> Any:
-        """What submitit queues when the time limit comes: the same again, which goes on where it was.
-
-        The run saves first. To queue a job again ends it, with a signal to all its processes, and a run takes the
-        second one it gets for impatience.
-        """
-        import submitit
-
-        if run := _running.get(self):
-            run.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                run.wait(SIGNALLED_S)
-        return submitit.helpers.DelayedSubmission(self)
-
-    def __call__(self) -> None:
-        if (self.sweep / "stop").exists():
-            return self.end("stopped: before it started")
-        try:
-            self.end(self._run())
-        except OSError as error:
-            self.end(f"failed: {error}")
-
-    def _run(self) -> str:
-        if finished(self.folder):  # when Slurm told it to save it had one step to go
-            return "succeeded"
-        begun = (self.folder / "config.yaml").exists()
-        arguments = [f"resume={self.folder}"] if begun else [*self.arguments, f"out={self.folder}"]
-        environment = dict(os.environ)
-        if self.threads:
-            environment["OMP_NUM_THREADS"] = str(self.threads)
-        with self.log.open("ab") as log:
-            start = log.tell()
-            # The signal that Slurm sends before the time limit goes to every process. Blocked here, which the run
-            # inherits, it waits for the worker, and the run is told by SIGTERM to save.
-            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-            try:
-                run = subprocess.Popen(
-                    [sys.executable, "-m", __spec__.name, str(os.getpid()), self.command, *arguments],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.cwd,
-                    start_new_session=True,  # Ctrl-C is for the sweep, which tells its runs
-                )  # fmt: skip
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            asked = False
-            _running[self] = run
-            try:
-                while run.poll() is None:
-                    if not asked and (asked := (self.sweep / "stop").exists()):
-                        run.terminate()
-                    time.sleep(POLL_S)
-            finally:
-                del _running[self]
-                if run.poll() is None:  # this worker ends
-                    run.terminate()
-                    run.wait()
-        if run.returncode == 0:
-            return "succeeded"
-        reason = last_line(self.log, start)
-        if run.returncode < 0:
-            return f"failed: killed by {signal.Signals(-run.returncode).name} (out of memory?); {reason}"
-        if run.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-            if not asked and "SLURM_JOB_ID" in os.environ:
-                time.sleep(SIGNALLED_S)  # it is Slurm that ends this job, and says whether it comes back
-            return f"stopped: {reason}"
-        return f"failed: {reason}"
-
-
-def finished(folder: Path) -> bool:
-    """Whether a run has made all its steps, whoever started it."""
-    last = run_log.last(folder)
-    return last is not None and last.word == "finished"
-
-
-def last_line(log: Path, start: int = 0) -> str:
-    """What a run said last, from byte `start` on: the line of the command if there is one, else any."""
-    with log.open("rb") as file:
-        file.seek(start)
-        text = re.sub(r"[^\n]*\r", "", file.read().decode(errors="replace"))  # progress bars
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line for line in lines if re.match(r"rl_plasticity\.\w+: ", line)]
-    return (own or lines or ["it said nothing"])[-1]
-
-
-# ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -193,11 +45,15 @@ class Basic:
 
 @dataclass
 class Joblib:
-    """On the cores of this machine."""
+    """On the cores of this machine, and on its GPU if it has one."""
 
-    n_jobs: NJobs
+    n_jobs: Annotated[
+        int, Setting("how many at once; -1: one for each core, -2: one less. Each gets cores // n_jobs threads")
+    ] = -1
 
     def check(self, devices: Sequence[str]) -> None:
+        if self.n_jobs == 0:
+            raise SettingsError("hydra.launcher.n_jobs must be an integer other than 0, got 0")
         _require("joblib", "joblib", "parallel")
         _require_gpu_here(devices)
 
@@ -215,22 +71,26 @@ class Joblib:
 
 @dataclass
 class Slurm:
-    """An array of Slurm jobs, through submitit."""
+    """An array of Slurm jobs, through submitit. A run that meets the time limit saves, queues again and goes on."""
 
-    timeout_min: Count
-    signal_delay_s: Count
-    max_num_timeout: Natural
-    array_parallelism: Count
-    cpus_per_task: Count
-    gpus_per_node: MaybeCount
-    gres: MaybeWord
-    mem_gb: MaybeCount
-    partition: MaybeWord
-    account: MaybeWord
-    qos: MaybeWord
-    constraint: MaybeWord
-    setup: Lines
-    additional_parameters: Parameters
+    timeout_min: Annotated[int, Setting("the time limit of each job", least=1)] = 1440
+    signal_delay_s: Annotated[int, Setting("so long before the time limit a run is told to save", least=1)] = 120
+    max_num_timeout: Annotated[
+        int, Setting("how often a run may meet the time limit and queue again", least=0)
+    ] = 1000
+    array_parallelism: Annotated[int, Setting("how many at once", least=1)] = 256
+    cpus_per_task: Annotated[int, Setting("the threads of each run", least=1)] = 1
+    gpus_per_node: Annotated[int | None, Setting("1: a GPU for each run", least=1)] = None
+    gres: Annotated[str | None, Setting("shard:1, say: a part of a GPU, where Slurm is set up for it")] = None
+    mem_gb: Annotated[int | None, Setting("of each run", least=1)] = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    setup: Annotated[Sequence[str] | None, Setting('shell lines to run first: ["module load cuda"]')] = None
+    additional_parameters: Annotated[dict[str, Any], Setting("anything else that sbatch takes")] = field(
+        default_factory=lambda: {"requeue": True}
+    )
 
     def check(self, devices: Sequence[str]) -> None:
         _require("slurm", "submitit", "slurm")
@@ -293,11 +153,11 @@ class Slurm:
 
 @dataclass
 class Ray:
-    """A Ray cluster."""
+    """A Ray cluster. A run whose node dies goes on at another one."""
 
-    address: MaybeWord
-    num_cpus: NonNegative
-    num_gpus: NonNegative
+    address: Annotated[str | None, Setting("null: this machine; auto or HOST:PORT: a cluster that runs")] = None
+    num_cpus: Annotated[float, Setting("of each run, and its threads", least=0)] = 1.0
+    num_gpus: Annotated[float, Setting("of each run; 0.25: four share one", least=0)] = 0.0
 
     def check(self, devices: Sequence[str]) -> None:
         _require("ray", "ray", "ray")
@@ -351,23 +211,26 @@ def load(arguments: Sequence[str]) -> Launcher:
     """
     given: dict[str, Any] = {}
     for argument in arguments:
-        key, value = schema.parse(argument)
+        key, value, _ = schema.parse(argument)
         if key in given:
             raise SettingsError(f"{key} is given twice")
         given[key] = value
     name = given.pop("hydra/launcher", "basic")
     if name not in LAUNCHERS:
         raise SettingsError(f"unknown hydra/launcher {name!r}{nearest(str(name), LAUNCHERS)}")
-    config = OmegaConf.create() if name == "basic" else OmegaConf.load(schema.FOLDER / "launcher" / f"{name}.yaml")
-    assert isinstance(config, DictConfig)
-    known = [f"hydra.launcher.{key!s}" for key in config]
+    launcher = LAUNCHERS[name]
+    known = [f"hydra.launcher.{setting}" for setting in settings_of(launcher)]
+    settings: dict[str, Any] = {}
     for key, value in given.items():
-        own = key.removeprefix("hydra.launcher.")
-        if key not in known and own.partition(".")[0] != "additional_parameters":
+        setting, _, parameter = key.removeprefix("hydra.launcher.").partition(".")
+        if setting == "additional_parameters" and parameter:
+            settings.setdefault(setting, {"requeue": True})[parameter] = value
+        elif key in known:
+            settings[setting] = value
+        else:
             what = f"the launcher {name!r} has no settings" if not known else f"unknown setting {key!r}"
             raise SettingsError(what + (nearest(key, known) if known else ""))
-        OmegaConf.update(config, own, value, force_add=True)
-    return schema.check(LAUNCHERS[name], config)
+    return schema.checked_settings(launcher, settings, "hydra.launcher.")
 
 
 def most_gpus(found: str) -> int:
@@ -401,13 +264,3 @@ def _require_gpu_here(devices: Sequence[str]) -> None:
 
     if "cuda" in devices and not torch.cuda.is_available():
         raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
-
-
-if __name__ == "__main__":  # PARENT COMMAND ARGUMENT...: the command, which dies with the process that waits for it
-    parent, name, *arguments = sys.argv[1:]
-    if sys.platform == "linux":  # else a worker that is killed would leave its run, and another one start it again
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != int(parent):
-            sys.exit("the process that waits for this run is gone")
-    sys.argv[1:] = arguments
-    runpy.run_module(f"rl_plasticity.{name}", run_name="__main__", alter_sys=True)

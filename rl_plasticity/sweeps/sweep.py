@@ -17,15 +17,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.runs.session import Command, name_of
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.sweeps import launchers
-from rl_plasticity.sweeps.launchers import Job
+from rl_plasticity.sweeps import launchers
+from rl_plasticity.sweeps.job import Job, finished
 
 S = TypeVar("S", Train, Supervised)
 FLAGS = {"-m", "--multirun"}
 USAGE = "-m runs all combinations of values a,b and range(0,10), with hydra/launcher=" + "|".join(launchers.LAUNCHERS)
-# Settings that change how a run is made, not which.
-NOT_THE_RUN = ("out", "resume", "device", "threads", "compile", "logger")
 
 
 class Run(NamedTuple):
@@ -36,18 +36,8 @@ class Run(NamedTuple):
     folder: Path
 
 
-def sweep(
-    kind: type[S],
-    check: Callable[[S], None],
-    name_of: Callable[[S, Sequence[str]], str],
-    arguments: Sequence[str],
-) -> int:
+def sweep(command: Command[Any, Any], arguments: Sequence[str]) -> int:
     """Make all runs that the arguments of one command stand for, and print what became of each.
-
-    Args:
-        kind: of settings.
-        check: raises ValueError or ImportError for settings that cannot be run.
-        name_of: the folder's name for settings and arguments.
 
     Returns:
         0; 1 if a run failed; 128 + the signal that stopped the sweep.
@@ -57,14 +47,11 @@ def sweep(
     """
     of_launcher = [a for a in arguments if a.startswith(("hydra/", "hydra."))]
     launcher = launchers.load(of_launcher)
-    everything = runs(kind, name_of, [a for a in arguments if a not in of_launcher])
-    todo = [run for run in everything if not launchers.finished(run.folder)]
+    everything = runs(command.kind, [a for a in arguments if a not in of_launcher])
+    todo = [run for run in everything if not finished(run.folder)]
     # A run's seeds are as good as another's.
     for settings in _distinct([replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]):
-        try:
-            check(settings)
-        except (ValueError, ImportError) as error:
-            raise SettingsError(str(error)) from error
+        command.check(settings)
     outcomes: dict[Path, str] = {}
     stop = None
     if todo:
@@ -77,35 +64,35 @@ def sweep(
         except OSError as error:
             raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
         threads = launcher.threads(len(todo))
-        jobs = [Job(kind.__name__.lower(), run.arguments, run.folder, folder, Path.cwd(), threads) for run in todo]
-        print(f"{len(todo)} of {len(everything)} runs are to be made; what they say is in {_short(folder)}", flush=True)
+        jobs = [Job(command.name, run.arguments, run.folder, folder, Path.cwd(), threads) for run in todo]
+        print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
         stop = _Stop(folder / "stop")
         launcher.launch(jobs)
         outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
     return report(everything, outcomes, stop.received if stop else 0)
 
 
-def runs(kind: type[S], name_of: Callable[[S, Sequence[str]], str], arguments: Sequence[str]) -> list[Run]:
+def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
     """The runs that the arguments stand for; the last setting varies fastest.
 
     Raises:
         SettingsError: bad settings, the same run twice, or a folder that holds another run.
     """
-    given = dict(schema.parse(a) for a in arguments if a.partition("=")[0] in ("out", "resume"))
-    if "resume" in given:
+    paths = {g.name: g.value for a in arguments if (g := schema.parse_path(a))}
+    if "resume" in paths:
         raise SettingsError("a sweep resumes what is half done by itself: leave out resume=")
-    out = Path(given.get("out", "results")).absolute()
+    out = Path(paths.get("out", "results")).absolute()
     own = [a for a in arguments if not a.startswith("out=")]
     loaded: dict[tuple[str, ...], S] = {}
     found: list[Run] = []
     for combination in itertools.product(*(schema.each(kind, a) for a in own)):
         others = tuple(a for a in combination if not a.startswith("seed="))
-        seeds = [schema.parse(a)[1] for a in combination if a.startswith("seed=")]
+        seeds = [schema.parse(a).value for a in combination if a.startswith("seed=")]
         if others in loaded and len(seeds) == 1 and type(seeds[0]) is int and seeds[0] >= 0:
             settings = replace(loaded[others], seed=seeds[0])
         else:  # which takes a tenth of a second
             settings = loaded[others] = schema.load(kind, combination)
-        found.append(Run(combination, settings, out / name_of(settings, combination)))
+        found.append(Run(combination, settings, out / name_of(settings, [schema.parse(a) for a in combination])))
     _require_different(found)
     for run in found:
         _require_the_same(kind, run)
@@ -157,7 +144,7 @@ def _distinct(settings: Sequence[Any]) -> list[Any]:
 
 def _identity(settings: Train | Supervised) -> dict[str, Any]:
     """What makes a run another one."""
-    return {name: value for name, value in asdict(settings).items() if name not in NOT_THE_RUN}
+    return schema.without_machine(settings)
 
 
 def _require_different(found: Sequence[Run]) -> None:
@@ -184,7 +171,7 @@ def _require_the_same(kind: type[Any], run: Run) -> None:
     except SettingsError:  # there is none, or it is another version's: the run itself says so
         return
     for name, value in _identity(run.settings).items():
-        if saved[name] != value:
+        if saved.get(name) != value:
             raise SettingsError(
-                f"{_short(run.folder)} holds a run with {name}={saved[name]}, not {value}; choose another out="
+                f"{_short(run.folder)} holds a run with {name}={saved.get(name)}, not {value}; choose another out="
             )

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_plasticity.agents import ReplayBuffer
+from rl_plasticity.agents import ReplayBuffer, Step
 
 
 def no(runs):
@@ -29,7 +29,7 @@ class Recorder:
         last = self.observe()
         fresh = self.observe()
         following = torch.where((terminated | truncated).unsqueeze(1), fresh, last)
-        self.buffer.add(act, reward, following, terminated, truncated, last)
+        self.buffer.add(act, Step(*(x.numpy() for x in (following, reward, terminated, truncated, last))))
         for run in range(self.runs):
             self.expected[run].append((self.obs[run], act[run], reward[run], last[run], bool(terminated[run])))
         self.obs = following
@@ -63,8 +63,9 @@ def test_truncated_episodes_are_bootstrapped_from_their_own_last_obs():
     buffer = ReplayBuffer(1, 5, 1, 1)
     buffer.start(torch.tensor([[1.0]]))
     one, true = torch.ones(1, 1), torch.ones(1, dtype=torch.bool)
-    buffer.add(one, one[0], torch.tensor([[50.0]]), no(1), true, torch.tensor([[2.0]]))
-    buffer.add(one, one[0], torch.tensor([[51.0]]), no(1), no(1), torch.tensor([[51.0]]))
+    for obs, truncated, next_obs in ((50.0, true, 2.0), (51.0, no(1), 51.0)):
+        arrays = (torch.tensor([[obs]]), one[0], no(1), truncated, torch.tensor([[next_obs]]))
+        buffer.add(one, Step(*(x.numpy() for x in arrays)))
     batch = buffer.sample(torch.tensor([[0, 1]]))
     assert batch.next_obs.flatten().tolist() == [2.0, 51.0]
     assert batch.discount.flatten().tolist() == pytest.approx([0.99, 0.99])

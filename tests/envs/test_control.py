@@ -168,7 +168,7 @@ def test_every_run_has_its_own_environment_and_equals_one_stepped_alone(workers)
         step = envs.step(act)
         for run, one in enumerate(singles):
             last, reward, terminated, truncated, _ = one.step(act[run])
-            assert np.array_equal(step.last_obs[run], last)
+            assert np.array_equal(step.next_obs[run], last)
             assert step.reward[run] == np.float32(reward)
             assert (step.terminated[run], step.truncated[run]) == (terminated, truncated)
             following = one.reset()[0] if truncated else last
@@ -183,7 +183,7 @@ def test_control_suite_episodes_end_by_truncation_after_1000_steps():
         step = envs.step(np.zeros((1, 6), np.float32))
         assert not step.terminated[0]
         assert step.truncated[0] == (t == 999)
-    assert not np.array_equal(step.obs, step.last_obs)
+    assert not np.array_equal(step.obs, step.next_obs)
 
 
 def test_a_task_that_terminates_says_so():

@@ -1,0 +1,96 @@
+"""What the commands need of an agent, and what an agent and its environments hand each other."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_plasticity.agents.replay_buffer import Batch, Step
+from rl_plasticity.interventions import Agent as Restartable
+from rl_plasticity.seeding import RunStreams
+
+
+class Agent(Restartable, Protocol):
+    """What `rl_plasticity.train`, `evaluate` and `watch` need of an agent: that of all runs, in one module.
+
+    Every tensor has a leading axis ``[runs, ...]``, and no run influences another. A class of agents is called as
+    ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)`` and stands in `AGENTS` by its name; its other
+    arguments are its settings. `regularize` makes a network's regularizer; a seed makes a run's weights and draws. The
+    state, random streams included, is in ``state_dict``. `learners`, `followers` and `restart_` are for interventions.
+    ``examples/td3.py`` is one in a hundred lines.
+    """
+
+    discount: float
+    """Of one env step; the replay buffer's."""
+    losses: Sequence[str]
+    """The names of the metrics of `update` that must be finite, or the run is stopped."""
+    streams: RunStreams
+    """The random numbers of each run; the commands draw the first actions and the batches from them too."""
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions in [-1, 1], ``[runs, n, act_dim]``, for ``[runs, n, obs_dim]``.
+
+        Without noise the policy's best, as evaluated; with standard normal `noise` of the actions' shape, to explore.
+        """
+        ...
+
+    def noise(self, updates: int, batch_size: int) -> Tensor:
+        """All random numbers that so many calls of `update` take, ``[updates, ...]``."""
+        ...
+
+    def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
+        """One gradient update of everything, without a host sync: it may be compiled as one graph.
+
+        Returns:
+            Detached metrics by name, each ``[runs]``, among them ``NAME/gradient_norm`` of each of the `learners`.
+        """
+        ...
+
+    def value(self, obs: Tensor, act: Tensor) -> Tensor:
+        """What the critic expects of the discounted rewards to come, ``[runs, n]``."""
+        ...
+
+    def inputs(self, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
+        """What each of the `learners`' networks reads of a batch."""
+        ...
+
+    def example_losses(
+        self, batch: Batch, noise: Tensor
+    ) -> Mapping[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
+        """For measuring: each learner's loss ``[runs]`` as a function of its network's output, and its other arguments.
+
+        Args:
+            noise: of one update, see `noise`.
+        """
+        ...
+
+    def parameters(self) -> Any:
+        """All parameters."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a run needs to go on."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """Go on from there."""
+        ...
+
+
+class Steps(Protocol):
+    """What playing episodes needs of the environments of all runs (`rl_plasticity.envs.Envs`)."""
+
+    runs: int
+    act_dim: int
+
+    def seek(self, episode: int) -> NDArray[np.float32]:
+        """First obs ``[runs, obs_dim]`` of the episodes of this number."""
+        ...
+
+    def step(self, act: NDArray[np.float32]) -> Step:
+        """Step every environment with actions ``[runs, act_dim]``; ended ones start their next episode at once."""
+        ...
+
+

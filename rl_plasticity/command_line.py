@@ -1,0 +1,91 @@
+"""How every command runs: help, bad input, faults, Ctrl-C, and the exit status."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from rl_plasticity import plugins
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Evaluate, Supervised, Train, Watch
+from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.session import Built, Command
+from rl_plasticity.sweeps import sweep
+
+S = TypeVar("S", Train, Supervised)
+B = TypeVar("B", bound=Built)
+E = TypeVar("E", Evaluate, Watch)
+
+
+def main(name: str, help_: Callable[[], str], act: Callable[[Sequence[str]], int | None]) -> None:
+    """Run the command `name` on the process's arguments.
+
+    The status is what `act` returns, 0 for None; 2 for bad input, 1 for a fault, each with one line; 130 for Ctrl-C.
+
+    Args:
+        help_: the text of ``--help``.
+    """
+    arguments = sys.argv[1:]
+    if any(a in ("-h", "--help") for a in arguments):
+        print(help_())
+        return
+    try:
+        status = act(arguments)
+    except SettingsError as error:
+        sys.exit(complain(name, error, 2))
+    except (FaultyRun, OSError) as error:
+        sys.exit(complain(name, error, 1))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    if status:
+        sys.exit(status)
+
+
+def complain(name: str, error: Exception | str, status: int) -> int:
+    """Print one line for the user of the command `name`, and return `status`."""
+    print(f"rl_plasticity.{name}: {' '.join(str(error).split())}", file=sys.stderr)
+    return status
+
+
+def train(command: Command[S, B]) -> None:
+    """``python -m rl_plasticity.NAME [name=value ...]``, one run, or a sweep with ``-m``."""
+    usage = f"python -m rl_plasticity.{command.name} [name=value ...]"
+
+    def help_() -> str:
+        return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweep.USAGE}\n\n{schema.describe(command.kind)}"
+
+    def act(arguments: Sequence[str]) -> int:
+        if sweep.FLAGS & {*arguments}:
+            return sweep.sweep(command, [a for a in arguments if a not in sweep.FLAGS])
+        if of_sweeps := [a for a in arguments if a.startswith(("hydra/", "hydra."))]:
+            raise SettingsError(f"{of_sweeps[0]} is for a sweep: add -m")
+        session, built = command.prepare(arguments)
+        threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
+        finished, fault = command.execute(session, built)
+        if fault:
+            return complain(command.name, fault, 1)
+        if finished:
+            print(f"done; results in {session.folder}")
+            return 0
+        print(f"stopped; continue with resume={session.folder}", file=sys.stderr)
+        return 128 + session.stop.received
+
+    main(command.name, help_, act)
+
+
+def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
+    """``python -m rl_plasticity.NAME RUN [name=value ...]``."""
+    name = kind.__name__.lower()
+    usage = f"python -m rl_plasticity.{name} RUN [name=value ...]"
+
+    def act(arguments: Sequence[str]) -> None:
+        if not arguments:
+            raise SettingsError(f"a run's folder is needed: {usage}")
+        settings = schema.load(kind, arguments[1:])
+        plugins.load(settings.plugins)
+        look(RunFolder(Path(arguments[0]).expanduser()), settings)
+
+    main(name, lambda: f"{usage}\n\nRUN is the folder of a run.\n\n{schema.describe(kind)}", act)

@@ -1,0 +1,105 @@
+"""How far a run is: what it counts with, the progress bar, the rates in ``timing.csv``, how long it will take."""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+
+@dataclass
+class Progress:
+    """Where a run is. A command's own adds what else its loop counts with; all of it is saved.
+
+    Args:
+        step: env steps or epochs made: what the bar counts.
+        updates: made.
+    """
+
+    step: int = 0
+    updates: int = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every number and tensor."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class Clock:
+    """The progress bar and the rates.
+
+    Args:
+        unit: what a step is.
+        total, step: how many there are, and how many were made before.
+        updates_per_step: to say how long the rest takes.
+        device: for the same message.
+        compiles: whether the first update may take a minute.
+    """
+
+    def __init__(
+        self, unit: str, total: int, step: int, updates_per_step: float, device: str = "cpu", compiles: bool = False
+    ) -> None:
+        self.unit, self.total, self.updates_per_step = unit, total, updates_per_step
+        self.device, self.compiles = device, compiles
+        self.bar = tqdm(total=total, initial=step, unit=f" {unit}", smoothing=0.1, mininterval=1)
+        self.latest = "no evaluation yet"
+        self.mark, self.mark_step = time.perf_counter(), step
+        self.updates, self.in_updates, self.rate = 0, 0.0, 0.0
+        self.warm = False  # the first updates may include compiling; they do not count
+        self.started = self.learning_since = 0.0
+        self.announced = False
+
+    def start_updates(self) -> None:
+        """Updates begin now."""
+        self.started = time.perf_counter()
+        if not self.warm and self.compiles:
+            self.bar.write("compiling the update, which takes up to a minute", file=sys.stderr)
+
+    def end_updates(self, number: int) -> None:
+        """So many updates were made since `start_updates`."""
+        if self.warm:
+            self.in_updates += time.perf_counter() - self.started
+            self.updates += number
+            self.rate = self.updates / self.in_updates
+        else:
+            self.warm, self.learning_since = True, time.perf_counter()
+
+    def rates(self, step: int) -> dict[str, float]:
+        """Since the last call: steps and updates (of all runs together: one) a second; then start anew.
+
+        And how many steps are done and left, and how many seconds: updates at their rate, and for each step what it
+        took besides. Steps before the first update say nothing about the later ones, so there the seconds are left out.
+        """
+        now = time.perf_counter()
+        unit, steps, seconds = self.unit.replace(" ", "_"), step - self.mark_step, now - self.mark
+        left = self.total - step
+        rates = {f"{unit}_per_second": steps / seconds, "updates_per_second": self.rate}
+        rates |= {f"{unit}_done": float(step), f"{unit}_left": float(left)}
+        if self.rate and steps:
+            rates["seconds_left"] = left * (self.updates_per_step / self.rate + (seconds - self.in_updates) / steps)
+        self.mark, self.mark_step, self.updates, self.in_updates = now, step, 0, 0.0
+        return rates
+
+    def show(self, step: int) -> None:
+        """Move the bar."""
+        self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {self.latest}", refresh=False)
+        self.bar.update(step - self.bar.n)
+        if not self.announced and self.rate and time.perf_counter() - self.learning_since > 60:
+            self.announced = True
+            hours = (self.total - step) * self.updates_per_step / self.rate / 3600
+            if hours > 1:
+                self.bar.write(
+                    f"At {self.rate:.0f} updates/s on this {self.device} the rest takes about {hours:.0f} h. "
+                    "preset=demo shows something within minutes.",
+                    file=sys.stderr,
+                )
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self.bar.close()

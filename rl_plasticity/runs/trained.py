@@ -1,0 +1,134 @@
+"""What a run has trained, from its folder: its settings, its checkpoints, its agents."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+
+from rl_plasticity.agents import AGENTS, Agent
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.envs import Envs
+from rl_plasticity.errors import SettingsError, choose, nearest
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.plan import Plan
+from rl_plasticity.seeding import derive
+
+# Keys of the random streams derived from a run's seed.
+AGENT, ENV, EVALUATION, PROBE = range(4)
+
+
+def make_agent(s: Train, plan: Plan, obs_dim: int, act_dim: int) -> Agent:
+    """The agents of all runs, untrained, for environments of these sizes."""
+    settings = {name: value for name, value in s.agent.items() if name != "name"}
+    kind = choose(AGENTS, s.agent["name"], settings, "agent")
+    return kind(obs_dim, act_dim, [derive(n, AGENT) for n in plan.seeds], plan.regularize, device=s.device)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An RL run's settings, with the device to play on, its plan, and one of its checkpoints."""
+
+    settings: Train
+    plan: Plan
+    state: dict[str, Any]
+
+    @classmethod
+    def of(cls, folder: RunFolder, device: str = "auto", step: int | None = None) -> "Trained":
+        """What the run in `folder` had trained at this env step, or last.
+
+        Raises:
+            SettingsError: there is no run of `rl_plasticity.train`, no such checkpoint, or no such device.
+        """
+        s = _settings(folder)
+        cuda = torch.cuda.is_available()
+        if device == "cuda" and not cuda:
+            raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+        if device == "auto":
+            device = s.device if cuda else "cpu"
+        if isinstance(s.threads, int):
+            torch.set_num_threads(s.threads)
+        try:
+            state = checkpoint.load(folder.checkpoints, step)
+        except (FileNotFoundError, ValueError) as error:
+            raise SettingsError(str(error)) from error
+        s = replace(s, device=cast(Any, device))
+        return cls(s, Plan.of(s), state)
+
+    @property
+    def step(self) -> int:
+        """The env step of the checkpoint."""
+        return int(self.state["at"])
+
+    def envs(self, seeds: Sequence[int], **render: Any) -> Envs:
+        """Environments of the run's task; `render` goes to `Envs`."""
+        return Envs(self.settings.env["name"], seeds, self.settings.env["action_repeat"], **render)
+
+    def agent(self, envs: Envs) -> Agent:
+        """The agents of all runs as the checkpoint holds them.
+
+        Raises:
+            SettingsError: the checkpoint does not fit the settings or the environment.
+        """
+        agent = make_agent(self.settings, self.plan, envs.obs_dim, envs.act_dim)
+        # Training's random streams play no part here, and those of a GPU cannot be loaded elsewhere.
+        state = self.state["agent"] | {"streams._extra_state": agent.streams.get_extra_state()}
+        try:
+            agent.load_state_dict(state)
+        except RuntimeError as error:
+            reason = " ".join(str(error).splitlines()[:2])
+            raise SettingsError(f"the checkpoint does not fit config.yaml and the environment: {reason}") from error
+        return agent
+
+    def env_seed(self, run: int, evaluation_seed: int | None = None) -> int:
+        """The seed of a run's evaluation environment."""
+        return derive(self.plan.seeds[run], EVALUATION, *([] if evaluation_seed is None else [evaluation_seed]))
+
+    def runs(self, seed: int | None, run: int | None) -> list[int]:
+        """The positions of the runs of this seed (one for each variant side by side), at this position, or all.
+
+        Raises:
+            SettingsError: there is none.
+        """
+        seeds = self.plan.seeds
+        if run is not None and run >= len(seeds):
+            raise SettingsError(f"no run={run}: the folder has {len(seeds)}, counted from 0")
+        runs = [i for i, other in enumerate(seeds) if seed in (None, other) and run in (None, i)]
+        if not runs:
+            raise SettingsError(f"no run with seed={seed}{nearest(seed, map(str, sorted(set(seeds))))}")
+        return runs
+
+
+def load_agent(folder: RunFolder, step: int | None = None, device: str = "auto") -> Agent:
+    """The agents of all runs of an RL run's folder, as the checkpoint of this env step, or the newest, holds them.
+
+    Raises:
+        SettingsError: see `Trained`.
+    """
+    trained = Trained.of(folder, device, step)
+    envs = trained.envs([0])
+    try:
+        return trained.agent(envs)
+    finally:
+        envs.close()
+
+
+def _settings(folder: RunFolder) -> Train:
+    if not folder.path.is_dir():
+        parent = folder.path.parent
+        known = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
+        hint = nearest(folder, known) if known else ""
+        hint = hint if hint.startswith("; did") else ""
+        raise SettingsError(f"no folder {folder}, which comes first{hint.replace(chr(39), '')}")
+    try:
+        return schema.load_saved(Train, folder.config)
+    except SettingsError as error:
+        try:
+            schema.load_saved(Supervised, folder.config)
+        except SettingsError:
+            raise error from None
+        raise SettingsError(f"{folder} is of rl_plasticity.supervised; a run of rl_plasticity.train is needed") from None
+
+
