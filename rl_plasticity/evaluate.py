@@ -21,7 +21,7 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs import plan as grid
-from rl_plasticity.runs.results import write_text
+from rl_plasticity.runs.folder import write_text
 from rl_plasticity.runs.session import main_on_folder
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.train import EVALUATION, make_agent

@@ -20,7 +20,8 @@ from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import layers
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs import plan as grid
-from rl_plasticity.runs.results import Results, write_provenance
+from rl_plasticity.runs.folder import RunFolder, RunName
+from rl_plasticity.runs.results import Results
 from rl_plasticity.runs.session import (
     Clock,
     Command,
@@ -135,18 +136,19 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     images, labels = inputs(first, data, kept, learner.runs)
     probe = Probe(learner, [images])
     fast = compiled(update, s.device) if s.compile else update
-    write_provenance(folder / "provenance.json", s.device)
+    run_folder, names = RunFolder(folder), [RunName.parse(name) for name in grid.names(s)]
+    run_folder.add_start(s.device)
     if saved is None:
         epoch = updates = measured = 0
         online, batches = torch.zeros(len(seeds), dtype=torch.float64), 0
-        results = Results(folder, grid.names(s), logger=s.logger)
+        results = Results(run_folder, names, logger=s.logger)
     else:
         epoch, updates, online, batches = saved["epoch"], saved["updates"], saved["online"], saved["batches"]
         learner.load_state_dict(saved["learner"])
         order.load_state_dict(saved["order"])
         measured = saved["measured"]
         probe.load_state_dict(saved["probe"])
-        results = Results(folder, grid.names(s), saved["sizes"], updates, s.logger)
+        results = Results(run_folder, names, saved["sizes"], updates, s.logger)
 
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints", saved)
 
@@ -154,7 +156,7 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         nonlocal measured
         measured = updates
         found = probe.measure(cross_entropy, [labels])
-        results.log(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in found.items()})
+        results.write(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in found.items()})
 
     def save() -> None:
         require_finite_weights(learner.net, f"after {updates} updates", folder)
@@ -204,12 +206,12 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             ended = inside + 1 == s.epochs_per_task
             if ended or epoch % s.eval_every_epochs == 0:
                 found = evaluate(task, data, learner)
-                results.log(updates, {f"eval/{name}": value for name, value in found.items()})
+                results.write(updates, {f"eval/{name}": value for name, value in found.items()})
                 clock.said = f"task {index}, train accuracy {found['train_accuracy'].mean():.3f}"
-                results.time(updates, clock.rates(epoch))
+                results.write_timing(updates, clock.rates(epoch))
                 if ended:
                     at_end = found | {"online_accuracy": online / batches, "index": torch.full((len(seeds),), index)}
-                    results.log(updates, {f"task/{name}": value for name, value in at_end.items()})
+                    results.write(updates, {f"task/{name}": value for name, value in at_end.items()})
                     if s.measure_every_updates and (epoch == total or updates - measured >= s.measure_every_updates):
                         measure()
             if epoch % s.checkpoint_every_epochs == 0:
@@ -281,7 +283,7 @@ def log_update(results: Results, updates: int, learner: Learner, metrics: dict[s
     """
     require_finite_loss("the loss", metrics["loss"], results.names, f"after {updates} updates", folder)
     metrics |= size_of(learner, metrics["gradient_norm"])
-    results.log(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in metrics.items()})
+    results.write(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in metrics.items()})
     results.flush()
 
 

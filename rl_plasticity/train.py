@@ -22,7 +22,8 @@ from rl_plasticity.networks import MLP
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs import plan as grid
-from rl_plasticity.runs.results import Results, write_provenance
+from rl_plasticity.runs.folder import RunFolder, RunName
+from rl_plasticity.runs.results import Results
 from rl_plasticity.runs.session import (
     Clock,
     Command,
@@ -115,13 +116,14 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
     probes = nn.ModuleDict({n: Probe(y, agent.inputs(probe_batch)[n]) for n, y in agent.learners.items()})
     update = compiled(agent.update, s.device) if s.compile else agent.update
 
-    write_provenance(folder / "provenance.json", s.device)
+    run_folder, names = RunFolder(folder), [RunName.parse(name) for name in grid.names(s)]
+    run_folder.add_start(s.device)
     if saved is None:
         step = updates = 0
         episode_return = np.zeros(len(seeds))
         obs = torch.from_numpy(envs.reset()).to(s.device)
         buffer.start(obs)
-        results = Results(folder, grid.names(s), logger=s.logger)
+        results = Results(run_folder, names, logger=s.logger)
     else:
         step, updates = saved["step"], saved["updates"]
         episode_return = saved["episode_return"].numpy()
@@ -132,12 +134,12 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
         except ValueError as error:
             raise FaultyRun(f"cannot resume: {error}") from error
         probes.load_state_dict(saved["probes"])
-        results = Results(folder, grid.names(s), saved["sizes"], step, s.logger)
+        results = Results(run_folder, names, saved["sizes"], step, s.logger)
 
     def measure() -> None:
         for name, (loss, targets) in agent.example_losses(probe_batch, probe_noise).items():
             found = cast(Probe, probes[name]).measure(loss, targets)
-            results.log(step, {f"{name}/{key}": value.cpu() for key, value in found.items()})
+            results.write(step, {f"{name}/{key}": value.cpu() for key, value in found.items()})
 
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints", saved)
     last_saved = step
@@ -182,7 +184,7 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
             step += 1
             episode_return += out.reward
             if ended.any():
-                results.log(step, {"train/return": episode_return}, where=ended)
+                results.write(step, {"train/return": episode_return}, where=ended)
                 episode_return[ended] = 0
 
             due = updates_due(step - s.random_env_steps, s.replay_ratio)
@@ -205,8 +207,8 @@ def train(s: Train, folder: Path, saved: Saved, stop: StopSignal) -> bool:
 
             if step % s.eval_every_env_steps == 0 or step == s.total_env_steps:
                 returns, overestimation = evaluate(agent, eval_envs, s.eval_episodes, step << 20, s.agent.discount)
-                results.log(step, {"eval/return": returns, "q_overestimation": overestimation})
-                results.time(step, clock.rates(step))
+                results.write(step, {"eval/return": returns, "q_overestimation": overestimation})
+                results.write_timing(step, clock.rates(step))
                 clock.said = f"last return {returns.mean():.1f}"
             if step % s.checkpoint_every_env_steps == 0:
                 save()
@@ -299,7 +301,7 @@ def log_update(results: Results, step: int, agent: SAC, metrics: dict[str, Tenso
     for name, learner in agent.learners.items():
         size = size_of(learner, metrics[f"{name}/gradient_norm"])
         metrics |= {f"{name}/{key}": value for key, value in size.items()}
-    results.log(step, {name: value.cpu() for name, value in metrics.items()})
+    results.write(step, {name: value.cpu() for name, value in metrics.items()})
     results.flush()
 
 

@@ -27,7 +27,7 @@ from rl_plasticity.evaluate import (
     runs_of,
 )
 from rl_plasticity.runs import plan as grid
-from rl_plasticity.runs.checkpoint import write_atomically
+from rl_plasticity.runs.folder import write_atomically
 from rl_plasticity.runs.session import main_on_folder
 
 Picture = NDArray[np.uint8]

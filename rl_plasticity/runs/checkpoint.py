@@ -2,16 +2,17 @@
 
 import hashlib
 import io
-import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from rl_plasticity.runs.folder import write_atomically
 
 FORMAT = 2  # of the files; 1 had the whole replay buffer in every checkpoint and no checksum
 
@@ -102,25 +103,6 @@ def load(folder: Path, step: int | None = None) -> dict[str, Any]:
             state["table"] = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
         return state
     raise ValueError("; ".join(problems))
-
-
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, force it to the disk, then rename it: old or new, never half."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)  # the rename itself must reach the disk too
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _path(folder: Path, *numbers: int) -> Path:

@@ -1,7 +1,6 @@
 """What the commands share: how a run is prepared, stopped, timed and named. The algorithms are in the commands."""
 
 import hashlib
-import os
 import re
 import shutil
 import signal
@@ -23,8 +22,10 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs import journal as log
-from rl_plasticity.runs.results import require, write_text
+from rl_plasticity.runs.folder import RunFolder, RunName, write_text
+from rl_plasticity.runs.journal import Journal
+from rl_plasticity.runs.lock import Lock
+from rl_plasticity.runs.results import require
 from rl_plasticity.sweeps import sweep
 
 S = TypeVar("S", Train, Supervised)
@@ -69,7 +70,7 @@ class Command(Generic[S]):
         self.planned_updates: Callable[[S], float] = planned_updates
         self.name = kind.__name__.lower()
         self.faults = faults
-        self.lock: int | None = None  # of the folder prepared last
+        self.lock: Lock | None = None  # of the folder prepared last
 
     def main(self, run: Callable[[S, Path, Saved, StopSignal], bool]) -> None:
         """Run it; status 0, 1 (a fault of the run), 2 (bad input), or 128 + the signal that stopped it."""
@@ -89,7 +90,7 @@ class Command(Generic[S]):
         stop = StopSignal()
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
         try:
-            with log.Log(folder) as events:
+            with Journal(RunFolder(folder)) as events:
                 finished, fault = self._run(run, settings, folder, saved, stop, events)
         finally:
             self._release()
@@ -108,7 +109,7 @@ class Command(Generic[S]):
         folder: Path,
         saved: Saved,
         stop: StopSignal,
-        events: log.Log,
+        events: Journal,
     ) -> tuple[bool, str | None]:
         """Whether the run finished, and the fault that ended it."""
         try:
@@ -120,12 +121,12 @@ class Command(Generic[S]):
         except self.faults as error:
             fault = f"{error}; {last_checkpoint(folder)}"
         except BaseException as error:
-            events.say(f"failed: {type(error).__name__}: {error}")
+            events.write(f"failed: {type(error).__name__}: {error}")
             raise
         else:
-            events.say("finished" if finished else "stopped")
+            events.write("finished" if finished else "stopped")
             return finished, None
-        events.say(f"failed: {fault}")
+        events.write(f"failed: {fault}")
         return False, fault
 
     def prepare(self, arguments: Sequence[str]) -> tuple[S, Path, Saved]:
@@ -141,7 +142,10 @@ class Command(Generic[S]):
         else:
             folder = Path(settings.out if settings.out != "auto" else Path("results") / name_of(settings, arguments))
             try:
-                started = (".config.yaml.tmp", log.LOCK)  # by a process that was killed before it wrote any settings
+                started = (
+                    ".config.yaml.tmp",
+                    RunFolder(folder).lock.name,
+                )  # by a process that was killed before it wrote any settings
                 if folder.exists() and (not folder.is_dir() or any(p.name not in started for p in folder.iterdir())):
                     raise SettingsError(
                         f"{folder} exists; continue that run with resume={folder} or choose another out="
@@ -196,13 +200,13 @@ class Command(Generic[S]):
         """
         self._release()
         try:
-            self.lock = log.hold(folder)
+            self.lock = Lock(RunFolder(folder))
         except BlockingIOError as error:
             raise SettingsError(f"{folder} is being written by {error}") from error
 
     def _release(self) -> None:
         if self.lock is not None:
-            os.close(self.lock)
+            self.lock.release()
             self.lock = None
 
     def resolved(self, s: S) -> S:
@@ -288,11 +292,11 @@ def require_finite_weights(module: nn.Module, when: str, folder: Path) -> None:
         raise FaultyRun(f"weights are no longer finite {when}; {last_checkpoint(folder)}")
 
 
-def require_finite_loss(name: str, loss: Tensor, runs: Sequence[str], when: str, folder: Path) -> None:
+def require_finite_loss(name: str, loss: Tensor, runs: Sequence[RunName], when: str, folder: Path) -> None:
     """Raises FaultyRun that names those of the `runs` whose `loss` ``[*runs]`` is not finite."""
     bad = (~loss.isfinite()).reshape(-1).nonzero().flatten().tolist()
     if bad:
-        which = ", ".join(runs[run] if "=" in runs[run] else f"seed {runs[run]}" for run in bad)
+        which = ", ".join(runs[run].in_words for run in bad)
         raise FaultyRun(f"{name} of {which} is not finite {when}; {last_checkpoint(folder)}")
 
 

@@ -30,8 +30,8 @@ from omegaconf import DictConfig, OmegaConf
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Count, Is, MaybeCount, MaybeWord, Natural, NonNegative
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.runs import journal as run_log
-from rl_plasticity.runs.results import write_text
+from rl_plasticity.runs.folder import RunFolder, write_text
+from rl_plasticity.runs.journal import last_entry
 
 POLL_S = 0.5
 SLURM_POLL_S = 5
@@ -156,7 +156,7 @@ class Job:
 
 def finished(folder: Path) -> bool:
     """Whether a run has made all its steps, whoever started it."""
-    last = run_log.last(folder)
+    last = last_entry(RunFolder(folder))
     return last is not None and last.word == "finished"
 
 
