@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rl_plasticity.agents import AGENTS, SAC, Agent, Batch, ReplayBuffer
     from rl_plasticity.errors import FaultyRun, SettingsError
     from rl_plasticity.interventions import INTERVENTIONS, Intervention, make_intervention
-    from rl_plasticity.layers import layers
     from rl_plasticity.learner import Learner
     from rl_plasticity.metrics import METRICS
     from rl_plasticity.networks import MLP, NETWORKS
@@ -27,7 +26,6 @@ _HOMES = {
     "agents": ("AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer"),
     "errors": ("FaultyRun", "SettingsError"),
     "interventions": ("INTERVENTIONS", "Intervention", "make_intervention"),
-    "layers": ("layers",),
     "learner": ("Learner",),
     "metrics": ("METRICS",),
     "networks": ("MLP", "NETWORKS"),
@@ -60,7 +58,6 @@ __all__ = [
     "RunFolder",
     "Setting",
     "SettingsError",
-    "layers",
     "make_intervention",
     "make_regularizer",
 ]

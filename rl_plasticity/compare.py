@@ -17,7 +17,7 @@ from rl_plasticity.comparison.loading import find, read, split
 from rl_plasticity.comparison.report import GENERATOR, Picture, render
 from rl_plasticity.comparison.summary import Comparison, compare, table, to_csv, verdict
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.runs.results import write_text
+from rl_plasticity.runs.folder import write_text
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
 

@@ -19,9 +19,17 @@ from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, rollout
 from rl_plasticity.configs.schema import Evaluate
 from rl_plasticity.envs import Envs
+<<<<<<< HEAD
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder, write_text
 from rl_plasticity.runs.trained import Trained
+=======
+from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs import plan as grid
+from rl_plasticity.runs.folder import write_text
+from rl_plasticity.runs.session import main_on_folder
+>>>>>>> folder
 from rl_plasticity.seeding import RunStreams, derive
 
 

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from rl_plasticity.comparison.loading import find, split
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.runs import journal as log
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.journal import last_entry
+from rl_plasticity.runs.lock import is_held
 
 HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS]
 
@@ -152,14 +154,14 @@ def read(folder: Path) -> Status:
 
 def _state(folder: Path, done: int, total: int) -> tuple[str, str]:
     """Which of STATES, and a note."""
-    entry = log.last(folder)
+    entry = last_entry(RunFolder(folder))
     if entry is not None and entry.word in ("finished", "stopped", "failed"):
         return entry.word, entry.text
     if entry is None and 0 < total <= done:  # an older version's, or started from Python: it keeps no log
         return "finished", ""
-    if log.is_held(folder):
+    if is_held(RunFolder(folder)):
         return "running", ""
-    written = (folder / name for name in ("config.yaml", log.NAME, "metrics.csv", "timing.csv", "checkpoints"))
+    written = (folder / name for name in ("config.yaml", "log.txt", "metrics.csv", "timing.csv", "checkpoints"))
     changed = max(path.stat().st_mtime for path in written if path.exists())
     # A lock is not always seen from another machine: the age of the files has to do.
     here = entry is not None and entry.text.startswith(f"on {platform.node()},")

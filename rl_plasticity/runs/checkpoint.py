@@ -4,6 +4,10 @@ import hashlib
 import io
 import sys
 from collections.abc import Mapping
+<<<<<<< HEAD
+=======
+from importlib import metadata
+>>>>>>> folder
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,10 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+<<<<<<< HEAD
 from rl_plasticity import __version__
 from rl_plasticity.runs.folder import write_atomically
 
 FORMAT = 3  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts
+READABLE = (2, 3)  # whose agents are where they are now
+=======
+from rl_plasticity.runs.folder import write_atomically
+
+FORMAT = 2  # of the files; 1 had the whole replay buffer in every checkpoint and no checksum
+>>>>>>> folder
 
 
 class Table(Protocol):
@@ -71,32 +82,35 @@ class Checkpoints:
         return chunks
 
 
-def load(folder: Path, step: int | None = None) -> dict[str, Any]:
-    """The newest checkpoint in `folder` that is not damaged, or the one of this `step`; rows of its table in ``table``.
+def load(folder: Path, step: int | None = None, *, whole: bool = True) -> dict[str, Any]:
+    """The newest checkpoint in `folder` that is not damaged, or the one of this `step`.
 
     Says on stderr which damaged ones were passed over.
+
+    Args:
+        whole: to go on from: with the rows of its table, in ``table``, and of this format. Without, to look at: the
+            agents of earlier formats can be read too.
 
     Raises:
         FileNotFoundError: there is none.
         ValueError: it cannot be read, or is of another version.
     """
-    found = {int(path.stem.removeprefix("step_")): path for path in _all(folder)}
-    if not found:
+    paths = {int(path.stem.removeprefix("step_")): path for path in _all(folder)}
+    if not paths:
         raise FileNotFoundError(f"no checkpoint in {folder}")
-    if step not in (None, *found):
-        raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, found))})")
+    if step not in (None, *paths):
+        raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths))})")
     problems: list[str] = []
-    for path in reversed(found.values()) if step is None else [found[step]]:
+    for path in reversed(paths.values()) if step is None else [paths[step]]:
         try:
             state = _read(path)
-            chunks = [_read(_path(folder, *chunk)) for chunk in state.get("chunks", [])]
+            chunks = [_read(_path(folder, *chunk)) for chunk in state.get("chunks", [])] if whole else []
         except ValueError as error:
             problems.append(str(error))
             continue
-        version = __version__
-        if (state.get("format"), state.get("version")) != (FORMAT, version):
+        if state.get("version") != __version__ or state.get("format") not in ((FORMAT,) if whole else READABLE):
             theirs = f"version {state.get('version')} (file format {state.get('format')})"
-            raise ValueError(f"{path} was written by {theirs}, this is version {version} (file format {FORMAT})")
+            raise ValueError(f"{path} was written by {theirs}, this is version {__version__} (file format {FORMAT})")
         for problem in problems:
             print(f"{problem}; falling back to {path.name}", file=sys.stderr)
         if chunks:

@@ -1,69 +1,62 @@
-"""What a run writes into its folder: config.yaml, provenance.json, metrics.csv, timing.csv and TensorBoard events."""
+"""The numbers that a run writes into its folder: metrics.csv, timing.csv, TensorBoard events, Weights & Biases."""
 
 import errno
 import hashlib
 import json
 import os
-import platform
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from importlib import metadata
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 
-from rl_plasticity.runs.checkpoint import write_atomically
-
-FILES = ("metrics.csv", "timing.csv")
+from rl_plasticity.runs.folder import HEADER, RunFolder, RunName
 
 
 class Results:
-    """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard and, if told so, to W&B.
+    """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard and, if asked to, to W&B.
 
     ``metrics.csv`` is the source of truth: tidy, append-only, free of wall-clock times, so a resumed run's is equal to
-    an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. `run` is the run's name: its seed, or what sets it
-    apart from the others of its process and the seed (``reg.coef=1e-05 seed=3``). TensorBoard and W&B also show the
-    ``mean`` over the seeds, which is derived and therefore in no file.
+    an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. TensorBoard and W&B also show the ``mean`` over the
+    seeds, which is derived and therefore in no file.
 
     Args:
         folder: exists.
         names: one for each run.
-        sizes: on resuming, what `sizes` returned at the checkpoint; rows written after it are dropped, they
-            will come again.
+        sizes: on resuming, what `sync` returned at the checkpoint; rows written after it are dropped, they will come
+            again.
         step: the step the run starts at.
         logger: ``wandb`` for Weights & Biases as well; else ``tensorboard``.
     """
 
     def __init__(
         self,
-        folder: Path,
-        names: Sequence[str],
+        folder: RunFolder,
+        names: Sequence[RunName],
         sizes: Mapping[str, int] | None = None,
         step: int = 0,
         logger: str = "tensorboard",
     ) -> None:
         self.names = list(names)
-        self.groups = [name.rpartition(" ")[0] for name in self.names]  # of runs that differ in the seed
+        self._texts = [str(name) for name in names]
+        self.groups = [name.group for name in names]  # of runs that differ in the seed
         self.files: dict[str, IO[str]] = {}
-        for name in FILES:
-            path = folder / name
+        for path in (folder.metrics_csv, folder.timing_csv):
             if sizes is not None:
-                os.truncate(path, sizes[name])
-            self.files[name] = path.open("w" if sizes is None else "a", encoding="utf-8", newline="")
+                os.truncate(path, sizes[path.name])
+            self.files[path.name] = path.open("w" if sizes is None else "a", encoding="utf-8", newline="")
             if sizes is None:
-                self.files[name].write("run,step,name,value\n")
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step if sizes else None)
+                self.files[path.name].write(f"{HEADER}\n")
+        self.board = SummaryWriter(str(folder.tensorboard), purge_step=step if sizes else None)
         self.wandb = _wandb_run(folder) if logger == "wandb" else None
         self.sync()
 
-    def log(self, step: int, values: Mapping[str, torch.Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
+    def write(
+        self, step: int, values: Mapping[str, torch.Tensor | np.ndarray], where: np.ndarray | None = None
+    ) -> None:
         """Of each metric ``[runs]`` a row for each run (of those in the mask `where`); their mean is only shown."""
         rows, shown = [], {}
         for name, value in values.items():
@@ -71,16 +64,16 @@ class Results:
             known = [i for i in range(len(numbers)) if where is None or where[i]]
             several = len(numbers) > 1
             for i in known:
-                rows.append(f"{self.names[i]},{step},{name},{numbers[i]!r}\n")
-                shown[f"{name}/{self.names[i]}" if several else name] = numbers[i]
+                rows.append(f"{self._texts[i]},{step},{name},{numbers[i]!r}\n")
+                shown[f"{name}/{self._texts[i]}" if several else name] = numbers[i]
             for group in dict.fromkeys(self.groups):
-                own = [numbers[i] for i in known if self.groups[i] == group]
-                if own and self.groups.count(group) > 1:
-                    shown[f"{name}/{f'{group} mean'.strip()}"] = sum(own) / len(own)
+                of_group = [numbers[i] for i in known if self.groups[i] == group]
+                if of_group and self.groups.count(group) > 1:
+                    shown[f"{name}/{f'{group} mean'.strip()}"] = sum(of_group) / len(of_group)
         self.files["metrics.csv"].write("".join(rows))
         self._show(step, shown)
 
-    def time(self, step: int, values: Mapping[str, float]) -> None:
+    def write_timing(self, step: int, values: Mapping[str, float]) -> None:
         """Rates and durations of the whole process."""
         for name, value in values.items():
             self.files["timing.csv"].write(f"mean,{step},{name},{value!r}\n")
@@ -105,7 +98,7 @@ class Results:
                 raise FileNotFoundError(errno.ENOENT, "deleted while the run was writing it", file.name)
 
     def sync(self) -> dict[str, int]:
-        """Force everything to the disk; the sizes of the files come back, for a checkpoint."""
+        """Force everything to the disk; returns the sizes of the files, for a checkpoint."""
         self.board.flush()
         self.flush()
         for file in self.files.values():
@@ -130,20 +123,19 @@ def require(logger: str) -> None:
             raise ImportError('logger=wandb needs its library: pip install "rl_plasticity[wandb]"') from error
 
 
-def _wandb_run(folder: Path) -> Any:
+def _wandb_run(folder: RunFolder) -> Any:
     """The folder's run at Weights & Biases, the same at each start: its id is made of the provenance's first entry.
 
     Without a login, ``WANDB_MODE`` or a connection it stays in the folder; ``wandb sync`` sends it later.
     """
     import wandb
 
-    first = json.loads((folder / "provenance.json").read_text())["starts"][0]
     settings: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT", "rl_plasticity"),
-        "id": hashlib.sha256(json.dumps(first, sort_keys=True).encode()).hexdigest()[:12],
-        "name": folder.resolve().name,
+        "id": hashlib.sha256(json.dumps(folder.starts[0], sort_keys=True).encode()).hexdigest()[:12],
+        "name": folder.path.resolve().name,
         "dir": str(folder),
-        "config": OmegaConf.to_container(OmegaConf.load(folder / "config.yaml")),
+        "config": folder.settings,
         "resume": "allow",
         "settings": wandb.Settings(quiet=True, console="off", init_timeout=30, finish_timeout=60),
     }
@@ -156,44 +148,3 @@ def _wandb_run(folder: Path) -> Any:
         run = wandb.init(mode="offline", **settings)
     run.define_metric("*", step_metric="step")
     return run
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file, whole or not at all."""
-    write_atomically(path, lambda file: file.write(text.encode()))
-
-
-def write_provenance(path: Path, device: str) -> None:
-    """Add this start of the run to ``provenance.json``: versions, commit, device, command line, time."""
-    starts: list[dict[str, Any]] = json.loads(path.read_text())["starts"] if path.exists() else []
-    libraries = ("torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core")
-    starts.append(
-        {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "rl_plasticity": metadata.version("rl_plasticity"),
-            "commit": _commit(),
-            "libraries": {name: metadata.version(name) for name in libraries},
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu",
-            "threads": torch.get_num_threads(),
-        }
-    )
-    write_text(path, json.dumps({"starts": starts}, indent=2) + "\n")
-
-
-def _commit() -> str | None:
-    """The commit of the checkout this package lies in, with + if it was changed; None outside one."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        if not git("ls-files", Path(__file__).name):
-            return None  # installed inside somebody else's repository
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -51,7 +51,7 @@ class Trained:
         if isinstance(s.threads, int):
             torch.set_num_threads(s.threads)
         try:
-            state = checkpoint.load(folder.checkpoints, step)
+            state = checkpoint.load(folder.checkpoints, step, whole=False)
         except (FileNotFoundError, ValueError) as error:
             raise SettingsError(str(error)) from error
         s = replace(s, device=cast(Any, device))

@@ -1,0 +1,436 @@
+"""A run's folder, a run's name and a metric's name: each is written and read here and nowhere else.
+
+Imports nothing slow at its head, so that ``status`` starts fast.
+"""
+
+import functools
+import glob
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+
+from rl_plasticity.errors import SettingsError
+
+Kind = Literal["train", "supervised"]
+HEADER = "run,step,name,value"
+# The groups, each with a name, that tell whose settings they are.
+GROUPS: dict[Kind, tuple[str, ...]] = {
+    "train": ("env", "reg", "reset"),
+    "supervised": ("task", "net", "reg", "reset"),
+}
+
+
+class RunName(NamedTuple):
+    """What a run is called in ``metrics.csv``: ``3``, or ``reg.name=spectral reset.every_updates=5 seed=3``.
+
+    Args:
+        settings: what sets it apart from other runs of its folder, each setting's name and the text of its value. A
+            value may hold spaces and commas, but nothing that reads as the next setting, `` name=``.
+    """
+
+    settings: tuple[tuple[str, str], ...]
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.group} seed={self.seed}" if self.settings else str(self.seed)
+
+    @property
+    def group(self) -> str:
+        """The name without the seed; empty where runs differ in nothing else."""
+        return " ".join(f"{name}={value}" for name, value in self.settings)
+
+    @property
+    def in_words(self) -> str:
+        """For messages: ``seed 3``, or the whole name."""
+        return str(self) if self.settings else f"seed {self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The name whose text is `text`.
+
+        Raises:
+            SettingsError: it is no run's.
+        """
+        *pairs, last = [pair.partition("=") for pair in re.split(r" (?=[\w.+-]+=)", text)]
+        seed = last[2] if pairs else text
+        if re.fullmatch("[0-9]+", seed):
+            name = cls(tuple((key, value) for key, _, value in pairs), int(seed))
+            if str(name) == text:
+                return name
+        raise SettingsError(f"run {text!r} is no seed and no 'name=value ... seed=N'")
+
+
+class MetricName(NamedTuple):
+    """What a metric is called: ``critic/stable_rank/trunk.0``, ``eval/return``, ``q_mean``.
+
+    Args:
+        of: the network, or ``eval``, ``task``, ``train``; may be empty.
+        layer: empty for a number of the whole network.
+    """
+
+    of: str
+    quantity: str
+    layer: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(part for part in self if part)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The name whose text is `text`."""
+        first, slash, rest = text.partition("/")
+        if not slash:
+            return cls("", first)
+        quantity, _, layer = rest.partition("/")
+        return cls(first, quantity, layer)
+
+
+class Curve(NamedTuple):
+    """A metric over time, by rising step."""
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+class Row(NamedTuple):
+    """A line of ``metrics.csv`` or ``timing.csv``."""
+
+    run: str
+    step: int
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class RunFolder(os.PathLike[str]):
+    """The folder that a run writes into. Nothing is read before it is asked for, and it need not exist yet."""
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "path", Path(path))
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_csv(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def timing_csv(self) -> Path:
+        return self.path / "timing.csv"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def provenance(self) -> Path:
+        return self.path / "provenance.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    # --- the settings -----------------------------------------------------------------------------------------------
+
+    def is_run(self) -> bool:
+        """Whether a run has written here."""
+        return self.config.is_file() or self.metrics_csv.is_file()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings, nested.
+
+        Raises:
+            SettingsError: ``config.yaml`` cannot be read or holds none.
+        """
+        try:
+            text = self.config.read_text()
+            # Without these two the settings of a sweep's folders are the same text, which is then parsed once.
+            different = re.compile(r"^(?:seed|out):.*\n(?: .*\n)*", re.MULTILINE)
+            parts = (different.sub("", text), "".join(different.findall(text)))
+            return {name: value for part in parts for name, value in deepcopy(_parsed(part)).items()}
+        except OSError as error:
+            raise SettingsError(f"cannot read {self.config}: {error.strerror}") from error
+        except Exception as error:  # no text, no YAML, no settings
+            raise self._foreign() from error
+
+    def write_settings(self, text: str) -> None:
+        """Write ``config.yaml``, whole or not at all."""
+        write_text(self.config, text)
+
+    @property
+    def kind(self) -> Kind:
+        """The command whose run it is.
+
+        Raises:
+            SettingsError: as `settings`, or they are neither command's.
+        """
+        settings = self.settings
+        for kind, groups in GROUPS.items():
+            if all(isinstance(settings.get(group), dict) and "name" in settings[group] for group in groups):
+                return kind
+        raise self._foreign()
+
+    def _foreign(self) -> SettingsError:
+        return SettingsError(f"{self.config} holds no settings of a run of this package")
+
+    # --- the numbers ------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[RunName, dict[str, Curve]]:
+        """The curves of each run, by the metric's name.
+
+        Raises:
+            SettingsError: ``metrics.csv`` is missing, damaged or another program's.
+        """
+        curves = {run: of_run for run, of_run in _curves(self.metrics_csv).items() if not is_mean(run)}
+        try:
+            return {RunName.parse(run): of_run for run, of_run in curves.items()}
+        except SettingsError as error:
+            raise SettingsError(f"{self.metrics_csv} is damaged: {error}") from error
+
+    def timing(self) -> dict[str, Curve]:
+        """The rates and durations of the whole process, by name.
+
+        Raises:
+            SettingsError: ``timing.csv`` is missing, damaged or another program's.
+        """
+        return _curves(self.timing_csv).get("mean", {})
+
+    def last_rows(self, file: Literal["metrics.csv", "timing.csv"], names: Collection[str] = ()) -> list[Row]:
+        """The rows of the last step, of those with one of the `names` if given; none if the file is missing.
+
+        Read from the file's end, which a run may be writing.
+
+        Raises:
+            SettingsError: the file is damaged or cannot be read.
+        """
+        path = self.path / file
+        size = 1 << 14
+        while True:
+            try:
+                with path.open("rb") as opened:
+                    start = max(0, opened.seek(0, os.SEEK_END) - size)
+                    opened.seek(start)
+                    lines = opened.read(size).split(b"\n")[1:-1]  # less the header or a cut line, and an unfinished one
+            except FileNotFoundError:
+                return []
+            except OSError as error:
+                raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+            rows = [row for row in (_row(line, path) for line in lines) if not names or row.name in names]
+            last = [row for row in rows if row.step == rows[-1].step]
+            # All rows of the last step were read if one of another step is before them. 16 MB are enough to look for it.
+            if start == 0 or len(last) < len(rows) or size >= 1 << 24:
+                return [row for row in last if file == "timing.csv" or not is_mean(row.run)]
+            size *= 8
+
+    # --- how it came about ------------------------------------------------------------------------------------------
+
+    @property
+    def starts(self) -> list[Mapping[str, Any]]:
+        """What each start of the run was made with; empty if that is missing or damaged: no number depends on it."""
+        try:
+            starts = json.loads(self.provenance.read_text())["starts"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+        return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+
+    def add_start(self, device: str) -> None:
+        """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time."""
+        import torch
+
+        starts: list[dict[str, Any]] = []
+        if self.provenance.exists():  # a damaged file is no reason to lose what it holds
+            starts = json.loads(self.provenance.read_text())["starts"]
+        libraries = ("torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core")
+        starts.append(
+            {
+                "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+                "rl_plasticity": metadata.version("rl_plasticity"),
+                "commit": _commit(),
+                "libraries": {name: metadata.version(name) for name in libraries},
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+                "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu",
+                "threads": torch.get_num_threads(),
+            }
+        )
+        write_text(self.provenance, json.dumps({"starts": starts}, indent=2) + "\n")
+
+
+def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], list[RunFolder]]:
+    """The runs' folders in `places`: those named themselves, and those found below a sweep's folder or by a glob.
+
+    Each is listed once. Hidden folders are not searched.
+
+    Raises:
+        SettingsError: a place that does not exist or in which no run is.
+    """
+    named: dict[Path, RunFolder] = {}
+    below: dict[Path, RunFolder] = {}
+    for place in places:
+        path = Path(place).expanduser()
+        matches = [path] if path.exists() else _glob(path)
+        if not matches:
+            raise SettingsError(f"{place} does not exist")
+        runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
+        for run in runs:
+            (named if run == path else below)[run.resolve()] = RunFolder(run)
+        if not runs:
+            raise SettingsError(f"{place} is no run's folder (config.yaml, metrics.csv) and there is none below it")
+    return list(named.values()), [folder for key, folder in below.items() if key not in named]
+
+
+def is_mean(run: str) -> bool:
+    """Whether rows of this `run` are a mean over runs, which earlier versions wrote and every reader passes over."""
+    return re.search("(^|[ =])mean$", run) is not None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file, whole or not at all."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, force it to the disk, then rename it: old or new, never half."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)  # the rename itself must reach the disk too
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _glob(pattern: Path) -> list[Path]:
+    return [Path(p) for p in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207, absolute ones as well
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    inside = sorted(p.parent for p in folder.rglob("config.yaml")) if folder.is_dir() else []
+    inside = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
+    runs = set(inside)
+    return [p for p in inside if runs.isdisjoint(p.parents)]  # what a run holds is no run
+
+
+@functools.cache
+def _parsed(text: str) -> dict[str, Any]:
+    config = OmegaConf.to_container(OmegaConf.create(text)) if text else {}
+    if not isinstance(config, dict):
+        raise ValueError("no settings")
+    return {str(name): value for name, value in config.items()}
+
+
+def _curves(path: Path) -> dict[str, dict[str, Curve]]:
+    """The curves in a file of rows, by the run's and the metric's name.
+
+    Written for many long files: the fields of a column are every fourth of all, and no line is looked at by itself.
+    A last line without its end is left out: the run was killed while it wrote, or is writing.
+    """
+    fields = _fields(path)
+    try:
+        steps = np.array(list(map(int, fields[1::4])), np.int64)
+        values = np.array(list(map(float, fields[3::4])), np.float64)
+    except ValueError as error:
+        raise SettingsError(f"{path} is damaged: {error}") from error
+    runs, metrics = (dict.fromkeys(fields[column::4]) for column in (0, 2))
+    run_index, metric_index = ({name: i for i, name in enumerate(names)} for names in (runs, metrics))
+    key = np.array(list(map(run_index.__getitem__, fields[0::4])), np.int64) * len(metrics)
+    key += np.array(list(map(metric_index.__getitem__, fields[2::4])), np.int64)
+    order = np.argsort(key, kind="stable")
+    names = [(run, metric) for run in runs for metric in metrics]
+    curves: dict[str, dict[str, Curve]] = {run: {} for run in runs}
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    for rows in np.split(order, starts[1:]) if len(order) else []:
+        run, metric = names[key[rows[0]]]
+        curves[run][metric] = Curve(steps[rows], values[rows])
+    return curves
+
+
+def _fields(path: Path) -> Sequence[str]:
+    """Those of all whole lines but the header, four a line."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        header, _, body = data[: data.rfind(b"\n") + 1].decode().partition("\n")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is damaged: it is not text") from error
+    if header != HEADER:
+        raise SettingsError(f"{path} is not a run's: its first line should be {HEADER!r}")
+    fields = body.replace("\n", ",").split(",")[:-1]
+    if len(fields) != 4 * body.count("\n"):  # a run's name may hold commas: reg.widths=[1, 2] seed=0
+        lines = [line.rsplit(",", 3) for line in body.split("\n")[:-1]]
+        bad = [i for i, line in enumerate(lines) if len(line) != 4]
+        if bad:
+            raise SettingsError(f"{path} is damaged: line {bad[0] + 2} has no 4 fields {HEADER}")
+        fields = [field for line in lines for field in line]
+    return fields
+
+
+def _row(line: bytes, path: Path) -> Row:
+    fields = line.decode(errors="replace").rsplit(",", 3)
+    try:
+        return Row(fields[0], int(fields[1]), fields[2], float(fields[3]))
+    except (IndexError, ValueError):
+        raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this package lies in, with + if it was changed; None outside one."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        if not git("ls-files", Path(__file__).name):
+            return None  # installed inside somebody else's repository
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
