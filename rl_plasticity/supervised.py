@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Supervised
-from rl_plasticity.errors import nearest
 from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
 from rl_plasticity.learner import Learner
-from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
+from rl_plasticity.networks import make_network
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.regularizers import layers
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs import plan as grid
 from rl_plasticity.runs.results import Results, write_provenance
@@ -58,18 +56,11 @@ def make(s: Supervised, device: str) -> tuple[Data, TaskSequence, Learner, list[
         ValueError: they cannot be made; the message says why.
     """
     seeds = grid.seeds(s)
-    if s.net["parametrization"] not in ("none", *PARAMETRIZATIONS):
-        hint = nearest(s.net["parametrization"], ("none", *PARAMETRIZATIONS))
-        raise ValueError(f"unknown net.parametrization {s.net['parametrization']!r}{hint}")
     data = load(s.data.name, s.data.root, s.data.train_size, s.data.validation).to(device)
     sequence = TASKS[s.task["name"]](data, [derive(n, TASK) for n in seeds], s.num_tasks)
 
     def make_net(seeds: Sequence[int]) -> nn.Module:
-        settings = {k: v for k, v in s.net.items() if k not in ("name", "parametrization")}
-        net = NETWORKS[s.net["name"]](data.shape, sequence.num_classes, seeds, **settings)
-        if s.net["parametrization"] != "none":
-            PARAMETRIZATIONS[s.net["parametrization"]](net, skip=[y.name for y in layers(net) if y.head])
-        return net
+        return make_network(shape=data.shape, num_classes=sequence.num_classes, seeds=seeds, **s.net)
 
     settings = {k: v for k, v in s.optimizer.items() if k != "name"}
     optimize = partial(OPTIMIZERS[s.optimizer["name"]], lr=s.lr, **settings)
