@@ -44,7 +44,7 @@ from rl_plasticity.runs.session import (
 )
 >>>>>>> folder
 from rl_plasticity.seeding import RunStreams, derive
-from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load_data
+from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load
 from rl_plasticity.tasks.data import Split
 
 # Keys of the random streams derived from a run's seed.
@@ -120,7 +120,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
     Raises:
         ValueError: they cannot be made; the message says why.
     """
-    data = load_data(**s.data).to(s.device)
+    data = load(**s.data).to(s.device)
     task, net, optimizer = ({k: v for k, v in g.items() if k != "name"} for g in (s.task, s.net, s.optimizer))
     kind = choose(TASKS, s.task["name"], task, "task")
     sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks)

@@ -28,7 +28,7 @@ from rl_plasticity.networks import NETWORKS, make_network
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.settings import Declared, Setting, settings_of
-from rl_plasticity.tasks import DATA, TASKS, load_data
+from rl_plasticity.tasks import DATA, TASKS, load
 
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
@@ -179,7 +179,7 @@ KINDS: dict[str, Kind] = {
     "reset": Kind(INTERVENTIONS, "none"),
     "agent": Kind(AGENTS, "sac", given=("regularize", "device")),
     "task": Kind(TASKS, "random_labels", given=("num_tasks",)),
-    "data": Kind(DATA, "digits", load_data),
+    "data": Kind(DATA, "digits", load),
     "net": Kind(NETWORKS, "mlp", make_network),
     "optimizer": Kind(OPTIMIZERS, "adam", given=("lr",)),
 }

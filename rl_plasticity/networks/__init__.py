@@ -4,37 +4,46 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
 
+from rl_plasticity.errors import SettingsError, choose, nearest
+from rl_plasticity.layers import layers
 from rl_plasticity.networks.activations import Activation, CReLU
 from rl_plasticity.networks.cnn import CNN, StackedBatchNorm2d, StackedConv2d
-from rl_plasticity.networks.mlp import MLP, StackedLayerNorm, StackedLinear
+from rl_plasticity.networks.mlp import MLP, LayerNormFlag, StackedLayerNorm, StackedLinear
 from rl_plasticity.networks.parametrizations import bound_weight_norms_, standardize_weights_
 from rl_plasticity.networks.resnet import resnet18, wrn28_10
 from rl_plasticity.networks.vgg import vgg16
 from rl_plasticity.networks.vit import vit_tiny
+from rl_plasticity.settings import Setting, settings_of
 
 
 def _mlp(
     shape: Sequence[int],
     num_classes: int,
     seeds: Sequence[int],
-    widths: Sequence[int] = (100, 100),
-    layer_norm: bool = False,
+    widths: Annotated[Sequence[int], Setting("of the hidden layers", least=1)] = (100, 100),
+    layer_norm: LayerNormFlag = False,
     activation: Activation = "relu",
 ) -> MLP:
-    """`widths` are those of the hidden layers; by default the MLP of Oh et al. (2024), Appendix D.1."""
+    """By default the MLP of Oh et al. (2024), Appendix D.1."""
     return MLP((math.prod(shape), *widths, num_classes), seeds, layer_norm, activation=activation)
 
 
-def _vgg16(shape: Sequence[int], num_classes: int, seeds: Sequence[int], batch_norm: bool = False) -> nn.Module:
+def _vgg16(shape: Sequence[int], num_classes: int, seeds: Sequence[int], batch_norm: bool) -> nn.Module:
     with _one_run("vgg16", seeds):
         return vgg16(num_classes, _side(shape), batch_norm, channels=shape[0])
 
 
-def _resnet18(shape: Sequence[int], num_classes: int, seeds: Sequence[int], small_images: bool = True) -> nn.Module:
+def _resnet18(
+    shape: Sequence[int],
+    num_classes: int,
+    seeds: Sequence[int],
+    small_images: Annotated[bool, Setting("a 3x3 stem without pooling")] = True,
+) -> nn.Module:
     with _one_run("resnet18", seeds):
         return resnet18(num_classes, small_images, channels=shape[0])
 
@@ -44,16 +53,21 @@ def _wrn28_10(shape: Sequence[int], num_classes: int, seeds: Sequence[int]) -> n
         return wrn28_10(num_classes, channels=shape[0])
 
 
-def _vit_tiny(shape: Sequence[int], num_classes: int, seeds: Sequence[int], patch: int = 4) -> nn.Module:
+def _vit_tiny(
+    shape: Sequence[int],
+    num_classes: int,
+    seeds: Sequence[int],
+    patch: Annotated[int, Setting("side of a square patch in pixels", least=1)] = 4,
+) -> nn.Module:
     with _one_run("vit_tiny", seeds):
         return vit_tiny(num_classes, _side(shape), patch, channels=shape[0])
 
 
 @contextmanager
 def _one_run(name: str, seeds: Sequence[int]) -> Iterator[None]:
-    """Random draws inside come from the one seed; the global random state is as before afterwards."""
+    """Draws inside come from the seed, of which there is one; the global random state is as before afterwards."""
     if len(seeds) != 1:
-        raise ValueError(f"{name} has no runs axis: train one run per process (seeds=1), got {len(seeds)} seeds")
+        raise SettingsError(f"{name} has no runs axis: train one run per process (seeds=1), got {len(seeds)} seeds")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeds[0])
         yield
@@ -61,16 +75,16 @@ def _one_run(name: str, seeds: Sequence[int]) -> Iterator[None]:
 
 def _side(shape: Sequence[int]) -> int:
     if len(shape) != 3 or shape[1] != shape[2]:
-        raise ValueError(f"shape must be (channels, side, side), got {tuple(shape)}")
+        raise SettingsError(f"shape must be (channels, side, side), got {tuple(shape)}")
     return shape[1]
 
 
 # Each is called as make(shape of one input, num_classes, seeds, **settings). Without a runs axis: one seed.
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mlp": _mlp,
-    "cnn": CNN,
+    "cnn": partial(CNN, batch_norm=False),
     "cnn_bn": partial(CNN, batch_norm=True),
-    "vgg16": _vgg16,
+    "vgg16": partial(_vgg16, batch_norm=False),
     "vgg16_bn": partial(_vgg16, batch_norm=True),
     "resnet18": _resnet18,
     "wrn28_10": _wrn28_10,
@@ -81,6 +95,43 @@ PARAMETRIZATIONS: dict[str, Callable[..., None]] = {
     "weight_standardization": standardize_weights_,
     "bounded_weight_norm": bound_weight_norms_,
 }
+
+
+def make_network(
+    name: str,
+    shape: Sequence[int],
+    num_classes: int,
+    seeds: Sequence[int],
+    parametrization: Annotated[
+        Literal["none", "weight_standardization", "bounded_weight_norm"],
+        Setting("of the weights of all layers but the heads"),
+    ] = "none",
+    **settings: Any,
+) -> nn.Module:
+    """The network called `name` in `NETWORKS`.
+
+    Args:
+        shape: of one input.
+        num_classes: how many outputs it has.
+        seeds: one for each run, from which its initial weights are drawn.
+        parametrization: ``none`` or one of `PARAMETRIZATIONS`.
+        settings: the network's own.
+
+    Raises:
+        SettingsError: an unknown name or setting (the nearest valid one is named), or a setting out of range.
+    """
+    if parametrization not in (valid := ("none", *PARAMETRIZATIONS)):
+        raise SettingsError(f"unknown parametrization {parametrization!r}{nearest(parametrization, valid)}")
+    make = choose(NETWORKS, name, settings, "network")
+    declared = settings_of(NETWORKS[name])
+    for key, value in settings.items():
+        if key in declared:
+            declared[key].checked(key, value)
+    net = make(shape, num_classes, seeds)
+    if parametrization != "none":
+        PARAMETRIZATIONS[parametrization](net, skip=[layer.name for layer in layers(net) if layer.head])
+    return net
+
 
 __all__ = [
     "CNN",
@@ -93,6 +144,7 @@ __all__ = [
     "StackedLayerNorm",
     "StackedLinear",
     "bound_weight_norms_",
+    "make_network",
     "resnet18",
     "standardize_weights_",
     "vgg16",

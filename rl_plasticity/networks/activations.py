@@ -1,11 +1,13 @@
 """The non-linearities of `mlp` and `cnn`, by name."""
 
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-Activation = Literal["relu", "leaky_relu", "crelu"]
+from rl_plasticity.settings import Setting
+
+Activation = Annotated[Literal["relu", "leaky_relu", "crelu"], Setting("the non-linearity of the hidden layers")]
 
 
 class CReLU(nn.Module):
@@ -26,13 +28,7 @@ class CReLU(nn.Module):
 
 
 def make_activation(name: Activation, dim: int = -1) -> tuple[nn.Module, int]:
-    """The activation module and how many features it makes of each one on axis `dim`.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    if name not in get_args(Activation):
-        raise ValueError(f"activation must be one of {', '.join(get_args(Activation))}, got {name!r}")
+    """The activation module and how many features it makes of each one on axis `dim`."""
     if name == "crelu":
         return CReLU(dim), 2
-    return (nn.ReLU() if name == "relu" else nn.LeakyReLU()), 1
+    return {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}[name](), 1

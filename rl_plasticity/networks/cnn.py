@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks.activations import Activation, make_activation
 from rl_plasticity.networks.mlp import StackedLinear
 from rl_plasticity.seeding import derive
+from rl_plasticity.settings import checked
 
 
 def _fold(images: Tensor) -> Tensor:
@@ -99,9 +101,10 @@ class CNN(nn.Sequential):
         activation: as for `MLP`.
 
     Raises:
-        ValueError: a shape other than three numbers with height and width of at least 4; an unknown activation.
+        SettingsError: a shape other than three numbers with height and width of at least 4; an unknown activation.
     """
 
+    @checked
     def __init__(
         self,
         shape: Sequence[int],
@@ -111,21 +114,22 @@ class CNN(nn.Sequential):
         activation: Activation = "relu",
     ) -> None:
         if len(shape) != 3 or min(shape[1:]) < 4:
-            raise ValueError(f"shape must be (channels, height, width) with sides of at least 4, got {tuple(shape)}")
+            raise SettingsError(f"shape must be (channels, height, width) with sides of at least 4, got {tuple(shape)}")
         runs, (channels, height, width) = len(seeds), shape
 
-        def own(depth: int) -> list[int]:
+        def layer_seeds(depth: int) -> list[int]:
             return [derive(seed, depth) for seed in seeds]
 
         modules: list[nn.Module] = []
         for depth in range(2):
-            modules.append(StackedConv2d(channels, 16, 5, own(depth)))
-            modules += [StackedBatchNorm2d(16, runs)] * batch_norm
+            modules.append(StackedConv2d(channels, 16, 5, layer_seeds(depth)))
+            if batch_norm:
+                modules.append(StackedBatchNorm2d(16, runs))
             non_linearity, factor = make_activation(activation, dim=2)
             modules += [non_linearity, StackedMaxPool2d(2)]
             channels = 16 * factor
         non_linearity, factor = make_activation(activation, dim=2)
         flat = channels * (height // 4) * (width // 4)
-        modules += [nn.Flatten(2), StackedLinear(flat, 100, own(2)), non_linearity]
-        modules.append(StackedLinear(100 * factor, num_classes, own(3)))
+        modules += [nn.Flatten(2), StackedLinear(flat, 100, layer_seeds(2)), non_linearity]
+        modules.append(StackedLinear(100 * factor, num_classes, layer_seeds(3)))
         super().__init__(*modules)

@@ -7,12 +7,16 @@ they subclass them so that whatever looks for layers by module type finds them.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.networks.activations import Activation, make_activation
 from rl_plasticity.seeding import derive
+from rl_plasticity.settings import Setting, checked
+
+LayerNormFlag = Annotated[bool, Setting("LayerNorm between linear layer and activation")]
 
 
 class StackedLinear(nn.Linear):
@@ -62,14 +66,15 @@ class MLP(nn.Sequential):
         activation: relu, leaky_relu (slope 0.01), or crelu, with which the next layer has twice the inputs.
 
     Raises:
-        ValueError: an unknown activation.
+        SettingsError: an unknown activation.
     """
 
+    @checked
     def __init__(
         self,
         widths: Sequence[int],
         seeds: Sequence[int],
-        layer_norm: bool = True,
+        layer_norm: LayerNormFlag = True,
         *,
         activation: Activation = "relu",
     ) -> None:
@@ -80,7 +85,9 @@ class MLP(nn.Sequential):
             modules.append(StackedLinear(factor * fan_in, out, layer_seeds))
             if depth < len(widths) - 2:
                 non_linearity, factor = make_activation(activation)
-                modules += [StackedLayerNorm(out, len(seeds))] * layer_norm + [non_linearity]
+                if layer_norm:
+                    modules.append(StackedLayerNorm(out, len(seeds)))
+                modules.append(non_linearity)
         super().__init__(*modules)
 
     def forward(self, input: Tensor) -> Tensor:

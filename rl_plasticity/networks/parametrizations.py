@@ -74,10 +74,10 @@ def bound_weight_norms_(net: nn.Module, skip: Collection[str] = ()) -> None:
 
 
 def _parametrize_(net: nn.Module, skip: Collection[str], make: Callable[[Tensor, tuple[int, ...]], nn.Module]) -> None:
-    found = {n: m for n, m in net.named_modules() if isinstance(m, Kind)}
-    if unknown := set(skip) - set(found):
-        raise ValueError(f"skip must name linear or convolution layers ({', '.join(found)}), got {sorted(unknown)}")
-    chosen = {n: m for n, m in found.items() if n not in skip}
+    layers = {n: m for n, m in net.named_modules() if isinstance(m, Kind)}
+    if unknown := set(skip) - set(layers):
+        raise ValueError(f"skip must name linear or convolution layers ({', '.join(layers)}), got {sorted(unknown)}")
+    chosen = {n: m for n, m in layers.items() if n not in skip}
     if not chosen:
         raise ValueError("there is no linear or convolution layer to parametrize")
     if taken := [n for n, m in chosen.items() if parametrize.is_parametrized(m, "weight")]:

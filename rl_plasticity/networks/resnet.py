@@ -49,18 +49,20 @@ def resnet18(num_classes: int, small_images: bool = True, channels: int = 3) -> 
             ImageNet (7x7, stride 2, then 3x3 max-pooling of stride 2).
     """
     first = _conv3x3(channels, 64) if small_images else nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
-    stem = [first, nn.BatchNorm2d(64), nn.ReLU(), *[nn.MaxPool2d(3, 2, padding=1)] * (not small_images)]
-    blocks, fan_in = [], 64
+    modules = [first, nn.BatchNorm2d(64), nn.ReLU()]
+    if not small_images:
+        modules.append(nn.MaxPool2d(3, 2, padding=1))
+    fan_in = 64
     for out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        blocks += [BasicBlock(fan_in, out, stride), BasicBlock(out, out, 1)]
+        modules += [BasicBlock(fan_in, out, stride), BasicBlock(out, out, 1)]
         fan_in = out
-    net = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes))
+    net = nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes))
     _initialize_(net)
     return net
 
 
 class PreActivationBlock(nn.Module):
-    """conv(relu(norm(conv y))) + x with y = relu(norm(x)); where the shape changes, a 1x1 convolution of y is x."""
+    """conv(relu(norm(conv a))) + x with a = relu(norm(x)); where the shape changes, a 1x1 convolution of a is added."""
 
     def __init__(self, fan_in: int, out: int, stride: int) -> None:
         super().__init__()
@@ -70,8 +72,8 @@ class PreActivationBlock(nn.Module):
         self.shortcut = nn.Conv2d(fan_in, out, 1, stride, bias=False) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.activate(x)
-        output: Tensor = self.residual(y) + (x if self.shortcut is None else self.shortcut(y))
+        active = self.activate(x)
+        output: Tensor = self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
         return output
 
 

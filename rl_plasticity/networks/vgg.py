@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from rl_plasticity.errors import SettingsError
+
 # Output channels of the 13 convolutions, in the five blocks that each end in max-pooling (configuration D).
 BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
@@ -15,15 +17,18 @@ def vgg16(num_classes: int, image_size: int, batch_norm: bool = False, channels:
     32): it is not pooled or enlarged to 7 x 7.
 
     Raises:
-        ValueError: an image_size below 32, of which five poolings leave nothing.
+        SettingsError: an image_size below 32, of which five poolings leave nothing.
     """
     if image_size < 32:
-        raise ValueError(f"image_size must be at least 32 for VGG-16, got {image_size}")
+        raise SettingsError(f"image_size must be at least 32 for VGG-16, got {image_size}")
     features: list[nn.Module] = []
     fan_in = channels
     for block in BLOCKS:
         for out in block:
-            features += [nn.Conv2d(fan_in, out, 3, padding=1), *[nn.BatchNorm2d(out)] * batch_norm, nn.ReLU()]
+            features.append(nn.Conv2d(fan_in, out, 3, padding=1))
+            if batch_norm:
+                features.append(nn.BatchNorm2d(out))
+            features.append(nn.ReLU())
             fan_in = out
         features.append(nn.MaxPool2d(2))
     classifier = (

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.errors import SettingsError
+
 
 class Block(nn.Module):
     """x + attention(norm x), then x + mlp(norm x): ``[batch, tokens, width] -> [batch, tokens, width]``."""
@@ -15,8 +17,8 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm1(x)
-        x = x + self.attention(y, y, y, need_weights=False)[0]
+        normal = self.norm1(x)
+        x = x + self.attention(normal, normal, normal, need_weights=False)[0]
         output: Tensor = x + self.mlp(self.norm2(x))
         return output
 
@@ -55,8 +57,8 @@ def vit_tiny(num_classes: int, image_size: int, patch: int = 4, channels: int = 
     and positions included), biases zero.
 
     Raises:
-        ValueError: a patch that does not divide image_size.
+        SettingsError: a patch that does not divide image_size.
     """
     if patch < 1 or image_size % patch:
-        raise ValueError(f"patch must divide image_size, got {patch} and {image_size}")
+        raise SettingsError(f"patch must divide image_size, got {patch} and {image_size}")
     return VisionTransformer(num_classes, image_size, patch, channels, width=192, depth=12, heads=3)

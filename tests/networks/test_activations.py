@@ -49,5 +49,5 @@ def test_the_outputs_of_crelu_are_not_taken_for_hidden_units_but_its_layers_are_
     "make", [lambda a: MLP((5, 8, 3), [0], activation=a), lambda a: CNN((1, 8, 8), 3, [0], False, a)]
 )
 def test_an_unknown_activation_is_an_error_that_names_the_valid_ones(make):
-    with pytest.raises(ValueError, match="one of relu, leaky_relu, crelu, got 'gelu'"):
+    with pytest.raises(ValueError, match="activation must be relu, leaky_relu or crelu, got 'gelu'"):
         make("gelu")

@@ -3,8 +3,10 @@ import inspect
 import pytest
 import torch
 
-from rl_plasticity.networks import NETWORKS
-from rl_plasticity.regularizers import runs_of
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.layers import layers, runs_of
+from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS, make_network
+from rl_plasticity.settings import settings_of
 
 STACKED = ("mlp", "cnn", "cnn_bn")
 SINGLE = [name for name in NETWORKS if name not in STACKED]
@@ -59,8 +61,59 @@ def test_the_mlp_takes_its_hidden_widths_norm_and_activation():
 def test_settings_and_their_defaults_can_be_read_from_the_signature():
     for make in NETWORKS.values():
         assert list(inspect.signature(make).parameters)[:3] == ["shape", "num_classes", "seeds"]
-    assert inspect.signature(NETWORKS["vgg16_bn"]).parameters["batch_norm"].default is True
-    assert inspect.signature(NETWORKS["vit_tiny"]).parameters["patch"].default == 4
+    activation = {"activation": ("relu", "relu, leaky_relu or crelu")}
+    flag = "true or false"
+    widths = {"widths": ((100, 100), "a list of integers from 1 up"), "layer_norm": (False, flag)}
+    expected = {
+        "mlp": widths | activation,
+        "cnn": activation,
+        "cnn_bn": activation,
+        "resnet18": {"small_images": (True, flag)},
+        "vit_tiny": {"patch": (4, "an integer from 1 up")},
+    }
+    for name, make in NETWORKS.items():
+        settings = settings_of(make)
+        assert {key: (s.default, s.expected) for key, s in settings.items()} == expected.get(name, {})
+        assert list(settings) == list(expected.get(name, {}))
+        assert all(s.setting.help for s in settings.values())
+    assert list(settings_of(make_network)) == ["parametrization"]
+    assert settings_of(make_network)["parametrization"].kinds[0].__args__ == ("none", *PARAMETRIZATIONS)
+
+
+@pytest.mark.parametrize("parametrization", PARAMETRIZATIONS)
+def test_a_network_made_by_name_is_parametrized_in_all_layers_but_the_heads(parametrization):
+    net = make_network("mlp", (1, 8, 8), 4, [0, 1], parametrization, widths=[6, 5], layer_norm=True)
+    weights = [n for n, _ in net.named_parameters() if n.endswith(("weight", "weight.original"))]
+    assert [n.endswith("original") for n in weights if n.split(".")[0] in "036"] == [True, True, False]
+    assert [layer.name for layer in layers(net) if layer.head] == ["6"]
+    plain = make_network("mlp", (1, 8, 8), 4, [0, 1], widths=[6, 5], layer_norm=True)
+    assert torch.equal(dict(plain.named_parameters())["0.weight"], net[0].parametrizations.weight.original)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        ("mpl", {}, r"unknown network 'mpl'; did you mean 'mlp'\?"),
+        ("mlp", {"width": [3]}, r"unknown setting 'width' of network 'mlp'; did you mean 'widths'\?"),
+        ("mlp", {"widths": [8, 0]}, r"widths must be a list of integers from 1 up, got \[8, 0\]"),
+        ("cnn", {"activation": "tanh"}, "activation must be relu, leaky_relu or crelu, got 'tanh'"),
+        ("vit_tiny", {"patch": 0}, "patch must be an integer from 1 up, got 0"),
+        ("mlp", {"parametrization": "weight_standardisation"}, "did you mean 'weight_standardization'"),
+    ],
+)
+def test_a_wrong_name_or_setting_of_a_network_is_one_line(name, settings, says):
+    with pytest.raises(SettingsError, match=says):
+        make_network(name, (3, 8, 8), 4, [0], **settings)
+
+
+def test_what_somebody_adds_is_made_and_checked_like_the_others(monkeypatch):
+    def linear(shape, num_classes, seeds, bias: bool = True):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(shape[0], num_classes, bias))
+
+    monkeypatch.setitem(NETWORKS, "linear", linear)
+    assert len(list(make_network("linear", (3, 1, 1), 4, [0], bias=False).parameters())) == 1
+    with pytest.raises(SettingsError, match="bias must be true or false, got 3"):
+        make_network("linear", (3, 1, 1), 4, [0], bias=3)
 
 
 @pytest.mark.parametrize("name", ["vgg16", "vit_tiny"])
