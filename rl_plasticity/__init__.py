@@ -1,7 +1,7 @@
 """High replay-ratio soft actor-critic with interchangeable network regularizers against plasticity loss.
 
-The public names below are imported when they are first used: ``import rl_plasticity.regularizers`` needs torch and numpy
-alone, and a command can be interrupted before it has imported anything.
+The public names below are imported when they are first used, so that ``import rl_plasticity.regularizers`` needs torch
+and numpy alone, and a command can be interrupted before it has imported anything.
 """
 
 import importlib

@@ -27,6 +27,11 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f" (valid: {', '.join(valid) or 'none'})"
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, with its kind, in one line: ``KeyError: 'x'``."""
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+
+
 def choose(
     kinds: Mapping[str, Callable[..., Made]], name: str, settings: Mapping[str, Any], what: str
 ) -> Callable[..., Made]:

@@ -19,17 +19,9 @@ from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, rollout
 from rl_plasticity.configs.schema import Evaluate
 from rl_plasticity.envs import Envs
-<<<<<<< HEAD
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder, write_text
 from rl_plasticity.runs.trained import Trained
-=======
-from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs import plan as grid
-from rl_plasticity.runs.folder import write_text
-from rl_plasticity.runs.session import main_on_folder
->>>>>>> folder
 from rl_plasticity.seeding import RunStreams, derive
 
 
@@ -113,7 +105,7 @@ def planned_steps(trained: Trained, e: Evaluate, envs: Envs) -> int | None:
     limit = (env.spec and env.spec.max_episode_steps) or getattr(env.unwrapped, "_step_limit", math.inf)  # dm_control's
     if limit == math.inf:
         return None
-    return episodes_of(trained, e) * math.ceil(limit / int(trained.settings.env["action_repeat"]))
+    return episodes_of(trained, e) * int(math.ceil(limit / int(trained.settings.env["action_repeat"]))
 
 
 def require_new(path: Path, suffix: str) -> None:

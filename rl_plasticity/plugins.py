@@ -12,7 +12,7 @@ from functools import cache
 from importlib import metadata
 from typing import Annotated
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, first_line
 from rl_plasticity.settings import Setting
 
 Plugins = Annotated[
@@ -33,8 +33,7 @@ def load(plugins: Plugins = ()) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:  # whatever the module raises
-            why = str(error).splitlines() or [""]
-            raise SettingsError(f"plugins: cannot import {module!r}: {type(error).__name__}: {why[0]}") from error
+            raise SettingsError(f"plugins: cannot import {module!r}: {first_line(error)}") from error
         if module not in loaded:
             loaded.append(module)
 
@@ -46,4 +45,6 @@ def _load_installed() -> None:
             entry.load()
         except Exception as error:  # whatever the package raises
             why = str(error).splitlines() or [""]
-            raise SettingsError(f"the plug {entry.name!r} of {entry.value}: {type(error).__name__}: {why[0]}") from error
+            raise SettingsError(
+                f"the plug {entry.name!r} of {entry.value}: {type(error).__name__}: {why[0]}"
+            ) from error

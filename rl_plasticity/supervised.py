@@ -22,27 +22,10 @@ from rl_plasticity.learner import Learner
 from rl_plasticity.networks import make_network
 from rl_plasticity.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
-<<<<<<< HEAD
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
-=======
-from rl_plasticity.regularizers import layers
-from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs import plan as grid
-from rl_plasticity.runs.folder import RunFolder, RunName
-from rl_plasticity.runs.results import Results
-from rl_plasticity.runs.session import (
-    Clock,
-    Command,
-    Saved,
-    StopSignal,
-    close_all,
-    require_finite_loss,
-    require_finite_weights,
-)
->>>>>>> folder
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load
 from rl_plasticity.tasks.data import Split
@@ -61,7 +44,7 @@ def run(
     on_evaluation: Callable[[Session[Supervised]], object] | None = None,
     **settings: Any,
 ) -> RunFolder:
-    """Train from Python: ``run(task="label_flip", reg="swr", net={"name": "mlp", "widths": [64]}, out="results/mine")``.
+    """Train from Python: ``run(task="label_flip", reg={"name": "swr", "coef": 1e-3}, out="results/mine")``.
 
     Args:
         on_step, on_update, on_evaluation: called with the session after each epoch, update and evaluation; it can be
@@ -179,35 +162,11 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     images, labels = inputs(first, data, chosen, learner.runs)
     probe = Probe(learner, [images])
     fast = compiled(update, s.device) if s.compile else update
-<<<<<<< HEAD
 
     def measure() -> None:
         at.measured = at.updates
         measures = probe.measure(cross_entropy, [labels])
         session.log({f"net/{name}": value.reshape(-1) for name, value in measures.items()})
-=======
-    run_folder, names = RunFolder(folder), [RunName.parse(name) for name in grid.names(s)]
-    run_folder.add_start(s.device)
-    if saved is None:
-        epoch = updates = measured = 0
-        online, batches = torch.zeros(len(seeds), dtype=torch.float64), 0
-        results = Results(run_folder, names, logger=s.logger)
-    else:
-        epoch, updates, online, batches = saved["epoch"], saved["updates"], saved["online"], saved["batches"]
-        learner.load_state_dict(saved["learner"])
-        order.load_state_dict(saved["order"])
-        measured = saved["measured"]
-        probe.load_state_dict(saved["probe"])
-        results = Results(run_folder, names, saved["sizes"], updates, s.logger)
-
-    checkpoints = checkpoint.Checkpoints(folder / "checkpoints", saved)
-
-    def measure() -> None:
-        nonlocal measured
-        measured = updates
-        found = probe.measure(cross_entropy, [labels])
-        results.write(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in found.items()})
->>>>>>> folder
 
     per_epoch = updates_per_epoch(first, s.batch_size)
     is_new = session.begin(
@@ -241,7 +200,6 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
             session.clock.end_updates(updates_per_epoch(task, s.batch_size))
 
             ended = inside + 1 == s.epochs_per_task
-<<<<<<< HEAD
             if ended or at.step % s.eval_every_epochs == 0:
                 scores = evaluate(task, data, learner)
                 summary = f"task {index}, train accuracy {scores['train_accuracy'].mean():.3f}"
@@ -251,17 +209,6 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
                     session.log({f"task/{name}": value for name, value in (scores | at_end).items()})
                     last = at.step == total
                     if s.measure_every_updates and (last or at.updates - at.measured >= s.measure_every_updates):
-=======
-            if ended or epoch % s.eval_every_epochs == 0:
-                found = evaluate(task, data, learner)
-                results.write(updates, {f"eval/{name}": value for name, value in found.items()})
-                clock.said = f"task {index}, train accuracy {found['train_accuracy'].mean():.3f}"
-                results.write_timing(updates, clock.rates(epoch))
-                if ended:
-                    at_end = found | {"online_accuracy": online / batches, "index": torch.full((len(seeds),), index)}
-                    results.write(updates, {f"task/{name}": value for name, value in at_end.items()})
-                    if s.measure_every_updates and (epoch == total or updates - measured >= s.measure_every_updates):
->>>>>>> folder
                         measure()
             if at.step % s.checkpoint_every_epochs == 0:
                 session.save()
@@ -270,7 +217,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
         session.save()
     finally:
         session.close()
-    return at.step >= total
+    return bool(at.step >= total)
 
 
 def shuffled(task: Task, order: RunStreams) -> Tensor:
@@ -329,17 +276,10 @@ def log_update(session: Session[Any], learner: Learner, metrics: Mapping[str, Te
     Raises:
         FaultyRun: the loss is not finite.
     """
-<<<<<<< HEAD
     session.require_finite_losses({"the loss": metrics["loss"]})
     values = {**metrics, **size_of(learner, metrics["gradient_norm"])}
     session.log({f"net/{name}": value.reshape(-1) for name, value in values.items()})
     session.results.flush()
-=======
-    require_finite_loss("the loss", metrics["loss"], results.names, f"after {updates} updates", folder)
-    metrics |= size_of(learner, metrics["gradient_norm"])
-    results.write(updates, {f"net/{name}": value.reshape(-1).cpu() for name, value in metrics.items()})
-    results.flush()
->>>>>>> folder
 
 
 command = Command(Supervised, build, train, planned_updates)

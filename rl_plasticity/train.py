@@ -31,6 +31,7 @@ from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.runs.trained import ENV, EVALUATION, PROBE, make_agent
 from rl_plasticity.seeding import RunStreams, derive
 
+
 def run(
     *,
     on_step: Callable[[Session[Train]], object] | None = None,
@@ -41,8 +42,8 @@ def run(
     """Train from Python: ``run(env="cheetah-run", reg="spectral", total_env_steps=20_000, out="results/mine")``.
 
     Args:
-        on_step, on_update, on_evaluation: called with the session after each; it can be read (``session.parts["agent"]``,
-            ``session.latest``) and ended (``session.end_early()``).
+        on_step, on_update, on_evaluation: called with the session after each, which can be read
+            (``session.parts["agent"]``, ``session.latest``) and ended (``session.end_early()``).
         settings: all that the command line takes, ``reg={"name": "spectral", "coef": 1e-3}`` for a group with settings.
 
     Raises:
@@ -90,9 +91,7 @@ def build(s: Train, plan: Plan) -> Parts:
         raise ValueError(f"{s.env['name']} cannot be reset: {error}") from error
     agent = make_agent(s, plan, eval_envs.obs_dim, eval_envs.act_dim)
     capacity = min(s.buffer_size, s.total_env_steps)
-    buffer = ReplayBuffer(
-        len(seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device
-    )
+    buffer = ReplayBuffer(len(seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
     for intervention, _ in plan.interventions:
         if (intervention.every_updates or 0) > planned_updates(s):
             print(
@@ -176,7 +175,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
 
             if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps:
                 returns, overestimation = evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))
-                evaluation = {"eval/return": returns, "q_overestimation": overestimation}
+                evaluation: dict[str, Any] = {"eval/return": returns, "q_overestimation": overestimation}
                 session.evaluated(evaluation, f"last return {returns.mean():.1f}")
             if at.step % s.checkpoint_every_env_steps == 0:
                 session.save()
@@ -185,7 +184,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
         session.save()
     finally:
         session.close(parts.close)
-    return at.step >= s.total_env_steps
+    return bool(at.step >= s.total_env_steps)
 
 
 def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tuple[Batch, Tensor]:

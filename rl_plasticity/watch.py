@@ -142,7 +142,8 @@ def pictures_per_second(trained: Trained, envs: Envs) -> Fraction:
     env = envs.vector.get_attr("unwrapped")[0]
     step = getattr(env, "dt", None)
     rate = 1 / step if step else env.metadata.get("render_fps", 30)
-    return (Fraction(rate) / trained.settings.env["action_repeat"]).limit_denominator(1000)
+    repeat: int = trained.settings.env["action_repeat"]
+    return (Fraction(rate) / repeat).limit_denominator(1000)
 
 
 def ffmpeg() -> str:

@@ -24,10 +24,13 @@ class Agent(Restartable, Protocol):
 
     discount: float
     """Of one env step; the replay buffer's."""
-    losses: Sequence[str]
-    """The names of the metrics of `update` that must be finite, or the run is stopped."""
     streams: RunStreams
     """The random numbers of each run; the commands draw the first actions and the batches from them too."""
+
+    @property
+    def losses(self) -> Sequence[str]:
+        """The names of the metrics of `update` that must be finite, or the run is stopped."""
+        ...
 
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """Actions in [-1, 1], ``[runs, n, act_dim]``, for ``[runs, n, obs_dim]``.
@@ -92,5 +95,3 @@ class Steps(Protocol):
     def step(self, act: NDArray[np.float32]) -> Step:
         """Step every environment with actions ``[runs, act_dim]``; ended ones start their next episode at once."""
         ...
-
-

@@ -37,8 +37,8 @@ def play(
     Args:
         envs: of the chosen runs.
         first: the number of the first episode.
-        runs: positions of the chosen runs among the agent's; all by default. The policies of all runs are one stack, and
-            all of it acts, as in training, so that the same numbers come out whichever are chosen.
+        runs: positions of the chosen runs among the agent's; all by default. The policies of all runs are one stack,
+            and all of it acts, as in training, so that the same numbers come out whichever are chosen.
         noise: one stream for each of the agent's runs, to sample actions; without, the deterministic policy.
         before_step: called before each step of `envs`.
         after_step: called with obs and act ``[all runs, 1, ...]``, the step, and which of the chosen runs still count.

@@ -116,7 +116,10 @@ class SAC(nn.Module):
         seeds: Sequence[int],
         regularize: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        hidden: Annotated[Sequence[int], Setting("widths of the hidden layers of actor and critic", least=1)] = (256, 256),
+        hidden: Annotated[Sequence[int], Setting("widths of the hidden layers of actor and critic", least=1)] = (
+            256,
+            256,
+        ),
         layer_norm: Annotated[bool, Setting("LayerNorm between linear layer and ReLU")] = True,
         num_critics: Annotated[int, Setting("2 for clipped double Q", least=1)] = 1,
         lr: Annotated[float, Setting("of every Adam", least=0)] = 3e-4,

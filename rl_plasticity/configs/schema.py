@@ -1,14 +1,14 @@
 """What each command can be told, read from the constructors that use it, and checked before anything is made.
 
-Command-line settings are written as Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``): a group chooses one of the
-things that the package, or a plug, offers by name, and ``group.setting`` is an argument of its constructor. Short forms
-of ours: ``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several regularizers in a chain, whose settings
+Command-line settings are written as Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``): a group chooses one of
+the things that the package, or a plug, offers by name, and ``group.setting`` is an argument of its constructor. Short
+forms of ours: ``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several regularizers in a chain, whose settings
 are ``reg.l2.coef=...``. A list trains all its members side by side in one process, each with every seed:
 ``reg=[none,spectral,swr]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``. A preset is a file of such
 settings, which come before those of the command line.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -28,7 +28,8 @@ from rl_plasticity.networks import NETWORKS, make_network
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.settings import Declared, Setting, settings_of
-from rl_plasticity.tasks import DATA, TASKS, load
+from rl_plasticity.tasks import DATA, TASKS
+from rl_plasticity.tasks import load as load_data
 
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
@@ -43,9 +44,7 @@ Logger = Annotated[
     Literal["tensorboard", "wandb"],
     Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
 ]
-Out = Annotated[
-    str, Setting("the run's folder; auto: results/ and a name made of the choices", belongs_to="machine")
-]
+Out = Annotated[str, Setting("the run's folder; auto: results/ and a name made of the choices", belongs_to="machine")]
 Resume = Annotated[str | None, Setting("a run's folder: continue it", belongs_to="machine")]
 LogEvery = Annotated[int, Setting(least=1, belongs_to="watched")]
 First = Annotated[int, Setting("of the first run", least=0)]
@@ -179,7 +178,7 @@ KINDS: dict[str, Kind] = {
     "reset": Kind(INTERVENTIONS, "none"),
     "agent": Kind(AGENTS, "sac", given=("regularize", "device")),
     "task": Kind(TASKS, "random_labels", given=("num_tasks",)),
-    "data": Kind(DATA, "digits", load),
+    "data": Kind(DATA, "digits", load_data),
     "net": Kind(NETWORKS, "mlp", make_network),
     "optimizer": Kind(OPTIMIZERS, "adam", given=("lr",)),
 }
@@ -216,7 +215,11 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
         plugins.load(settings_of(plugins.load)["plugins"].checked("plugins", given.pop("plugins", [])))
         given = _with_preset(kind, given)
     groups = {group: _chosen(group, given.pop(group, KINDS[group].default)) for group in GROUPS[kind]}
-    if kind is Supervised and "every_updates" in groups["reset"] and not any(n.startswith("reset.every") for n in given):
+    if (
+        kind is Supervised
+        and "every_updates" in groups["reset"]
+        and not any(n.startswith("reset.every") for n in given)
+    ):
         # Where there are tasks, interventions come with them unless told otherwise.
         given |= {"reset.every_updates": None, "reset.every_tasks": 1}
     declared = settings_of(kind) | _flat(groups)
@@ -256,11 +259,14 @@ def load_saved(kind: type[Settings], path: Path) -> Settings:
     groups = {}
     for group in GROUPS[kind]:
         choice = saved.get(group)
+        if choice is None:
+            raise SettingsError(f"{path}: the setting {group!r} is missing")
         if not isinstance(choice, dict) or "name" not in choice:
-            raise SettingsError(f"{path}: the setting {group!r} is missing" if choice is None else f"{path}: {group} must be a group with a name, got {choice!r}")
+            raise SettingsError(f"{path}: {group} must be a group with a name, got {choice!r}")
         groups[group] = _chosen(group, _choice_of(choice))
     declared = settings_of(kind) | _flat(groups)
-    values = {name: value for name, value in flat_values(saved) if name == "env.name" or not _is_name(name)}
+    flat = flat_values({str(name): value for name, value in saved.items()})
+    values = {name: value for name, value in flat if name == "env.name" or not _is_name(name)}
     for name in values:
         if name not in declared and name != "preset":
             raise SettingsError(f"unknown setting {name!r}{nearest(name, declared)}")
@@ -308,7 +314,9 @@ def describe(kind: type[Any]) -> str:
     if GROUPS[kind]:
         lines.append("Groups:")
         for group in GROUPS[kind]:
-            names = "NAME, a DeepMind Control task (cheetah-run) or a Gymnasium one (gym:Pendulum-v1, gym:my_module:My-v0)"
+            names = (
+                "NAME, a DeepMind Control task (cheetah-run) or a Gymnasium one (gym:Pendulum-v1, gym:my_module:My-v0)"
+            )
             lines.append(f"  {group}={names if group == 'env' else '|'.join(KINDS[group].choices)}")
         lines += [f"  preset={'|'.join(presets(kind))}", "", "Settings of a choice:"]
         for group in GROUPS[kind]:
@@ -328,8 +336,8 @@ def describe(kind: type[Any]) -> str:
 
 
 def _described(name: str, declared: Declared) -> str:
-    help_ = declared.setting.help
-    return f"  {f'{name}={_shown(declared.default)}':34} {help_}{' (' if help_ else ''}{declared.expected}{')' if help_ else ''}"
+    words = f"{declared.setting.help} ({declared.expected})" if declared.setting.help else declared.expected
+    return f"  {f'{name}={_shown(declared.default)}':34} {words}"
 
 
 def _shown(value: Any) -> str:
@@ -415,7 +423,10 @@ def _with_preset(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError(f"unknown preset {name!r}{nearest(name, presets(kind))}")
     preset: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / "preset" / kind.__name__.lower() / f"{name}.yaml"))
     preset = {} if preset is None else preset
-    elsewhere = {g for g in GROUPS[kind] if g in given and given[g] != preset.get(g, KINDS[g].default)} - {"env", "data"}
+    elsewhere = {g for g in GROUPS[kind] if g in given and given[g] != preset.get(g, KINDS[g].default)} - {
+        "env",
+        "data",
+    }
     kept = {n: v for n, v in preset.items() if n.partition(".")[0] not in elsewhere}
     return {**kept, **given, "preset": name}
 

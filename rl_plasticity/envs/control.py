@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rl_plasticity import plugins
 from rl_plasticity.agents.replay_buffer import Step
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError, first_line
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting
 
@@ -150,8 +150,7 @@ def check_name(name: str) -> None:
             try:
                 importlib.import_module(module)
             except Exception as error:  # whatever the module raises
-                why = str(error).splitlines() or [""]
-                raise SettingsError(f"env {name!r}: cannot import {module!r}: {type(error).__name__}: {why[0]}") from error
+                raise SettingsError(f"env {name!r}: cannot import {module!r}: {first_line(error)}") from error
         known, prefix = sorted(gym.registry), f"gym:{module}{colon}"
     else:
         known, prefix, task = task_names(), "", name
@@ -162,7 +161,7 @@ def check_name(name: str) -> None:
 
 
 def make_env(name: str, seed: int, action_repeat: int = 1, render: Mapping[str, Any] = NO_RENDERING) -> Control:
-    """One environment: a DeepMind Control task's short name, or ``gym:`` and a Gymnasium id, ``gym:my_module:MyEnv-v0`` too.
+    """One environment: a DeepMind Control task's short name, or ``gym:`` and a Gymnasium id (or ``my_module:Id-v0``).
 
     `render` goes to ``gym.make``: ``render_mode``, and what else the task takes for its pictures.
 
@@ -227,9 +226,7 @@ class Envs:
         name: str,
         seeds: Sequence[int],
         action_repeat: Annotated[int, Setting("simulator steps with each action", least=1)] = 1,
-        workers: Annotated[
-            bool, Setting("true: one process for each run's environment", belongs_to="machine")
-        ] = False,
+        workers: Annotated[bool, Setting("true: one process for each run's environment", belongs_to="machine")] = False,
         timeout_seconds: Annotated[
             float | None,
             Setting(

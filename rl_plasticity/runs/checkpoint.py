@@ -4,10 +4,6 @@ import hashlib
 import io
 import sys
 from collections.abc import Mapping
-<<<<<<< HEAD
-=======
-from importlib import metadata
->>>>>>> folder
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,17 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
 from rl_plasticity import __version__
 from rl_plasticity.runs.folder import write_atomically
 
 FORMAT = 3  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts
 READABLE = (2, 3)  # whose agents are where they are now
-=======
-from rl_plasticity.runs.folder import write_atomically
-
-FORMAT = 2  # of the files; 1 had the whole replay buffer in every checkpoint and no checksum
->>>>>>> folder
 
 
 class Table(Protocol):

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
+from rl_plasticity import __version__
 from rl_plasticity.errors import SettingsError
 
 Kind = Literal["train", "supervised"]
@@ -250,7 +251,7 @@ class RunFolder(os.PathLike[str]):
                 raise SettingsError(f"cannot read {path}: {error.strerror}") from error
             rows = [row for row in (_row(line, path) for line in lines) if not names or row.name in names]
             last = [row for row in rows if row.step == rows[-1].step]
-            # All rows of the last step were read if one of another step is before them. 16 MB are enough to look for it.
+            # All rows of the last step were read if one of another step is before them; 16 MB are enough to find it.
             if start == 0 or len(last) < len(rows) or size >= 1 << 24:
                 return [row for row in last if file == "timing.csv" or not is_mean(row.run)]
             size *= 8
@@ -266,7 +267,7 @@ class RunFolder(os.PathLike[str]):
             return []
         return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
 
-    def add_start(self, device: str) -> None:
+    def add_start(self, device: str, plugins: Sequence[str] = ()) -> None:
         """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time."""
         import torch
 
@@ -278,8 +279,9 @@ class RunFolder(os.PathLike[str]):
             {
                 "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-                "rl_plasticity": metadata.version("rl_plasticity"),
+                "rl_plasticity": __version__,
                 "commit": _commit(),
+                "plugins": list(plugins),
                 "libraries": {name: metadata.version(name) for name in libraries},
                 "python": platform.python_version(),
                 "platform": platform.platform(),

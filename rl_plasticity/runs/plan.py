@@ -94,7 +94,9 @@ def _regularize(groups: Sequence[Group], seeds: int) -> Callable[[nn.Module], Re
     Settings that differ in strengths alone make one regularizer with a strength for each run; others stand apart.
     """
     parts: list[tuple[int, Callable[[nn.Module], Regularizer]]] = []
-    for _, neighbours in itertools.groupby(groups, lambda reg: {k: v for k, v in reg.items() if k not in _strengths(reg)}):
+    for _, neighbours in itertools.groupby(
+        groups, lambda reg: {k: v for k, v in reg.items() if k not in _strengths(reg)}
+    ):
         alike = list(neighbours)
         varied = [key for key in _strengths(alike[0]) if any(reg.get(key) != alike[0].get(key) for reg in alike)]
         strengths = {key: torch.tensor([reg[key] for reg in alike]).repeat_interleave(seeds) for key in varied}
@@ -124,5 +126,3 @@ def _interventions(groups: Sequence[Group], seeds: int) -> list[tuple[Interventi
             runs = [j * seeds + seed for j in equal for seed in range(seeds)]
             interventions.append((make_intervention(**reset), None if len(equal) == len(groups) else runs))
     return interventions
-
-

@@ -21,20 +21,12 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Given, Supervised, Train
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import checkpoint
-<<<<<<< HEAD
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results, require
-=======
-from rl_plasticity.runs.folder import RunFolder, RunName, write_text
-from rl_plasticity.runs.journal import Journal
-from rl_plasticity.runs.lock import Lock
-from rl_plasticity.runs.results import require
-from rl_plasticity.sweeps import sweep
->>>>>>> folder
 
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
@@ -115,9 +107,10 @@ class Session(Generic[S]):
         lock: Lock | None = None,
         callbacks: Mapping[str, Callable[["Session[S]"], object]] | None = None,
     ) -> None:
-        self.settings, self.folder, self.plan, self.saved, self.lock = settings, folder, plan, saved, lock
+        self.settings: S = settings
+        self.folder, self.plan, self.saved, self.lock = folder, plan, saved, lock
         self.stop = StopSignal()
-        self.callbacks = dict(callbacks or {})
+        self.callbacks: dict[str, Callable[[Session[S]], object]] = dict(callbacks or {})
         self.latest: dict[str, Tensor | np.ndarray] = {}
         self._ended_early = False
 
@@ -259,7 +252,6 @@ class Command(Generic[S, B]):
     ) -> None:
         self.kind: type[S] = kind
         self.name = kind.__name__.lower()
-<<<<<<< HEAD
         self.build: Callable[[S, Plan], B] = build
         self.train: Callable[[Session[S], B], bool] = train
         self.planned_updates: Callable[[S, B], float] = planned_updates
@@ -273,38 +265,10 @@ class Command(Generic[S, B]):
         """
         session, built = self.prepare(schema.from_python(settings), callbacks)
         fault = self.execute(session, built)[1]
-=======
-        self.faults = faults
-        self.lock: Lock | None = None  # of the folder prepared last
-
-    def main(self, run: Callable[[S, Path, Saved, StopSignal], bool]) -> None:
-        """Run it; status 0, 1 (a fault of the run), 2 (bad input), or 128 + the signal that stopped it."""
-        arguments: list[str] = sys.argv[1:]
-        if any(a in ("-h", "--help") for a in arguments):
-            usage = f"python -m rl_plasticity.{self.name} [name=value ...]"
-            print(f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweep.USAGE}\n\n" + schema.describe(self.kind))
-            return
-        try:
-            if sweep.FLAGS & {*arguments}:
-                sys.exit(sweep.sweep(self.kind, self.check, name_of, [a for a in arguments if a not in sweep.FLAGS]))
-            if of_sweeps := [a for a in arguments if a.startswith(("hydra/", "hydra."))]:
-                raise SettingsError(f"{of_sweeps[0]} is for a sweep: add -m")
-            settings, folder, saved = self.prepare(arguments)
-        except SettingsError as error:
-            sys.exit(complain(self.name, error, 2))
-        stop = StopSignal()
-        threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
-        try:
-            with Journal(RunFolder(folder)) as events:
-                finished, fault = self._run(run, settings, folder, saved, stop, events)
-        finally:
-            self._release()
->>>>>>> folder
         if fault:
             raise FaultyRun(fault)
         return session.folder
 
-<<<<<<< HEAD
     def execute(self, session: Session[S], built: B) -> tuple[bool, str | None]:
         """Train; whether the run finished, and the fault that ended it. Its end is written into ``log.txt``."""
         folder = session.folder
@@ -327,34 +291,6 @@ class Command(Generic[S, B]):
                 return finished, None
             journal.write(f"failed: {fault}")
             return False, fault
-=======
-    def _run(
-        self,
-        run: Callable[[S, Path, Saved, StopSignal], bool],
-        settings: S,
-        folder: Path,
-        saved: Saved,
-        stop: StopSignal,
-        events: Journal,
-    ) -> tuple[bool, str | None]:
-        """Whether the run finished, and the fault that ended it."""
-        try:
-            finished = run(settings, folder, saved, stop)
-        except FaultyRun as error:
-            fault = str(error)
-        except OSError as error:
-            fault = f"{error.filename or folder}: {error.strerror or error}; {last_checkpoint(folder)}"
-        except self.faults as error:
-            fault = f"{error}; {last_checkpoint(folder)}"
-        except BaseException as error:
-            events.write(f"failed: {type(error).__name__}: {error}")
-            raise
-        else:
-            events.write("finished" if finished else "stopped")
-            return finished, None
-        events.write(f"failed: {fault}")
-        return False, fault
->>>>>>> folder
 
     def check(self, settings: S) -> None:
         """See that these settings can be run.
@@ -364,9 +300,7 @@ class Command(Generic[S, B]):
         """
         self._built(resolved(settings), _plan(settings)).close()
 
-    def prepare(
-        self, asked: Iterable[str | Given], callbacks: Mapping[str, Any] | None = None
-    ) -> tuple[Session[S], B]:
+    def prepare(self, asked: Iterable[str | Given], callbacks: Mapping[str, Any] | None = None) -> tuple[Session[S], B]:
         """The session, and what was built of its settings. Everything is checked before the folder is made.
 
         Raises:
@@ -375,25 +309,8 @@ class Command(Generic[S, B]):
         given = [schema.parse(argument) if isinstance(argument, str) else argument for argument in asked]
         settings = schema.load(self.kind, given)
         if settings.resume is not None:
-<<<<<<< HEAD
             return self._resumed(settings, given, callbacks)
         folder = RunFolder(settings.out if settings.out != "auto" else Path("results") / name_of(settings, given))
-=======
-            settings, folder, saved = self._resumed(settings, arguments)
-        else:
-            folder = Path(settings.out if settings.out != "auto" else Path("results") / name_of(settings, arguments))
-            try:
-                started = (
-                    ".config.yaml.tmp",
-                    RunFolder(folder).lock.name,
-                )  # by a process that was killed before it wrote any settings
-                if folder.exists() and (not folder.is_dir() or any(p.name not in started for p in folder.iterdir())):
-                    raise SettingsError(
-                        f"{folder} exists; continue that run with resume={folder} or choose another out="
-                    )
-            except OSError as error:
-                raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
->>>>>>> folder
         try:
             path = folder.path
             if path.exists() and (not path.is_dir() or any(p.name not in UNSTARTED for p in path.iterdir())):
@@ -405,7 +322,6 @@ class Command(Generic[S, B]):
         built = self._built(settings, plan)
         settings = self._compiling(settings, built)
         try:
-<<<<<<< HEAD
             path.mkdir(parents=True, exist_ok=True)
             lock = _locked(folder)
             folder.write_settings(schema.dump(settings))
@@ -447,16 +363,6 @@ class Command(Generic[S, B]):
             lock.release()
             raise
         return Session(self._compiling(settings, built), folder, plan, saved, lock, callbacks), built
-=======
-            self.lock = Lock(RunFolder(folder))
-        except BlockingIOError as error:
-            raise SettingsError(f"{folder} is being written by {error}") from error
-
-    def _release(self) -> None:
-        if self.lock is not None:
-            self.lock.release()
-            self.lock = None
->>>>>>> folder
 
     def _built(self, settings: S, plan: Plan) -> B:
         try:
@@ -488,76 +394,7 @@ def resolved(s: S) -> S:
     return replace(s, device=device, threads=torch.get_num_threads() if s.threads == "auto" else s.threads)
 
 
-<<<<<<< HEAD
 def name_of(s: Train | Supervised, given: Sequence[Given]) -> str:
-=======
-def _has_steps(metrics: Path) -> bool:
-    """Whether rows beyond step 0 were written, which come after the first checkpoint."""
-    return metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE) is not None
-
-
-def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What two settings differ in, apart from where the run is and what it runs on."""
-    found = []
-    for key in dict.fromkeys([*saved, *now]):
-        a, b, name = saved.get(key), now.get(key), f"{prefix}{key}"
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += _differences(a, b, f"{name}.")
-        elif a != b and name not in ("out", "resume", "device", "threads"):
-            found.append(f"{name} is {b}, was {a}")
-    return found
-
-
-def complain(name: str, error: Exception | str, status: int) -> int:
-    """One line for the user of the command `name`; `status` comes back."""
-    print(f"rl_plasticity.{name}: {' '.join(str(error).split())}", file=sys.stderr)
-    return status
-
-
-def main_on_folder(kind: type[E], run: Callable[[Path, E], None]) -> None:
-    """``python -m rl_plasticity.KIND RUN [name=value ...]``; the statuses are those of `Command.main`."""
-    name, arguments = kind.__name__.lower(), sys.argv[1:]
-    usage = f"python -m rl_plasticity.{name} RUN [name=value ...]"
-    if any(a in ("-h", "--help") for a in arguments):
-        print(f"{usage}\n\nRUN is the folder of a run.\n\n" + schema.describe(kind))
-        return
-    try:
-        if not arguments:
-            raise SettingsError(f"a run's folder is needed: {usage}")
-        run(Path(arguments[0]).expanduser(), schema.load(kind, arguments[1:]))
-    except SettingsError as error:
-        sys.exit(complain(name, error, 2))
-    except (FaultyRun, OSError) as error:
-        sys.exit(complain(name, error, 1))
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-
-
-def last_checkpoint(folder: Path) -> str:
-    """For messages: which checkpoint a broken run can go on from."""
-    try:
-        found = sorted((folder / "checkpoints").glob("step_*.pt"))
-    except OSError:
-        return "its checkpoints cannot be reached"
-    return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint"
-
-
-def require_finite_weights(module: nn.Module, when: str, folder: Path) -> None:
-    """Raises FaultyRun if a parameter of `module` is not finite; `when` is for the message."""
-    if not all(bool(p.isfinite().all()) for p in module.parameters()):
-        raise FaultyRun(f"weights are no longer finite {when}; {last_checkpoint(folder)}")
-
-
-def require_finite_loss(name: str, loss: Tensor, runs: Sequence[RunName], when: str, folder: Path) -> None:
-    """Raises FaultyRun that names those of the `runs` whose `loss` ``[*runs]`` is not finite."""
-    bad = (~loss.isfinite()).reshape(-1).nonzero().flatten().tolist()
-    if bad:
-        which = ", ".join(runs[run].in_words for run in bad)
-        raise FaultyRun(f"{name} of {which} is not finite {when}; {last_checkpoint(folder)}")
-
-
-def name_of(s: Train | Supervised, arguments: Sequence[str]) -> str:
->>>>>>> folder
     """A folder's name made of the choices."""
     if isinstance(s, Train):
         parts, named = [s.env["name"].replace(":", "-").replace("/", "-")], ["env", "env.name"]
@@ -636,7 +473,7 @@ def _has_steps(folder: RunFolder) -> bool:
 
 def _plugs_missing(folder: RunFolder) -> str:
     """A hint where the run was made with plugs that are not loaded: the names are said, never loaded from there."""
-    named = next((start["plugins"] for start in reversed(folder.starts) if start.get("plugins")), [])
+    named: Any = next((start["plugins"] for start in reversed(folder.starts) if start.get("plugins")), [])
     missing = [str(name) for name in named if name not in plugins.loaded] if isinstance(named, list) else []
     return f"; the run was made with plugs: add plugins=[{','.join(missing)}]" if missing else ""
 

@@ -129,6 +129,6 @@ def _settings(folder: RunFolder) -> Train:
             schema.load_saved(Supervised, folder.config)
         except SettingsError:
             raise error from None
-        raise SettingsError(f"{folder} is of rl_plasticity.supervised; a run of rl_plasticity.train is needed") from None
-
-
+        raise SettingsError(
+            f"{folder} is of rl_plasticity.supervised; a run of rl_plasticity.train is needed"
+        ) from None

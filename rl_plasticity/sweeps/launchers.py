@@ -18,154 +18,11 @@ from typing import Annotated, Any
 
 from rl_plasticity.configs import schema
 from rl_plasticity.errors import SettingsError, nearest
-<<<<<<< HEAD
 from rl_plasticity.settings import Setting, settings_of
 from rl_plasticity.sweeps.job import Job
-=======
-from rl_plasticity.runs.folder import RunFolder, write_text
-from rl_plasticity.runs.journal import last_entry
->>>>>>> folder
 
 SLURM_POLL_S = 5
 LOST_S = 60  # away from the queue without a word for so long: lost; network file systems show new files late
-<<<<<<< HEAD
-=======
-SIGNALLED_S = 120  # Slurm kills or queues again within this time
-
-_running: dict["Job", subprocess.Popen[bytes]] = {}
-
-NJobs = Annotated[int, Is("an integer other than 0", lambda v: isinstance(v, int) and not isinstance(v, bool) and v)]
-Lines = Annotated[list[str] | None, Is("a list of shell lines or null", lambda v: v is None or isinstance(v, list))]
-Parameters = Annotated[dict[str, Any], Is("a group of settings", lambda v: isinstance(v, dict))]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a sweep. Called, it trains to the end, from the newest checkpoint if there is one; it never raises.
-
-    Args:
-        command: train or supervised.
-        arguments: the run's own.
-        folder: of its results, absolute.
-        sweep: a folder for the log, the outcome and the file ``stop`` that stops all runs, on a file system that every
-            node sees.
-        threads: of torch; None: its own choice.
-    """
-
-    command: str
-    arguments: tuple[str, ...]
-    folder: Path
-    sweep: Path
-    cwd: Path
-    threads: int | None = None
-
-    @property
-    def log(self) -> Path:
-        return self.sweep / f"{self.folder.name}.log"
-
-    @property
-    def outcome(self) -> str | None:
-        """What became of it: "succeeded", "stopped: ..." or "failed: ..."; None while it has not ended."""
-        try:
-            return self._outcome.read_text()
-        except OSError:
-            return None
-
-    @property
-    def _outcome(self) -> Path:
-        return self.sweep / f"{self.folder.name}.outcome"
-
-    def end(self, outcome: str) -> None:
-        """This became of it."""
-        print(f"{self.folder.name}: {outcome}", flush=True)
-        with suppress(OSError):
-            write_text(self._outcome, outcome)
-
-    def checkpoint(self) -> Any:
-        """What submitit queues when the time limit comes: the same again, which goes on where it was.
-
-        The run saves first. To queue a job again ends it, with a signal to all its processes, and a run takes the
-        second one it gets for impatience.
-        """
-        import submitit
-
-        if run := _running.get(self):
-            run.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                run.wait(SIGNALLED_S)
-        return submitit.helpers.DelayedSubmission(self)
-
-    def __call__(self) -> None:
-        if (self.sweep / "stop").exists():
-            return self.end("stopped: before it started")
-        try:
-            self.end(self._run())
-        except OSError as error:
-            self.end(f"failed: {error}")
-
-    def _run(self) -> str:
-        if finished(self.folder):  # when Slurm told it to save it had one step to go
-            return "succeeded"
-        begun = (self.folder / "config.yaml").exists()
-        arguments = [f"resume={self.folder}"] if begun else [*self.arguments, f"out={self.folder}"]
-        environment = dict(os.environ)
-        if self.threads:
-            environment["OMP_NUM_THREADS"] = str(self.threads)
-        with self.log.open("ab") as log:
-            start = log.tell()
-            # The signal that Slurm sends before the time limit goes to every process. Blocked here, which the run
-            # inherits, it waits for the worker, and the run is told by SIGTERM to save.
-            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-            try:
-                run = subprocess.Popen(
-                    [sys.executable, "-m", __spec__.name, str(os.getpid()), self.command, *arguments],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.cwd,
-                    start_new_session=True,  # Ctrl-C is for the sweep, which tells its runs
-                )  # fmt: skip
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            asked = False
-            _running[self] = run
-            try:
-                while run.poll() is None:
-                    if not asked and (asked := (self.sweep / "stop").exists()):
-                        run.terminate()
-                    time.sleep(POLL_S)
-            finally:
-                del _running[self]
-                if run.poll() is None:  # this worker ends
-                    run.terminate()
-                    run.wait()
-        if run.returncode == 0:
-            return "succeeded"
-        reason = last_line(self.log, start)
-        if run.returncode < 0:
-            return f"failed: killed by {signal.Signals(-run.returncode).name} (out of memory?); {reason}"
-        if run.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-            if not asked and "SLURM_JOB_ID" in os.environ:
-                time.sleep(SIGNALLED_S)  # it is Slurm that ends this job, and says whether it comes back
-            return f"stopped: {reason}"
-        return f"failed: {reason}"
-
-
-def finished(folder: Path) -> bool:
-    """Whether a run has made all its steps, whoever started it."""
-    last = last_entry(RunFolder(folder))
-    return last is not None and last.word == "finished"
-
-
-def last_line(log: Path, start: int = 0) -> str:
-    """What a run said last, from byte `start` on: the line of the command if there is one, else any."""
-    with log.open("rb") as file:
-        file.seek(start)
-        text = re.sub(r"[^\n]*\r", "", file.read().decode(errors="replace"))  # progress bars
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line for line in lines if re.match(r"rl_plasticity\.\w+: ", line)]
-    return (own or lines or ["it said nothing"])[-1]
-
-
-# ------------------------------------------------------------------------------------------------------------------
->>>>>>> folder
 
 
 @dataclass
@@ -218,9 +75,7 @@ class Slurm:
 
     timeout_min: Annotated[int, Setting("the time limit of each job", least=1)] = 1440
     signal_delay_s: Annotated[int, Setting("so long before the time limit a run is told to save", least=1)] = 120
-    max_num_timeout: Annotated[
-        int, Setting("how often a run may meet the time limit and queue again", least=0)
-    ] = 1000
+    max_num_timeout: Annotated[int, Setting("how often a run may meet the time limit and queue again", least=0)] = 1000
     array_parallelism: Annotated[int, Setting("how many at once", least=1)] = 256
     cpus_per_task: Annotated[int, Setting("the threads of each run", least=1)] = 1
     gpus_per_node: Annotated[int | None, Setting("1: a GPU for each run", least=1)] = None

@@ -8,18 +8,17 @@ import itertools
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
-from rl_plasticity.runs.session import Command, name_of
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.sweeps import launchers
+from rl_plasticity.runs.session import Command, name_of
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job, finished
 
