@@ -64,8 +64,13 @@ class Layer:
 
     @property
     def is_linear_map(self) -> bool:
-        """Whether it is a linear or convolution layer with a weight of its own that is trained."""
+        """Whether it is a linear or convolution layer with a trainable weight of its own."""
         return self.role in ("linear", "conv") and self.weight_name is not None
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """Of its weight and bias, where it has them."""
+        return [name for name in (self.weight_name, self.bias_name) if name is not None]
 
     def weight(self, net: nn.Module) -> Tensor | None:
         """The weight (a norm layer's gain) as stored, or None."""
@@ -79,7 +84,7 @@ class Layer:
         """The weight as ``[*runs, out, fan_in]``; None for norm layers and for bare vectors.
 
         A view of the parameter, except for kernels whose memory order forbids one (channels_last, transposed): change
-        weights through `scale_` and `scale_rows_`. A bare parameter loses its axes of length one first, so a
+        the `weight` itself or `scale_rows_`. A bare parameter loses its axes of length one first, so a
         position table ``[1, n, d]`` is a matrix and a token ``[1, 1, d]`` a vector.
         """
         weight, k = self.weight(net), len(self.runs)
@@ -267,10 +272,7 @@ def _core_ndim(module: nn.Module, role: Role) -> int:
     """The number of axes of this module's weight in an ordinary network."""
     if role == "conv":
         return 2 + len(module.kernel_size)  # type: ignore[arg-type]
-    if role == "norm":
-        shape = getattr(module, "normalized_shape", (1,))
-        return len(shape)
-    return 2
+    return len(getattr(module, "normalized_shape", (1,))) if role == "norm" else 2
 
 
 def _parts(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | None, str | None]]:
@@ -284,9 +286,8 @@ def _parts(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | No
     trainable = {name: path for name, path in stored.items() if frozen or lookup(module, path).requires_grad}
     parts: list[tuple[Role, str | None, str | None]] = []
     role = _role(module)
-    if isinstance(module, nn.MultiheadAttention):
-        if "in_proj_weight" in trainable:
-            parts.append(("linear", trainable.pop("in_proj_weight"), trainable.pop("in_proj_bias", None)))
+    if isinstance(module, nn.MultiheadAttention) and "in_proj_weight" in trainable:
+        parts.append(("linear", trainable.pop("in_proj_weight"), trainable.pop("in_proj_bias", None)))
     elif role == "activation":
         parts.append((role, None, None))
     # A norm layer without gain still restarts SWR's product; other layers count only with parameters.

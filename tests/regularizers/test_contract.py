@@ -150,17 +150,14 @@ def test_runs_do_not_influence_each_other(name, kind):
 
 @pytest.mark.parametrize("runs", [2, 8])
 def test_a_run_that_starts_afresh_takes_over_the_fresh_state_and_the_others_keep_theirs(name, runs):
-    def learner(seeds):
-        return Learner(lambda s: MLP((5, 8, 8, 3), s), seeds, lambda net: make(name, net))
-
+    learner = Learner(lambda s: MLP((5, 8, 8, 3), s), range(runs), lambda net: make(name, net))
     x = torch.randn(runs, 6, 5)
-    one = learner(range(runs))
     for _ in range(4):
-        one.minimize(loss_of(one.net(x), (runs,)))
-    before = {k: v.clone() for k, v in one.regularizer.state_dict().items()}
-    one.restart_(torch.tensor([runs - 1]))
-    fresh = make(name, one.initial())
-    for k, v in one.regularizer.state_dict().items():
+        learner.minimize(loss_of(learner.net(x), (runs,)))
+    before = {k: v.clone() for k, v in learner.regularizer.state_dict().items()}
+    learner.restart_(torch.tensor([runs - 1]))
+    fresh = make(name, learner.initial())
+    for k, v in learner.regularizer.state_dict().items():
         if v.ndim:
             assert torch.equal(v[: runs - 1], before[k][: runs - 1]), k
             torch.testing.assert_close(v[runs - 1], fresh.state_dict()[k][runs - 1])
