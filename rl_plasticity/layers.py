@@ -29,7 +29,6 @@ _NORMS = (
 # Where torch keeps activations but each output depends on several inputs: no hidden units come out of them.
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.GLU, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin)
 
-
 RAW = -1  # stands for the network's own inputs among the inputs of a node
 
 

@@ -53,10 +53,8 @@ class ReDo(Intervention):
             with eval_mode(learner.net):
                 activations = activations_of(learner.net, units, inputs[name])
             k = len(learner.runs)
-            chosen = torch.ones(learner.runs, dtype=torch.bool, device=activations[0].device)
-            if runs is not None:
-                chosen[:] = False
-                chosen[runs] = True
+            chosen = torch.zeros(learner.runs, dtype=torch.bool, device=activations[0].device)
+            chosen[... if runs is None else runs] = True
             dormant = []  # of each layer, [*runs, units]
             for unit, activation in zip(units, activations, strict=True):
                 axis = k + 1 if unit.incoming.role == "conv" else -1

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.interventions.base import Agent, EveryTasks, EveryUpdates, Inputs, Intervention, learners_of
-from rl_plasticity.layers import Layer, layers, lookup
+from rl_plasticity.layers import layers, lookup
 from rl_plasticity.learner import Learner
 from rl_plasticity.settings import Setting, checked
 
@@ -68,21 +68,19 @@ class HeadReset(Intervention):
         names: set[str] = set()
         frontier = {i for i, layer in enumerate(ordered) if layer.head}
         for depth in range(self.num_layers):
-            before: set[int] = set()
-            for i in frontier:
-                names.update(ordered[i].parameter_names)
-                before.update(ordered[i].inputs)
-            passed: list[Layer] = []
+            names.update(name for i in frontier for name in ordered[i].parameter_names)
+            before = {source for i in frontier for source in ordered[i].inputs}
+            passed: set[str] = set()
             frontier = set()
             while before:
                 i = before.pop()
                 if ordered[i].role in ("linear", "conv"):
                     frontier.add(i)
                 else:
-                    passed.append(ordered[i])
+                    passed.update(ordered[i].parameter_names)
                     before.update(ordered[i].inputs)
             if depth < self.num_layers - 1:  # norm layers between two layers that start afresh
-                names.update(name for layer in passed for name in layer.parameter_names)
+                names |= passed
         return names
 
 
@@ -109,16 +107,13 @@ class ShrinkAndPerturb(Intervention):
 
     @torch.no_grad()
     def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+        chosen = ... if runs is None else runs
         for learner, followers in learners_of(target).values():
             source = learner.initial() if self.init == "saved" else learner.fresh(runs)
-            wanted = dict(source.named_parameters())
+            initial = dict(source.named_parameters())
             for net in (learner.net, *followers):
                 for name, parameter in net.named_parameters():
-                    mixed = parameter.lerp(wanted[name], self.coef)
-                    if runs is None:
-                        parameter.copy_(mixed)
-                    else:
-                        parameter[runs] = mixed[runs]
+                    parameter[chosen] = parameter.lerp(initial[name], self.coef)[chosen]
 
 
 class LearningRateDecay(Intervention):

@@ -71,10 +71,8 @@ class Regularizer(nn.Module):
             # "parts.0.initial/body/head/weight" belongs to the parameter body.head.weight
             if only is not None and name.rpartition(".")[2].partition("/")[2].replace("/", ".") not in only:
                 continue
-            if runs is None or not mine.ndim:
-                mine.copy_(theirs)
-            else:
-                mine[runs] = theirs[runs]
+            chosen = ... if runs is None or not mine.ndim else runs
+            mine[chosen] = theirs[chosen]
 
     # --- for subclasses -------------------------------------------------------------------------------------------
 

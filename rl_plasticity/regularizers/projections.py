@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import Layer, lookup, per_run
+from rl_plasticity.layers import lookup, per_run
 from rl_plasticity.regularizers.base import Regularizer
 from rl_plasticity.settings import Setting, checked
 
@@ -69,7 +69,12 @@ class SoftWeightRescaling(Regularizer):
         of_classifier = coef if coef_classifier is None else coef_classifier
         self.register_buffer("coef_classifier", self._strength("coef_classifier", of_classifier, net))
         self.scope, self.accumulate = scope, accumulate
-        self.rescaled = [i for i, layer in enumerate(self.layers) if layer.weight_name and layer.role != "parameter"]
+        # The names of the weights by position in self.layers.
+        self.rescaled = {
+            i: layer.weight_name
+            for i, layer in enumerate(self.layers)
+            if layer.weight_name and layer.role != "parameter"
+        }
         self._require(self.rescaled, "linear, convolution, norm or embedding layer")
 
         frozen = any(not p.requires_grad for p in net.parameters())
@@ -81,37 +86,29 @@ class SoftWeightRescaling(Regularizer):
         for i in reversed(range(len(self.layers))):
             if i in norms or i in self.before_norm:
                 self.before_norm.update(self.layers[i].inputs)
-        rescaled = [self.layers[i] for i in self.rescaled]
         has_conv = any(layer.role == "conv" for layer in self.layers)
-        classifier = [layer.head or (has_conv and layer.role == "linear") for layer in rescaled]
+        candidates = [self.layers[i] for i in self.rescaled]
+        classifier = [layer.head or (has_conv and layer.role == "linear") for layer in candidates]
         self.register_buffer("is_classifier", torch.tensor(classifier, device=self.coef.device), persistent=False)
-        for layer in rescaled:
-            assert layer.weight_name is not None
-            self._remember("norm", layer.weight_name, self._norm(layer, net))
+        for name in self.rescaled.values():
+            self._remember("norm", name, self._norm(name, net))
 
-    def _norm(self, layer: Layer, net: nn.Module) -> Tensor:
-        weight = layer.weight(net)
-        assert weight is not None
+    def _norm(self, name: str, net: nn.Module) -> Tensor:
+        weight = lookup(net, name)
         norm: Tensor = torch.linalg.vector_norm(weight, dim=tuple(range(len(self.runs), weight.ndim)))
         return norm
 
     def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
         """Take the current norms as the new n_l ("SWR + re-init" of Appendix E, at a learning-rate decay)."""
-        for i in self.rescaled:
-            norm, now = self._initial_norm(i), self._norm(self.layers[i], net)
-            chosen = ... if runs is None else runs
-            norm[chosen] = now.detach()[chosen]
-
-    def _initial_norm(self, i: int) -> Tensor:
-        name = self.layers[i].weight_name
-        assert name is not None
-        return self._recall("norm", name)
+        chosen = ... if runs is None else runs
+        for name in self.rescaled.values():
+            self._recall("norm", name)[chosen] = self._norm(name, net).detach()[chosen]
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
         # c of every rescaled layer at once, [layers, *runs]
-        norm = torch.stack([self._norm(self.layers[i], net) for i in self.rescaled])
-        initial = torch.stack([self._initial_norm(i) for i in self.rescaled])
+        norm = torch.stack([self._norm(name, net) for name in self.rescaled.values()])
+        initial = torch.stack([self._recall("norm", name) for name in self.rescaled.values()])
         coef = torch.where(per_run(self.is_classifier, norm), self.coef_classifier, self.coef)
         known = norm > 0 if self.scope == "all" else (norm > 0) & (initial > 0)
         factors = torch.where(known, coef * (initial / norm) + (1 - coef), 1.0).unbind()
@@ -170,7 +167,7 @@ class WeightRescaling(Regularizer):
         net: nn.Module,
         every_updates: Annotated[int, Setting("period in updates", least=1)] = 10,
         norm_decay: Annotated[
-            float | Tensor, Setting("learning rate * the decay of gain and shift", least=0, below=1)
+            float | Tensor, Setting("learning rate * decay of gain and shift", least=0, below=1)
         ] = 5e-7,
         rescale_head: Annotated[bool, Setting("true for classification")] = False,
         per: Annotated[Literal["unit", "layer"], Setting("unit (the paper) or layer")] = "unit",
@@ -192,9 +189,9 @@ class WeightRescaling(Regularizer):
         due = self.updates % self.every_updates == 0  # [*runs]
         keep = 1 - self.norm_decay
         for layer in self.norms:
-            for parameter in (layer.weight(net), layer.bias(net)):
-                if parameter is not None:
-                    parameter.mul_(per_run(keep, parameter))
+            for name in layer.parameter_names:
+                parameter = lookup(net, name)
+                parameter.mul_(per_run(keep, parameter))
         for layer in self.rescaled:
             matrix, weight = layer.matrix(net), layer.weight(net)
             assert matrix is not None
@@ -202,10 +199,8 @@ class WeightRescaling(Regularizer):
             if self.per == "layer":
                 norm = torch.linalg.vector_norm(matrix, dim=(-2, -1))  # [*runs]
                 factor = self._factor(due, norm, math.sqrt(matrix.shape[-2]))
-                bias = layer.bias(net)
-                weight.mul_(per_run(factor, weight))
-                if bias is not None:
-                    bias.mul_(per_run(factor, bias))
+                for name in layer.parameter_names:
+                    lookup(net, name).mul_(per_run(factor, lookup(net, name)))
             elif self.variant == "input_channel" and layer.role == "conv":
                 k = len(self.runs)
                 shape = (*weight.shape[:k], layer.groups, -1, *weight.shape[k + 1 :])
@@ -247,10 +242,9 @@ class WeightClipping(Regularizer):
             matrix = layer.matrix(net)
             assert matrix is not None
             bound = self.coef / math.sqrt(matrix.shape[-1])
-            for parameter in (layer.weight(net), layer.bias(net)):
-                if parameter is not None:
-                    limit = per_run(bound, parameter)
-                    parameter.clamp_(-limit, limit)
+            for name in layer.parameter_names:
+                limit = per_run(bound, lookup(net, name))
+                lookup(net, name).clamp_(-limit, limit)
 
 
 class WeightDecay(Regularizer):

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from rl_plasticity.interventions import INTERVENTIONS, make_intervention
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
+from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS, Chain, make_regularizer
 from rl_plasticity.settings import settings_of
 
@@ -241,14 +242,16 @@ def test_a_network_without_anything_to_act_on_is_an_error(name):
         make_regularizer(name, frozen)
 
 
-def test_an_unknown_regularizer_is_an_error_that_names_the_nearest():
+def test_an_unknown_regularizer_or_setting_is_an_error_that_names_the_nearest():
     with pytest.raises(ValueError, match=r"'spectra'.*did you mean 'spectral'"):
         make_regularizer("spectra", plain_mlp())
-
-
-def test_an_unknown_setting_is_an_error_that_names_the_nearest():
     with pytest.raises(ValueError, match=r"'coeff'.*did you mean 'coef'"):
         make_regularizer("spectral", plain_mlp(), coeff=1)
+
+
+@pytest.mark.parametrize("kind", [*REGULARIZERS.values(), *INTERVENTIONS.values(), *OPTIMIZERS.values()])
+def test_every_setting_says_in_a_line_what_it_is(kind):
+    assert all(declared.setting.help for declared in settings_of(kind).values())
 
 
 def test_a_chain_adds_the_penalties_and_projects_in_order():
