@@ -36,7 +36,7 @@ def compiled(update: Callable[..., Any], device: str = "cpu") -> Callable[..., A
     options: dict[str, Any] = {
         # A new object each time: equal options would let agents of different structure share their graphs.
         "post_grad_custom_pre_pass": Rewrites(),
-        "guard_filter_fn": _guards_kept,
+        "guard_filter_fn": _guards_to_check,
         "cpp.enable_floating_point_contract_flag": "fast",
         "cpp_wrapper": device == "cpu",
     }
@@ -85,7 +85,7 @@ class Captured:
         return metrics
 
     def record(self, inputs: tuple[Any, ...]) -> Callable[[], dict[str, Tensor]]:
-        """Record one call, which does not run it; what comes back runs it."""
+        """Record one call, which does not run it; returns what does."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             metrics = self.update(*inputs)
@@ -97,8 +97,8 @@ class Captured:
         return replay
 
 
-def _guards_kept(guards: Sequence[Any]) -> list[bool]:
-    """Those of the arguments and of torch's own state (gradients on or off, and the like)."""
+def _guards_to_check(guards: Sequence[Any]) -> list[bool]:
+    """Whether each is about the arguments or torch's own state (gradients on or off, and the like)."""
     others = ("._modules[", "._parameters[", "._buffers[", "G[")
     return [not any(part in guard.name for part in others) for guard in guards]
 

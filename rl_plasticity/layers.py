@@ -29,7 +29,6 @@ _NORMS = (
 # Where torch keeps activations but each output depends on several inputs: no hidden units come out of them.
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.GLU, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin)
 
-
 RAW = -1  # stands for the network's own inputs among the inputs of a node
 
 
@@ -62,6 +61,16 @@ class Layer:
     transposed: bool = False  # ConvTranspose stores [in, out / groups, ...]
     call: int = 0  # activation modules may be called several times: which call this is
 
+    @property
+    def is_linear_map(self) -> bool:
+        """Whether it is a linear or convolution layer with a trainable weight of its own."""
+        return self.role in ("linear", "conv") and self.weight_name is not None
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """Of its weight and bias, where it has them."""
+        return [name for name in (self.weight_name, self.bias_name) if name is not None]
+
     def weight(self, net: nn.Module) -> Tensor | None:
         """The weight (a norm layer's gain) as stored, or None."""
         return None if self.weight_name is None else lookup(net, self.weight_name)
@@ -74,7 +83,7 @@ class Layer:
         """The weight as ``[*runs, out, fan_in]``; None for norm layers and for bare vectors.
 
         A view of the parameter, except for kernels whose memory order forbids one (channels_last, transposed): change
-        weights through `scale_` and `scale_rows_`. A bare parameter loses its axes of length one first, so a
+        the `weight` itself or `scale_rows_`. A bare parameter loses its axes of length one first, so a
         position table ``[1, n, d]`` is a matrix and a token ``[1, 1, d]`` a vector.
         """
         weight, k = self.weight(net), len(self.runs)
@@ -134,11 +143,11 @@ def lookup(net: nn.Module, name: str) -> Tensor:
     """The tensor called `name` in `net`; unlike ``get_parameter`` it accepts substituted tensors."""
     if isinstance(net, SomeRuns):
         return lookup(net._net[0], name)[net.start : net.stop]
-    found: object = net
+    value: object = net
     for part in name.split("."):
-        found = getattr(found, part)
-    assert isinstance(found, Tensor)
-    return found
+        value = getattr(value, part)
+    assert isinstance(value, Tensor)
+    return value
 
 
 def per_run(value: Tensor, like: Tensor) -> Tensor:
@@ -153,19 +162,18 @@ def layers(net: nn.Module) -> list[Layer]:
         ValueError: if the layers of a stacked network disagree about the runs axes.
     """
     nodes = _nodes(net)
-    kept = [i for i, node in enumerate(nodes) if node.role != "activation"]
-    position = {old: new for new, old in enumerate(kept)}
+    numbers = [i for i, node in enumerate(nodes) if node.role != "activation"]
+    position = {number: place for place, number in enumerate(numbers)}
 
     def past_activations(i: int) -> set[int]:
         return {i} if i in position or i == RAW else {k for j in nodes[i].inputs for k in past_activations(j)}
 
-    found = []
-    for i in kept:
-        feeding = {k for j in nodes[i].inputs for k in past_activations(j)}
-        branches = len(feeding) > 1
-        inputs = tuple(sorted(position[k] for k in feeding - {RAW}))
-        found.append(replace(nodes[i], inputs=inputs, joins_branches=branches))
-    return found
+    ordered = []
+    for i in numbers:
+        sources = {k for j in nodes[i].inputs for k in past_activations(j)}
+        inputs = tuple(sorted(position[k] for k in sources - {RAW}))
+        ordered.append(replace(nodes[i], inputs=inputs, joins_branches=len(sources) > 1))
+    return ordered
 
 
 @dataclass(frozen=True)
@@ -187,29 +195,31 @@ def hidden_units(net: nn.Module) -> list[HiddenUnits]:
     """
     nodes = _nodes(net)
     readers = Counter(i for node in nodes for i in node.inputs)
-    found = []
-    for i, node in enumerate(nodes):
-        if node.role != "activation":
+
+    def source(node: Layer) -> Layer | None:
+        """What alone feeds `node` and feeds nothing else."""
+        alone = len(node.inputs) == 1 and node.inputs[0] != RAW and readers[node.inputs[0]] == 1
+        return nodes[node.inputs[0]] if alone else None
+
+    chains = []
+    for i, activation in enumerate(nodes):
+        if activation.role != "activation":
             continue
-        norms, at = [], node
-        while len(at.inputs) == 1 and nodes[at.inputs[0]].role == "norm" and readers[at.inputs[0]] == 1:
-            at = nodes[at.inputs[0]]
-            norms.append(at)
-        outgoing = tuple(n for n in nodes if i in n.inputs)
-        if len(at.inputs) == 1 and at.inputs[0] != RAW and readers[at.inputs[0]] == 1 and outgoing:
-            incoming = nodes[at.inputs[0]]
-            if _is_matrix(incoming) and all(_reads_only(i, n, incoming, net) for n in outgoing):
-                found.append(HiddenUnits(incoming, tuple(norms), node.name, node.call, outgoing))
-    return found
-
-
-def _is_matrix(layer: Layer) -> bool:
-    return layer.role in ("linear", "conv") and layer.weight_name is not None
+        norms, incoming = [], source(activation)
+        while incoming is not None and incoming.role == "norm":
+            norms.append(incoming)
+            incoming = source(incoming)
+        outgoing = tuple(node for node in nodes if i in node.inputs)
+        if incoming is None or not incoming.is_linear_map or not outgoing:
+            continue
+        if all(_reads_only(i, node, incoming, net) for node in outgoing):
+            chains.append(HiddenUnits(incoming, tuple(norms), activation.name, activation.call, outgoing))
+    return chains
 
 
 def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
     """Whether the columns of `layer` are the units of `incoming`, which node `i` brings, in order."""
-    if not _is_matrix(layer) or layer.inputs != (i,) or layer.groups > 1:
+    if not layer.is_linear_map or layer.inputs != (i,) or layer.groups > 1:
         return False
     matrix, weight = incoming.matrix(net), layer.weight(net)
     assert matrix is not None
@@ -230,7 +240,7 @@ def runs_of(net: nn.Module) -> tuple[int, ...]:
         return declared
     shapes = {}
     for name, module in net.named_modules():
-        for role, weight_name, bias_name in _own(module, frozen=True):
+        for role, weight_name, bias_name in _parts(module, frozen=True):
             key = weight_name or bias_name
             if role != "parameter" and key is not None:
                 axes = _core_ndim(module, role) if weight_name else 1
@@ -261,13 +271,10 @@ def _core_ndim(module: nn.Module, role: Role) -> int:
     """The number of axes of this module's weight in an ordinary network."""
     if role == "conv":
         return 2 + len(module.kernel_size)  # type: ignore[arg-type]
-    if role == "norm":
-        shape = getattr(module, "normalized_shape", (1,))
-        return len(shape)
-    return 2
+    return len(getattr(module, "normalized_shape", (1,))) if role == "norm" else 2
 
 
-def _own(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | None, str | None]]:
+def _parts(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | None, str | None]]:
     """(role, weight, bias) of what the module holds itself, in order of use; with `frozen` parameters or not."""
     stored = {name: name for name, p in module._parameters.items() if p is not None}
     computed = module._modules.get("parametrizations")
@@ -276,22 +283,16 @@ def _own(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | None
         single = [name for name, tensors in computed.items() if "original" in tensors._parameters]
         stored |= {name: f"parametrizations.{name}.original" for name in single}
     trainable = {name: path for name, path in stored.items() if frozen or lookup(module, path).requires_grad}
-    found: list[tuple[Role, str | None, str | None]] = []
-
-    def take(role: Role, weight: str, bias: str) -> None:
-        found.append((role, trainable.pop(weight, None), trainable.pop(bias, None)))
-
-    if isinstance(module, nn.MultiheadAttention):
-        if "in_proj_weight" in trainable:
-            take("linear", "in_proj_weight", "in_proj_bias")
-    else:
-        role = _role(module)
-        if role == "activation":
-            found.append((role, None, None))
-        # A norm layer without gain still restarts SWR's product; other layers count only with parameters.
-        elif role == "norm" or (role and trainable.keys() & {"weight", "bias"}):
-            take(role, "weight", "bias")
-    return found + [("parameter", path, None) for path in trainable.values()]
+    parts: list[tuple[Role, str | None, str | None]] = []
+    role = _role(module)
+    if isinstance(module, nn.MultiheadAttention) and "in_proj_weight" in trainable:
+        parts.append(("linear", trainable.pop("in_proj_weight"), trainable.pop("in_proj_bias", None)))
+    elif role == "activation":
+        parts.append((role, None, None))
+    # A norm layer without gain still restarts SWR's product; other layers count only with parameters.
+    elif role == "norm" or (role and trainable.keys() & {"weight", "bias"}):
+        parts.append((role, trainable.pop("weight", None), trainable.pop("bias", None)))
+    return parts + [("parameter", path, None) for path in trainable.values()]
 
 
 class _Tracer(fx.Tracer):
@@ -325,79 +326,85 @@ def _trace(net: nn.Module) -> fx.Graph | None:
 
 def _nodes(net: nn.Module) -> list[Layer]:
     """All layers and activations with their inputs, the parameters a forward never reaches last."""
-    runs = runs_of(net)
-    modules = dict(net.named_modules())
-    nodes: list[Layer] = []
-    seen: dict[str, int] = {}  # parameter name -> its node
-    owner = {id(p): n for n, p in net.named_parameters()}  # tied parameters count once, by first name
+    walk = _Walk(net)
+    graph = _trace(net)
+    if graph is None:
+        chain: set[int] = set()
+        for name in walk.modules:
+            chain = walk.add(name, chain)
+    else:
+        walk.follow(graph)
+    reached = len(walk.nodes)
+    walk.add_unread()
 
-    def visit(prefix: str, inputs: set[int]) -> set[int]:
-        """Append the nodes of one module as a chain; the output's sources come back."""
-        module = modules[prefix]
-        for role, weight, bias in _own(module):
-            names = [None if key is None else owner[id(lookup(module, key))] for key in (weight, bias)]
-            if role == "parameter" and names[0] in seen:
+    followed: set[int] = set()  # has a linear or convolution layer downstream
+    nodes = list(enumerate(walk.nodes))
+    for i, node in reversed(nodes):
+        if node.role in ("linear", "conv") or i in followed:
+            followed.update(node.inputs)
+    return [replace(n, head=n.role in ("linear", "conv") and i not in followed and i < reached) for i, n in nodes]
+
+
+class _Walk:
+    """Collects the layers and activations of a network in the order in which it is walked through."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.runs = runs_of(net)
+        self.modules = dict(net.named_modules())
+        self.name_of = {id(p): n for n, p in net.named_parameters()}  # tied parameters count once, by first name
+        self.nodes: list[Layer] = []
+        self.read: set[str] = set()  # the parameters of the nodes
+
+    def add(self, prefix: str, inputs: set[int]) -> set[int]:
+        """Append the nodes of one module as a chain that reads `inputs`; returns the nodes its output comes from."""
+        module = self.modules[prefix]
+        for role, *keys in _parts(module):
+            weight, bias = (None if key is None else self.name_of[id(lookup(module, key))] for key in keys)
+            if role == "parameter" and weight in self.read:
                 continue
-            # A tied layer or a second call is a node too, for what is the head and what feeds what, but its tensors
-            # belong to the first.
-            names = [None if n in seen else n for n in names]
-            name = prefix if role != "parameter" else f"{prefix}.{weight}".lstrip(".")
-            calls = sum(n.name == name for n in nodes)
-            feeds = () if role == "parameter" else tuple(sorted(inputs))
-            nodes.append(
+            name = prefix if role != "parameter" else f"{prefix}.{keys[0]}".lstrip(".")
+            self.nodes.append(
                 Layer(
                     name,
                     role,
-                    names[0],
-                    names[1],
-                    runs,
-                    feeds,
+                    # A tied layer or a second call is a node too, for what is the head and what feeds what, but its
+                    # tensors belong to the first.
+                    None if weight in self.read else weight,
+                    None if bias in self.read else bias,
+                    self.runs,
+                    () if role == "parameter" else tuple(sorted(inputs)),
                     groups=getattr(module, "groups", 1) if role == "conv" else 1,
-                    transposed=getattr(module, "transposed", False) if role == "conv" else False,
-                    call=calls,
+                    transposed=role == "conv" and getattr(module, "transposed", False),
+                    call=sum(node.name == name for node in self.nodes),
                 )
             )
-            seen.update({n: len(nodes) - 1 for n in names if n is not None})
+            self.read.update(key for key in (weight, bias) if key is not None)
             if role != "parameter":  # a bare parameter is added somewhere, the chain goes past it
-                inputs = {len(nodes) - 1}
+                inputs = {len(self.nodes) - 1}
         return inputs
 
-    graph = _trace(net)
-    if graph is not None:
+    def follow(self, graph: fx.Graph) -> None:
+        """Append the nodes of every module that the traced forward calls or whose parameters it reads."""
         sources: dict[fx.Node, set[int]] = {}
         read: dict[str, set[int]] = {}
         for node in graph.nodes:
-            upstream = {i for n in node.all_input_nodes for i in sources[n]} | (
-                {RAW} if node.op == "placeholder" else set()
-            )
-            if node.op == "call_module":
+            upstream = {i for n in node.all_input_nodes for i in sources[n]}
+            if node.op == "placeholder":
+                upstream.add(RAW)
+            elif node.op == "call_module":
                 target = str(node.target)
-                for name in [n for n in modules if n == target or n.startswith(f"{target}.")]:
-                    upstream = visit(name, upstream)
+                for name in [n for n in self.modules if n == target or n.startswith(f"{target}.")]:
+                    upstream = self.add(name, upstream)
             elif node.op == "get_attr":  # once for each module: its weight and its bias come one by one
-                owning = str(node.target).rpartition(".")[0]
-                if owning not in read:
-                    read[owning] = visit(owning, set())
-                upstream = read[owning]
+                module = str(node.target).rpartition(".")[0]
+                if module not in read:
+                    read[module] = self.add(module, set())
+                upstream = read[module]
             sources[node] = upstream
-        reached = len(nodes)
-        for name in modules:  # parameters the forward never reads
-            if any(
-                n is not None and owner[id(lookup(modules[name], n))] not in seen
-                for _, *keys in _own(modules[name])
-                for n in keys
-            ):
-                visit(name, set())
-    else:
-        chain: set[int] = set()
-        for name in modules:
-            chain = visit(name, chain)
-        reached = len(nodes)
 
-    followed: set[int] = set()  # has a linear or convolution layer downstream
-    for i in reversed(range(len(nodes))):
-        if nodes[i].role in ("linear", "conv") or i in followed:
-            followed.update(nodes[i].inputs)
-    return [
-        replace(n, head=n.role in ("linear", "conv") and i not in followed and i < reached) for i, n in enumerate(nodes)
-    ]
+    def add_unread(self) -> None:
+        """Append the nodes of the modules with parameters that no node has."""
+        for name, module in self.modules.items():
+            keys = [key for _, *keys in _parts(module) for key in keys if key is not None]
+            if any(self.name_of[id(lookup(module, key))] not in self.read for key in keys):
+                self.add(name, set())

@@ -85,9 +85,8 @@ class Learner(nn.Module):
     def restart_(self, runs: Tensor | None = None) -> None:
         """New weights, optimizer and regularizer state for `runs` (all by default), as a new learner would have."""
         chosen = slice(None) if runs is None else runs
-        draw = self.draws.clone()
+        self.origin[chosen] = self.draws[chosen]
         fresh = self.fresh(runs)
-        self.origin[chosen] = draw[chosen]
         copy_runs_(self.net, fresh, runs)
         self.regularizer.recapture_(self.regularize(fresh), runs)
         self.optimizer.restart_(runs)
@@ -105,8 +104,6 @@ def copy_runs_(net: nn.Module, source: nn.Module, runs: Tensor | None = None) ->
     if runs is not None and not runs_of(net):
         raise ValueError("runs were chosen, but the network has no runs axis")
     mine: dict[str, Any] = net.state_dict()
+    chosen = ... if runs is None else runs
     for name, value in source.state_dict().items():
-        if runs is None:
-            mine[name].copy_(value)
-        else:
-            mine[name][runs] = value[runs]
+        mine[name][chosen] = value[chosen]

@@ -6,11 +6,16 @@ by parameter name, and because ``torch.optim.Optimizer.step`` breaks a compiled 
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.layers import per_run, runs_of
+from rl_plasticity.settings import Setting, checked
+
+LearningRate = Annotated[float, Setting("learning rate", least=0)]
+Eps = Annotated[float, Setting("added to the root of the second moment", least=0)]
 
 
 class Optimizer(nn.Module):
@@ -19,7 +24,7 @@ class Optimizer(nn.Module):
     Args:
         net: the network.
         lr: the learning rate, kept in a buffer so that it can be changed in place.
-        moments: names of the tensors kept for each parameter, zero at first.
+        moments: a letter for each tensor that is stored beside each parameter, zero at first.
     """
 
     lr: Tensor
@@ -27,8 +32,6 @@ class Optimizer(nn.Module):
 
     def __init__(self, net: nn.Module, lr: float, moments: str) -> None:
         super().__init__()
-        if not lr >= 0:
-            raise ValueError(f"lr must be non-negative, got {lr}")
         self.kinds = moments
         self.names = [n for n, p in net.named_parameters() if p.requires_grad]
         like = next(net.parameters())
@@ -40,9 +43,9 @@ class Optimizer(nn.Module):
                 self.register_buffer(f"{kind}/{name.replace('.', '/')}", zero)
 
     def moments(self, name: str) -> list[Tensor]:
-        """What is kept for the parameter called `name`."""
-        found = [self._buffers[f"{kind}/{name.replace('.', '/')}"] for kind in self.kinds]
-        return [m for m in found if m is not None]
+        """The tensors stored for the parameter called `name`."""
+        stored = [self._buffers[f"{kind}/{name.replace('.', '/')}"] for kind in self.kinds]
+        return [moment for moment in stored if moment is not None]
 
     def restart_(self, runs: Tensor | None = None) -> None:
         """Moments and step count of `runs` (all by default) become zero; the learning rate stays."""
@@ -59,8 +62,8 @@ class Optimizer(nn.Module):
     def _adam(self, gradients: tuple[Tensor, ...], betas: tuple[float, float], eps: float) -> list[Tensor]:
         """Adam's steps: lr * (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps), after the moments have moved."""
         b1, b2 = betas
-        kept = [self.moments(name) for name in self.names]
-        ms, vs = [m for m, _ in kept], [v for _, v in kept]
+        moments = [self.moments(name) for name in self.names]
+        ms, vs = [m for m, _ in moments], [v for _, v in moments]
         torch._foreach_lerp_(ms, gradients, 1 - b1)
         torch._foreach_mul_(vs, b2)
         torch._foreach_addcmul_(vs, gradients, gradients, 1 - b2)
@@ -81,8 +84,9 @@ class Adam(Optimizer):
     Source: Kingma and Ba (2015), Algorithm 1. Equal to ``torch.optim.Adam`` step for step.
     """
 
+    @checked
     def __init__(
-        self, net: nn.Module, lr: float = 3e-4, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+        self, net: nn.Module, lr: LearningRate = 3e-4, betas: tuple[float, float] = (0.9, 0.999), eps: Eps = 1e-8
     ) -> None:
         super().__init__(net, lr, "mv")
         self.betas, self.eps = betas, eps
@@ -99,7 +103,13 @@ class SGD(Optimizer):
     Equal to ``torch.optim.SGD`` step for step.
     """
 
-    def __init__(self, net: nn.Module, lr: float = 1e-2, momentum: float = 0.9) -> None:
+    @checked
+    def __init__(
+        self,
+        net: nn.Module,
+        lr: LearningRate = 1e-2,
+        momentum: Annotated[float, Setting("share of the last step in the next", least=0, most=1)] = 0.9,
+    ) -> None:
         super().__init__(net, lr, "m")
         self.momentum = momentum
 
@@ -126,13 +136,14 @@ class AdamP(Optimizer):
         delta: the threshold.
     """
 
+    @checked
     def __init__(
         self,
         net: nn.Module,
-        lr: float = 1e-3,
+        lr: LearningRate = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        delta: float = 0.1,
+        eps: Eps = 1e-8,
+        delta: Annotated[float, Setting("threshold of the cosine between weight and gradient", least=0)] = 0.1,
     ) -> None:
         super().__init__(net, lr, "mv")
         self.betas, self.eps, self.delta = betas, eps, delta

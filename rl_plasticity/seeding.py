@@ -39,5 +39,5 @@ class RunStreams(nn.Module):
         return torch.stack([g.get_state() for g in self.generators])
 
     def set_extra_state(self, state: Tensor) -> None:
-        for generator, one in zip(self.generators, state.cpu(), strict=True):
-            generator.set_state(one.clone())  # a view of the stack would crash it
+        for generator, its_state in zip(self.generators, state.cpu(), strict=True):
+            generator.set_state(its_state.clone())  # a view of the stack would crash it

@@ -53,7 +53,7 @@ def test_50_compiled_updates_with_resets_equal_the_plain_ones():
     resets = [make_intervention("periodic", every_updates=20), make_intervention("redo", every_updates=15)]
     for number in range(1, 51):
         batch, noise = random_batch(2), torch.randn(2, 2, 32, 2)
-        expected, found = plain.update(batch, noise), update(batch, noise)
+        expected, metrics = plain.update(batch, noise), update(batch, noise)
         for agent in (plain, quick):
             for reset in resets:
                 if reset.due(number):
@@ -61,7 +61,7 @@ def test_50_compiled_updates_with_resets_equal_the_plain_ones():
     assert_close_states(plain, quick)
     assert not any(torch.equal(p, q) for p, q in zip(before, quick.parameters(), strict=True))
     for name, value in expected.items():
-        torch.testing.assert_close(value, found[name], rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(value, metrics[name], rtol=1e-3, atol=1e-3)
     assert addresses == [t.data_ptr() for t in (*quick.parameters(), *quick.buffers())]
 
 
@@ -175,10 +175,10 @@ def test_captured_updates_with_resets_equal_the_plain_ones_and_read_each_batch()
     reset = make_intervention("periodic", every_updates=7)
     for number in range(1, 16):
         batch, noise = random_batch(2), torch.randn(2, 2, 32, 2)
-        expected, found = plain.update(batch, noise), captured(batch, noise)
-        assert expected.keys() == found.keys()
-        assert torch.equal(expected["critic/loss"], found["critic/loss"])
-        found["mine"] = noise  # what the caller adds to the metrics is not there the next time
+        expected, metrics = plain.update(batch, noise), captured(batch, noise)
+        assert expected.keys() == metrics.keys()
+        assert torch.equal(expected["critic/loss"], metrics["critic/loss"])
+        metrics["mine"] = noise  # what the caller adds to the metrics is not there the next time
         for agent in (plain, quick):
             if reset.due(number):
                 reset.apply_(agent)

@@ -10,7 +10,7 @@ from rl_plasticity.regularizers import hidden_units, layers, runs_of
 
 
 def summary(net):
-    return [(y.name, y.role, y.head) for y in layers(net)]
+    return [(layer.name, layer.role, layer.head) for layer in layers(net)]
 
 
 def test_a_plain_mlp_in_order_with_its_last_layer_as_head():
@@ -19,13 +19,13 @@ def test_a_plain_mlp_in_order_with_its_last_layer_as_head():
 
 def test_a_stacked_mlp_has_norm_layers_and_a_leading_runs_axis():
     net = MLP((5, 8, 3), [0, 1])
-    found = layers(net)
-    assert [(y.role, y.head) for y in found] == [("linear", False), ("norm", False), ("linear", True)]
+    ordered = layers(net)
+    assert [(layer.role, layer.head) for layer in ordered] == [("linear", False), ("norm", False), ("linear", True)]
     assert runs_of(net) == (2,)
-    assert found[0].matrix(net).shape == (2, 8, 5)
-    assert found[0].bias(net).shape == (2, 8)
-    assert found[1].gain(net).shape == found[1].shift(net).shape == (2, 8)
-    assert found[1].matrix(net) is None
+    assert ordered[0].matrix(net).shape == (2, 8, 5)
+    assert ordered[0].bias(net).shape == (2, 8)
+    assert ordered[1].gain(net).shape == ordered[1].shift(net).shape == (2, 8)
+    assert ordered[1].matrix(net) is None
 
 
 def test_the_order_is_forward_order_even_where_modules_were_registered_in_another():
@@ -42,23 +42,23 @@ def test_the_order_is_forward_order_even_where_modules_were_registered_in_anothe
 
 def test_a_foreign_module_has_a_role_for_every_parameter():
     net = Foreign()
-    found = {y.name: y for y in layers(net)}
-    assert {n: y.role for n, y in found.items()} == {
+    by_name = {layer.name: layer for layer in layers(net)}
+    assert {n: layer.role for n, layer in by_name.items()} == {
         "embedding": "embedding", "position": "parameter", "token": "parameter", "norm1": "norm",
         "attention": "linear", "attention.out_proj": "linear", "norm2": "norm", "mlp.0": "linear",
         "mlp.2": "linear", "head": "linear",
     }  # fmt: skip
-    assert [n for n, y in found.items() if y.head] == ["head"]
-    named = {n for y in found.values() for n in (y.weight_name, y.bias_name) if n}
+    assert [n for n, layer in by_name.items() if layer.head] == ["head"]
+    named = {n for layer in by_name.values() for n in (layer.weight_name, layer.bias_name) if n}
     assert named == {n for n, _ in net.named_parameters()}
 
 
 def test_position_tables_are_matrices_and_single_tokens_are_vectors():
     net = Foreign()
-    found = {y.name: y for y in layers(net)}
-    assert found["position"].matrix(net).shape == (5, 8)
-    assert found["token"].matrix(net) is None
-    assert [v.shape for v in found["token"].vectors(net)] == [(8,)]
+    by_name = {layer.name: layer for layer in layers(net)}
+    assert by_name["position"].matrix(net).shape == (5, 8)
+    assert by_name["token"].matrix(net) is None
+    assert [v.shape for v in by_name["token"].vectors(net)] == [(8,)]
 
 
 def test_a_kernel_is_the_matrix_out_times_in_kh_kw_and_views_the_parameter():
@@ -108,8 +108,8 @@ def test_tied_weights_count_once():
         def forward(self, x):
             return self.head(self.embedding(x))
 
-    found = layers(Tied())
-    assert [(y.name, y.weight_name, y.head) for y in found] == [
+    ordered = layers(Tied())
+    assert [(layer.name, layer.weight_name, layer.head) for layer in ordered] == [
         ("embedding", "embedding.weight", False),
         ("head", None, True),  # the head all the same, so that no other layer is taken for it
     ]
@@ -125,8 +125,8 @@ def test_a_tied_layer_s_own_bias_is_kept():
         def forward(self, x):
             return self.head(self.body(self.embedding(x)))
 
-    found = layers(Tied())
-    assert [(y.name, y.weight_name, y.bias_name, y.head) for y in found] == [
+    ordered = layers(Tied())
+    assert [(layer.name, layer.weight_name, layer.bias_name, layer.head) for layer in ordered] == [
         ("embedding", "embedding.weight", None, False),
         ("body", "body.weight", "body.bias", False),
         ("head", None, "head.bias", True),
@@ -136,14 +136,14 @@ def test_a_tied_layer_s_own_bias_is_kept():
 def test_frozen_parameters_are_left_out():
     net = plain_mlp()
     net[0].requires_grad_(False)
-    assert [y.name for y in layers(net)] == ["2", "4"]
+    assert [layer.name for layer in layers(net)] == ["2", "4"]
 
 
 def test_two_parallel_critics_have_two_heads_and_separate_chains():
     net = Critic((7, 8, 1), [0], layer_norm=False, num_critics=2)
-    found = layers(net)
-    assert [y.head for y in found] == [False, True, False, True]
-    assert [y.inputs for y in found] == [(), (0,), (), (2,)]
+    ordered = layers(net)
+    assert [layer.head for layer in ordered] == [False, True, False, True]
+    assert [layer.inputs for layer in ordered] == [(), (0,), (), (2,)]
 
 
 def test_a_network_that_cannot_be_traced_is_read_in_registration_order():
@@ -156,8 +156,11 @@ def test_a_network_that_cannot_be_traced_is_read_in_registration_order():
             return self.second(self.first(x)) if x.sum() > 0 else self.second(self.first(-x))
 
     with pytest.warns(UserWarning, match="Untraceable.forward cannot be traced"):
-        found = layers(Untraceable())
-    assert [(y.name, y.inputs, y.head) for y in found] == [("first", (), False), ("second", (0,), True)]
+        ordered = layers(Untraceable())
+    assert [(layer.name, layer.inputs, layer.head) for layer in ordered] == [
+        ("first", (), False),
+        ("second", (0,), True),
+    ]
 
 
 def test_a_forward_that_counts_its_calls_is_not_disturbed():
@@ -181,7 +184,7 @@ def test_a_forward_that_counts_its_calls_is_not_disturbed():
 
 def test_a_norm_layer_without_gain_still_counts():
     net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4, elementwise_affine=False), nn.Linear(4, 2))
-    assert [(y.role, y.weight_name) for y in layers(net)][1] == ("norm", None)
+    assert [(layer.role, layer.weight_name) for layer in layers(net)][1] == ("norm", None)
 
 
 def test_weights_used_functionally_are_found():
@@ -193,7 +196,7 @@ def test_weights_used_functionally_are_found():
         def forward(self, x):
             return F.linear(self.first(x), self.second.weight, self.second.bias)
 
-    assert [y.name for y in layers(Functional())] == ["first", "second"]
+    assert [layer.name for layer in layers(Functional())] == ["first", "second"]
 
 
 def test_layers_that_disagree_about_the_runs_are_an_error():
@@ -208,7 +211,7 @@ def test_hidden_units_are_found_behind_their_non_linearity():
         ("0", ["1"], "2"),
         ("3", ["4"], "5"),
     ]
-    assert [[y.name for y in u.outgoing] for u in units] == [["3"], ["6"]]
+    assert [[layer.name for layer in u.outgoing] for u in units] == [["3"], ["6"]]
 
 
 def test_a_shared_activation_module_is_told_apart_by_its_calls():
@@ -228,7 +231,7 @@ def test_a_shared_activation_module_is_told_apart_by_its_calls():
 
 
 def chains(net):
-    return [(u.incoming.name, u.activation, [y.name for y in u.outgoing]) for u in hidden_units(net)]
+    return [(u.incoming.name, u.activation, [layer.name for layer in u.outgoing]) for u in hidden_units(net)]
 
 
 def test_pooling_identity_and_flatten_between_activation_and_next_layer_do_not_hide_the_units():
@@ -243,7 +246,11 @@ def test_a_gated_unit_or_a_softmax_is_no_hidden_unit():
     for mixing, out in ((nn.GLU(), 4), (nn.Softmax(-1), 8), (nn.LogSoftmax(-1), 8)):
         net = nn.Sequential(nn.Linear(3, 8), mixing, nn.Linear(out, 5), nn.ReLU(), nn.Linear(5, 2))
         assert chains(net) == [("2", "3", ["4"])]
-        assert [y.inputs for y in layers(net)] == [(), (0,), (1,)]
+        assert [layer.inputs for layer in layers(net)] == [(), (0,), (1,)]
+
+
+def test_an_activation_of_the_input_has_no_hidden_units_even_where_a_norm_layer_ends_the_network():
+    assert hidden_units(nn.Sequential(nn.ReLU(), nn.Linear(4, 4), nn.LayerNorm(4))) == []
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm, lambda n: nn.Identity()])

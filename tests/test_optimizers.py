@@ -136,5 +136,5 @@ def test_the_learning_rate_can_be_changed_in_place_and_is_saved(name):
 
 
 def test_a_negative_learning_rate_is_an_error():
-    with pytest.raises(ValueError, match="lr must be non-negative, got -1"):
+    with pytest.raises(ValueError, match="lr must be a number from 0 up, got -1"):
         Adam(plain_mlp(), lr=-1)

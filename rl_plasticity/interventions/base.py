@@ -1,13 +1,14 @@
 """Interventions: rare, discrete changes of the networks. Eager, in place, on all runs or on chosen ones."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import Layer
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.learner import Learner
+from rl_plasticity.settings import Setting, checked
 
 
 class Agent(Protocol):
@@ -21,6 +22,8 @@ class Agent(Protocol):
 
 
 Inputs = Mapping[str, Sequence[Tensor]]
+EveryUpdates = Annotated[int | None, Setting("period in updates; null: not by updates", least=1)]
+EveryTasks = Annotated[int | None, Setting("period in changes of task; null: not by tasks", least=1)]
 
 
 class Intervention:
@@ -32,17 +35,18 @@ class Intervention:
         at_updates: numbers of updates at which to intervene besides.
 
     Raises:
-        ValueError: a period below 1, or none at all.
+        SettingsError: a setting is out of range, or there is no period at all.
     """
 
+    @checked
     def __init__(
-        self, every_updates: int | None = None, every_tasks: int | None = None, at_updates: Sequence[int] = ()
+        self,
+        every_updates: EveryUpdates = None,
+        every_tasks: EveryTasks = None,
+        at_updates: Annotated[Sequence[int], Setting("numbers of updates at which to intervene besides")] = (),
     ) -> None:
-        for name, period in (("every_updates", every_updates), ("every_tasks", every_tasks)):
-            if period is not None and period < 1:
-                raise ValueError(f"{name} must be at least 1, got {period}")
         if every_updates is None and every_tasks is None and not at_updates:
-            raise ValueError("an intervention needs every_updates or every_tasks")
+            raise SettingsError("an intervention needs every_updates or every_tasks")
         self.every_updates, self.every_tasks, self.at_updates = every_updates, every_tasks, set(at_updates)
 
     def due(self, updates: int) -> bool:
@@ -70,7 +74,7 @@ class Intervention:
                 name ("net" for a single learner).
         """
         chosen = None if runs is None else torch.as_tensor(runs)
-        for learner, _ in _learners(agent_or_learner).values():
+        for learner, _ in learners_of(agent_or_learner).values():
             chosen = _indices(chosen, learner.runs)
         self._apply_(agent_or_learner, chosen, inputs)
 
@@ -78,12 +82,12 @@ class Intervention:
         raise TypeError(f"{type(self).__name__} is not an intervention: it changes nothing")
 
 
-def _learners(target: Agent | Learner) -> dict[str, tuple[Learner, list[nn.Module]]]:
+def learners_of(target: Agent | Learner) -> dict[str, tuple[Learner, list[nn.Module]]]:
     """Each learner with the networks that follow it (a target network)."""
     if isinstance(target, Learner):
         return {"net": (target, [])}
     follow = target.followers
-    return {n: (y, [follow[n]] if n in follow else []) for n, y in target.learners.items()}
+    return {name: (learner, [follow[name]] if name in follow else []) for name, learner in target.learners.items()}
 
 
 def _indices(runs: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
@@ -99,7 +103,3 @@ def _indices(runs: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
             f"runs must be indices from 0 to {axes[0] - 1} or a mask of length {axes[0]}, got {runs.tolist()}"
         )
     return runs.to(torch.int64)
-
-
-def _names(layer: Layer) -> list[str]:
-    return [n for n in (layer.weight_name, layer.bias_name) if n is not None]

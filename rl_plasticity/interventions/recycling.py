@@ -1,15 +1,16 @@
 """Interventions that recycle single units, and looking at their activations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.interventions.base import Agent, Inputs, Intervention, _learners, _names
+from rl_plasticity.interventions.base import Agent, EveryTasks, EveryUpdates, Inputs, Intervention, learners_of
 from rl_plasticity.layers import HiddenUnits, hidden_units, lookup
 from rl_plasticity.learner import Learner
+from rl_plasticity.settings import Setting, checked
 
 
 class ReDo(Intervention):
@@ -31,17 +32,19 @@ class ReDo(Intervention):
             or conv).
     """
 
+    @checked
     def __init__(
-        self, every_updates: int | None = 1_000, every_tasks: int | None = None, threshold: float = 0.025
+        self,
+        every_updates: EveryUpdates = 1_000,
+        every_tasks: EveryTasks = None,
+        threshold: Annotated[float, Setting("a unit whose score is no higher is dormant", least=0)] = 0.025,
     ) -> None:
         super().__init__(every_updates, every_tasks)
-        if not threshold >= 0:
-            raise ValueError(f"threshold must be non-negative, got {threshold}")
         self.threshold = threshold
 
     @torch.no_grad()
     def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
-        for name, (learner, _) in _learners(target).items():
+        for name, (learner, _) in learners_of(target).items():
             if inputs is None or name not in inputs:
                 raise ValueError(f"ReDo looks at activations: it needs inputs for {name!r}")
             units = hidden_units(learner.net)
@@ -50,10 +53,8 @@ class ReDo(Intervention):
             with eval_mode(learner.net):
                 activations = activations_of(learner.net, units, inputs[name])
             k = len(learner.runs)
-            chosen = torch.ones(learner.runs, dtype=torch.bool, device=activations[0].device)
-            if runs is not None:
-                chosen[:] = False
-                chosen[runs] = True
+            chosen = torch.zeros(learner.runs, dtype=torch.bool, device=activations[0].device)
+            chosen[... if runs is None else runs] = True
             dormant = []  # of each layer, [*runs, units]
             for unit, activation in zip(units, activations, strict=True):
                 axis = k + 1 if unit.incoming.role == "conv" else -1
@@ -62,7 +63,7 @@ class ReDo(Intervention):
             fresh = learner.fresh(runs)
             for unit, mask in zip(units, dormant, strict=True):
                 for layer in (unit.incoming, *unit.norms):
-                    for parameter in _names(layer):
+                    for parameter in layer.parameter_names:
                         axis = k + 1 if layer.transposed and parameter == layer.weight_name else k
                         self._change_(learner, parameter, mask, axis, lookup(fresh, parameter))
             # Outgoing weights last: what leads from one recycled unit to another is zero.
@@ -88,15 +89,15 @@ class ReDo(Intervention):
         parameter = lookup(learner.net, name)
         shape = [*mask.shape[:-1], *(1,) * (parameter.ndim - mask.ndim + 1)]
         shape[axis] = mask.shape[-1]
-        where = mask.reshape(shape)
+        entries = mask.reshape(shape)
         for moment in learner.optimizer.moments(name):
-            moment.masked_fill_(where, 0)
+            moment.masked_fill_(entries, 0)
         replacement = torch.zeros_like(parameter) if value is None else value
-        parameter.copy_(torch.where(where, replacement, parameter))
+        parameter.copy_(torch.where(entries, replacement, parameter))
 
 
 @contextmanager
-def eval_mode(net: nn.Module) -> Any:
+def eval_mode(net: nn.Module) -> Iterator[None]:
     """Evaluation mode inside, each module's own mode afterwards: looking must not move BatchNorm's statistics."""
     modes = {module: module.training for module in net.modules()}
     net.eval()
@@ -111,7 +112,7 @@ def activations_of(net: nn.Module, units: Sequence[HiddenUnits], inputs: Sequenc
     """The output of each activation module in `units` when `net` is called on `inputs`."""
     outputs: dict[str, list[Tensor]] = {unit.activation: [] for unit in units}
     keep: Callable[[str], Any] = lambda name: lambda _m, _i, out: outputs[name].append(out.clone())  # noqa: E731
-    hooks = [net.get_submodule(n).register_forward_hook(keep(n)) for n in outputs]
+    hooks = [net.get_submodule(name).register_forward_hook(keep(name)) for name in outputs]
     try:
         net(*inputs)
     finally:

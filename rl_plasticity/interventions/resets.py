@@ -1,14 +1,15 @@
 """Interventions that give networks, heads or all parameters new values; and the decay of the learning rate."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.interventions.base import Agent, Inputs, Intervention, _learners, _names
-from rl_plasticity.layers import Layer, layers, lookup
+from rl_plasticity.interventions.base import Agent, EveryTasks, EveryUpdates, Inputs, Intervention, learners_of
+from rl_plasticity.layers import layers, lookup
 from rl_plasticity.learner import Learner
+from rl_plasticity.settings import Setting, checked
 
 
 class PeriodicReset(Intervention):
@@ -18,7 +19,8 @@ class PeriodicReset(Intervention):
     et al. (2023) reset every 2.56 million updates.
     """
 
-    def __init__(self, every_updates: int | None = 2_560_000, every_tasks: int | None = None) -> None:
+    @checked
+    def __init__(self, every_updates: EveryUpdates = 2_560_000, every_tasks: EveryTasks = None) -> None:
         super().__init__(every_updates, every_tasks)
 
     def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
@@ -35,17 +37,19 @@ class HeadReset(Intervention):
         num_layers: how many linear or convolution layers, counted from the output, with the norm layers after them.
     """
 
+    @checked
     def __init__(
-        self, every_updates: int | None = 100_000, every_tasks: int | None = None, num_layers: int = 1
+        self,
+        every_updates: EveryUpdates = 100_000,
+        every_tasks: EveryTasks = None,
+        num_layers: Annotated[int, Setting("how many layers, counted from the output", least=1)] = 1,
     ) -> None:
         super().__init__(every_updates, every_tasks)
-        if num_layers < 1:
-            raise ValueError(f"num_layers must be at least 1, got {num_layers}")
         self.num_layers = num_layers
 
     def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
-        for learner, followers in _learners(target).values():
-            names = self._names(learner.net)
+        for learner, followers in learners_of(target).values():
+            names = self._last_names(learner.net)
             if not names:
                 raise ValueError("HeadReset has nothing to act on: the network has no output layer")
             fresh = learner.fresh(runs)
@@ -59,26 +63,24 @@ class HeadReset(Intervention):
                         moment[chosen] = 0
             learner.regularizer.recapture_(learner.regularize(fresh), runs, only=names)
 
-    def _names(self, net: nn.Module) -> set[str]:
-        found = layers(net)
+    def _last_names(self, net: nn.Module) -> set[str]:
+        ordered = layers(net)
         names: set[str] = set()
-        frontier = {i for i, y in enumerate(found) if y.head}
+        frontier = {i for i, layer in enumerate(ordered) if layer.head}
         for depth in range(self.num_layers):
-            before: set[int] = set()
-            for i in frontier:
-                names.update(_names(found[i]))
-                before.update(found[i].inputs)
-            passed: list[Layer] = []
+            names.update(name for i in frontier for name in ordered[i].parameter_names)
+            before = {source for i in frontier for source in ordered[i].inputs}
+            passed: set[str] = set()
             frontier = set()
             while before:
                 i = before.pop()
-                if found[i].role in ("linear", "conv"):
+                if ordered[i].role in ("linear", "conv"):
                     frontier.add(i)
                 else:
-                    passed.append(found[i])
-                    before.update(found[i].inputs)
+                    passed.update(ordered[i].parameter_names)
+                    before.update(ordered[i].inputs)
             if depth < self.num_layers - 1:  # norm layers between two layers that start afresh
-                names.update(n for y in passed for n in _names(y))
+                names |= passed
         return names
 
 
@@ -88,36 +90,30 @@ class ShrinkAndPerturb(Intervention):
     Source: Ash and Adams (2020), in the one-parameter form of Oh et al. (2024), Appendix D.2.
 
     Args:
-        coef: in [0, 1]; the SWR paper's grid is 0.2 to 0.8.
+        coef: the SWR paper's grid is 0.2 to 0.8.
         init: "saved", the values the weights started from (as the SWR paper), or "fresh", new ones each time.
     """
 
+    @checked
     def __init__(
         self,
-        every_updates: int | None = 100_000,
-        every_tasks: int | None = None,
-        coef: float = 0.2,
-        init: Literal["saved", "fresh"] = "saved",
+        every_updates: EveryUpdates = 100_000,
+        every_tasks: EveryTasks = None,
+        coef: Annotated[float, Setting("share of the initial values in the new ones", least=0, most=1)] = 0.2,
+        init: Annotated[Literal["saved", "fresh"], Setting("saved (what they started from) or fresh")] = "saved",
     ) -> None:
         super().__init__(every_updates, every_tasks)
-        if not 0 <= coef <= 1:
-            raise ValueError(f"coef must be in [0, 1], got {coef}")
-        if init not in ("saved", "fresh"):
-            raise ValueError(f"init must be saved or fresh, got {init!r}")
         self.coef, self.init = coef, init
 
     @torch.no_grad()
     def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
-        for learner, followers in _learners(target).values():
+        chosen = ... if runs is None else runs
+        for learner, followers in learners_of(target).values():
             source = learner.initial() if self.init == "saved" else learner.fresh(runs)
-            wanted = dict(source.named_parameters())
+            initial = dict(source.named_parameters())
             for net in (learner.net, *followers):
                 for name, parameter in net.named_parameters():
-                    mixed = parameter.lerp(wanted[name], self.coef)
-                    if runs is None:
-                        parameter.copy_(mixed)
-                    else:
-                        parameter[runs] = mixed[runs]
+                    parameter[chosen] = parameter.lerp(initial[name], self.coef)[chosen]
 
 
 class LearningRateDecay(Intervention):
@@ -127,20 +123,24 @@ class LearningRateDecay(Intervention):
 
     Args:
         at_updates: when.
-        factor: above 0.
+        factor: of the new learning rate to the old.
         rebase: whether regularizers take the current weights as their new reference; only SWR does anything then.
     """
 
-    def __init__(self, at_updates: Sequence[int], factor: float = 0.1, rebase: bool = True) -> None:
-        super().__init__(at_updates=at_updates)
-        if not factor > 0:
-            raise ValueError(f"factor must be positive, got {factor}")
+    @checked
+    def __init__(
+        self,
+        at_updates: Sequence[int],
+        factor: Annotated[float, Setting("of the new learning rate to the old", above=0)] = 0.1,
+        rebase: Annotated[bool, Setting("SWR takes the current norms as its initial ones")] = True,
+    ) -> None:
+        super().__init__(at_updates=tuple(at_updates))
         self.factor, self.rebase = factor, rebase
 
     def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
         if runs is not None:
             raise ValueError("a learning rate is shared by all runs; it cannot decay for some")
-        for learner, _ in _learners(target).values():
+        for learner, _ in learners_of(target).values():
             learner.optimizer.lr.mul_(self.factor)
             if self.rebase:
                 learner.regularizer.rebase_(learner.net)

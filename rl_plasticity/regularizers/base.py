@@ -1,13 +1,16 @@
 """The contract of every regularizer, their composition, and the one function that makes them by name."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import choose
+from rl_plasticity.errors import SettingsError, choose
 from rl_plasticity.layers import layers, runs_of
+from rl_plasticity.settings import Setting, checked
+
+Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]
 
 
 class Regularizer(nn.Module):
@@ -28,13 +31,14 @@ class Regularizer(nn.Module):
         coef: the strength, in the paper's convention: a number, or a tensor ``[*runs]``, one for each run.
 
     Raises:
-        ValueError: `coef` is negative, not finite or not of shape ``()`` or ``[*runs]``; the network has no layer
-            the method can act on.
+        SettingsError: a setting is out of range, or a strength not of shape ``()`` or ``[*runs]``.
+        ValueError: the network has no layer the method can act on.
     """
 
     coef: Tensor
 
-    def __init__(self, net: nn.Module, coef: float | Tensor = 0.0) -> None:
+    @checked
+    def __init__(self, net: nn.Module, coef: Strength = 0.0) -> None:
         super().__init__()
         self.runs = runs_of(net)
         self.layers = layers(net)
@@ -67,30 +71,29 @@ class Regularizer(nn.Module):
             # "parts.0.initial/body/head/weight" belongs to the parameter body.head.weight
             if only is not None and name.rpartition(".")[2].partition("/")[2].replace("/", ".") not in only:
                 continue
-            if runs is None or not mine.ndim:
-                mine.copy_(theirs)
-            else:
-                mine[runs] = theirs[runs]
+            chosen = ... if runs is None or not mine.ndim else runs
+            mine[chosen] = theirs[chosen]
 
     # --- for subclasses -------------------------------------------------------------------------------------------
 
-    def _strength(self, name: str, value: float | Tensor, net: nn.Module, most: float = float("inf")) -> Tensor:
-        """`value` checked, as a tensor of the network's type."""
-        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
-            raise ValueError(f"{name} must be a number or a tensor, got {value!r}")
+    def _strength(self, name: str, value: float | Tensor, net: nn.Module) -> Tensor:
+        """`value` as a tensor of the network's type: one number, or one for each run."""
         like = next(net.parameters(), torch.zeros(()))
         strength = torch.as_tensor(value, dtype=like.dtype, device=like.device).detach().clone()
         if strength.shape not in ((), self.runs):
-            expected = "a number" if not self.runs else f"a number or a tensor {list(self.runs)}"
-            raise ValueError(f"{name} must be {expected}, got shape {list(strength.shape)}: {value}")
-        if not bool(((strength >= 0) & (strength <= most) & strength.isfinite()).all()):
-            limit = "and finite" if most == float("inf") else f"and at most {most:g}"
-            raise ValueError(f"{name} must be non-negative {limit}, got {value}")
+            expected = f"a number or a tensor {list(self.runs)}" if self.runs else "a number"
+            raise SettingsError(f"{name} must be {expected}, got shape {list(strength.shape)}: {value}")
         return strength
 
-    def _require(self, found: object, what: str) -> None:
-        if not found:
+    def _require(self, parts: object, what: str) -> None:
+        if not parts:
             raise ValueError(f"{type(self).__name__} has nothing to act on: the network has no {what}")
+
+    def _trainable(self, net: nn.Module) -> list[str]:
+        """The names of the parameters that require gradients: at least one."""
+        names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+        self._require(names, "trainable parameter")
+        return names
 
     def _remember(self, kind: str, parameter: str, value: Tensor) -> None:
         """A buffer of this `kind` that belongs to the parameter of that name."""

@@ -1,12 +1,14 @@
 """Penalties: regularizers that add a term to the loss."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.layers import lookup, per_run
-from rl_plasticity.regularizers.base import Regularizer
+from rl_plasticity.regularizers.base import Regularizer, Strength
+from rl_plasticity.settings import Setting, checked
 
 
 def _sum(value: Tensor, runs: tuple[int, ...]) -> Tensor:
@@ -20,10 +22,10 @@ class L2(Regularizer):
     Source: Krogh and Hertz (1991), in the form of Oh et al. (2024), Appendix D.2.
     """
 
-    def __init__(self, net: nn.Module, coef: float | Tensor = 1e-4) -> None:
+    @checked
+    def __init__(self, net: nn.Module, coef: Strength = 1e-4) -> None:
         super().__init__(net, coef)
-        self.names = [n for n, p in net.named_parameters() if p.requires_grad]
-        self._require(self.names, "trainable parameter")
+        self.names = self._trainable(net)
 
     def penalty(self, net: nn.Module) -> Tensor:
         total = sum(_sum(lookup(net, name).square(), self.runs) for name in self.names)
@@ -36,17 +38,15 @@ class L2Init(Regularizer):
     Source: Kumar et al. (2023), regenerative regularization, in the form of Oh et al. (2024), Appendix D.2.
     """
 
-    def __init__(self, net: nn.Module, coef: float | Tensor = 1e-4) -> None:
+    @checked
+    def __init__(self, net: nn.Module, coef: Strength = 1e-4) -> None:
         super().__init__(net, coef)
-        self.names = [n for n, p in net.named_parameters() if p.requires_grad]
-        self._require(self.names, "trainable parameter")
+        self.names = self._trainable(net)
         for name in self.names:
             self._remember("initial", name, lookup(net, name))
 
     def penalty(self, net: nn.Module) -> Tensor:
-        total = sum(
-            _sum((lookup(net, name) - self._recall("initial", name)).square(), self.runs) for name in self.names
-        )
+        total = sum(_sum((lookup(net, n) - self._recall("initial", n)).square(), self.runs) for n in self.names)
         return self.coef / 2 * total
 
 
@@ -57,9 +57,10 @@ class Wasserstein(Regularizer):
     Source: Lewandowski et al. (2023), "Curvature explains loss of plasticity".
     """
 
-    def __init__(self, net: nn.Module, coef: float | Tensor = 1e-4) -> None:
+    @checked
+    def __init__(self, net: nn.Module, coef: Strength = 1e-4) -> None:
         super().__init__(net, coef)
-        self.names = [n for n, p in net.named_parameters() if p.requires_grad and p.numel()]
+        self.names = [name for name in self._trainable(net) if lookup(net, name).numel()]
         self._require(self.names, "trainable parameter")
         for name in self.names:
             self._remember("sorted", name, self._sorted(lookup(net, name)))
@@ -68,9 +69,7 @@ class Wasserstein(Regularizer):
         return parameter.reshape(*self.runs, -1).sort(-1).values
 
     def penalty(self, net: nn.Module) -> Tensor:
-        total = sum(
-            (self._sorted(lookup(net, name)) - self._recall("sorted", name)).square().mean(-1) for name in self.names
-        )
+        total = sum((self._sorted(lookup(net, n)) - self._recall("sorted", n)).square().mean(-1) for n in self.names)
         return self.coef * total
 
 
@@ -87,35 +86,32 @@ class EWC(Regularizer):
     not printed there; they are ours.
 
     Raises:
-        ValueError: a decay outside [0, 1].
         RuntimeError: from `project_`, when `observe_` was not called since the last `project_`.
     """
 
+    @checked
     def __init__(
-        self, net: nn.Module, coef: float | Tensor = 1.0, fisher_decay: float = 0.9999, anchor_decay: float = 0.9999
+        self,
+        net: nn.Module,
+        coef: Strength = 1.0,
+        fisher_decay: Annotated[float, Setting("of the running Fisher, for each update", least=0, most=1)] = 0.9999,
+        anchor_decay: Annotated[float, Setting("of the running anchor, for each update", least=0, most=1)] = 0.9999,
     ) -> None:
         super().__init__(net, coef)
-        for name, decay in (("fisher_decay", fisher_decay), ("anchor_decay", anchor_decay)):
-            if not 0 <= decay <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {decay}")
         self.fisher_decay, self.anchor_decay = fisher_decay, anchor_decay
         self.observed = False  # the gradients of the update under way
-        self.names = [n for n, p in net.named_parameters() if p.requires_grad]
-        self._require(self.names, "trainable parameter")
+        self.names = self._trainable(net)
         for name in self.names:
             self._remember("anchor", name, lookup(net, name))
             self._remember("fisher", name, torch.zeros_like(lookup(net, name)))
 
     def penalty(self, net: nn.Module) -> Tensor:
-        total = sum(
-            # Clones, because both move before the next backward pass might have read them.
-            _sum(
-                self._recall("fisher", n).clone() * (lookup(net, n) - self._recall("anchor", n).clone()).square(),
-                self.runs,
-            )
-            for n in self.names
-        )
-        return self.coef / 2 * total
+        return self.coef / 2 * sum(self._pull(net, name) for name in self.names)
+
+    def _pull(self, net: nn.Module, name: str) -> Tensor:
+        # Clones, because both move before the next backward pass might have read them.
+        fisher, anchor = self._recall("fisher", name).clone(), self._recall("anchor", name).clone()
+        return _sum(fisher * (lookup(net, name) - anchor).square(), self.runs)
 
     @torch.no_grad()
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
@@ -150,15 +146,20 @@ class Spectral(Regularizer):
 
     Args:
         coef: lambda of the paper; 1e-4 for actor and critic in its reinforcement learning experiments.
-        k: the exponent, at least 1.
+        k: the exponent.
         warmup: power-iteration steps when the regularizer is made.
     """
 
-    def __init__(self, net: nn.Module, coef: float | Tensor = 1e-4, k: int = 2, warmup: int = 15) -> None:
+    @checked
+    def __init__(
+        self,
+        net: nn.Module,
+        coef: Strength = 1e-4,
+        k: Annotated[int, Setting("the exponent", least=1)] = 2,
+        warmup: Annotated[int, Setting("power-iteration steps at the start", least=0)] = 15,
+    ) -> None:
         super().__init__(net, coef)
-        if k < 1 or warmup < 0:
-            raise ValueError(f"k must be at least 1 and warmup at least 0, got {k=}, {warmup=}")
-        self._require([y for y in self.layers if y.weight_name or y.bias_name], "trainable layer")
+        self._require([layer for layer in self.layers if layer.weight_name or layer.bias_name], "trainable layer")
         self.k = k
         generator = torch.Generator().manual_seed(0)  # the global random state stays as it is
         for layer in self.layers:

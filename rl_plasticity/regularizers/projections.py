@@ -1,21 +1,17 @@
 """Projections: regularizers that change the weights right after the optimizer's step."""
 
 import math
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import Layer, lookup, per_run
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.layers import lookup, per_run
 from rl_plasticity.regularizers.base import Regularizer
+from rl_plasticity.settings import Setting, checked
 
-_MATRICES = ("linear", "conv")
-
-
-def _choice(name: str, value: str, options: object) -> None:
-    valid = get_args(options)
-    if value not in valid:
-        raise ValueError(f"{name} must be one of {', '.join(valid)}, got {value!r}")
+Share = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
 
 
 class SoftWeightRescaling(Regularizer):
@@ -38,7 +34,7 @@ class SoftWeightRescaling(Regularizer):
     evaluation mode (its running statistics lag), only approximate.
 
     Args:
-        coef: lambda in [0, 1]; the paper's grid is 1e-4 to 1.
+        coef: lambda; the paper's grid is 1e-4 to 1.
         coef_classifier: lambda_c for the classifier: the head, and every linear layer of a network with
             convolutions. `coef` unless given.
         scope: "all" as the paper; "preserving" leaves the function unchanged: c = 1 for layers that no norm layer
@@ -47,93 +43,91 @@ class SoftWeightRescaling(Regularizer):
         accumulate: "exact" or "paper", see above.
 
     Raises:
-        ValueError: a strength outside [0, 1], an unknown option, or scope="preserving" for a network that joins
-            branches or has frozen parameters: the function would change.
+        ValueError: scope="preserving" for a network that joins branches or has frozen parameters: the function would
+            change.
     """
 
     coef_classifier: Tensor
     is_classifier: Tensor
 
+    @checked
     def __init__(
         self,
         net: nn.Module,
-        coef: float | Tensor = 1e-3,
-        coef_classifier: float | Tensor | None = None,
-        scope: Literal["all", "preserving"] = "all",
-        accumulate: Literal["exact", "paper"] = "exact",
+        coef: Share = 1e-3,
+        coef_classifier: Annotated[
+            float | Tensor | None, Setting("of the classifier; null: coef", least=0, most=1)
+        ] = None,
+        scope: Annotated[
+            Literal["all", "preserving"], Setting("all (the paper) or preserving: the function stays the same")
+        ] = "all",
+        accumulate: Annotated[Literal["exact", "paper"], Setting("exact or paper (Algorithm 1 as printed)")] = "exact",
     ) -> None:
         super().__init__(net, coef)
-        _choice("scope", scope, Literal["all", "preserving"])
-        _choice("accumulate", accumulate, Literal["exact", "paper"])
         if (scope, accumulate) == ("preserving", "paper"):
-            raise ValueError("scope=preserving needs accumulate=exact: the printed rule changes the function")
-        self._strength("coef", coef, net, most=1.0)
+            raise SettingsError("scope=preserving needs accumulate=exact: the printed rule changes the function")
         of_classifier = coef if coef_classifier is None else coef_classifier
-        self.register_buffer("coef_classifier", self._strength("coef_classifier", of_classifier, net, most=1.0))
+        self.register_buffer("coef_classifier", self._strength("coef_classifier", of_classifier, net))
         self.scope, self.accumulate = scope, accumulate
-        self.rescaled = [i for i, y in enumerate(self.layers) if y.weight_name and y.role != "parameter"]
+        # The names of the weights by position in self.layers.
+        self.rescaled = {
+            i: layer.weight_name
+            for i, layer in enumerate(self.layers)
+            if layer.weight_name and layer.role != "parameter"
+        }
         self._require(self.rescaled, "linear, convolution, norm or embedding layer")
 
         frozen = any(not p.requires_grad for p in net.parameters())
-        if scope == "preserving" and (frozen or any(y.joins_branches for y in self.layers)):
+        if scope == "preserving" and (frozen or any(layer.joins_branches for layer in self.layers)):
             raise ValueError("scope=preserving needs a network without branches and without frozen parameters")
-        norms = {i for i, y in enumerate(self.layers) if y.role == "norm"}
-        self.last_norm = max(norms, default=0)
-        before_norm: set[int] = set()  # a norm layer follows
+        norms = {i for i, layer in enumerate(self.layers) if layer.role == "norm"}
+        self.has_norm, self.last_norm = bool(norms), max(norms, default=0)
+        self.before_norm: set[int] = set()  # a norm layer follows
         for i in reversed(range(len(self.layers))):
-            if i in norms or i in before_norm:
-                before_norm.update(self.layers[i].inputs)
-        self.has_norm = bool(norms)
-        self.before_norm = before_norm
-        has_conv = any(y.role == "conv" for y in self.layers)
-        rescaled = [self.layers[i] for i in self.rescaled]
-        classifier = [y.head or (has_conv and y.role == "linear") for y in rescaled]
+            if i in norms or i in self.before_norm:
+                self.before_norm.update(self.layers[i].inputs)
+        has_conv = any(layer.role == "conv" for layer in self.layers)
+        candidates = [self.layers[i] for i in self.rescaled]
+        classifier = [layer.head or (has_conv and layer.role == "linear") for layer in candidates]
         self.register_buffer("is_classifier", torch.tensor(classifier, device=self.coef.device), persistent=False)
-        for layer in rescaled:
-            assert layer.weight_name is not None
-            self._remember("norm", layer.weight_name, self._norm(layer, net))
+        for name in self.rescaled.values():
+            self._remember("norm", name, self._norm(name, net))
 
-    def _norm(self, layer: Layer, net: nn.Module) -> Tensor:
-        weight = layer.weight(net)
-        assert weight is not None
+    def _norm(self, name: str, net: nn.Module) -> Tensor:
+        weight = lookup(net, name)
         norm: Tensor = torch.linalg.vector_norm(weight, dim=tuple(range(len(self.runs), weight.ndim)))
         return norm
 
     def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
         """Take the current norms as the new n_l ("SWR + re-init" of Appendix E, at a learning-rate decay)."""
-        for i in self.rescaled:
-            norm, now = self._initial_norm(i), self._norm(self.layers[i], net)
-            chosen = ... if runs is None else runs
-            norm[chosen] = now.detach()[chosen]
-
-    def _initial_norm(self, i: int) -> Tensor:
-        name = self.layers[i].weight_name
-        assert name is not None
-        return self._recall("norm", name)
+        chosen = ... if runs is None else runs
+        for name in self.rescaled.values():
+            self._recall("norm", name)[chosen] = self._norm(name, net).detach()[chosen]
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
         # c of every rescaled layer at once, [layers, *runs]
-        norm = torch.stack([self._norm(self.layers[i], net) for i in self.rescaled])
-        initial = torch.stack([self._initial_norm(i) for i in self.rescaled])
+        norm = torch.stack([self._norm(name, net) for name in self.rescaled.values()])
+        initial = torch.stack([self._recall("norm", name) for name in self.rescaled.values()])
         coef = torch.where(per_run(self.is_classifier, norm), self.coef_classifier, self.coef)
         known = norm > 0 if self.scope == "all" else (norm > 0) & (initial > 0)
         factors = torch.where(known, coef * (initial / norm) + (1 - coef), 1.0).unbind()
-        c = dict(zip(self.rescaled, factors, strict=True))
-
-        one = torch.ones_like(factors[0])
+        factor_of = dict(zip(self.rescaled, factors, strict=True))
+        unchanged = torch.ones_like(factors[0])
         products: list[Tensor] = []  # C of every layer, [*runs]
         for i, layer in enumerate(self.layers):
-            before = products[layer.inputs[0]] if layer.inputs else one
-            own = c.get(i, one)
+            before = products[layer.inputs[0]] if layer.inputs else unchanged
+            factor = factor_of.get(i, unchanged)
             if self.scope == "preserving" and i not in self.before_norm:
-                own = 1 / before if layer.head and not self.has_norm else one if self.has_norm else own
-            printed = self.has_norm and i < self.last_norm
-            restart = layer.role == "norm" if self.accumulate == "exact" else printed
-            product = own if restart else own * before
+                if self.has_norm:
+                    factor = unchanged
+                elif layer.head:
+                    factor = 1 / before
+            restart = layer.role == "norm" if self.accumulate == "exact" else i < self.last_norm
+            product = factor if restart else factor * before
             weight, bias = layer.weight(net), layer.bias(net)
-            if weight is not None and own is not one:
-                weight.mul_(per_run(own, weight))
+            if weight is not None and factor is not unchanged:
+                weight.mul_(per_run(factor, weight))
             if bias is not None:
                 bias.mul_(per_run(product, bias))
             products.append(product)
@@ -161,37 +155,32 @@ class WeightRescaling(Regularizer):
             channels at each spatial position (for linear layers the same as "output").
 
     Raises:
-        ValueError: a period below 1, a decay outside [0, 1), an unknown option, or per="layer" with WRS(IC).
+        SettingsError: per="layer" with WRS(IC).
     """
 
     norm_decay: Tensor
     updates: Tensor
 
+    @checked
     def __init__(
         self,
         net: nn.Module,
-        every_updates: int = 10,
-        norm_decay: float | Tensor = 5e-7,
-        rescale_head: bool = False,
-        per: Literal["unit", "layer"] = "unit",
-        variant: Literal["output", "input_channel"] = "output",
+        every_updates: Annotated[int, Setting("period in updates", least=1)] = 10,
+        norm_decay: Annotated[
+            float | Tensor, Setting("learning rate * decay of gain and shift", least=0, below=1)
+        ] = 5e-7,
+        rescale_head: Annotated[bool, Setting("true for classification")] = False,
+        per: Annotated[Literal["unit", "layer"], Setting("unit (the paper) or layer")] = "unit",
+        variant: Annotated[Literal["output", "input_channel"], Setting("output or input_channel, WRS(IC)")] = "output",
     ) -> None:
         super().__init__(net)
-        _choice("per", per, Literal["unit", "layer"])
-        _choice("variant", variant, Literal["output", "input_channel"])
-        if every_updates < 1:
-            raise ValueError(f"every_updates must be at least 1, got {every_updates}")
         if per == "layer" and variant == "input_channel":
-            raise ValueError("variant=input_channel scales each position; it does not go with per=layer")
-        self.register_buffer("norm_decay", self._strength("norm_decay", norm_decay, net, most=1.0))
-        if not bool((self.norm_decay < 1).all()):
-            raise ValueError(f"norm_decay must be below 1, got {norm_decay}")
+            raise SettingsError("variant=input_channel scales each position; it does not go with per=layer")
+        self.register_buffer("norm_decay", self._strength("norm_decay", norm_decay, net))
         self.register_buffer("updates", torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
         self.every_updates, self.per, self.variant = every_updates, per, variant
-        self.norms = [y for y in self.layers if y.role == "norm"]
-        self.rescaled = [
-            y for y in self.layers if y.role in _MATRICES and y.weight_name and (rescale_head or not y.head)
-        ]
+        self.norms = [layer for layer in self.layers if layer.role == "norm"]
+        self.rescaled = [layer for layer in self.layers if layer.is_linear_map and (rescale_head or not layer.head)]
         self._require(self.rescaled, "hidden linear or convolution layer")
 
     @torch.no_grad()
@@ -200,9 +189,9 @@ class WeightRescaling(Regularizer):
         due = self.updates % self.every_updates == 0  # [*runs]
         keep = 1 - self.norm_decay
         for layer in self.norms:
-            for parameter in (layer.weight(net), layer.bias(net)):
-                if parameter is not None:
-                    parameter.mul_(per_run(keep, parameter))
+            for name in layer.parameter_names:
+                parameter = lookup(net, name)
+                parameter.mul_(per_run(keep, parameter))
         for layer in self.rescaled:
             matrix, weight = layer.matrix(net), layer.weight(net)
             assert matrix is not None
@@ -210,10 +199,8 @@ class WeightRescaling(Regularizer):
             if self.per == "layer":
                 norm = torch.linalg.vector_norm(matrix, dim=(-2, -1))  # [*runs]
                 factor = self._factor(due, norm, math.sqrt(matrix.shape[-2]))
-                bias = layer.bias(net)
-                weight.mul_(per_run(factor, weight))
-                if bias is not None:
-                    bias.mul_(per_run(factor, bias))
+                for name in layer.parameter_names:
+                    lookup(net, name).mul_(per_run(factor, lookup(net, name)))
             elif self.variant == "input_channel" and layer.role == "conv":
                 k = len(self.runs)
                 shape = (*weight.shape[:k], layer.groups, -1, *weight.shape[k + 1 :])
@@ -238,14 +225,15 @@ class WeightClipping(Regularizer):
     weight. Norm layers, embeddings and bare parameters, for which that initialization does not exist, are left alone.
 
     Args:
-        coef: kappa, above 0 (0 would set every weight to zero, so this method has no strength that does nothing).
+        coef: kappa (0 would set every weight to zero, so this method has no strength that does nothing).
     """
 
-    def __init__(self, net: nn.Module, coef: float | Tensor = 3.0) -> None:
+    @checked
+    def __init__(
+        self, net: nn.Module, coef: Annotated[float | Tensor, Setting("kappa, of the bound", above=0)] = 3.0
+    ) -> None:
         super().__init__(net, coef)
-        if not bool((self.coef > 0).all()):
-            raise ValueError(f"coef must be positive, got {coef}")
-        self.clipped = [y for y in self.layers if y.role in _MATRICES and y.weight_name]
+        self.clipped = [layer for layer in self.layers if layer.is_linear_map]
         self._require(self.clipped, "linear or convolution layer")
 
     @torch.no_grad()
@@ -254,10 +242,9 @@ class WeightClipping(Regularizer):
             matrix = layer.matrix(net)
             assert matrix is not None
             bound = self.coef / math.sqrt(matrix.shape[-1])
-            for parameter in (layer.weight(net), layer.bias(net)):
-                if parameter is not None:
-                    limit = per_run(bound, parameter)
-                    parameter.clamp_(-limit, limit)
+            for name in layer.parameter_names:
+                limit = per_run(bound, lookup(net, name))
+                lookup(net, name).clamp_(-limit, limit)
 
 
 class WeightDecay(Regularizer):
@@ -269,16 +256,12 @@ class WeightDecay(Regularizer):
 
     Source: Loshchilov and Hutter (2019), "Decoupled Weight Decay Regularization", equation 1; `coef` is their lambda,
     which torch multiplies by the learning rate.
-
-    Raises:
-        ValueError: a strength above 1.
     """
 
-    def __init__(self, net: nn.Module, coef: float | Tensor = 3e-6) -> None:
+    @checked
+    def __init__(self, net: nn.Module, coef: Share = 3e-6) -> None:
         super().__init__(net, coef)
-        self._strength("coef", coef, net, most=1.0)
-        self.names = [n for n, p in net.named_parameters() if p.requires_grad]
-        self._require(self.names, "trainable parameter")
+        self.names = self._trainable(net)
         for name in self.names:
             self._remember("before", name, lookup(net, name))
 

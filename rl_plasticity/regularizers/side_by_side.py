@@ -29,8 +29,8 @@ class SideBySide(Regularizer):
             raise ValueError(f"the parts have {total} runs together, the network has the runs axes {list(self.runs)}")
         ends = list(itertools.accumulate(number for number, _ in parts))
         self.slices = [(end - number, end) for end, (number, _) in zip(ends, parts, strict=True)]
-        made = [make(_cut(net, *where)) for where, (_, make) in zip(self.slices, parts, strict=True)]
-        self.parts = nn.ModuleList(made)
+        makers = [make for _, make in parts]
+        self.parts = nn.ModuleList(make(_cut(net, *ends)) for make, ends in zip(makers, self.slices, strict=True))
 
     def _each(self, net: nn.Module) -> Iterator[tuple[Regularizer, nn.Module]]:
         for part, (start, stop) in zip(self.parts, self.slices, strict=True):
@@ -49,15 +49,15 @@ class SideBySide(Regularizer):
             part.project_(view)
 
     def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
-        for (part, view), own in zip(self._each(net), self._own(runs), strict=True):
-            part.rebase_(view, own)
+        for (part, view), its_runs in zip(self._each(net), self._split(runs), strict=True):
+            part.rebase_(view, its_runs)
 
     def recapture_(self, fresh: Regularizer, runs: Tensor | None = None, only: set[str] | None = None) -> None:
         assert isinstance(fresh, SideBySide)
-        for mine, theirs, own in zip(self.parts, fresh.parts, self._own(runs), strict=True):
-            mine.recapture_(theirs, own, only)  # type: ignore[operator]
+        for mine, theirs, its_runs in zip(self.parts, fresh.parts, self._split(runs), strict=True):
+            mine.recapture_(theirs, its_runs, only)  # type: ignore[operator]
 
-    def _own(self, runs: Tensor | None) -> list[Tensor | None]:
+    def _split(self, runs: Tensor | None) -> list[Tensor | None]:
         """Those of `runs` that belong to each part, counted from its first."""
         if runs is None:
             return [None] * len(self.slices)
@@ -70,6 +70,6 @@ def _cut(net: nn.Module, start: int, stop: int) -> nn.Module:
     for module in copied.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                kept = parameter.detach()[start:stop].clone()
-                module._parameters[name] = nn.Parameter(kept, requires_grad=parameter.requires_grad)
+                some = parameter.detach()[start:stop].clone()
+                module._parameters[name] = nn.Parameter(some, requires_grad=parameter.requires_grad)
     return copied

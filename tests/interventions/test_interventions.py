@@ -4,6 +4,7 @@ from conftest import CASES, STACKED, loss_of
 from torch import nn
 
 from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import (
     INTERVENTIONS,
     HeadReset,
@@ -54,10 +55,11 @@ def test_it_acts_in_place_on_every_kind_of_network(name, case):
 
 
 @pytest.mark.parametrize("kind", STACKED)
-def test_it_changes_chosen_runs_only(name, kind):
+@pytest.mark.parametrize("runs", [[1], torch.tensor([False, True, False])])
+def test_it_changes_chosen_runs_only_by_index_or_by_mask(name, kind, runs):
     learner, inputs = trained(CASES[kind])
     before = snapshot(learner)
-    intervention(name).apply_(learner, runs=[1], inputs=inputs)
+    intervention(name).apply_(learner, runs=runs, inputs=inputs)
     changed = set()
     for k, v in learner.state_dict().items():
         if v.ndim and v.shape[0] == 3:
@@ -75,21 +77,20 @@ def test_it_leaves_the_global_random_state_alone(name, case):
 
 
 def test_it_is_due_at_every_multiple_of_its_period_but_not_at_the_start(name):
-    one = intervention(name)
-    assert [n for n in range(31) if one.due(n)] == [10, 20, 30]
+    assert [n for n in range(31) if intervention(name).due(n)] == [10, 20, 30]
 
 
 def test_it_can_be_due_at_changes_of_task_instead(name):
-    one = make_intervention(name, every_updates=None, every_tasks=2)
-    assert [n for n in range(7) if one.due_at_task(n)] == [2, 4, 6]
-    assert not any(one.due(n) for n in range(3000))
+    by_task = make_intervention(name, every_updates=None, every_tasks=2)
+    assert [n for n in range(7) if by_task.due_at_task(n)] == [2, 4, 6]
+    assert not any(by_task.due(n) for n in range(3000))
     assert not any(intervention(name).due_at_task(n) for n in range(7))
 
 
 def test_a_period_below_one_or_none_at_all_is_an_error(name):
-    with pytest.raises(ValueError, match="every_updates must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="every_updates must be an integer from 1 up or null, got 0"):
         make_intervention(name, every_updates=0)
-    with pytest.raises(ValueError, match="every_tasks must be at least 1, got -1"):
+    with pytest.raises(ValueError, match="every_tasks must be an integer from 1 up or null, got -1"):
         make_intervention(name, every_tasks=-1)
     with pytest.raises(ValueError, match="needs every_updates or every_tasks"):
         make_intervention(name, every_updates=None)
@@ -175,9 +176,20 @@ def test_shrink_and_perturb_mixes_weights_with_an_initialization(init):
         torch.testing.assert_close(other.norm(), start.norm(), rtol=1e-3, atol=0)  # an initialization all the same
 
 
-def test_shrink_and_perturb_refuses_a_coef_outside_zero_to_one():
-    with pytest.raises(ValueError, match=r"coef must be in \[0, 1\], got 1.5"):
-        ShrinkAndPerturb(coef=1.5)
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (ShrinkAndPerturb, {"coef": 1.5}, "coef must be a number from 0 to 1, got 1.5"),
+        (ShrinkAndPerturb, {"init": "new"}, "init must be saved or fresh, got 'new'"),
+        (HeadReset, {"num_layers": 0}, "num_layers must be an integer from 1 up, got 0"),
+        (ReDo, {"threshold": -0.1}, "threshold must be a number from 0 up, got -0.1"),
+        (LearningRateDecay, {"at_updates": [5], "factor": 0}, "factor must be a number above 0, got 0"),
+    ],
+)
+def test_a_setting_out_of_range_is_an_error_that_says_what_was_expected(kind, settings, message):
+    with pytest.raises(SettingsError) as error:
+        kind(**settings)
+    assert str(error.value) == message
 
 
 # --- ReDo -----------------------------------------------------------------------------------------------------------
@@ -317,7 +329,7 @@ def test_a_head_reset_sets_the_target_s_head_to_the_new_head_and_leaves_the_temp
     agent, _ = sac_and_batch()
     alpha, target = agent.temperature.net().detach().clone(), snapshot(agent.critic_target)
     HeadReset(every_updates=1).apply_(agent)
-    head = next(y for y in layers(agent.critic.net) if y.head)
+    head = next(layer for layer in layers(agent.critic.net) if layer.head)
     assert torch.equal(head.weight(agent.critic.net), head.weight(agent.critic_target))
     assert torch.equal(agent.critic_target.critics[0][0].weight, target["critics.0.0.weight"])
     assert torch.equal(agent.temperature.net(), alpha)
@@ -380,17 +392,6 @@ def test_runs_of_a_network_without_runs_are_an_error_before_anything_changes(nam
     with pytest.raises(ValueError, match="no runs axis"):
         intervention(name).apply_(learner, runs=[0], inputs=inputs)
     assert all(torch.equal(v, before[k]) for k, v in learner.state_dict().items())
-
-
-def test_runs_may_be_a_mask(name):
-    learner, inputs = trained(CASES["stacked3"])
-    before = snapshot(learner)
-    intervention(name).apply_(learner, runs=torch.tensor([False, False, True]), inputs=inputs)
-    changed = set()
-    for k, v in learner.state_dict().items():
-        if v.ndim and v.shape[0] == 3:
-            changed |= {run for run in range(3) if not torch.equal(v[run], before[k][run])}
-    assert changed == {2}
 
 
 def test_shrink_and_perturb_treats_the_target_as_the_critic():

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from rl_plasticity.interventions import INTERVENTIONS, make_intervention
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
+from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS, Chain, make_regularizer
 from rl_plasticity.settings import settings_of
 
@@ -150,17 +151,14 @@ def test_runs_do_not_influence_each_other(name, kind):
 
 @pytest.mark.parametrize("runs", [2, 8])
 def test_a_run_that_starts_afresh_takes_over_the_fresh_state_and_the_others_keep_theirs(name, runs):
-    def learner(seeds):
-        return Learner(lambda s: MLP((5, 8, 8, 3), s), seeds, lambda net: make(name, net))
-
+    learner = Learner(lambda s: MLP((5, 8, 8, 3), s), range(runs), lambda net: make(name, net))
     x = torch.randn(runs, 6, 5)
-    one = learner(range(runs))
     for _ in range(4):
-        one.minimize(loss_of(one.net(x), (runs,)))
-    before = {k: v.clone() for k, v in one.regularizer.state_dict().items()}
-    one.restart_(torch.tensor([runs - 1]))
-    fresh = make(name, one.initial())
-    for k, v in one.regularizer.state_dict().items():
+        learner.minimize(loss_of(learner.net(x), (runs,)))
+    before = {k: v.clone() for k, v in learner.regularizer.state_dict().items()}
+    learner.restart_(torch.tensor([runs - 1]))
+    fresh = make(name, learner.initial())
+    for k, v in learner.regularizer.state_dict().items():
         if v.ndim:
             assert torch.equal(v[: runs - 1], before[k][: runs - 1]), k
             torch.testing.assert_close(v[runs - 1], fresh.state_dict()[k][runs - 1])
@@ -244,14 +242,16 @@ def test_a_network_without_anything_to_act_on_is_an_error(name):
         make_regularizer(name, frozen)
 
 
-def test_an_unknown_regularizer_is_an_error_that_names_the_nearest():
+def test_an_unknown_regularizer_or_setting_is_an_error_that_names_the_nearest():
     with pytest.raises(ValueError, match=r"'spectra'.*did you mean 'spectral'"):
         make_regularizer("spectra", plain_mlp())
-
-
-def test_an_unknown_setting_is_an_error_that_names_the_nearest():
     with pytest.raises(ValueError, match=r"'coeff'.*did you mean 'coef'"):
         make_regularizer("spectral", plain_mlp(), coeff=1)
+
+
+@pytest.mark.parametrize("kind", [*REGULARIZERS.values(), *INTERVENTIONS.values(), *OPTIMIZERS.values()])
+def test_every_setting_says_in_a_line_what_it_is(kind):
+    assert all(declared.setting.help for declared in settings_of(kind).values())
 
 
 def test_a_chain_adds_the_penalties_and_projects_in_order():

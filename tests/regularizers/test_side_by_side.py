@@ -52,10 +52,10 @@ def test_a_reset_of_some_runs_recaptures_only_theirs(name):
         minimize(learner, batch, 3)
     PeriodicReset(1).apply_(learners[0], runs=[1, 2])
     for mine, other in zip(learners[0].regularizer.parts, learners[1].regularizer.parts, strict=True):
-        kept = 0 if mine is learners[0].regularizer.parts[0] else 1
+        untouched = 0 if mine is learners[0].regularizer.parts[0] else 1
         for key, value in mine.state_dict().items():
             if value.ndim:
-                torch.testing.assert_close(value[kept], other.state_dict()[key][kept], rtol=0, atol=0)
+                torch.testing.assert_close(value[untouched], other.state_dict()[key][untouched], rtol=0, atol=0)
     counters = learners[0].regularizer.parts[1].state_dict().get("updates")
     if counters is not None:
         assert counters.tolist() == [0, 3]
