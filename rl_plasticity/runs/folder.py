@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Self
@@ -115,14 +114,19 @@ class Row(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True)
 class RunFolder(os.PathLike[str]):
     """The folder that a run writes into. Nothing is read before it is asked for, and it need not exist yet."""
 
-    path: Path
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        object.__setattr__(self, "path", Path(path))
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.metrics_csv = self.path / "metrics.csv"
+        self.timing_csv = self.path / "timing.csv"
+        self.checkpoints = self.path / "checkpoints"
+        self.provenance = self.path / "provenance.json"
+        self.log = self.path / "log.txt"
+        self.lock = self.path / ".lock"
+        self.tensorboard = self.path / "tensorboard"
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -130,37 +134,14 @@ class RunFolder(os.PathLike[str]):
     def __str__(self) -> str:
         return str(self.path)
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
 
-    @property
-    def metrics_csv(self) -> Path:
-        return self.path / "metrics.csv"
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunFolder) and self.path == other.path
 
-    @property
-    def timing_csv(self) -> Path:
-        return self.path / "timing.csv"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def provenance(self) -> Path:
-        return self.path / "provenance.json"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.txt"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / ".lock"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
+    def __hash__(self) -> int:
+        return hash(self.path)
 
     # --- the settings -----------------------------------------------------------------------------------------------
 
@@ -250,7 +231,7 @@ class RunFolder(os.PathLike[str]):
                 raise SettingsError(f"cannot read {path}: {error.strerror}") from error
             rows = [row for row in (_row(line, path) for line in lines) if not names or row.name in names]
             last = [row for row in rows if row.step == rows[-1].step]
-            # All rows of the last step were read if one of another step is before them. 16 MB are enough to look for it.
+            # All rows of the last step were read if one of another step is before them. 16 MB are enough to look.
             if start == 0 or len(last) < len(rows) or size >= 1 << 24:
                 return [row for row in last if file == "timing.csv" or not is_mean(row.run)]
             size *= 8
