@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 import shlex
 import shutil
 import sys
@@ -13,11 +14,11 @@ from typing import NamedTuple
 
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
-from rl_plasticity.comparison.loading import find, read, split
+from rl_plasticity.comparison.loading import read, split
 from rl_plasticity.comparison.report import GENERATOR, Picture, render
-from rl_plasticity.comparison.summary import Comparison, compare, table, to_csv, verdict
+from rl_plasticity.comparison.summary import Comparison, summarize
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.runs.folder import write_text
+from rl_plasticity.runs.folder import find, write_text
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
 
@@ -35,11 +36,13 @@ figures/ (PNG and PDF).
 
 
 class Options(NamedTuple):
+    """What the command line may say besides the places; see `compare`."""
+
     out: Path = Path("comparison")
     metric: str | None = None
     target: float | None = None
     baseline: str | None = None
-    mix: tuple[str, ...] = ()
+    mix: Sequence[str] = ()
 
 
 def main() -> None:
@@ -50,46 +53,72 @@ def main() -> None:
         sys.exit(0 if arguments else 2)
     try:
         places, options = parse(arguments)
-        old = replaceable(options.out)
-        named, below = find(places)
-        runs, skipped = [run for folder in named for run in read(folder)], []
-        for folder in below:
-            try:
-                runs += read(folder)
-            except SettingsError as error:  # one broken run of a sweep does not keep the others from being compared
-                skipped.append(f"left out: {error}")
-        if not runs:
-            raise SettingsError(skipped[0] if skipped else f"no run in {places[0]} has written a number yet")
-        groups = group(runs, options.mix)
-        comparison = compare(groups, options.metric, options.target, options.baseline)
-        comparison = replace(comparison, warnings=[*skipped, *comparison.warnings])
-        write(comparison, options.out, old, shlex.join(["python", "-m", "rl_plasticity.compare", *arguments]))
+        done = "replaced" if replaceable(options.out) else "wrote"
+        comparison = compare(*places, **options._asdict())
     except SettingsError as error:
         print(f"rl_plasticity.compare: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     show(comparison)
-    print(f"\n{'replaced' if old else 'wrote'} {options.out / 'report.html'}, comparison.csv and figures/")
+    print(f"\n{done} {options.out / 'report.html'}, comparison.csv and figures/")
+
+
+def compare(
+    *places: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    metric: str | None = None,
+    target: float | None = None,
+    baseline: str | None = None,
+    mix: Sequence[str] = (),
+) -> Comparison:
+    """The statistics of the runs in the folders; its ``table()`` is a list of rows of text, the first the header.
+
+    Args:
+        places: runs' own folders, sweeps' folders or globs.
+        out: the folder to write the page, the CSV and the figures to; without one nothing is written.
+        metric, target, baseline, mix: as on the command line.
+
+    Raises:
+        SettingsError: bad input: no run is there, runs that cannot be compared, an unknown metric or label, ...
+    """
+    if not places:
+        raise SettingsError("name at least one folder with runs")
+    if out is not None:
+        replaceable(Path(out))
+    named, below = find(places)
+    runs, warnings = [run for folder in named for run in read(folder)], []
+    for folder in below:
+        try:
+            runs += read(folder)
+        except SettingsError as error:  # one broken run of a sweep does not keep the others from being compared
+            warnings.append(f"left out: {error}")
+    if not runs:
+        raise SettingsError(warnings[0] if warnings else f"no run in {places[0]} has written a number yet")
+    comparison = summarize(group(runs, mix), metric, target, baseline)
+    comparison = replace(comparison, warnings=[*warnings, *comparison.warnings])
+    if out is not None:
+        options = {"out": out, "metric": metric, "target": target, "baseline": baseline, "mix": ",".join(mix)}
+        given = [f"{name}={value}" for name, value in options.items() if value not in (None, "")]
+        command = shlex.join(["python", "-m", "rl_plasticity.compare", *map(str, places), *given])
+        _write(comparison, Path(out), command)
+    return comparison
 
 
 def parse(arguments: Sequence[str]) -> tuple[list[str], Options]:
     """The places to look for runs, and the options.
 
     Raises:
-        SettingsError: an unknown or unreadable option, or no place.
+        SettingsError: an unknown or unreadable option.
     """
     places, options = split(arguments)
     given: dict[str, str] = {}
     for name, value in options:
         if name not in Options._fields:
             raise SettingsError(f"unknown option {name!r}{nearest(name, Options._fields)}")
-        elif name in given:
+        if name in given:
             raise SettingsError(f"{name} is given twice")
-        elif not value:
+        if not value:
             raise SettingsError(f"{name} needs a value: {name}=...")
-        else:
-            given[name] = value
-    if not places:
-        raise SettingsError("name at least one folder with runs")
+        given[name] = value
     target: float | None = None
     if "target" in given:
         try:
@@ -123,7 +152,7 @@ def replaceable(out: Path) -> bool:
     return True
 
 
-def write(c: Comparison, out: Path, old: bool, command: str) -> None:
+def _write(comparison: Comparison, out: Path, command: str) -> None:
     """Write the folder: whole beside its place first, then moved there.
 
     Raises:
@@ -134,7 +163,7 @@ def write(c: Comparison, out: Path, old: bool, command: str) -> None:
         shutil.rmtree(new, ignore_errors=True)
         (new / "figures").mkdir(parents=True)
         pictures, files = [], ["comparison.csv", "report.html"]
-        for drawn in draw(c):
+        for drawn in draw(comparison):
             png = io.BytesIO()
             drawn.figure.savefig(png, dpi=200, format="png")
             (new / "figures" / f"{drawn.name}.png").write_bytes(png.getvalue())
@@ -142,9 +171,9 @@ def write(c: Comparison, out: Path, old: bool, command: str) -> None:
             files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]
             width = drawn.figure.get_figwidth()
             pictures.append(Picture(drawn.name, drawn.title, png.getvalue(), width, drawn.caption))
-        write_text(new / "comparison.csv", to_csv(c))
-        write_text(new / "report.html", render(c, pictures, command, files))
-        if old or out.exists():
+        write_text(new / "comparison.csv", comparison.to_csv())
+        write_text(new / "report.html", render(comparison, pictures, command, files))
+        if out.exists():
             shutil.rmtree(out)
         new.rename(out)
     except OSError as error:
@@ -153,16 +182,16 @@ def write(c: Comparison, out: Path, old: bool, command: str) -> None:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def show(c: Comparison) -> None:
+def show(comparison: Comparison) -> None:
     """Print the verdict, the table and, on stderr, the warnings."""
-    print(verdict(c) + "\n")
-    lines = table(c)
+    print(comparison.verdict() + "\n")
+    lines = comparison.table()
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    if c.warnings:
+    if comparison.warnings:
         print()
-    for warning in c.warnings:
+    for warning in comparison.warnings:
         print(f"rl_plasticity.compare: {warning}", file=sys.stderr)
 
 
@@ -174,9 +203,9 @@ class _Head(HTMLParser):
         self.named: dict[str, str] = {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        if tag == "meta" and found.get("name"):
-            self.named[str(found["name"])] = found.get("content") or ""
+        values = dict(attrs)
+        if tag == "meta" and values.get("name"):
+            self.named[str(values["name"])] = values.get("content") or ""
 
 
 if __name__ == "__main__":

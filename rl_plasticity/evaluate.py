@@ -105,7 +105,8 @@ def planned_steps(trained: Trained, e: Evaluate, envs: Envs) -> int | None:
     limit = (env.spec and env.spec.max_episode_steps) or getattr(env.unwrapped, "_step_limit", math.inf)  # dm_control's
     if limit == math.inf:
         return None
-    return episodes_of(trained, e) * int(math.ceil(limit / int(trained.settings.env["action_repeat"]))
+    steps: int = math.ceil(limit / trained.settings.env["action_repeat"])
+    return episodes_of(trained, e) * steps
 
 
 def require_new(path: Path, suffix: str) -> None:

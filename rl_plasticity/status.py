@@ -1,20 +1,18 @@
 """Tell how runs are getting on: ``python -m rl_plasticity.status results``."""
 
 import math
-import os
 import platform
-import re
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rl_plasticity.comparison.loading import find, split
+from rl_plasticity.comparison.loading import split
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.folder import Row, RunFolder, find
 from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
 
@@ -33,25 +31,9 @@ is, its updates a second, when it will end (local time), and its last return or 
   every=SECONDS      print it again and again, until Ctrl-C
 """
 
-STATES = (
-    "finished",
-    "stopped",
-    "running",
-    "killed",
-    "damaged",
-    "failed",
-)  # in this order: what needs you is at the end
+STATES = ("finished", "stopped", "running", "killed", "damaged", "failed")  # what needs you is printed last
 SILENT = 30 * 60  # a run on a machine that cannot be asked counts as killed when its files are this many seconds old
 LATEST = {"eval/return": "return", "eval/test_accuracy": "test accuracy", "eval/train_accuracy": "train accuracy"}
-
-
-class Row(NamedTuple):
-    """A file's ``run,step,name,value``."""
-
-    run: str
-    step: int
-    name: str
-    value: float
 
 
 class Status(NamedTuple):
@@ -60,13 +42,13 @@ class Status(NamedTuple):
     Args:
         done, total: env steps or epochs; 0 if not known.
         unit: which of the two.
-        rate: updates, of all runs in the process together: one, a second; 0 if not known.
+        rate: updates a second; one update is of all runs in the process together. 0 if not known.
         ends: when, in seconds since 1970; only of a run at work.
         latest: the last evaluation, for people.
         note: one line, why it failed.
     """
 
-    folder: Path
+    folder: RunFolder
     state: str
     done: int = 0
     total: int = 0
@@ -88,7 +70,8 @@ def main() -> None:
         while True:
             named, below = find(places)
             lines = table([read(folder) for folder in [*named, *below]], time.time())
-            print(*(["\033[H\033[2J"] if every and sys.stdout.isatty() else []), "\n".join(lines), sep="", flush=True)
+            clear = "\033[H\033[2J" if every and sys.stdout.isatty() else ""
+            print(clear + "\n".join(lines), flush=True)
             if every is None:
                 return
             time.sleep(every)
@@ -121,47 +104,51 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], float | None]:
     return places, every
 
 
-def read(folder: Path) -> Status:
-    """How the run in `folder` is getting on, from its log and the ends of its files; it may be writing them."""
+def read(folder: RunFolder) -> Status:
+    """How the run in `folder` is getting on, from its journal and the ends of its files; it may be writing them."""
     try:
-        config = (folder / "config.yaml").read_text(errors="replace")
-        if not (match := re.search(r"^(total_env_steps|epochs_per_task): *(\d+) *$", config, re.MULTILINE)):
-            return Status(folder, "damaged", note="config.yaml holds no settings of a run of this package")
-        supervised, unit, total = False, "env steps", int(match[2])
-        if match[1] == "epochs_per_task":
-            tasks = re.search(r"^num_tasks: *(\d+) *$", config, re.MULTILINE)
-            supervised, unit, total = True, "epochs", total * int(tasks[1]) if tasks else 0
-        timing = {row.name: row.value for row in _last(folder / "timing.csv")}
-        rows = _last(folder / "metrics.csv")
-        # The newest step that any file knows of; rows of a supervised run count updates, not epochs.
-        timed, left = (timing.get(f"{unit.replace(' ', '_')}_{n}", math.nan) for n in ("done", "left"))
-        if 0 <= timed < 1e15 and 0 <= left < 1e15:
-            total = int(timed + left)
-        saved = [int(p.stem[5:]) for p in (folder / "checkpoints").glob("step_*.pt") if p.stem[5:].isdigit()]
-        steps = [int(timed)] if 0 <= timed < 1e15 else []
-        done = max([0, *steps, *saved, *(row.step for row in rows if not supervised)])
-        state, note = _state(folder, done, total)
-        ends = None
-        if state == "running" and 0 <= timing.get("seconds_left", -1) < 1e9:
-            ends = (folder / "timing.csv").stat().st_mtime + timing["seconds_left"]
-        rate = timing.get("updates_per_second", 0.0) if state == "running" else 0.0
-        return Status(folder, state, done, total, unit, rate, ends, _mean(_last(folder / "metrics.csv", LATEST)), note)
+        return _read(folder)
+    except SettingsError as error:
+        return Status(folder, "damaged", note=str(error).replace(f"{folder}/", ""))
     except OSError as error:
         return Status(folder, "damaged", note=f"cannot read {Path(str(error.filename)).name}: {error.strerror}")
-    except ValueError as error:
-        return Status(folder, "damaged", note=str(error))
 
 
-def _state(folder: Path, done: int, total: int) -> tuple[str, str]:
+def _read(folder: RunFolder) -> Status:
+    settings, supervised = folder.settings, folder.kind == "supervised"
+    timing = {row.name: row.value for row in folder.last_rows("timing.csv")}
+    unit, lengths = "env steps", [settings.get("total_env_steps")]
+    if supervised:  # the number of tasks may be the task's own, which is not known here
+        unit, lengths = "epochs", [settings.get("num_tasks"), settings.get("epochs_per_task")]
+    total = math.prod(lengths) if all(isinstance(n, int) for n in lengths) else 0
+    # The newest step that any file knows of; rows of a supervised run count updates, not epochs.
+    saved = [int(p.stem[5:]) for p in folder.checkpoints.glob("step_*.pt") if p.stem[5:].isdigit()]
+    steps = [0, *saved, *(row.step for row in folder.last_rows("metrics.csv") if not supervised)]
+    timed, left = (timing.get(f"{unit.replace(' ', '_')}_{n}", math.nan) for n in ("done", "left"))
+    if 0 <= timed < 1e15:
+        steps.append(int(timed))
+        if 0 <= left < 1e15:
+            total = int(timed + left)
+    state, note = _state(folder, max(steps), total)
+    rate, ends = 0.0, None
+    if state == "running":
+        rate = timing.get("updates_per_second", 0.0)
+        if 0 <= timing.get("seconds_left", -1) < 1e9:
+            ends = folder.timing_csv.stat().st_mtime + timing["seconds_left"]
+    latest = _mean(folder.last_rows("metrics.csv", LATEST))
+    return Status(folder, state, max(steps), total, unit, rate, ends, latest, note)
+
+
+def _state(folder: RunFolder, done: int, total: int) -> tuple[str, str]:
     """Which of STATES, and a note."""
-    entry = last_entry(RunFolder(folder))
+    entry = last_entry(folder)
     if entry is not None and entry.word in ("finished", "stopped", "failed"):
         return entry.word, entry.text
-    if entry is None and 0 < total <= done:  # an older version's, or started from Python: it keeps no log
+    if entry is None and 0 < total <= done:  # an older version's, or started from Python: it keeps no journal
         return "finished", ""
-    if is_held(RunFolder(folder)):
+    if is_held(folder):
         return "running", ""
-    written = (folder / name for name in ("config.yaml", "log.txt", "metrics.csv", "timing.csv", "checkpoints"))
+    written = (folder.config, folder.log, folder.metrics_csv, folder.timing_csv, folder.checkpoints)
     changed = max(path.stat().st_mtime for path in written if path.exists())
     # A lock is not always seen from another machine: the age of the files has to do.
     here = entry is not None and entry.text.startswith(f"on {platform.node()},")
@@ -170,67 +157,37 @@ def _state(folder: Path, done: int, total: int) -> tuple[str, str]:
     return "killed", f"last sign of life {_when(changed, time.time())}"
 
 
-def _last(path: Path, names: Collection[str] = ()) -> list[Row]:
-    """The rows of the last step, of those with one of the `names` if given, read from the file's end; none if missing.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
-    size = 1 << 14
-    while True:
-        try:
-            with path.open("rb") as file:
-                start = max(0, file.seek(0, os.SEEK_END) - size)
-                file.seek(start)
-                lines = file.read(size).split(b"\n")[1:-1]  # less the header or a cut line, and a line being written
-        except FileNotFoundError:
-            return []
-        rows = [row for row in (_row(line, path) for line in lines) if not names or row.name in names]
-        found = [row for row in rows if row.step == rows[-1].step]
-        # All rows of the last step were read if one of another step is before them. 16 MB are enough to look for them.
-        if start == 0 or len(found) < len(rows) or size >= 1 << 24:
-            return found
-        size *= 8
-
-
-def _row(line: bytes, path: Path) -> Row:
-    fields = line.decode(errors="replace").rsplit(",", 3)
-    try:
-        return Row(fields[0], int(fields[1]), fields[2], float(fields[3]))
-    except (IndexError, ValueError):
-        raise ValueError(f"{path.name} is damaged: a line is not run,step,name,value") from None
-
-
 def _mean(rows: Sequence[Row]) -> str:
     """The mean over the runs of the best known of LATEST, with its name."""
-    for name, said in LATEST.items():
-        values = [row.value for row in rows if row.name == name and not row.run.endswith("mean")]
+    for name, words in LATEST.items():
+        values = [row.value for row in rows if row.name == name]
         if values:
-            return f"{said} {sum(values) / len(values):.4g}"
+            return f"{words} {sum(values) / len(values):.4g}"
     return ""
 
 
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def table(found: Sequence[Status], now: float) -> list[str]:
+def table(statuses: Sequence[Status], now: float) -> list[str]:
     """The lines to print: a header, one for each run, and how many are in which state."""
     lines = [("run", "state", "done", "rate", "ends", "last", "")]
-    for one in sorted(found, key=lambda s: (STATES.index(s.state), s.folder)):
-        done = f"{one.done:,}".replace(",", " ") + f" {one.unit}" if one.unit else ""
-        if one.total:
-            done = f"{one.done:,} of {one.total:,}".replace(",", " ") + f" {one.unit} ({one.done / one.total:.0%})"
-        rate = f"{one.rate:.3g} updates/s" if one.rate else ""
-        ends = f"{_when(one.ends, now)} (in {_duration(one.ends - now)})" if one.ends else ""
-        lines.append((str(one.folder), one.state, done, rate, ends, one.latest, one.note))
+    for s in sorted(statuses, key=lambda s: (STATES.index(s.state), s.folder.path)):
+        done = f"{s.done:,}".replace(",", " ") + f" {s.unit}" if s.unit else ""
+        if s.total:
+            done = f"{s.done:,} of {s.total:,}".replace(",", " ") + f" {s.unit} ({s.done / s.total:.0%})"
+        rate = f"{s.rate:.3g} updates/s" if s.rate else ""
+        ends = f"{_when(s.ends, now)} (in {_duration(s.ends - now)})" if s.ends else ""
+        lines.append((str(s.folder), s.state, done, rate, ends, s.latest, s.note))
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)] + [0]
     shown = [
         "  ".join(cell.ljust(n) for cell, n in zip(line, widths, strict=True) if n or cell).rstrip() for line in lines
     ]
-    count = Counter(one.state for one in found)
+    count = Counter(s.state for s in statuses)
     always = ("running", "finished", "failed")
     states = [f"{count[s]} {s}" for s in (*always, *(s for s in STATES if s not in always)) if s in always or count[s]]
-    return [*shown, "", f"{len(found)} run{'s' * (len(found) != 1)}: {', '.join(states)}"]
+    runs = "1 run" if len(statuses) == 1 else f"{len(statuses)} runs"
+    return [*shown, "", f"{runs}: {', '.join(states)}"]
 
 
 def _when(moment: float, now: float) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 from omegaconf import OmegaConf
 
-from rl_plasticity.comparison.loading import find, read
+from rl_plasticity.comparison.loading import read
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Train
+from rl_plasticity.runs.folder import find
 
 NAMES = ["eval/return", "train/return", "q_mean", "entropy", "alpha"]
 NAMES += [f"{net}/{m}" for net in ("critic", "actor") for m in ("loss", "penalty", "gradient_norm", "weight_norm")]

@@ -18,6 +18,7 @@ from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Supervised, Train, load
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.runs import plan as grid
+from rl_plasticity.runs.folder import RunFolder, RunName
 from rl_plasticity.runs.results import Results
 from rl_plasticity.supervised import cross_entropy, inputs, make
 
@@ -52,19 +53,19 @@ def of_training(folder: Path, preset: str, compile_: bool) -> None:
     update = compiled(agent.update) if compile_ else agent.update
     metrics = update(batch, noise)
     probes = {name: Probe(learner, agent.inputs(batch)[name]) for name, learner in agent.learners.items()}
-    results = Results(folder, ["0"])
+    results = Results(RunFolder(folder), [RunName((), 0)])
 
     def log() -> None:
         with torch.no_grad():
             for name, learner in agent.learners.items():
                 size = size_of(learner, metrics[f"{name}/gradient_norm"])
-                results.log(0, {f"{name}/{key}": value for key, value in size.items()})
-            results.log(0, metrics)
+                results.write(0, {f"{name}/{key}": value for key, value in size.items()})
+            results.write(0, metrics)
             results.flush()
 
     def measure() -> None:
         for name, (loss, targets) in agent.example_losses(batch, noise).items():
-            results.log(0, probes[name].measure(loss, targets))
+            results.write(0, probes[name].measure(loss, targets))
 
     seconds = medians({"update": (50, lambda: update(batch, noise)), "log": (5, log), "measure": (2, measure)})
     show(f"train preset={preset} compile={compile_}", seconds, s.log_every_updates, s.measure_every_updates)
@@ -78,7 +79,7 @@ def of_tasks(folder: Path) -> None:
     x, y = inputs(task, data, torch.arange(s.batch_size).expand(5, -1), learner.runs)
     images, labels = inputs(task, data, torch.arange(PROBE_SIZE).expand(5, -1), learner.runs)
     probe = Probe(learner, [images])
-    results = Results(folder, list("01234"))
+    results = Results(RunFolder(folder), [RunName((), seed) for seed in range(5)])
 
     def update() -> dict[str, torch.Tensor]:
         return learner.minimize(cross_entropy(learner.net(x), y))
@@ -87,14 +88,14 @@ def of_tasks(folder: Path) -> None:
 
     def log() -> None:
         with torch.no_grad():
-            results.log(0, metrics | size_of(learner, metrics["gradient_norm"]))
+            results.write(0, metrics | size_of(learner, metrics["gradient_norm"]))
             results.flush()
 
     seconds = medians(
         {
             "update": (100, update),
             "log": (5, log),
-            "measure": (2, lambda: results.log(0, probe.measure(cross_entropy, [labels]))),
+            "measure": (2, lambda: results.write(0, probe.measure(cross_entropy, [labels]))),
         }
     )
     show("supervised preset=demo seeds=5", seconds, s.log_every_updates, s.measure_every_updates)

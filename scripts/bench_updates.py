@@ -223,6 +223,7 @@ def peers(options: argparse.Namespace) -> None:
 def step_parts(options: argparse.Namespace) -> None:
     """Milliseconds of each part of train.py's loop, replay ratio 16, a log entry every 1000 updates."""
     from rl_plasticity.envs import Envs
+    from rl_plasticity.runs.folder import RunFolder, RunName
     from rl_plasticity.runs.results import Results
     from rl_plasticity.train import log_update
 
@@ -240,7 +241,7 @@ def step_parts(options: argparse.Namespace) -> None:
             n: [] for n in ("act", "env", "to the device, store", "sample", "update", "log")
         }
         with tempfile.TemporaryDirectory() as folder:
-            results = Results(Path(folder), range(runs))
+            results = Results(RunFolder(folder), [RunName((), seed) for seed in range(runs)])
             for _ in range(options.rounds * 20):
                 marks = [time.perf_counter()]
                 act = agent.act(obs.unsqueeze(1), agent.streams.normal(1, envs.act_dim)).squeeze(1)

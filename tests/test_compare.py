@@ -9,12 +9,13 @@ import matplotlib
 import pytest
 from folders import curve, tasks, write_run
 
-from rl_plasticity.compare import Options, main, parse
+from rl_plasticity.compare import Options, compare, main, parse
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
-from rl_plasticity.comparison.summary import compare
+from rl_plasticity.comparison.summary import summarize
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.folder import RunFolder
 
 MORE = {"critic/sigma1": [(1000, 2.0), (2000, 3.0)], "actor/weight_norm": [(500, 1.0), (1500, 900.0)]}
 MORE |= {"q_overestimation": [(1000, -1.0), (2000, 1.0)], "alpha": [(1000, 1.0)]}
@@ -176,8 +177,8 @@ def test_a_value_that_is_not_finite_is_told_and_shown_as_such(tmp_path):
 
 def test_of_many_groups_the_baseline_and_the_best_have_a_colour_and_every_bar_its_name(tmp_path):
     rows = {f"reg.coef={k}e-4 seed={s}": curve([1.0, k + s]) for k in range(1, 13) for s in range(2)}
-    runs = read(write_run(tmp_path / "many", ["reg=l2"], rows))
-    drawn = {d.name: d.figure for d in draw(compare(group(runs), baseline="coef=1e-4"))}
+    runs = read(RunFolder(write_run(tmp_path / "many", ["reg=l2"], rows)))
+    drawn = {d.name: d.figure for d in draw(summarize(group(runs), baseline="coef=1e-4"))}
     colours = {line.get_color() for line in drawn["learning_curves"].axes[0].lines}
     assert len(colours) == 9  # black, 7, and grey
     assert len(drawn["final_performance"].axes[0].get_yticklabels()) == 12
@@ -256,6 +257,23 @@ def test_a_folder_whose_name_holds_an_equals_sign_is_a_folder(tmp_path, monkeypa
     assert parse(["reg=l2", "a/b=c", "out=x"])[0] == ["reg=l2", "a/b=c"]
     with pytest.raises(SettingsError, match="unknown option 'reg'"):
         parse(["reg=l3"])
+
+
+def test_from_python_the_same_comparison_comes_back_and_is_written_only_where_wanted(made, tmp_path, monkeypatch):
+    sweep, page = made[0] / "sweep", (made[0] / "out" / "report.html").read_text()
+    monkeypatch.chdir(tmp_path)
+    comparison = compare(sweep, target=5)
+    assert list(tmp_path.iterdir()) == []
+    assert comparison.table()[0][0] == "group"
+    assert all(cell in page for line in comparison.table() for cell in line)
+    assert comparison.to_csv() == (made[0] / "out" / "comparison.csv").read_text()
+    compare(sweep, out="here", metric="alpha", mix=["env.name"])
+    assert f"compare {sweep} out=here metric=alpha mix=env.name<" in (tmp_path / "here" / "report.html").read_text()
+    for wrong in ({"metric": "eval/retur"}, {"baseline": "l3"}, {"out": sweep}):
+        with pytest.raises(SettingsError):
+            compare(sweep, **wrong)
+    with pytest.raises(SettingsError, match="name at least one folder"):
+        compare()
 
 
 def test_help_names_every_option():

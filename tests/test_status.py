@@ -2,19 +2,23 @@ import os
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from folders import curve, write_run
 
 from rl_plasticity import status
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs import journal as log
-from rl_plasticity.runs.journal import Log
-from rl_plasticity.status import Status, main, parse, read, table
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.journal import Journal
+from rl_plasticity.runs.lock import Lock
+from rl_plasticity.status import Status, main, parse, table
 
 NOW = time.mktime((2026, 3, 4, 12, 0, 0, 0, 0, -1))
 RL = ["env=cheetah-run", "total_env_steps=10000"]
+
+
+def read(folder):
+    return status.read(RunFolder(folder))
 
 
 def timed(folder, step=2000, **values):
@@ -25,16 +29,14 @@ def timed(folder, step=2000, **values):
 
 def said(folder, *events, host="elsewhere"):
     lines = [f"started on {host}, process 1", *events]
-    (folder / log.NAME).write_text("".join(f"2026-03-04T12:00:00+0000 {line}\n" for line in lines))
+    (folder / "log.txt").write_text("".join(f"2026-03-04T12:00:00+0000 {line}\n" for line in lines))
     return folder
 
 
 @contextmanager
 def at_work(folder):
-    held = log.hold(folder)
-    with Log(folder):
+    with Lock(RunFolder(folder)), Journal(RunFolder(folder)):
         yield
-    os.close(held)
 
 
 def aged(folder, seconds):
@@ -165,7 +167,7 @@ def test_a_folder_that_was_only_just_made_is_a_run_of_no_steps(tmp_path):
 
 
 def test_the_end_of_a_long_run_names_the_day():
-    found = Status(Path("r"), "running", 1, 2, "epochs", 3.0, NOW + 200_000)
+    found = Status(RunFolder("r"), "running", 1, 2, "epochs", 3.0, NOW + 200_000)
     assert "Fri 06 Mar 19:33 (in 2 d 7 h)" in table([found], NOW)[1]
 
 

@@ -17,10 +17,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from rl_plasticity.comparison.groups import Group, identity, labels, short
-from rl_plasticity.comparison.loading import Curve, Run
-from rl_plasticity.comparison.summary import Comparison, Row, seeds_shown
+from rl_plasticity.comparison.loading import Run
+from rl_plasticity.comparison.summary import Comparison, Row
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array
+from rl_plasticity.runs.folder import Curve, MetricName
 
 COLUMN, PAGE = 3.35, 6.9  # inches
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
@@ -64,9 +65,9 @@ class Look(NamedTuple):
     order: int  # what is drawn later lies above
 
 
-def draw(c: Comparison) -> Iterator[Drawn]:
-    """The figures that the runs have numbers for, one at a time."""
-    looks = _looks(c)
+def draw(comparison: Comparison) -> Iterator[Drawn]:
+    """The figures that the runs have numbers for, one after the other."""
+    c, looks = comparison, _looks(comparison)
     with matplotlib.rc_context(STYLE):
         if c.unit != "task" or max(c.at.values()) > 1:  # a single task has a curve over updates
             yield _learning_curves(c, looks)
@@ -114,7 +115,7 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
         points = np.concatenate(row.final)
         spread = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(1)
         axes.scatter(points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3)
-    _label_rows(axes, [row.group.label + "*" * row.unfinished for row in c.rows])
+    _label_rows(axes, [row.label for row in c.rows])
     axes.set_xlabel(_metric_label(c))
     caption = f"{c.metric} at {c.where}: mean (bar), {_interval(c)} (line) and each run (point)."
     return Drawn("final_performance", "Final performance", figure, caption)
@@ -169,7 +170,7 @@ def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
 
 def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Against each number in which two groups or more differ, and in nothing else (spectral paper, Figures 4 and 5)."""
-    panels = {name: found for name in _numbers(c) if (found := _families(c, name))}
+    panels = {name: families for name in _numbers(c) if (families := _families(c, name))}
     if not panels:
         return
     figure, axeses = _panels(len(panels), min(2, len(panels)), share="row")
@@ -222,12 +223,6 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Everything else that was measured, a figure for each network (spectral paper, Figures 3 and 5)."""
     shown = {c.metric, "eval/train_accuracy", "eval/test_accuracy"}
     names = dict.fromkeys(n for row in c.rows for run in row.group.runs for n in run.curves if n not in shown)
-    # Those with two slashes are of single layers, and a number that was measured once makes no curve.
-    names = {n: None for n in names if n.count("/") < 2 and _longest(c, n) > 1}
-    families: dict[str, list[str]] = {}
-    for name in names:
-        family = name.partition("/")[0] if name.startswith(("critic/", "actor/", "net/", "task/", "eval/")) else "other"
-        families.setdefault(family, []).append(name)
     titles = {
         "critic": "Critic",
         "actor": "Actor",
@@ -236,17 +231,22 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
         "eval": "Evaluation",
         "other": "Other metrics",
     }
-    for family in sorted(families, key=list(titles).index):
-        found = sorted(families[family], key=_priority)
-        for task in c.at:
-            figure, panels = _panels(len(found), min(3, len(found)), PAGE if len(found) > 1 else COLUMN, height=1.45)
-            for axes, name in zip(panels, found, strict=True):
+    families: dict[str, list[str]] = {family: [] for family in titles}
+    for name in names:
+        of, _, layer = MetricName.parse(name)
+        if not layer and _longest(c, name) > 1:  # a number that was measured once makes no curve
+            families[of if of in titles else "other"].append(name)
+    for family, members in families.items():
+        members.sort(key=_priority)
+        for task in c.at if members else ():
+            columns = min(3, len(members))
+            figure, panels = _panels(len(members), columns, PAGE if columns > 1 else COLUMN, height=1.45)
+            for axes, name in zip(panels, members, strict=True):
                 _metric_panel(axes, c, task, name, looks)
                 axes.set_title(name)
-            for axes in panels[-min(3, len(found)) :]:
-                axes.set_xlabel(
-                    "task" if family == "task" else _axis_of_steps("update" if c.unit == "task" else c.unit)
-                )
+            of_others = "update" if c.unit == "task" else c.unit
+            for axes in panels[-columns:]:
+                axes.set_xlabel(_axis_of_steps("task" if family == "task" else of_others))
             _legend(figure, c, looks)
             caption = f"Mean over seeds and {_band(c)}. An axis over more than two orders of magnitude is logarithmic."
             yield Drawn(_of_task(f"metrics_{family}", c, task), _of_task(titles[family], c, task), figure, caption)
@@ -296,7 +296,7 @@ def _curve(axes: Axes, c: Comparison, g: Group, runs: Sequence[Run], metric: str
         return
     look = looks[g.label]
     steps, values = _aligned(curves)
-    marker = "o" if len(steps) == 1 or (metric.startswith("task/") and len(steps) <= 30) else ""
+    marker = "o" if len(steps) == 1 or (_is_of_tasks(metric) and len(steps) <= 30) else ""
     axes.plot(steps, values.mean(0), color=look.colour, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2)
     if len(values) > 1 and look.colour != GREY:
         low, high = statistics.mean_interval(values, resamples=1000)
@@ -317,7 +317,7 @@ def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mappin
     for row in c.rows:
         _curve(axes, c, row.group, row.group.tasks.get(task, ()), name, looks)
     borders = max((r.borders for row in c.rows for r in row.group.tasks.get(task, ())), key=len, default=np.array([]))
-    if len(borders) <= 30 and not name.startswith("task/"):
+    if len(borders) <= 30 and not _is_of_tasks(name):
         for border in borders[:-1]:
             axes.axvline(border, color="#cccccc", lw=0.5, zorder=0)
     drawn = [np.asarray(line.get_ydata(), float) for line in axes.lines if len(np.atleast_1d(line.get_ydata())) > 2]
@@ -332,7 +332,7 @@ def _legend(figure: Figure, c: Comparison, looks: Mapping[str, Look]) -> None:
     """Below the panels, in as many columns as fit."""
     named = [row for row in c.rows if looks[row.group.label].colour != GREY]
     handles = [Line2D([], [], color=looks[r.group.label].colour, ls=looks[r.group.label].style) for r in named]
-    texts = [row.group.label + "*" * row.unfinished for row in named]
+    texts = [row.label for row in named]
     if len(named) < len(c.rows):
         handles.append(Line2D([], [], color=GREY))
         texts.append(f"{len(c.rows) - len(named)} others")
@@ -376,9 +376,13 @@ def _has(c: Comparison, name: str) -> bool:
     return any(name in run.curves for row in c.rows for run in row.group.runs)
 
 
+def _is_of_tasks(metric: str) -> bool:
+    return MetricName.parse(metric).of == "task"
+
+
 def _priority(name: str) -> tuple[int, str]:
-    last = name.rpartition("/")[2]
-    return (FIRST.index(last) if last in FIRST else len(FIRST), name)
+    quantity = MetricName.parse(name).quantity
+    return (FIRST.index(quantity) if quantity in FIRST else len(FIRST), name)
 
 
 def _of_task(name: str, c: Comparison, task: str) -> str:
@@ -398,7 +402,7 @@ def _axis_of_steps(unit: str) -> str:
 
 def _format_axes(axes: Axes, metric: str) -> None:
     """Tasks as whole numbers, steps as 20k or 1M; of an accuracy the whole range unless all of it is high."""
-    of_tasks = metric.startswith("task/")
+    of_tasks = _is_of_tasks(metric)
     axes.xaxis.set_major_locator(MaxNLocator(integer=of_tasks, nbins=5, steps=[1, 2, 5, 10]))
     if not of_tasks:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -412,7 +416,7 @@ def _format_axes(axes: Axes, metric: str) -> None:
 
 
 def _seeds(c: Comparison) -> str:
-    return f"{seeds_shown(c)} a group{' and task' * (len(c.at) > 1)}"
+    return f"{c.seeds} a group and task" if len(c.at) > 1 else f"{c.seeds} a group"
 
 
 def _interval(c: Comparison) -> str:

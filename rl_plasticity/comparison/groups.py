@@ -7,14 +7,14 @@ from decimal import Decimal
 from typing import Any
 
 from rl_plasticity.comparison.loading import Run, Settings
-from rl_plasticity.configs.schema import FREE
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError, nearest
 
 # What does not change a run's numbers, or (threads, device) only their rounding.
-IGNORED = {"seed", "seeds", "preset", "out", "resume", "device", "threads", "compile", "logger"}
-IGNORED |= {"env.workers", "data.root"}
-IGNORED |= {f"{what}_every_{unit}" for what in ("eval", "checkpoint") for unit in ("env_steps", "epochs")}
-IGNORED |= {"env.timeout_seconds", "log_every_updates", "measure_every_updates"}
+IGNORED = {"seed", "seeds", "preset"}
+IGNORED |= {n for kind in (Train, Supervised) for what in ("machine", "watched") for n in schema.marked(kind, what)}
+FREE = tuple(group for group in schema.KINDS if group not in ("env", "data"))  # whose settings differ by choice
 # What must be equal unless mixed on purpose. Of these the first three are tasks: strata of the statistics.
 STRATA = ("env", "task", "data")
 TASK = {
@@ -75,14 +75,14 @@ def group(runs: Sequence[Run], mix: Sequence[str] = ()) -> list[Group]:
     strata = [n for n in allowed if n.partition(".")[0] in STRATA and _differing_runs(runs, n)]
     left_out = IGNORED | set(strata) | {name for name in LENGTHS if name in allowed}
 
-    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, dict[int, Run]]] = defaultdict(dict)
+    alike: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, dict[int, Run]]] = defaultdict(dict)
     for run in runs:
-        of_task = found[identity(run.settings, left_out)].setdefault(_task_name(run, strata), {})
+        of_task = alike[identity(run.settings, left_out)].setdefault(_task_name(run, strata), {})
         if run.seed in of_task:
             other = of_task[run.seed].folder
             raise SettingsError(f"{run.folder} and {other} hold the same run (settings and seed {run.seed}): leave one")
         of_task[run.seed] = run
-    members = [{task: [r[seed] for seed in sorted(r)] for task, r in sorted(tasks.items())} for tasks in found.values()]
+    members = [{task: [r[seed] for seed in sorted(r)] for task, r in sorted(tasks.items())} for tasks in alike.values()]
     shared = [
         {n: v for n, v in next(iter(tasks.values()))[0].settings.items() if n not in left_out} for tasks in members
     ]
@@ -115,9 +115,10 @@ def labels(settings: Sequence[Settings]) -> list[str]:
     bases = [_base(s) for s in settings]
     with_base = len(set(bases)) > 1 or not differ
     lasts = [_last(name) for name in differ]
-    found = []
+    made = []
     for s, base in zip(settings, bases, strict=True):
-        parts = [" + ".join([base[0], *[base[1]] * (base[1] != "none")])] if with_base else []
+        reg, reset = base
+        parts = [reg if reset == "none" else f"{reg} + {reset}"] if with_base else []
         for name in differ:
             choice = name.partition(".")[0]
             if choice in FREE and not _is_choice(name, FREE):
@@ -126,8 +127,8 @@ def labels(settings: Sequence[Settings]) -> list[str]:
                     continue
             key = _last(name) if lasts.count(_last(name)) == 1 else name
             parts.append(f"{key}={short(s.get(name))}")
-        found.append(" ".join(parts))
-    return found
+        made.append(" ".join(parts))
+    return made
 
 
 def short(value: Any) -> str:

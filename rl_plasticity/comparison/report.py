@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from rl_plasticity.comparison.groups import differing, short
-from rl_plasticity.comparison.summary import Comparison, settings_shown, table, verdict
+from rl_plasticity.comparison.groups import Group, differing, short
+from rl_plasticity.comparison.summary import Comparison, counted
 
 GENERATOR = "rl_plasticity.compare"
 STYLE = """
@@ -54,7 +54,7 @@ class Picture(NamedTuple):
     caption: str
 
 
-def render(c: Comparison, pictures: Sequence[Picture], command: str, files: Sequence[str]) -> str:
+def render(comparison: Comparison, pictures: Sequence[Picture], command: str, files: Sequence[str]) -> str:
     """The page.
 
     Args:
@@ -63,17 +63,17 @@ def render(c: Comparison, pictures: Sequence[Picture], command: str, files: Sequ
     """
     curves = [p for p in pictures if p.name.startswith(("learning_curves", "accuracy_over_updates"))]
     others = [p for p in pictures if p not in curves]
-    groups = [row.group for row in c.rows]
+    groups = [row.group for row in comparison.rows]
     differ = differing([g.settings for g in groups])
     same = {name: value for name, value in groups[0].settings.items() if name not in differ}
     runs = [run for g in groups for run in g.runs]
     parts = [
-        f"<h1>{escape(', '.join(c.at))}: {len(groups)} group{'s' * (len(groups) > 1)} of runs compared</h1>",
-        f'<p class="lead">{escape(verdict(c))}</p>',
-        _warnings(c),
+        f"<h1>{escape(', '.join(comparison.at))}: {counted(len(groups), 'group')} of runs compared</h1>",
+        f'<p class="lead">{escape(comparison.verdict())}</p>',
+        _warnings(comparison.warnings),
         "<h2>Statistics</h2>",
-        _table(table(c), [row.group is c.baseline for row in c.rows]),
-        f'<p class="muted">{escape(_explained(c))}</p>',
+        _table(comparison.table(), [row.group is comparison.baseline for row in comparison.rows]),
+        f'<p class="muted">{escape(_explained(comparison))}</p>',
         "<h2>Learning curves</h2>",
         *(_figure(p, "") for p in curves),
         "<h2>Figures</h2>",
@@ -81,15 +81,11 @@ def render(c: Comparison, pictures: Sequence[Picture], command: str, files: Sequ
         *(_figure(p, f"<h3>{escape(p.title)}</h3>") for p in others),
         "</div>",
         "<h2>Settings</h2>",
-        _table(
-            [["group", *differ], *([g.label, *v] for g, v in zip(groups, settings_shown(groups, differ), strict=True))]
-        )
-        if differ
-        else "<p>There is one group.</p>",
+        _settings(groups, differ) if differ else "<p>There is one group.</p>",
         _folded(
             "Settings that all groups share", _table([["setting", "value"], *([n, short(v)] for n, v in same.items())])
         ),
-        _folded(f"Provenance of each run ({len(runs)})", _provenance(c)),
+        _folded(f"Provenance of each run ({len(runs)})", _provenance(comparison)),
         f'<p class="muted">Made by <code>{escape(command)}</code></p>',
     ]
     return "\n".join(
@@ -98,7 +94,7 @@ def render(c: Comparison, pictures: Sequence[Picture], command: str, files: Sequ
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f'<meta name="generator" content="{GENERATOR}">',
             f'<meta name="files" content="{escape(" ".join(files))}">',
-            f"<title>{escape(', '.join(c.at))}: comparison</title>",
+            f"<title>{escape(', '.join(comparison.at))}: comparison</title>",
             f"<style>{STYLE}</style>\n</head>\n<body>",
             *parts,
             "</body>\n</html>\n",
@@ -109,13 +105,18 @@ def render(c: Comparison, pictures: Sequence[Picture], command: str, files: Sequ
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _warnings(c: Comparison) -> str:
-    if not c.warnings:
+def _settings(groups: Sequence[Group], names: Sequence[str]) -> str:
+    values = ([short(g.settings[name]) if name in g.settings else "-" for name in names] for g in groups)
+    return _table([["group", *names], *([g.label, *line] for g, line in zip(groups, values, strict=True))])
+
+
+def _warnings(warnings: Sequence[str]) -> str:
+    if not warnings:
         return ""
-    shown = "".join(f"<li>{escape(w)}</li>" for w in c.warnings[:8])
-    rest = "".join(f"<li>{escape(w)}</li>" for w in c.warnings[8:])
-    more = f"<details><summary>{len(c.warnings) - 8} more</summary><ul>{rest}</ul></details>" if rest else ""
-    return f'<div class="warnings"><strong>Mind</strong><ul>{shown}</ul>{more}</div>'
+    items = [f"<li>{escape(warning)}</li>" for warning in warnings]
+    shown, rest = "".join(items[:8]), "".join(items[8:])
+    more = f"<details><summary>{len(items) - 8} more</summary><ul>{rest}</ul></details>" if rest else ""
+    return f'<div class="warnings"><strong>Warnings</strong><ul>{shown}</ul>{more}</div>'
 
 
 def _explained(c: Comparison) -> str:

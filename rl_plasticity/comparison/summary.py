@@ -4,16 +4,17 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from rl_plasticity.comparison.groups import Group, short
-from rl_plasticity.comparison.loading import Curve, Run
+from rl_plasticity.comparison.groups import Group
+from rl_plasticity.comparison.loading import Run
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Interval
+from rl_plasticity.runs.folder import Curve, MetricName
 
 FEW = 5  # below so many seeds intervals are said to be rough
 
@@ -52,6 +53,11 @@ class Row:
     reach: Array | None
     improvement: Estimate | None
     gap: Estimate | None
+
+    @property
+    def label(self) -> str:
+        """The group's, with * if runs of it are unfinished."""
+        return f"{self.group.label}*" if self.unfinished else self.group.label
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,121 @@ class Comparison:
         steps = sorted({self.at[task] for task in self.tasks})
         return f"{self.unit} {steps[0]}" if len(steps) == 1 else f"the last common {self.unit} of each task"
 
+    @property
+    def seeds(self) -> str:
+        """How many each group has: ``5 seeds`` or ``1 to 5 seeds``."""
+        numbers = sorted({row.seeds for row in self.rows})
+        return counted(numbers[0], "seed") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
 
-def compare(
+    def table(self) -> list[list[str]]:
+        """The statistics as text: a header, then a line for each group. Columns without numbers are left out."""
+        number, rows = self.number, self.rows
+        columns = {
+            "group": [row.label for row in rows],
+            "seeds": [str(row.seeds) for row in rows],
+            "final": [
+                number(row.mean.value) + (f" ± {number(row.error)}" if math.isfinite(row.error) else "") for row in rows
+            ],
+            "IQM [95 %]": [
+                shown(row.iqm, number) if row.iqm.interval else f"{number(row.iqm.value)} (1 seed: no interval)"
+                for row in rows
+            ],
+            "mean over tasks" if self.unit == "task" else "AUC": [number(row.auc.value) for row in rows],
+        }
+        if any(row.change is not None for row in rows):
+            columns["last - first task"] = [number(row.change.value) if row.change else "" for row in rows]
+        if any(row.online is not None for row in rows):
+            columns["online accuracy"] = ["" if row.online is None else f"{row.online:.3f}" for row in rows]
+        if self.target is not None:
+            columns[f"{self.unit}s to {self.target:g}"] = [_reached(row.reach) for row in rows if row.reach is not None]
+        if self.baseline is not None:
+            columns["P(improvement) [95 %]"] = [
+                shown(row.improvement, "{:.2f}".format) if row.improvement else "" for row in rows
+            ]
+            columns["gap [95 %]"] = [shown(row.gap, number) if row.gap else "baseline" for row in rows]
+            columns["pairs"] = [row.gap.note if row.gap else "" for row in rows]
+        return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+    def verdict(self) -> str:
+        """What was compared and what the numbers say, in a few sentences. They name no causes."""
+        best, *others = sorted(self.rows, key=lambda r: -r.iqm.value if math.isfinite(r.iqm.value) else math.inf)
+        where = f"each of {len(self.tasks)} tasks" if len(self.tasks) > 1 else self.tasks[0]
+        text = f"{counted(len(self.rows), 'group')} of {self.seeds} on {where}. "
+        divided = ", return / 1000" if self.scale != 1 else ""
+        name = f"{self.metric} (interquartile mean{divided}, at {self.where})"
+        if not others:
+            return f"{text}{name} is {shown(best.iqm, self.number)} for {best.group.label}."
+        text += f"The highest {name} is that of {best.group.label}"
+        measured = best
+        if best.group is self.baseline:  # which has no gap to itself; the next best has
+            measured = others[0]
+            text += f", the baseline: {shown(best.iqm, self.number)}; the next is {measured.group.label}"
+        text += f": {shown(measured.iqm, self.number)}"
+        if self.baseline is None:
+            return text + "."
+        gap = measured.gap
+        assert gap is not None
+        if not math.isfinite(gap.value):
+            return f"{text}. A value is not finite, so there is no gap to name."
+        text += f". The mean of {measured.group.label} is {self.number(abs(gap.value))} "
+        text += f"{'above' if gap.value >= 0 else 'below'} that of {self.baseline.label}"
+        if gap.interval is None:
+            return f"{text}; with 1 seed there is no interval, so this may be chance."
+        low, high = gap.interval
+        how = gap.note if gap.note == "unpaired" else f"paired by seed, {gap.note}"
+        zero = "includes 0: these seeds do not tell the two apart" if low <= 0 <= high else "excludes 0"
+        hint = f" With fewer than {FEW} seeds that is a hint at most." if measured.seeds < FEW else ""
+        return f"{text} (95 % interval [{self.number(low)}, {self.number(high)}], {how}), which {zero}.{hint}"
+
+    def to_csv(self) -> str:
+        """All numbers, tidy: ``group,task,seed,metric,step,statistic,value,low,high,n``.
+
+        Rows with a seed are of one run, those without of the group; task is `all` for statistics over several.
+        """
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["group", "task", "seed", "metric", "step", "statistic", "value", "low", "high", "n"])
+        everywhere = self.tasks[0] if len(self.tasks) == 1 else "all"
+        step = self.at[self.tasks[0]] if len({self.at[t] for t in self.tasks}) == 1 else ""
+        for row in self.rows:
+            label, reached = row.group.label, iter(row.reach if row.reach is not None else ())
+            for task, scores in zip(self.tasks, row.final, strict=True):
+                for run, value in zip(row.group.tasks[task], scores, strict=True):
+                    of_run = [label, task, run.seed, self.metric]
+                    writer.writerow([*of_run, self.at[task], "final", float(value), "", "", 1])
+                    if row.reach is not None:
+                        reach = float(next(reached))
+                        writer.writerow([*of_run, reach, "steps_to_reach", reach, "", "", 1])
+            for name, estimate in self._estimates(row).items():
+                if estimate is not None:
+                    low, high = estimate.interval or ("", "")
+                    n = sum(len(s) for s in row.final)
+                    writer.writerow([label, everywhere, "", self.metric, step, name, estimate.value, low, high, n])
+        return out.getvalue()
+
+    def _estimates(self, row: Row) -> dict[str, Estimate | None]:
+        """A row's numbers by their names in ``comparison.csv``."""
+        estimates: dict[str, Estimate | None] = {
+            "mean": row.mean,
+            "standard_error": Estimate(row.error),
+            "iqm": row.iqm,
+            "area_under_curve": row.auc,
+            "last_minus_first_task": row.change,
+            "online_accuracy": None if row.online is None else Estimate(row.online),
+            "probability_of_improvement": row.improvement,
+            "gap_unpaired" if row.gap and row.gap.note.startswith("unpaired") else "gap_paired": row.gap,
+        }
+        if (
+            self.kind == "train"
+            and self.metric == "eval/return"
+            and ":" not in str(row.group.runs[0].settings["env.name"])
+        ):
+            score = row.mean.value if self.scale != 1 else float(statistics.normalized_score(np.array(row.mean.value)))
+            estimates["normalized_score"] = Estimate(score)
+        return estimates
+
+
+def summarize(
     groups: Sequence[Group], metric: str | None = None, target: float | None = None, baseline: str | None = None
 ) -> Comparison:
     """The statistics of all groups.
@@ -113,96 +232,21 @@ def compare(
     kind = groups[0].runs[0].kind
     metric = metric or _default_metric(groups, kind)
     groups = _with_metric(groups, metric, warnings)
-    unit = "env step" if kind == "train" else "task" if metric.startswith("task/") else "update"
-    every_task = list(dict.fromkeys(task for g in groups for task in g.tasks))
-    tasks = [task for task in every_task if all(task in g.tasks for g in groups)]
-    if not tasks:
-        raise SettingsError("no task has runs of every group; compare tasks separately")
-    for task in every_task:
-        if task not in tasks:
-            lacking = [g.label for g in groups if task not in g.tasks]
-            warnings.append(f"{task} is in no statistic: there is no run of {', '.join(lacking)}")
+    unit = "update"
+    if kind == "train":
+        unit = "env step"
+    elif MetricName.parse(metric).of == "task":
+        unit = "task"
+    every_task, tasks = _tasks(groups, warnings)
     at = {task: _last_common(groups, task, metric, unit) for task in every_task}
     unfinished = _unfinished(groups, kind, warnings)
-    control = kind == "train" and not any(":" in str(r.settings["env.name"]) for g in groups for r in g.runs)
-    of_returns = metric in ("eval/return", "train/return")
-    scale = 1 / 1000 if len(every_task) > 1 and control and of_returns else 1.0
-    if len(every_task) > 1 and of_returns and not control:
-        warnings.append("returns of Gymnasium tasks have no common scale: statistics over several are of raw returns")
+    scale = _scale(groups, kind, metric, warnings) if len(every_task) > 1 else 1.0
     reference = _baseline(groups, baseline, warnings)
-
-    def of(g: Group, value: Callable[[Curve, int], float]) -> list[Array]:
-        """A number of each run, by task, in the scale of the table."""
-        return [np.array([value(r.curves[metric], at[t]) for r in g.tasks[t]]) * scale for t in tasks]
-
-    rows = []
-    finals = {id(g): of(g, lambda c, step: float(statistics.value_at(*c, step))) for g in groups}
-    for g in groups:
-        final = finals[id(g)]
-        change = online = reach = improvement = gap = None
-        if unit == "task" and min(at[t] for t in tasks) > 1:
-            change = _estimate(
-                statistics.mean, of(g, lambda c, step: float(statistics.value_at(*c, step) - c.values[0]))
-            )
-        if unit == "task" and all("task/online_accuracy" in r.curves for r in g.runs):
-            online = float(np.mean([_online(r, at[t]) for t in tasks for r in g.tasks[t]]))
-        if target is not None:
-            curves = [Curve(r.curves[metric].steps, r.curves[metric].values * scale) for t in tasks for r in g.tasks[t]]
-            reach = np.array([statistics.steps_to_reach(c.steps, c.values, target) for c in curves])
-        if reference is not None and g is not reference:
-            other = finals[id(reference)]
-            improvement = _estimate(statistics.probability_of_improvement, final, other)
-            gap = _gap(g, reference, final, other, tasks)
-        rows.append(
-            Row(
-                group=g,
-                unfinished=any(id(r) in unfinished for r in g.runs),
-                seeds=min(len(s) for s in final),
-                final=final,
-                mean=_estimate(statistics.mean, final),
-                error=statistics.standard_error(final),
-                iqm=_estimate(statistics.iqm, final),
-                auc=_estimate(statistics.mean, of(g, lambda c, s: statistics.area_under_curve(c.steps, c.values, s))),
-                change=change,
-                online=online,
-                reach=reach,
-                improvement=improvement,
-                gap=gap,
-            )
-        )
+    comparison = Comparison(kind, metric, unit, scale, target, at, tasks, reference, (), ())
+    rows = [_row(comparison, g, any(id(r) in unfinished for r in g.runs)) for g in groups]
     _warn_of_few_seeds(rows, warnings)
     _warn_of_versions(groups, warnings)
-    return Comparison(kind, metric, unit, scale, target, at, tasks, reference, rows, warnings)
-
-
-def table(c: Comparison) -> list[list[str]]:
-    """The statistics as text: a header, then a line for each group. Columns without numbers are left out."""
-    mean_of = "mean over tasks" if c.unit == "task" else "AUC"
-    header = ["group", "seeds", "final", "IQM [95 %]", mean_of]
-    header += ["last - first task"] * any(r.change is not None for r in c.rows)
-    header += ["online accuracy"] * any(r.online is not None for r in c.rows)
-    header += [f"{c.unit}s to {c.target:g}"] if c.target is not None else []
-    header += ["P(improvement) [95 %]", "gap [95 %]", "pairs"] if c.baseline is not None else []
-    lines = [header]
-    for row in c.rows:
-        final = c.number(row.mean.value) + (f" ± {c.number(row.error)}" if math.isfinite(row.error) else "")
-        line = [row.group.label + "*" * row.unfinished, str(row.seeds), final]
-        line += [shown(row.iqm, c.number) if row.iqm.interval else f"{c.number(row.iqm.value)} (1 seed: no interval)"]
-        line += [c.number(row.auc.value)]
-        if "last - first task" in header:
-            line += ["" if row.change is None else c.number(row.change.value)]
-        if "online accuracy" in header:
-            line += ["" if row.online is None else f"{row.online:.3f}"]
-        if row.reach is not None:
-            median = float(np.median(row.reach))
-            reached = f" ({np.isfinite(row.reach).sum()} of {len(row.reach)})"
-            line += [(f"{median:.0f}" if math.isfinite(median) else "not reached") + reached]
-        if c.baseline is not None and (row.improvement is None or row.gap is None):
-            line += ["", "baseline", ""]
-        elif row.improvement is not None and row.gap is not None:
-            line += [shown(row.improvement, "{:.2f}".format), shown(row.gap, c.number), row.gap.note]
-        lines.append(line)
-    return lines
+    return replace(comparison, rows=rows, warnings=warnings)
 
 
 def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
@@ -211,78 +255,9 @@ def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
     return number(estimate.value) + between
 
 
-def verdict(c: Comparison) -> str:
-    """What was compared and what the numbers say, in a few sentences. They name no causes."""
-    best, *others = sorted(c.rows, key=lambda row: -row.iqm.value if math.isfinite(row.iqm.value) else math.inf)
-    where = f"each of {len(c.tasks)} tasks" if len(c.tasks) > 1 else c.tasks[0]
-    text = f"{len(c.rows)} group{'s' * (len(c.rows) > 1)} of {seeds_shown(c)} on {where}. "
-    name = f"{c.metric} (interquartile mean{', return / 1000' * (c.scale != 1)}, at {c.where})"
-    if not others:
-        return f"{text}{name} is {shown(best.iqm, c.number)} for {best.group.label}."
-    is_baseline = ", the baseline" * (best.group is c.baseline)
-    text += f"The highest {name} is that of {best.group.label}{is_baseline}: {shown(best.iqm, c.number)}"
-    if c.baseline is None:
-        return text + "."
-    told = others[0] if is_baseline else best  # the baseline has no gap to itself: the next best has
-    assert told.gap is not None
-    text += f"; the next is {told.group.label}: {shown(told.iqm, c.number)}" * bool(is_baseline)
-    if not math.isfinite(told.gap.value):
-        return f"{text}. A value is not finite, so there is no gap to tell."
-    text += f". The mean of {told.group.label} is {c.number(abs(told.gap.value))} "
-    text += f"{'above' if told.gap.value >= 0 else 'below'} that of {c.baseline.label}"
-    if told.gap.interval is None:
-        return f"{text}; with 1 seed there is no interval, so this may be chance."
-    low, high = told.gap.interval
-    how = told.gap.note if told.gap.note == "unpaired" else f"paired by seed, {told.gap.note}"
-    zero = "includes 0: these seeds do not tell the two apart" if low <= 0 <= high else "excludes 0"
-    hint = f" With fewer than {FEW} seeds that is a hint at most." * (told.seeds < FEW)
-    return f"{text} (95 % interval [{c.number(low)}, {c.number(high)}], {how}), which {zero}.{hint}"
-
-
-def seeds_shown(c: Comparison) -> str:
-    """``5 seeds`` or ``1 to 5 seeds``."""
-    seeds = sorted({row.seeds for row in c.rows})
-    return f"{seeds[0]}{f' to {seeds[-1]}' * (len(seeds) > 1)} seed{'s' * (seeds != [1])}"
-
-
-def to_csv(c: Comparison) -> str:
-    """All numbers, tidy: ``group,task,seed,metric,step,statistic,value,low,high,n``.
-
-    Rows with a seed are of one run, those without of the group; task is `all` for statistics over several.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["group", "task", "seed", "metric", "step", "statistic", "value", "low", "high", "n"])
-    everywhere = c.tasks[0] if len(c.tasks) == 1 else "all"
-    step = c.at[c.tasks[0]] if len({c.at[t] for t in c.tasks}) == 1 else ""
-    for row in c.rows:
-        g, i = row.group, 0
-        for task, scores in zip(c.tasks, row.final, strict=True):
-            for run, value in zip(g.tasks[task], scores, strict=True):
-                writer.writerow([g.label, task, run.seed, c.metric, c.at[task], "final", float(value), "", "", 1])
-                if row.reach is not None:
-                    reach = float(row.reach[i])
-                    writer.writerow([g.label, task, run.seed, c.metric, reach, "steps_to_reach", reach, "", "", 1])
-                i += 1
-        named: dict[str, Estimate | None] = {
-            "mean": row.mean,
-            "standard_error": Estimate(row.error),
-            "iqm": row.iqm,
-            "area_under_curve": row.auc,
-            "last_minus_first_task": row.change,
-            "online_accuracy": None if row.online is None else Estimate(row.online),
-            "probability_of_improvement": row.improvement,
-            "gap_unpaired" if row.gap and row.gap.note.startswith("unpaired") else "gap_paired": row.gap,
-        }
-        if c.kind == "train" and c.metric == "eval/return" and ":" not in str(g.runs[0].settings["env.name"]):
-            score = row.mean.value if c.scale != 1 else float(statistics.normalized_score(np.array(row.mean.value)))
-            named["normalized_score"] = Estimate(score)
-        for name, estimate in named.items():
-            if estimate is not None:
-                low, high = estimate.interval or ("", "")
-                n = sum(len(s) for s in row.final)
-                writer.writerow([g.label, everywhere, "", c.metric, step, name, estimate.value, low, high, n])
-    return out.getvalue()
+def counted(number: int, noun: str) -> str:
+    """``1 seed``, ``2 seeds``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -316,6 +291,75 @@ def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> l
     return left
 
 
+def _tasks(groups: Sequence[Group], warnings: list[str]) -> tuple[list[str], list[str]]:
+    """Every task, and those that every group has."""
+    every_task = list(dict.fromkeys(task for g in groups for task in g.tasks))
+    tasks = [task for task in every_task if all(task in g.tasks for g in groups)]
+    if not tasks:
+        raise SettingsError("no task has runs of every group; compare tasks separately")
+    for task in every_task:
+        if task not in tasks:
+            lacking = [g.label for g in groups if task not in g.tasks]
+            warnings.append(f"{task} is in no statistic: there is no run of {', '.join(lacking)}")
+    return every_task, tasks
+
+
+def _scale(groups: Sequence[Group], kind: str, metric: str, warnings: list[str]) -> float:
+    """What values of several tasks are multiplied by."""
+    if metric not in ("eval/return", "train/return"):
+        return 1.0
+    if kind == "train" and not any(":" in str(r.settings["env.name"]) for g in groups for r in g.runs):
+        return 1 / 1000  # DeepMind Control's returns are at most 1000
+    warnings.append("returns of Gymnasium tasks have no common scale: statistics over several are of raw returns")
+    return 1.0
+
+
+def _row(c: Comparison, g: Group, unfinished: bool) -> Row:
+    final = _scores(c, g, _final)
+    change = online = reach = improvement = gap = None
+    if c.unit == "task" and min(c.at[t] for t in c.tasks) > 1:
+        change = _estimate(statistics.mean, _scores(c, g, lambda curve, step: _final(curve, step) - curve.values[0]))
+    if c.unit == "task" and all("task/online_accuracy" in r.curves for r in g.runs):
+        online = float(np.mean([_online(r, c.at[t]) for t in c.tasks for r in g.tasks[t]]))
+    if c.target is not None:
+        curves = [c.curve(r, c.metric) for t in c.tasks for r in g.tasks[t]]
+        reach = np.array([statistics.steps_to_reach(*curve, c.target) for curve in curves])
+    if c.baseline is not None and g is not c.baseline:
+        other = _scores(c, c.baseline, _final)
+        improvement = _estimate(statistics.probability_of_improvement, final, other)
+        gap = _gap(g, c.baseline, final, other, c.tasks)
+    return Row(
+        group=g,
+        unfinished=unfinished,
+        seeds=min(len(s) for s in final),
+        final=final,
+        mean=_estimate(statistics.mean, final),
+        error=statistics.standard_error(final),
+        iqm=_estimate(statistics.iqm, final),
+        auc=_estimate(statistics.mean, _scores(c, g, lambda curve, step: statistics.area_under_curve(*curve, step))),
+        change=change,
+        online=online,
+        reach=reach,
+        improvement=improvement,
+        gap=gap,
+    )
+
+
+def _scores(c: Comparison, g: Group, value: Callable[[Curve, int], float]) -> list[Array]:
+    """A number of each run, by task, in the scale of the table."""
+    return [np.array([value(r.curves[c.metric], c.at[t]) for r in g.tasks[t]]) * c.scale for t in c.tasks]
+
+
+def _final(curve: Curve, step: int) -> float:
+    return float(statistics.value_at(*curve, step))
+
+
+def _reached(steps: Array) -> str:
+    median = float(np.median(steps))
+    number = f"{median:.0f}" if math.isfinite(median) else "not reached"
+    return f"{number} ({np.isfinite(steps).sum()} of {len(steps)})"
+
+
 def _last_common(groups: Sequence[Group], task: str, metric: str, unit: str) -> int:
     runs = [r for g in groups for r in g.tasks.get(task, ())]
     shortest = min(runs, key=lambda r: r.curves[metric].steps[-1])
@@ -331,8 +375,8 @@ def _last_common(groups: Sequence[Group], task: str, metric: str, unit: str) -> 
 
 def _unfinished(groups: Sequence[Group], kind: str, warnings: list[str]) -> set[int]:
     """The ids of runs that have not come to their end. A supervised run's end is that of the longest with its task."""
-    found = set()
-    said: dict[str, list[str]] = {}
+    ids = set()
+    seeds: dict[str, list[str]] = {}
     for g in groups:
         for task, runs in g.tasks.items():
             longest = max(len(p.borders) for other in groups for p in other.tasks.get(task, ()))
@@ -343,12 +387,11 @@ def _unfinished(groups: Sequence[Group], kind: str, warnings: list[str]) -> set[
                 else:
                     done, total, unit = len(r.borders), int(r.settings.get("num_tasks") or longest), "tasks"
                 if done < total:
-                    found.add(id(r))
-                    said.setdefault(f"* {g.label} is unfinished, at {done} of {total} {unit}: {r.folder}", []).append(
-                        str(r.seed)
-                    )
-    warnings += [f"{text} (seed {', '.join(seeds)})" for text, seeds in said.items()]
-    return found
+                    ids.add(id(r))
+                    warning = f"* {g.label} is unfinished, at {done} of {total} {unit}: {r.folder}"
+                    seeds.setdefault(warning, []).append(str(r.seed))
+    warnings += [f"{warning} (seed {', '.join(numbers)})" for warning, numbers in seeds.items()]
+    return ids
 
 
 def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -> Group | None:
@@ -359,9 +402,9 @@ def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -
         return named[label]
     periodic = [g for g in groups if g.settings.get("reset.name") == "periodic"]
     plain = [g for g in groups if g.settings.get("reset.name") == g.settings.get("reg.name") == "none"]
-    for found in (periodic, plain):
-        if len(found) == 1:
-            return found[0]
+    for candidates in (periodic, plain):
+        if len(candidates) == 1:
+            return candidates[0]
     if len(groups) > 1:
         why = f"{len(periodic)} groups have reset=periodic" if periodic else "none has reset=periodic"
         why += f", {len(plain)} have no regularizer and no reset" if plain else ", none has reg=none reset=none"
@@ -417,10 +460,3 @@ def _warn_of_versions(groups: Sequence[Group], warnings: list[str]) -> None:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"
-
-
-def settings_shown(groups: Sequence[Group], names: Sequence[str]) -> list[list[str]]:
-    """A line for each group with its values of the settings `names`."""
-    missing: Any = object()
-    values = [[g.settings.get(name, missing) for name in names] for g in groups]
-    return [["-" if v is missing else short(v) for v in line] for line in values]

@@ -2,8 +2,8 @@
 
 Command-line settings are written as Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``): a group chooses one of
 the things that the package, or a plug, offers by name, and ``group.setting`` is an argument of its constructor. Short
-forms of ours: ``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several regularizers in a chain, whose settings
-are ``reg.l2.coef=...``. A list trains all its members side by side in one process, each with every seed:
+forms of ours: ``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several regularizers in a chain, whose
+settings are ``reg.l2.coef=...``. A list trains all its members side by side in one process, each with every seed:
 ``reg=[none,spectral,swr]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``. A preset is a file of such
 settings, which come before those of the command line.
 """
@@ -26,6 +26,7 @@ from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.networks import NETWORKS, make_network
 from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.plugins import Plugins
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.settings import Declared, Setting, settings_of
 from rl_plasticity.tasks import DATA, TASKS
@@ -130,7 +131,7 @@ class Evaluate:
     deterministic: Annotated[bool, Setting("false: sampled actions")] = True
     device: Annotated[Literal["auto", "cpu", "cuda"], Setting("auto: the run's own, cpu if it is not here")] = "auto"
     out: Annotated[str | None, Setting("FILE.csv for each episode's return; null: only print")] = None
-    plugins: plugins.Plugins = ()
+    plugins: Plugins = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,25 +315,31 @@ def describe(kind: type[Any]) -> str:
     if GROUPS[kind]:
         lines.append("Groups:")
         for group in GROUPS[kind]:
-            names = (
-                "NAME, a DeepMind Control task (cheetah-run) or a Gymnasium one (gym:Pendulum-v1, gym:my_module:My-v0)"
-            )
-            lines.append(f"  {group}={names if group == 'env' else '|'.join(KINDS[group].choices)}")
+            choices = "|".join(_choices(group))
+            if group == "env":
+                choices = "NAME, of DeepMind Control (cheetah-run) or Gymnasium (gym:Pendulum-v1, gym:my_module:My-v0)"
+            lines.append(f"  {group}={choices}")
         lines += [f"  preset={'|'.join(presets(kind))}", "", "Settings of a choice:"]
         for group in GROUPS[kind]:
             common = settings_of(common) if (common := KINDS[group].common) else {}
             for choice in KINDS[group].choices:
-                settings = KINDS[group].settings(choice)
-                own = [f"{group}.{n}={_shown(d.default)}" for n, d in settings.items() if n not in common]
-                if own:
-                    lines.append(f"  {f'{group}={choice}':23} {' '.join(own)}")
-            lines += [_described(f"{group}.{name}", d) for name, d in common.items()]
+                settings = {n: d for n, d in KINDS[group].settings(choice).items() if n not in common}
+                if settings:
+                    lines.append(f"  {group}={choice}")
+                lines += [f"  {_described(f'{group}.{name}', d)}" for name, d in settings.items()]
+            if common:
+                lines.append(f"  {group}, any")
+            lines += [f"  {_described(f'{group}.{name}', d)}" for name, d in common.items() if name != "render"]
         lines.append("")
     lines.append("Settings:")
     lines += [_described(name, declared) for name, declared in settings_of(kind).items()]
     if GROUPS[kind]:
         lines += [_described(name, declared) for name, declared in settings_of(plugins.load).items()]
     return "\n".join(lines)
+
+
+def _choices(group: str) -> list[str]:
+    return [*(["none"] if group == "reset" else []), *KINDS[group].choices]
 
 
 def _described(name: str, declared: Declared) -> str:
@@ -441,8 +448,7 @@ def _chosen(group: str, choice: Any) -> dict[str, Any]:
     if choice == "none" and group == "reset":
         return {"name": "none"}
     if not isinstance(choice, str) or choice not in kind.choices:
-        choices = ["none", *kind.choices] if group == "reset" else list(kind.choices)
-        raise SettingsError(f"unknown {group} {choice!r}{nearest(choice, choices)}")
+        raise SettingsError(f"unknown {group} {choice!r}{nearest(choice, _choices(group))}")
     return {"name": choice, **kind.settings(choice)}
 
 

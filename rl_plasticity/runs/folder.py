@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Self
@@ -116,14 +115,19 @@ class Row(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True)
 class RunFolder(os.PathLike[str]):
     """The folder that a run writes into. Nothing is read before it is asked for, and it need not exist yet."""
 
-    path: Path
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        object.__setattr__(self, "path", Path(path))
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.metrics_csv = self.path / "metrics.csv"
+        self.timing_csv = self.path / "timing.csv"
+        self.checkpoints = self.path / "checkpoints"
+        self.provenance = self.path / "provenance.json"
+        self.log = self.path / "log.txt"
+        self.lock = self.path / ".lock"
+        self.tensorboard = self.path / "tensorboard"
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -131,37 +135,14 @@ class RunFolder(os.PathLike[str]):
     def __str__(self) -> str:
         return str(self.path)
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
 
-    @property
-    def metrics_csv(self) -> Path:
-        return self.path / "metrics.csv"
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunFolder) and self.path == other.path
 
-    @property
-    def timing_csv(self) -> Path:
-        return self.path / "timing.csv"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def provenance(self) -> Path:
-        return self.path / "provenance.json"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.txt"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / ".lock"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
+    def __hash__(self) -> int:
+        return hash(self.path)
 
     # --- the settings -----------------------------------------------------------------------------------------------
 

@@ -4,12 +4,13 @@ from folders import curve, tasks, write_run
 from rl_plasticity.comparison.groups import group, labels, short
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.folder import RunFolder
 
 
 def runs_of(tmp_path, *settings, kind="train", seeds=2):
     rows = {str(seed): curve([1.0]) if kind == "train" else tasks([1.0]) for seed in range(seeds)}
     folders = [write_run(tmp_path / str(i), arguments, rows, kind) for i, arguments in enumerate(settings)]
-    return [run for folder in folders for run in read(folder)]
+    return [run for folder in folders for run in read(RunFolder(folder))]
 
 
 def labels_of(tmp_path, *settings, **more):
@@ -120,6 +121,6 @@ def test_settings_in_the_names_of_runs_make_groups(tmp_path):
     names = [f"reg.coef={coef} seed={seed}" for coef in ("1e-05", "0.001") for seed in range(2)]
     folder = write_run(tmp_path / "a", ["reg=l2"], {name: curve([1.0]) for name in names})
     other = write_run(tmp_path / "b", ["reg=l2", "reg.coef=1e-5"], {"5": curve([1.0])})
-    a, b = group([*read(folder), *read(other)])
+    a, b = group([run for place in (folder, other) for run in read(RunFolder(place))])
     assert (a.label, b.label) == ("coef=1e-5", "coef=1e-3")
     assert [run.seed for run in a.runs] == [0, 1, 5]

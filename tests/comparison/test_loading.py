@@ -1,11 +1,14 @@
-import json
-
 import numpy as np
 import pytest
 from folders import curve, write_run
 
-from rl_plasticity.comparison.loading import find, read
+from rl_plasticity.comparison import loading
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.folder import RunFolder
+
+
+def read(folder):
+    return loading.read(RunFolder(folder))
 
 
 def test_each_seed_of_a_folder_is_a_run_and_their_mean_is_none(tmp_path):
@@ -59,15 +62,6 @@ def test_the_mean_over_the_seeds_of_a_setting_is_no_run(tmp_path):
     assert len(read(write_run(tmp_path / "a", ["reg=l2"], rows))) == 1
 
 
-@pytest.mark.parametrize("cut", ["0,3000,eval/return,12.", "0,30", "0,3000,eval/return,"])
-def test_the_last_line_of_a_killed_run_is_left_out_where_it_is_cut(tmp_path, cut):
-    folder = write_run(tmp_path / "a", [], {"0": curve([1.0, 2.0])})
-    with (folder / "metrics.csv").open("a") as file:
-        file.write(cut)
-    (run,) = read(folder)
-    assert run.curves["eval/return"].values.tolist() == [1.0, 2.0]
-
-
 def test_task_metrics_are_counted_by_task_and_borders_are_steps(tmp_path):
     rows = {"0": {"task/train_accuracy": [(60, 0.9), (120, 0.8)], "task/index": [(60, 0.0), (120, 1.0)]}}
     (run,) = read(write_run(tmp_path / "a", ["net=mlp"], rows, "supervised"))
@@ -107,34 +101,3 @@ def test_a_missing_file_is_named(tmp_path):
     (folder / "metrics.csv").unlink()
     with pytest.raises(SettingsError, match=r"metrics\.csv: No such file"):
         read(folder)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"starts": [3]}'])
-def test_a_damaged_provenance_costs_no_number(tmp_path, text):
-    folder = write_run(tmp_path / "a", [], {"0": curve([1.0])})
-    (folder / "provenance.json").write_text(text)
-    assert read(folder)[0].starts == []
-    (folder / "provenance.json").write_text(json.dumps({"starts": [{"commit": "abc"}]}))
-    assert read(folder)[0].starts == [{"commit": "abc"}]
-
-
-def test_runs_are_found_by_name_below_a_sweep_and_by_a_glob_once_each(tmp_path):
-    a, b = (write_run(tmp_path / "sweep" / n, [], {"0": curve([1.0])}) for n in "ab")
-    write_run(tmp_path / "sweep" / ".hidden", [], {"0": curve([1.0])})
-    assert find([str(tmp_path / "sweep")]) == ([], [a, b])
-    assert find([str(a), str(tmp_path / "sweep"), str(a)]) == ([a], [b])
-    assert find([str(tmp_path / "sw*" / "*")]) == ([], [a, b])
-
-
-def test_what_lies_in_a_run_s_folder_is_no_run(tmp_path):
-    run = write_run(tmp_path / "sweep" / "a", [], {"0": curve([1.0])})
-    write_run(run / "wandb" / "offline" / "files", [], {"0": curve([1.0])})
-    assert find([str(tmp_path / "sweep")]) == ([], [run])
-
-
-@pytest.mark.parametrize("place", ["nothing", "no*", "empty"])
-def test_a_place_without_runs_is_named(tmp_path, place):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SettingsError, match=r"does not exist|is no run's folder") as error:
-        find([str(tmp_path / place)])
-    assert place in str(error.value)

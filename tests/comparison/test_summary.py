@@ -6,8 +6,9 @@ from folders import curve, tasks, write_run
 
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
-from rl_plasticity.comparison.summary import compare, table, to_csv, verdict
+from rl_plasticity.comparison.summary import summarize
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.folder import RunFolder
 
 STEPS = "total_env_steps=3000"
 PERIODIC = ["reset=periodic", STEPS]
@@ -17,7 +18,7 @@ def groups_of(tmp_path, *folders, mix=(), kind="train"):
     """Of pairs of settings and, for each seed, the curve."""
     found = []
     for i, (arguments, rows) in enumerate(folders):
-        found += read(write_run(tmp_path / str(i), arguments, {str(k): v for k, v in rows.items()}, kind))
+        found += read(RunFolder(write_run(tmp_path / str(i), arguments, {str(k): v for k, v in rows.items()}, kind)))
     return group(found, mix)
 
 
@@ -28,7 +29,7 @@ def finals(*values):
 
 def test_the_table_s_numbers_are_those_by_hand(tmp_path):
     groups = groups_of(tmp_path, ([STEPS], finals(1, 2, 3, 4, 100)), (PERIODIC, finals(0, 1, 2, 3, 4)))
-    c = compare(groups, target=2)
+    c = summarize(groups, target=2)
     none, periodic = c.rows
     assert c.baseline is periodic.group
     assert none.mean.value == 22
@@ -46,47 +47,47 @@ def test_the_table_s_numbers_are_those_by_hand(tmp_path):
 def test_seeds_are_paired_where_both_have_them_and_not_elsewhere(tmp_path):
     shifted = {seed + 2: run for seed, run in finals(5, 6, 7).items()}  # seeds 2, 3, 4
     groups = groups_of(tmp_path / "a", ([STEPS], finals(1, 2, 3, 4)), (PERIODIC, shifted))
-    gap = compare(groups).rows[0].gap
+    gap = summarize(groups).rows[0].gap
     assert (gap.value, gap.note) == ((3 - 5 + 4 - 6) / 2, "2 seeds")
     apart = {seed + 10: run for seed, run in finals(5, 6, 7).items()}
-    gap = compare(groups_of(tmp_path / "b", ([STEPS], finals(1, 2, 3, 4)), (PERIODIC, apart))).rows[0].gap
+    gap = summarize(groups_of(tmp_path / "b", ([STEPS], finals(1, 2, 3, 4)), (PERIODIC, apart))).rows[0].gap
     assert (gap.value, gap.note) == (2.5 - 6, "unpaired")
 
 
 def test_unequal_lengths_are_compared_at_the_last_common_step_and_the_short_one_is_marked(tmp_path):
     short = {0: curve([5.0, 6.0]), 1: curve([7.0, 8.0, 9.0])}
-    c = compare(groups_of(tmp_path, ([STEPS], finals(10, 20)), (PERIODIC, short)))
+    c = summarize(groups_of(tmp_path, ([STEPS], finals(10, 20)), (PERIODIC, short)))
     assert c.at == {"cheetah-run": 2000}
     assert [row.mean.value for row in c.rows] == [7.5, 7.0]
-    assert [line[0] for line in table(c)] == ["group", "none", "none + periodic*"]
+    assert [line[0] for line in c.table()] == ["group", "none", "none + periodic*"]
     assert any("unfinished, at 2000 of 3000 env steps" in w and w.endswith("(seed 0)") for w in c.warnings)
 
 
 def test_one_seed_has_no_interval_and_says_so(tmp_path):
-    c = compare(groups_of(tmp_path, ([STEPS], finals(10)), (PERIODIC, finals(4))))
+    c = summarize(groups_of(tmp_path, ([STEPS], finals(10)), (PERIODIC, finals(4))))
     assert c.rows[0].iqm.interval is None
     assert c.rows[0].gap.value == 6
-    assert "1 seed: no interval" in table(c)[1][3]
-    assert "1 seed" in verdict(c)
+    assert "1 seed: no interval" in c.table()[1][3]
+    assert "1 seed" in c.verdict()
     assert any(w.startswith("1 seed: no interval") for w in c.warnings)
 
 
 def test_the_baseline_is_the_reset_then_no_method_then_none(tmp_path):
     two, l2 = finals(1, 2), (["reg=l2", STEPS], finals(1, 2))
-    assert compare(groups_of(tmp_path / "a", ([STEPS], two), l2)).baseline.label == "none"
+    assert summarize(groups_of(tmp_path / "a", ([STEPS], two), l2)).baseline.label == "none"
     swr = (["reg=swr", STEPS], two)
-    c = compare(groups_of(tmp_path / "b", swr, l2))
+    c = summarize(groups_of(tmp_path / "b", swr, l2))
     assert c.baseline is None
     assert any("no baseline, so no gaps" in w for w in c.warnings)
-    assert not any("gap" in cell for cell in table(c)[0])
-    assert compare(groups_of(tmp_path / "c", swr, l2), baseline="swr").baseline.label == "swr"
+    assert not any("gap" in cell for cell in c.table()[0])
+    assert summarize(groups_of(tmp_path / "c", swr, l2), baseline="swr").baseline.label == "swr"
     with pytest.raises(SettingsError, match="no group is called 'swrr'; did you mean 'swr'"):
-        compare(groups_of(tmp_path / "d", swr, l2), baseline="swrr")
+        summarize(groups_of(tmp_path / "d", swr, l2), baseline="swrr")
 
 
 def test_several_tasks_are_strata_and_control_returns_are_normalized(tmp_path):
     folders = [([f"env={e}-run", STEPS], finals(*v)) for e, v in (("cheetah", (100, 300)), ("walker", (800, 800, 900)))]
-    c = compare(groups_of(tmp_path, *folders, mix=["env.name"]))
+    c = summarize(groups_of(tmp_path, *folders, mix=["env.name"]))
     (row,) = c.rows
     assert row.mean.value == pytest.approx((0.2 + 2.5 / 3) / 2)
     assert row.iqm.value == pytest.approx((0.3 + 0.8 + 0.8) / 3)  # of all 5 together
@@ -96,7 +97,7 @@ def test_several_tasks_are_strata_and_control_returns_are_normalized(tmp_path):
 def test_a_task_that_a_group_lacks_is_in_no_statistic(tmp_path):
     folders = [(["env=cheetah-run", STEPS], finals(1, 2)), (["env=walker-run", STEPS], finals(500, 600))]
     folders += [(["env=cheetah-run", *PERIODIC], finals(3, 4))]
-    c = compare(groups_of(tmp_path, *folders, mix=["env.name"]))
+    c = summarize(groups_of(tmp_path, *folders, mix=["env.name"]))
     assert c.tasks == ["cheetah-run"]
     assert c.rows[0].mean.value == pytest.approx(0.0015)
     assert any("walker-run is in no statistic" in w for w in c.warnings)
@@ -104,16 +105,16 @@ def test_a_task_that_a_group_lacks_is_in_no_statistic(tmp_path):
 
 def test_returns_of_gymnasium_tasks_are_never_divided(tmp_path):
     folders = [([f"env=gym:{e}-v1", STEPS], finals(1, 2)) for e in ("A", "B")]
-    c = compare(groups_of(tmp_path, *folders, mix=["env.name"]))
+    c = summarize(groups_of(tmp_path, *folders, mix=["env.name"]))
     assert c.rows[0].mean.value == 1.5
     assert any("no common scale" in w for w in c.warnings)
-    assert "normalized_score" not in to_csv(c)
+    assert "normalized_score" not in c.to_csv()
 
 
 def test_supervised_runs_are_compared_by_task(tmp_path):
     rows = {0: tasks([1.0, 0.8, 0.6]), 1: tasks([0.9, 0.7, 0.5])}
     short = {0: tasks([1.0, 1.0]), 1: tasks([0.9, 0.9])}
-    c = compare(groups_of(tmp_path, (["num_tasks=3"], rows), (["reg=l2", "num_tasks=3"], short), kind="supervised"))
+    c = summarize(groups_of(tmp_path, (["num_tasks=3"], rows), (["reg=l2", "num_tasks=3"], short), kind="supervised"))
     assert (c.metric, c.unit) == ("task/train_accuracy", "task")
     none, l2 = c.rows
     assert none.mean.value == pytest.approx(0.75)  # at task 2
@@ -127,27 +128,27 @@ def test_supervised_runs_are_compared_by_task(tmp_path):
 
 def test_the_test_accuracy_is_preferred_where_all_have_it(tmp_path):
     rows = {seed: tasks([1.0, 0.8]) | curve([0.5, 0.4], "task/test_accuracy", 60) for seed in range(2)}
-    assert compare(groups_of(tmp_path, ([], rows), kind="supervised")).metric == "task/test_accuracy"
+    assert summarize(groups_of(tmp_path, ([], rows), kind="supervised")).metric == "task/test_accuracy"
 
 
 def test_any_metric_can_be_compared_and_a_misspelt_one_names_the_nearest(tmp_path):
     rows = {seed: curve([1.0, 2.0]) | curve([3.0, 4.0], "critic/sigma1") for seed in range(2)}
     groups = groups_of(tmp_path, ([STEPS], rows))
-    assert compare(groups, "critic/sigma1").rows[0].mean.value == 4
+    assert summarize(groups, "critic/sigma1").rows[0].mean.value == 4
     with pytest.raises(SettingsError, match="no run has the metric 'critic/sigma'; did you mean 'critic/sigma1'"):
-        compare(groups, "critic/sigma")
+        summarize(groups, "critic/sigma")
 
 
 def test_a_run_without_an_evaluation_yet_is_left_out_with_a_word(tmp_path):
     rows = finals(1, 2) | {2: curve([3.0], "q_mean")}
-    c = compare(groups_of(tmp_path, ([STEPS], rows)))
+    c = summarize(groups_of(tmp_path, ([STEPS], rows)))
     assert c.rows[0].seeds == 2
     assert any("seed 2" in w and "no eval/return yet" in w for w in c.warnings)
 
 
 def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
-    c = compare(groups_of(tmp_path, ([STEPS], finals(10, 20)), (PERIODIC, finals(1, 2))), target=15)
-    rows = list(csv.DictReader(to_csv(c).splitlines()))
+    c = summarize(groups_of(tmp_path, ([STEPS], finals(10, 20)), (PERIODIC, finals(1, 2))), target=15)
+    rows = list(csv.DictReader(c.to_csv().splitlines()))
     runs = {(r["group"], r["seed"]): float(r["value"]) for r in rows if r["statistic"] == "final"}
     assert runs == {("none", "0"): 10, ("none", "1"): 20, ("none + periodic", "0"): 1, ("none + periodic", "1"): 2}
     found = {r["statistic"]: r for r in rows if r["group"] == "none" and not r["seed"]}
@@ -159,8 +160,8 @@ def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
 
 
 def test_the_verdict_tells_an_interval_with_zero_from_one_without(tmp_path):
-    apart = compare(groups_of(tmp_path / "a", ([STEPS], finals(10, 20, 30)), (PERIODIC, finals(1, 2, 3))))
-    assert "above that of none + periodic" in verdict(apart)
-    assert "excludes 0. With fewer than 5 seeds" in verdict(apart)
-    close = compare(groups_of(tmp_path / "b", ([STEPS], finals(10, 1, 9)), (PERIODIC, finals(1, 10, 8))))
-    assert "includes 0" in verdict(close)
+    apart = summarize(groups_of(tmp_path / "a", ([STEPS], finals(10, 20, 30)), (PERIODIC, finals(1, 2, 3))))
+    assert "above that of none + periodic" in apart.verdict()
+    assert "excludes 0. With fewer than 5 seeds" in apart.verdict()
+    close = summarize(groups_of(tmp_path / "b", ([STEPS], finals(10, 1, 9)), (PERIODIC, finals(1, 10, 8))))
+    assert "includes 0" in close.verdict()

@@ -3,52 +3,68 @@ import signal
 
 import pytest
 
-from rl_plasticity.runs import journal as log
-from rl_plasticity.runs.journal import Log
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.journal import Journal, last_entry
+from rl_plasticity.runs.lock import Lock, is_held
 
 
-def test_a_run_holds_its_folder_until_it_is_killed_and_the_log_still_says_started(tmp_path):
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder(tmp_path)
+
+
+def test_a_run_holds_its_folder_until_it_is_killed_and_the_journal_still_says_started(run):
     ready, done = os.pipe()
     child = os.fork()
     if child == 0:
-        log.hold(tmp_path)
-        held = Log(tmp_path)
+        lock = Lock(run)
+        journal = Journal(run)
         os.write(done, b"!")
         signal.pause()
-        held.say("unreachable")
+        lock.release()
+        journal.write("unreachable")
     os.read(ready, 1)
-    assert log.is_held(tmp_path)
-    assert log.is_held(tmp_path)  # asking takes nothing away
+    assert is_held(run)
+    assert is_held(run)  # asking takes nothing away
     with pytest.raises(BlockingIOError, match=f"process {child} on "):
-        log.hold(tmp_path)
+        Lock(run)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert not log.is_held(tmp_path)
-    entry = log.last(tmp_path)
+    assert not is_held(run)
+    entry = last_entry(run)
     assert (entry.word, entry.text.endswith(f", process {child}")) == ("started", True)
 
 
-def test_a_reason_of_several_lines_is_kept_in_one(tmp_path):
-    with Log(tmp_path) as kept:
-        kept.say("failed: disk\nfull: really")
-    assert log.last(tmp_path) == ("failed", "disk full: really")
-    assert len((tmp_path / log.NAME).read_text().splitlines()) == 2
+def test_a_reason_of_several_lines_is_kept_in_one(run):
+    with Journal(run) as journal:
+        journal.write("failed: disk\nfull: really")
+    assert last_entry(run) == ("failed", "disk full: really")
+    assert len(run.log.read_text().splitlines()) == 2
 
 
-def test_a_line_being_written_does_not_count_and_a_cut_one_does_not_swallow_the_next_start(tmp_path):
-    with Log(tmp_path) as kept:
-        kept.say("stopped")
-    with (tmp_path / log.NAME).open("a") as file:
+def test_a_line_being_written_does_not_count_and_a_cut_one_does_not_swallow_the_next_start(run):
+    with Journal(run) as journal:
+        journal.write("stopped")
+    with run.log.open("a") as file:
         file.write("2026-01-01T00:00:00+0000 fai")
-    assert log.last(tmp_path) == ("stopped", "")
-    with Log(tmp_path):
+    assert last_entry(run) == ("stopped", "")
+    with Journal(run):
         pass
-    assert log.last(tmp_path).word == "started"
-    assert "stopped" in (tmp_path / log.NAME).read_text()  # nothing is overwritten
+    assert last_entry(run).word == "started"
+    assert "stopped" in run.log.read_text()  # nothing is overwritten
 
 
-def test_a_log_that_cannot_be_written_stops_no_run(tmp_path):
-    with Log(tmp_path / "missing") as kept:
-        kept.say("finished")
-    assert log.last(tmp_path / "missing") is None
-    assert not log.is_held(tmp_path / "missing")
+def test_a_journal_that_cannot_be_written_stops_no_run(run):
+    with Journal(RunFolder(run.path / "missing")) as journal:
+        journal.write("finished")
+    assert last_entry(RunFolder(run.path / "missing")) is None
+    assert not is_held(RunFolder(run.path / "missing"))
+
+
+def test_a_lock_is_released_once_and_can_then_be_taken(run):
+    with Lock(run) as lock:
+        assert is_held(run)
+        lock.release()
+        with Lock(run):
+            assert is_held(run)
+    assert not is_held(run)

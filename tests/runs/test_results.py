@@ -1,4 +1,3 @@
-import json
 import re
 import sys
 from pathlib import Path
@@ -12,20 +11,25 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rl_plasticity import supervised, train
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.results import Results, write_provenance
+from rl_plasticity.runs.folder import RunFolder, RunName
+from rl_plasticity.runs.results import Results
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 TINY = ["device=cpu", "compile=false", "threads=1", "seeds=1", "log_every_updates=1", "measure_every_updates=1"]
 RL = [*TINY, "env=gym:Pendulum-v1", "agent.hidden=[8,8]", "batch_size=8", "random_env_steps=10", "eval_episodes=1"]
 RL += ["total_env_steps=204", "replay_ratio=0.01", "eval_every_env_steps=204"]
 IMAGES = [*TINY, "data.train_size=100", "net.widths=[8]", "num_tasks=1", "epochs_per_task=2", "task=pixel_permutation"]
 
 
+def results_of(folder, names, *rest, **more):
+    return Results(RunFolder(folder), [RunName.parse(name) for name in names], *rest, **more)
+
+
 def test_each_run_has_a_row_and_one_with_nothing_to_report_or_a_mean_has_none(tmp_path):
-    results = Results(tmp_path, ["4", "5"])
-    results.log(10, {"loss": torch.tensor([1.0, 2.0])})
-    results.log(10, {"train/return": np.array([7.0, 0.1])}, where=np.array([False, True]))
-    results.log(20, {"loss": torch.tensor([1.0, float("nan")])})
+    results = results_of(tmp_path, ["4", "5"])
+    results.write(10, {"loss": torch.tensor([1.0, 2.0])})
+    results.write(10, {"train/return": np.array([7.0, 0.1])}, where=np.array([False, True]))
+    results.write(20, {"loss": torch.tensor([1.0, float("nan")])})
     results.close()
     assert (tmp_path / "metrics.csv").read_text().splitlines() == [
         "run,step,name,value",
@@ -38,28 +42,28 @@ def test_each_run_has_a_row_and_one_with_nothing_to_report_or_a_mean_has_none(tm
 
 
 def test_rates_go_to_a_file_of_their_own(tmp_path):
-    results = Results(tmp_path, ["4"])
-    results.time(10, {"updates_per_second": 99.5})
+    results = results_of(tmp_path, ["4"])
+    results.write_timing(10, {"updates_per_second": 99.5})
     results.close()
     assert (tmp_path / "timing.csv").read_text() == "run,step,name,value\nmean,10,updates_per_second,99.5\n"
     assert "99.5" not in (tmp_path / "metrics.csv").read_text()
 
 
 def test_resuming_drops_the_rows_after_the_checkpoint_and_goes_on(tmp_path):
-    results = Results(tmp_path, ["4"])
-    results.log(10, {"loss": torch.tensor([1.0])})
+    results = results_of(tmp_path, ["4"])
+    results.write(10, {"loss": torch.tensor([1.0])})
     sizes = results.sync()
-    results.log(20, {"loss": torch.tensor([2.0])})
+    results.write(20, {"loss": torch.tensor([2.0])})
     results.close()
-    results = Results(tmp_path, ["4"], sizes, step=10)
-    results.log(20, {"loss": torch.tensor([3.0])})
+    results = results_of(tmp_path, ["4"], sizes, step=10)
+    results.write(20, {"loss": torch.tensor([3.0])})
     results.close()
     assert (tmp_path / "metrics.csv").read_text() == "run,step,name,value\n4,10,loss,1.0\n4,20,loss,3.0\n"
 
 
 def test_tensorboard_has_the_same_values(tmp_path):
-    results = Results(tmp_path, ["4", "5"])
-    results.log(10, {"critic/loss": torch.tensor([1.0, 2.0])})
+    results = results_of(tmp_path, ["4", "5"])
+    results.write(10, {"critic/loss": torch.tensor([1.0, 2.0])})
     results.close()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]} == {
@@ -67,16 +71,6 @@ def test_tensorboard_has_the_same_values(tmp_path):
         "critic/loss/5": 2.0,
         "critic/loss/mean": 1.5,
     }
-
-
-def test_provenance_names_versions_and_command_and_keeps_every_start(tmp_path):
-    path = tmp_path / "provenance.json"
-    write_provenance(path, "cpu")
-    write_provenance(path, "cpu")
-    starts = json.loads(path.read_text())["starts"]
-    assert len(starts) == 2
-    assert starts[0]["libraries"]["torch"] == torch.__version__
-    assert {"commit", "device", "command", "rl_plasticity", "python", "threads", "time"} <= set(starts[0])
 
 
 def documented(command):
@@ -143,14 +137,14 @@ class FakeWandb:
 def at_wandb(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     (tmp_path / "config.yaml").write_text("reg:\n  name: swr\n")
-    write_provenance(tmp_path / "provenance.json", "cpu")
+    RunFolder(tmp_path).add_start("cpu")
 
     def use(fake, sizes=None):
         monkeypatch.setitem(sys.modules, "wandb", fake)
-        results = Results(tmp_path, ["4", "5"], sizes, logger="wandb")
-        results.log(10, {"critic/loss": torch.tensor([1.0, 2.0])})
+        results = results_of(tmp_path, ["4", "5"], sizes, logger="wandb")
+        results.write(10, {"critic/loss": torch.tensor([1.0, 2.0])})
         sizes = results.sync()
-        results.time(20, {"updates_per_second": 9.0})
+        results.write_timing(20, {"updates_per_second": 9.0})
         results.close()
         return sizes
 
@@ -195,7 +189,7 @@ def test_without_its_library_the_logger_is_refused_before_a_folder_is_made(found
 
 
 def test_files_that_were_deleted_are_noticed_at_the_next_flush(tmp_path):
-    results = Results(tmp_path, ["4"])
+    results = results_of(tmp_path, ["4"])
     (tmp_path / "metrics.csv").unlink()
     with pytest.raises(FileNotFoundError, match=r"deleted while the run was writing it: .*metrics.csv"):
         results.flush()
@@ -206,5 +200,5 @@ def test_files_that_were_deleted_are_noticed_at_the_next_flush(tmp_path):
 
 def test_a_start_from_the_beginning_leaves_nothing_of_an_earlier_one(tmp_path):
     (tmp_path / "metrics.csv").write_text("run,step,name,value\n4,0,critic/ra")
-    Results(tmp_path, ["4"]).close()
+    results_of(tmp_path, ["4"]).close()
     assert (tmp_path / "metrics.csv").read_text() == "run,step,name,value\n"

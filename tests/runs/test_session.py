@@ -5,8 +5,10 @@ import pytest
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Train
 from rl_plasticity.errors import FaultyRun
-from rl_plasticity.runs import journal as log
 from rl_plasticity.runs import session as command
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.journal import last_entry
+from rl_plasticity.runs.lock import is_held
 from rl_plasticity.runs.session import Clock, Command
 
 
@@ -16,7 +18,7 @@ class NeverStopped:
 
 def loop(outcome):
     def run(settings, folder, saved, stop):
-        assert log.is_held(folder)
+        assert is_held(RunFolder(folder))
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -46,8 +48,8 @@ def test_how_a_run_ended_is_in_its_log_which_it_then_lets_go(outcome, status, en
         with pytest.raises(SystemExit) as ended:
             main(loop(outcome))
         assert ended.value.code == status
-    assert log.last(tmp_path / "run") == entry
-    assert not log.is_held(tmp_path / "run")
+    assert last_entry(RunFolder(tmp_path / "run")) == entry
+    assert not is_held(RunFolder(tmp_path / "run"))
 
 
 def test_bad_input_leaves_no_log_and_no_folder(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,169 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from folders import curve, write_run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.folder import MetricName, Row, RunFolder, RunName, find
+
+KEYS = st.from_regex(r"[\w.+-]+", fullmatch=True)
+# Any text but what reads as the next setting; a line break cannot stand in a row.
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\n")).filter(lambda text: "=" not in text)
+LISTS = st.lists(st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), WORDS)).map(str)
+VALUES = st.one_of(WORDS, LISTS.filter(lambda text: "=" not in text), st.just("a=b"), st.just("{'a b': 1, 'c': '='}"))
+NAMES = st.builds(RunName, st.lists(st.tuples(KEYS, VALUES)).map(tuple), st.integers(min_value=0))
+
+
+@given(NAMES)
+def test_a_run_s_name_is_read_as_it_was_written(name):
+    assert RunName.parse(str(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "seed"),
+    [
+        ("3", (), 3),
+        ("reg.coef=1e-05 seed=0", (("reg.coef", "1e-05"),), 0),
+        ("reg.widths=[1, 2] seed=12", (("reg.widths", "[1, 2]"),), 12),
+        (
+            "reg.name=spectral reg.coef=1 reset.every_updates=5 seed=0",
+            (("reg.name", "spectral"), ("reg.coef", "1"), ("reset.every_updates", "5")),
+            0,
+        ),
+    ],
+)
+def test_a_run_is_called_by_its_seed_and_by_what_sets_it_apart_before_it(text, settings, seed):
+    name = RunName(settings, seed)
+    assert RunName.parse(text) == name
+    assert str(name) == f"{name}" == text
+    assert name.group == text.rpartition(" ")[0]
+    assert name.in_words == (text if settings else f"seed {seed}")
+
+
+@pytest.mark.parametrize("text", ["", "mean", "seed=3", "03", "-1", "reg.coef=1 mean", "reg.coef=1 last", "a=1 seed=x"])
+def test_what_is_no_run_s_name_is_refused(text):
+    with pytest.raises(SettingsError, match="is no seed and no 'name=value"):
+        RunName.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("critic/stable_rank/trunk.0", ("critic", "stable_rank", "trunk.0")),
+        ("net/rank/blocks/0", ("net", "rank", "blocks/0")),
+        ("eval/return", ("eval", "return", "")),
+        ("q_mean", ("", "q_mean", "")),
+    ],
+)
+def test_a_metric_s_name_says_of_what_it_is_and_of_which_layer(text, parts):
+    assert MetricName.parse(text) == parts
+    assert str(MetricName(*parts)) == text
+
+
+def test_the_settings_and_the_kind_are_those_that_were_written(tmp_path):
+    (tmp_path / "run").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    text = "task:\n  name: a\nnet:\n  name: b\nreg:\n  name: l2\n  coef: 1e-05\nreset:\n  name: none\nseed: 3\n"
+    folder.write_settings(text + "out: a very\n  long path\n")
+    reg = {"name": "l2", "coef": 1e-5}
+    settings = {"task": {"name": "a"}, "net": {"name": "b"}, "reg": reg, "reset": {"name": "none"}}
+    assert folder.settings == settings | {"seed": 3, "out": "a very long path"}
+    assert folder.kind == "supervised"
+    folder.settings["reg"]["coef"] = 7
+    assert folder.settings["reg"] == reg  # nobody's changes are seen by others
+    assert [p.name for p in folder.path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("content", [b"a: [1\n", b"- 1\n", b"\xff\xfe\x00", None])
+def test_settings_that_cannot_be_read_are_one_line_that_names_the_file(tmp_path, content):
+    folder = RunFolder(tmp_path)
+    if content is not None:
+        folder.config.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"config.yaml") as error:
+        _ = folder.settings
+    assert "\n" not in str(error.value)
+
+
+def test_curves_are_by_run_and_metric_and_means_of_earlier_versions_are_passed_over(tmp_path):
+    rows = {"3": curve([1.0, 2.0]), "reg.l=[1, 2] seed=0": curve([7.0], "q_mean"), "mean": curve([1.5])}
+    metrics = RunFolder(write_run(tmp_path / "a", [], rows | {"reg.coef=1 mean": curve([1.0])})).metrics()
+    assert list(metrics) == [RunName((), 3), RunName((("reg.l", "[1, 2]"),), 0)]
+    assert metrics[RunName((), 3)]["eval/return"].steps.tolist() == [1000, 2000]
+    assert metrics[RunName((), 3)]["eval/return"].values.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("cut", ["0,3000,eval/return,12.", "0,30", "0,3000,eval/return,"])
+def test_the_last_line_of_a_killed_run_is_left_out_where_it_is_cut(tmp_path, cut):
+    folder = write_run(tmp_path / "a", [], {"0": curve([1.0, 2.0])})
+    with (folder / "metrics.csv").open("a") as file:
+        file.write(cut)
+    assert RunFolder(folder).metrics()[RunName((), 0)]["eval/return"].values.tolist() == [1.0, 2.0]
+
+
+def test_rates_are_of_the_whole_process(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.timing_csv.write_text("run,step,name,value\nmean,10,seconds_left,9.5\nmean,20,seconds_left,nan\n")
+    np.testing.assert_equal(folder.timing()["seconds_left"].values, [9.5, np.nan])
+
+
+def test_the_last_rows_are_those_of_the_last_step_of_the_runs_themselves(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert folder.last_rows("metrics.csv") == []
+    rows = ["0,1,b,1.0", "0,2,a,5.0", "reg.l=[1, 2] seed=0,2,a,6.0", "mean,2,a,5.5", "0,2,b,7.0", "0,3,c,0.5"]
+    folder.metrics_csv.write_text("\n".join(["run,step,name,value", *rows, "0,9"]))
+    assert folder.last_rows("metrics.csv") == [Row("0", 3, "c", 0.5)]
+    assert folder.last_rows("metrics.csv", ["a"]) == [Row("0", 2, "a", 5.0), Row("reg.l=[1, 2] seed=0", 2, "a", 6.0)]
+    assert folder.last_rows("metrics.csv", ["nothing"]) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"starts": [3]}'])
+def test_a_damaged_provenance_costs_no_number(tmp_path, text):
+    folder = write_run(tmp_path / "a", [], {"0": curve([1.0])})
+    (folder / "provenance.json").write_text(text)
+    assert RunFolder(folder).starts == []
+    (folder / "provenance.json").write_text(json.dumps({"starts": [{"commit": "abc"}]}))
+    assert RunFolder(folder).starts == [{"commit": "abc"}]
+
+
+def test_provenance_names_versions_and_command_and_keeps_every_start(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.add_start("cpu")
+    folder.add_start("cpu")
+    starts = json.loads(folder.provenance.read_text())["starts"]
+    assert folder.starts == starts
+    assert len(starts) == 2
+    assert starts[0]["libraries"]["torch"] == torch.__version__
+    assert {"commit", "device", "command", "rl_plasticity", "python", "threads", "time"} <= set(starts[0])
+
+
+def test_a_folder_is_a_path_and_equal_to_one_of_the_same_place(tmp_path):
+    folder = RunFolder(str(tmp_path))
+    assert folder == RunFolder(folder) == RunFolder(tmp_path)
+    assert len({folder, RunFolder(tmp_path)}) == 1
+    assert (str(folder), folder.path) == (str(tmp_path), tmp_path)
+
+
+def test_runs_are_found_by_name_below_a_sweep_and_by_a_glob_once_each(tmp_path):
+    a, b = (RunFolder(write_run(tmp_path / "sweep" / n, [], {"0": curve([1.0])})) for n in "ab")
+    write_run(tmp_path / "sweep" / ".hidden", [], {"0": curve([1.0])})
+    assert find([str(tmp_path / "sweep")]) == ([], [a, b])
+    assert find([a, str(tmp_path / "sweep"), str(a)]) == ([a], [b])
+    assert find([str(tmp_path / "sw*" / "*")]) == ([], [a, b])
+
+
+def test_what_lies_in_a_run_s_folder_is_no_run(tmp_path):
+    run = write_run(tmp_path / "sweep" / "a", [], {"0": curve([1.0])})
+    write_run(run / "wandb" / "offline" / "files", [], {"0": curve([1.0])})
+    assert find([str(tmp_path / "sweep")]) == ([], [RunFolder(run)])
+
+
+@pytest.mark.parametrize("place", ["nothing", "no*", "empty"])
+def test_a_place_without_runs_is_named(tmp_path, place):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SettingsError, match=r"does not exist|is no run's folder") as error:
+        find([str(tmp_path / place)])
+    assert place in str(error.value)
