@@ -118,6 +118,12 @@ class StopAfter:
     def __init__(self, steps=None):
         self.left = steps
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
     @property
     def received(self):
         if self.left is None:

@@ -10,6 +10,7 @@ from conftest import StopAfter, once
 from rl_plasticity import supervised, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.errors import FaultyRun
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=1"]
 PENDULUM = [*SMALL, "env=gym:Pendulum-v1", "random_env_steps=20", "total_env_steps=60", "replay_ratio=2"]
@@ -18,17 +19,27 @@ PENDULUM += ["eval_every_env_steps=60", "checkpoint_every_env_steps=40", "log_ev
 Rows = Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
 
 
+def go(command, arguments, stop=None):
+    """Make one run of a command until `stop`; its folder. Raises FaultyRun with the line that a user would read."""
+    session, built = command.prepare(arguments)
+    session.stop = stop or StopAfter()
+    _, fault = command.execute(session, built)
+    if fault:
+        raise FaultyRun(fault)
+    return session.folder.path
+
+
 def run(arguments, out, stop=None):
-    """Train the RL command's run until `stop`; its folder."""
-    settings, folder, saved = train.command.prepare(once([*arguments, f"out={out}"]))
-    train.train(settings, folder, saved, stop or StopAfter())
-    return folder
+    """Train the RL command's run; of settings given twice the last counts."""
+    return go(train.command, once([*arguments, f"out={out}"]), stop)
 
 
 def run_supervised(arguments, out, stop=None):
-    settings, folder, saved = supervised.command.prepare(once([*arguments, f"out={out}"]))
-    supervised.train(settings, folder, saved, stop or StopAfter())
-    return folder
+    return go(supervised.command, once([*arguments, f"out={out}"]), stop)
+
+
+def resume(folder, stop=None, command=train.command):
+    return go(command, [f"resume={folder}"], stop)
 
 
 def rows(folder, name=None):

@@ -41,8 +41,7 @@ gym.register("StartForTests-v0", Start)
 
 
 def run(arguments, out):
-    settings, folder, saved = command.prepare(once([*arguments, f"out={out}"]))
-    train(settings, folder, saved, StopAfter())
+    folder = go(command, once([*arguments, f"out={out}"]))
     return folder
 
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 from conftest import StopAfter
-from folders import rows, run_supervised
+from folders import resume, rows, run_supervised
 from pairwise import pairwise
 from torch import nn
 
@@ -16,7 +16,7 @@ from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.supervised import accuracy, command, cross_entropy, train
+from rl_plasticity.supervised import accuracy, command, cross_entropy
 from rl_plasticity.tasks import TASKS, Data
 from rl_plasticity.train import command as rl_command
 
@@ -165,7 +165,7 @@ RESUMED += ["checkpoint_every_epochs=3", "task=pixel_permutation"]
 def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
     folder = run_supervised([*SMALL, *RESUMED], tmp_path / "run", StopAfter(stops[0]))
     for stop in (*stops[1:], None):
-        train(*command.prepare([f"resume={folder}"]), StopAfter(stop))
+        resume(folder, StopAfter(stop), command)
     assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
     ends = [checkpoint.load(f / "checkpoints") for f in (folder, uninterrupted)]
     for name, tensor in ends[0]["learner"].items():

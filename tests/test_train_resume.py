@@ -6,21 +6,17 @@ import time
 
 import pytest
 from conftest import StopAfter, assert_equal_states, once
-from folders import PENDULUM, SMALL, run
+from folders import PENDULUM, SMALL, go, resume, run
 
 from rl_plasticity.agents import ReplayBuffer
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.train import command, train
+from rl_plasticity.train import command
 
 # Prefill, resets, evaluations and checkpoints, all at different times; two runs.
 CHEETAH = [*SMALL, "env=cheetah-run", "seeds=2", "seed=3", "reg=spectral+swr", "random_env_steps=100"]
 CHEETAH += ["reset=periodic", "reset.every_updates=350", "total_env_steps=1400", "replay_ratio=0.7", "buffer_size=1000"]
 CHEETAH += ["eval_every_env_steps=500", "checkpoint_every_env_steps=700", "log_every_updates=100"]
-
-
-def resume(folder, stop=None):
-    train(*command.prepare([f"resume={folder}"]), stop or StopAfter())
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +98,7 @@ def test_ctrl_c_in_a_terminal_reaches_worker_processes_too_and_the_run_is_saved_
     assert "Traceback" not in output[1]
     step = checkpoint.load(folder / "checkpoints")["step"]
     assert step > 0
-    settings, folder, saved = command.prepare([f"resume={folder}"])
-    assert not train(settings, folder, saved, StopAfter(3))  # it goes on
+    resume(folder, StopAfter(3))  # it goes on
     assert checkpoint.load(folder / "checkpoints")["step"] == step + 3
 
 
@@ -116,12 +111,11 @@ def test_a_run_killed_before_its_first_periodic_checkpoint_starts_again_from_the
 
 def test_a_folder_whose_name_holds_settings_can_be_resumed_as_the_message_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings, folder, saved = command.prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
-    train(settings, folder, saved, StopAfter(30))
+    folder = go(command, [*PENDULUM, "reg=swr", "reg.coef=0.1"], StopAfter(30))
     with pytest.raises(SettingsError) as error:
         command.prepare([*PENDULUM, "reg=swr", "reg.coef=0.1"])
     advice = str(error.value).partition("continue that run with ")[2].partition(" or choose")[0]
-    assert command.prepare([advice])[1] == folder
+    assert command.prepare([advice])[0].folder.path == folder
 
 
 def test_resuming_a_finished_run_changes_nothing(uninterrupted):
@@ -133,4 +127,4 @@ def test_resuming_a_finished_run_changes_nothing(uninterrupted):
 def test_resuming_takes_no_other_settings(uninterrupted):
     with pytest.raises(SettingsError, match="leave out seed=5"):
         command.prepare([f"resume={uninterrupted}", "seed=5"])
-    assert command.prepare([f"resume={uninterrupted}", "threads=2"])[0].threads == 2
+    assert command.prepare([f"resume={uninterrupted}", "threads=2"])[0].settings.threads == 2

@@ -22,8 +22,7 @@ DIGITS += ["device=cpu", "compile=false", "threads=1", "log_every_updates=2"]
 
 
 def run(module, arguments, out):
-    settings, folder, saved = module.command.prepare(once([*arguments, f"out={out}"]))
-    module.train(settings, folder, saved, StopAfter())
+    folder = go(module.command, once([*arguments, f"out={out}"]))
     with (folder / "metrics.csv").open() as file:
         return {(r["run"], r["step"], r["name"]): float(r["value"]) for r in csv.DictReader(file)}
 
@@ -136,8 +135,7 @@ def test_lists_that_cannot_be_trained_are_one_line(arguments, said, tmp_path):
 def test_a_list_resumes_to_the_same_numbers(tmp_path):
     arguments = [*PENDULUM, "reg=[none,spectral]", "reset=periodic", "reset.every_updates=[30,50]"]
     whole = run(train, arguments, tmp_path / "whole")
-    settings, folder, saved = train.command.prepare(once([*arguments, f"out={tmp_path / 'parts'}"]))
-    train.train(settings, folder, saved, StopAfter(45))
-    train.train(*train.command.prepare([f"resume={folder}"]), StopAfter())
+    folder = go(train.command, once([*arguments, f"out={tmp_path / 'parts'}"]), StopAfter(45))
+    resume(folder)
     assert (folder / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
     assert all(torch.isfinite(torch.tensor(v)) for (_, _, n), v in whole.items() if "condition" not in n)
