@@ -7,14 +7,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import StopAfter, once
+from conftest import once
+from folders import go
 
+from rl_plasticity import command_line
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Evaluate, Supervised
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.session import main_on_folder
-from rl_plasticity.train import command, train
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.train import command
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=3"]
 SMALL += ["random_env_steps=20", "total_env_steps=60", "replay_ratio=1", "log_every_updates=20"]
@@ -41,8 +43,7 @@ gym.register("StartForTests-v0", Start)
 
 
 def run(arguments, out):
-    folder = go(command, once([*arguments, f"out={out}"]))
-    return folder
+    return go(command, once([*arguments, f"out={out}"]))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def returns_of(tmp_path):
 
     def call(folder, *arguments):
         out = tmp_path / f"{len(list(tmp_path.iterdir()))}.csv"
-        evaluate(folder, schema.load(Evaluate, [*arguments, f"out={out}"]))
+        evaluate(RunFolder(folder), schema.load(Evaluate, [*arguments, f"out={out}"]))
         found = rows(out)
         return {n: [float(r["return"]) for r in found if r["run"] == n] for n in dict.fromkeys(r["run"] for r in found)}
 
@@ -84,7 +85,7 @@ def called(monkeypatch, capsys, *arguments):
     monkeypatch.setattr(sys, "argv", ["evaluate", *map(str, arguments)])
     status = 0
     try:
-        main_on_folder(Evaluate, evaluate)
+        command_line.look_at(Evaluate, evaluate)
     except SystemExit as error:
         status = error.code
     return status, *capsys.readouterr()
@@ -154,7 +155,7 @@ def test_one_episode_has_no_standard_error(pendulum, monkeypatch, capsys):
 
 def test_nothing_is_written_unless_asked_for_and_nothing_of_the_run_changes(pendulum, returns_of):
     before = {p: p.read_bytes() for p in pendulum.rglob("*") if p.is_file()}
-    evaluate(pendulum, schema.load(Evaluate, ["episodes=1"]))
+    evaluate(RunFolder(pendulum), schema.load(Evaluate, ["episodes=1"]))
     returns_of(pendulum, "episodes=1")
     assert {p: p.read_bytes() for p in pendulum.rglob("*") if p.is_file()} == before
 

@@ -6,13 +6,14 @@ import math
 import pytest
 import torch
 from conftest import StopAfter, once
+from folders import go, resume
 
 from rl_plasticity import supervised, train
 from rl_plasticity.configs.schema import Supervised, Train, load
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, SideBySide
-from rl_plasticity.runs import plan as grid
+from rl_plasticity.runs.plan import Plan, variants
 
 PENDULUM = ["env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "eval_episodes=1", "random_env_steps=20"]
 PENDULUM += ["total_env_steps=60", "replay_ratio=2", "eval_every_env_steps=60", "log_every_updates=20"]
@@ -28,7 +29,7 @@ def run(module, arguments, out):
 
 
 def names(*arguments, kind=Train):
-    return grid.names(load(kind, arguments))
+    return [str(name) for name in Plan.of(load(kind, arguments)).names]
 
 
 def test_runs_are_named_by_their_seed_and_by_what_sets_them_apart():
@@ -51,32 +52,34 @@ def test_runs_are_named_by_their_seed_and_by_what_sets_them_apart():
 
 
 def test_every_setting_gets_the_same_seeds():
-    assert grid.seeds(load(Train, ["reg=[none,swr]", "seed=4", "seeds=2"])) == [4, 5, 4, 5]
+    assert Plan.of(load(Train, ["reg=[none,swr]", "seed=4", "seeds=2"])).seeds == [4, 5, 4, 5]
 
 
 def test_settings_that_differ_in_strengths_are_one_regularizer_with_a_strength_for_each_run():
     s = load(Train, ["reg=swr", "reg.coef=[0.1,0.2]", "reg.scope=[all,preserving]", "seeds=2"])
-    regularizer = grid.regularizer_for(s)(MLP((3, 4, 2), grid.seeds(s)))
+    plan = Plan.of(s)
+    regularizer = plan.regularize(MLP((3, 4, 2), plan.seeds))
     assert isinstance(regularizer, SideBySide)  # for the two scopes
     strengths = [list(zip(p.coef.tolist(), [p.scope] * len(p.coef), strict=True)) for p in regularizer.parts]
     assert len(strengths) == 2
-    settings = [(one.reg["coef"], one.reg["scope"]) for one in grid.settings(s) for _ in range(2)]
+    settings = [(one.reg["coef"], one.reg["scope"]) for one in variants(s) for _ in range(2)]
     assert [(pytest.approx(c), scope) for part in strengths for c, scope in part] == settings
 
 
 def test_a_chain_may_stand_beside_others():
     s = load(Train, ["reg=[none,spectral+l2]"])
-    parts = grid.regularizer_for(s)(MLP((3, 4, 2), grid.seeds(s))).parts
+    plan = Plan.of(s)
+    parts = plan.regularize(MLP((3, 4, 2), plan.seeds)).parts
     assert [type(p).__name__ for p in parts] == ["Unregularized", "Chain"]
     assert isinstance(parts[1], Chain)
 
 
 def test_each_reset_period_is_for_its_own_runs():
     s = load(Train, ["reg=[none,swr]", "reset=periodic", "reset.every_updates=[10,20]", "seeds=2"])
-    found = [(i.every_updates, runs) for i, runs in grid.interventions_for(s)]
+    found = [(i.every_updates, runs) for i, runs in Plan.of(s).interventions]
     assert found == [(10, [0, 1, 4, 5]), (20, [2, 3, 6, 7])]
-    assert [runs for _, runs in grid.interventions_for(load(Train, ["reset=periodic"]))] == [None]
-    assert grid.interventions_for(load(Train, [])) == []
+    assert [runs for _, runs in Plan.of(load(Train, ["reset=periodic"])).interventions] == [None]
+    assert Plan.of(load(Train, [])).interventions == []
 
 
 CHOICES = {

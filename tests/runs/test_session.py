@@ -1,29 +1,34 @@
+import signal
 import sys
 
 import pytest
+from conftest import StopAfter
+from folders import PENDULUM, resume, run
 
-from rl_plasticity.configs import schema
+from rl_plasticity import command_line
 from rl_plasticity.configs.schema import Train
-from rl_plasticity.errors import FaultyRun
-from rl_plasticity.runs import session as command
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
-from rl_plasticity.runs.session import Clock, Command
+from rl_plasticity.runs.session import Command, StopSignal
+from rl_plasticity.train import command, train
 
 
-class NeverStopped:
-    received = 15
+class Nothing:
+    def close(self):
+        pass
 
 
-def loop(outcome):
-    def run(settings, folder, saved, stop):
-        assert is_held(RunFolder(folder))
+def command_whose_loop(outcome):
+    def loop(session, built):
+        assert is_held(session.folder)
+        session.stop.received = signal.SIGTERM
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    return run
+    return Command(Train, lambda s, plan: Nothing(), loop, lambda s, built: 0)
 
 
 @pytest.mark.parametrize(
@@ -31,22 +36,24 @@ def loop(outcome):
     [
         (True, None, ("finished", "")),
         (False, 143, ("stopped", "")),
-        (FaultyRun("a loss is not finite;\nno checkpoint"), 1, ("failed", "a loss is not finite; no checkpoint")),
+        (
+            FaultyRun("a loss is not finite;\nno more"),
+            1,
+            ("failed", "a loss is not finite; no more; there is no checkpoint"),
+        ),
         (ZeroDivisionError("a bug"), ZeroDivisionError, ("failed", "ZeroDivisionError: a bug")),
     ],
 )
 def test_how_a_run_ended_is_in_its_log_which_it_then_lets_go(outcome, status, entry, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "StopSignal", NeverStopped)  # it would take over this process's signals
     monkeypatch.setattr(sys, "argv", ["train", f"out={tmp_path / 'run'}"])
-    main = Command(Train, lambda s: None, lambda s: 0).main
     if status is None:
-        main(loop(outcome))
+        command_line.train(command_whose_loop(outcome))
     elif status is ZeroDivisionError:
         with pytest.raises(ZeroDivisionError):
-            main(loop(outcome))
+            command_line.train(command_whose_loop(outcome))
     else:
         with pytest.raises(SystemExit) as ended:
-            main(loop(outcome))
+            command_line.train(command_whose_loop(outcome))
         assert ended.value.code == status
     assert last_entry(RunFolder(tmp_path / "run")) == entry
     assert not is_held(RunFolder(tmp_path / "run"))
@@ -54,32 +61,60 @@ def test_how_a_run_ended_is_in_its_log_which_it_then_lets_go(outcome, status, en
 
 def test_bad_input_leaves_no_log_and_no_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train", "sede=3", f"out={tmp_path / 'run'}"])
-    with pytest.raises(SystemExit):
-        Command(Train, lambda s: None, lambda s: 0).main(loop(True))
+    with pytest.raises(SystemExit) as ended:
+        command_line.train(command_whose_loop(True))
+    assert ended.value.code == 2
     assert not (tmp_path / "run").exists()
 
 
-def test_the_time_left_counts_updates_at_their_rate_and_each_step_s_own_share(monkeypatch):
-    settings = schema.load(Train, ["compile=false"])
-    clock = Clock(settings, "env steps", total=1000, step=100, updates_per_step=2)
-    now = [clock.mark]
-    monkeypatch.setattr(command.time, "perf_counter", lambda: now[0])
-    now[0] += 1
-    first = clock.rates(200)  # random steps: a hundred a second, and no update yet
-    assert (first["env_steps_done"], first["env_steps_left"], first["env_steps_per_second"]) == (200, 800, 100)
-    assert "seconds_left" not in first
-    for seconds in (30, *[0.5] * 10):  # the first updates compile
-        clock.start_updates()
-        now[0] += seconds
-        clock.end_updates(2)
-        now[0] += 0.25
-    clock.rates(211)
-    for _ in range(10):
-        clock.start_updates()
-        now[0] += 0.5
-        clock.end_updates(2)
-        now[0] += 0.25  # the environment, an evaluation
-    found = clock.rates(221)
-    clock.close()
-    assert found["updates_per_second"] == pytest.approx(4)
-    assert found["seconds_left"] == pytest.approx(779 * (2 / 4 + 0.25))
+def test_signals_are_as_before_when_a_run_has_ended():
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    with StopSignal() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.received == signal.SIGINT
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+# --- what is saved is what is restored ------------------------------------------------------------------------------
+
+
+def test_every_part_that_a_run_names_is_saved_and_restored(tmp_path, monkeypatch):
+    """The parts are named once; one that a checkpoint lacks could not be restored."""
+    folder = run(PENDULUM, tmp_path / "run", StopAfter(30))
+    session, parts = command.prepare([f"resume={folder}"])
+    assert session.saved is not None
+    restored = []
+    for name in ("agent", "buffer", "envs"):
+        part = getattr(parts, name)
+
+        def load(state, name=name, load_=part.load_state_dict):
+            restored.append((name, set(state)))
+            return load_(state)
+
+        monkeypatch.setattr(part, "load_state_dict", load)
+    session.stop = StopAfter(2)
+    train(session, parts)
+    session.lock.release()
+    saved = {n: set(session.saved[n]) for n in ("agent", "buffer", "envs")}
+    saved["buffer"] |= set(session.saved["table"])
+    assert dict(restored) == saved
+    assert session.progress.step == 32
+
+
+def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
+    folder = run(PENDULUM, tmp_path / "run", StopAfter(30))
+    for argument in ("seed=5", "reg=l2", "total_env_steps=70", "out=elsewhere", "compile=true"):
+        with pytest.raises(SettingsError, match="takes its settings from there; leave out"):
+            command.prepare([f"resume={folder}", argument])
+    resume(folder, StopAfter(2))
+    given = ["threads=2", "env.workers=true", "env.timeout_seconds=77"]
+    session, parts = command.prepare([f"resume={folder}", *given])
+    parts.close()
+    session.lock.release()
+    assert session.settings.threads == 2
+    assert session.settings.env == {
+        "name": "gym:Pendulum-v1",
+        "action_repeat": 1,
+        "workers": True,
+        "timeout_seconds": 77,
+    }
