@@ -187,11 +187,11 @@ class WeightRescaling(Regularizer):
     def project_(self, net: nn.Module) -> None:
         self.updates += 1
         due = self.updates % self.every_updates == 0  # [*runs]
-        keep = 1 - self.norm_decay
+        remaining = 1 - self.norm_decay
         for layer in self.norms:
             for name in layer.parameter_names:
                 parameter = lookup(net, name)
-                parameter.mul_(per_run(keep, parameter))
+                parameter.mul_(per_run(remaining, parameter))
         for layer in self.rescaled:
             matrix, weight = layer.matrix(net), layer.weight(net)
             assert matrix is not None
