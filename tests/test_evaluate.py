@@ -161,7 +161,7 @@ def test_nothing_is_written_unless_asked_for_and_nothing_of_the_run_changes(pend
 
 
 def test_the_table_has_a_row_for_each_episode(starts, tmp_path):
-    evaluate(starts, schema.load(Evaluate, ["episodes=2", "checkpoint=40", f"out={tmp_path / 'x.csv'}"]))
+    evaluate(RunFolder(starts), schema.load(Evaluate, ["episodes=2", "checkpoint=40", f"out={tmp_path / 'x.csv'}"]))
     found = [(r["run"], r["step"], r["episode"]) for r in rows(tmp_path / "x.csv")]
     assert found == [(n, "40", k) for n in ("3", "4") for k in ("1", "2")]
 

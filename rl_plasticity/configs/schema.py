@@ -528,7 +528,9 @@ def _typed(
         if isinstance(value, list) and name.partition(".")[0] in SIDE_BY_SIDE and not d.accepts(value):
             if not value or len(set(map(str, value))) < len(value):
                 raise SettingsError(f"{name}: expected different values, got {value}")
-            checked[name] = [d.checked(name, member) for member in value]
+            for member in value:
+                d.checked(name, member)
+            checked[name] = value  # as written: it names the runs
         else:
             checked[name] = d.checked(name, value)
 

@@ -1,9 +1,6 @@
-import math
-
 import pytest
-import yaml
 
-from rl_plasticity.agents import SAC
+from rl_plasticity.agents import AGENTS
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import FOLDER, Supervised, Train
 from rl_plasticity.errors import SettingsError
@@ -12,7 +9,7 @@ from rl_plasticity.networks import NETWORKS
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.settings import settings_of
-from rl_plasticity.tasks import DATA_SETS, TASKS
+from rl_plasticity.tasks import DATA, TASKS
 
 
 def load(arguments):
@@ -22,9 +19,9 @@ def load(arguments):
 def test_the_defaults_are_the_paper_s():
     s = load([])
     assert (s.replay_ratio, s.total_env_steps, s.random_env_steps, s.buffer_size) == (16, 1_000_000, 10_000, 1_000_000)
-    assert (s.batch_size, s.eval_every_env_steps, s.eval_episodes, s.env.action_repeat) == (256, 10_000, 10, 1)
-    assert (s.agent.hidden, s.agent.layer_norm, s.agent.num_critics) == ([256, 256], True, 1)
-    assert (s.agent.lr, s.agent.discount, s.agent.tau, s.agent.init_alpha) == (3e-4, 0.99, 0.005, 1.0)
+    assert (s.batch_size, s.eval_every_env_steps, s.eval_episodes, s.env["action_repeat"]) == (256, 10_000, 10, 1)
+    assert (s.agent["hidden"], s.agent["layer_norm"], s.agent["num_critics"]) == ([256, 256], True, 1)
+    assert (s.agent["lr"], s.agent["discount"], s.agent["tau"], s.agent["init_alpha"]) == (3e-4, 0.99, 0.005, 1.0)
     assert (s.reg, s.reset, s.preset) == ({"name": "none"}, {"name": "none"}, "paper")
 
 
@@ -34,40 +31,36 @@ def test_presets_change_what_they_say_and_the_command_line_has_the_last_word():
     assert load(["buffer_size=7", "preset=bounded"]).buffer_size == 7
 
 
-@pytest.mark.parametrize("name", REGULARIZERS)
-def test_a_regularizer_s_file_gives_exactly_the_defaults_of_its_class(name):
-    saved = load([f"reg={name}"]).reg
-    assert saved == {"name": name} | settings_of(name)
+KINDS = {"reg": REGULARIZERS, "reset": INTERVENTIONS, "agent": AGENTS, "task": TASKS, "net": NETWORKS}
+KINDS |= {"optimizer": OPTIMIZERS, "data": DATA}
 
 
-@pytest.mark.parametrize("name", INTERVENTIONS)
-def test_an_intervention_s_file_gives_exactly_the_defaults_of_its_class(name):
-    import inspect
+@pytest.mark.parametrize(("group", "choice"), [(group, choice) for group in KINDS for choice in KINDS[group]])
+def test_a_choice_has_exactly_the_settings_and_defaults_of_its_constructor(group, choice):
+    kind = Supervised if group in schema.GROUPS[Supervised] else Train
+    chosen = dict(getattr(schema.load(kind, [f"{group}={choice}"]), group))
+    given = {"agent": ["regularize", "device"], "task": ["num_tasks"], "optimizer": ["lr"]}.get(group, [])
+    expected = {"name": choice} | {n: d.default for n, d in settings_of(KINDS[group][choice], given).items()}
+    expected |= {"net": {"parametrization": "none"}}.get(group, {})
+    if group == "data":
+        expected |= {"root": None, "train_size": None, "validation": 0, "augment": False}
+    if group == "reset":  # where there are tasks
+        expected |= {"every_updates": None, "every_tasks": 1}
+    assert {k: list(v) if isinstance(v, tuple) else v for k, v in expected.items()} == chosen
 
-    parameters = inspect.signature(INTERVENTIONS[name].__init__).parameters.values()
-    assert load([f"reset={name}"]).reset == {"name": name} | {p.name: p.default for p in parameters if p.name != "self"}
 
-
-def test_every_choice_has_a_file_and_every_file_is_a_choice():
-    assert {p.stem for p in (FOLDER / "reg").glob("*.yaml")} == set(REGULARIZERS)
-    assert {p.stem for p in (FOLDER / "reset").glob("*.yaml")} == set(INTERVENTIONS) | {"none"}
-
-
-def test_the_agent_s_defaults_are_those_of_its_class():
-    import inspect
-
-    parameters = inspect.signature(SAC.__init__).parameters
-    settings = yaml.safe_load((FOLDER / "agent" / "sac.yaml").read_text())
-    for name in settings.keys() & parameters.keys():
-        default = parameters[name].default
-        assert settings[name] == (list(default) if isinstance(default, tuple) else default) or math.isclose(
-            float(settings[name]), default
-        )
+def test_every_setting_of_every_choice_says_what_it_is_and_what_is_expected():
+    for kind in (Train, Supervised):
+        lines = schema.describe(kind).splitlines()
+        for group in schema.GROUPS[kind]:
+            for choice in KINDS.get(group, {}):
+                for name, declared in schema.KINDS[group].settings(choice).items():
+                    assert any(f" {group}.{name}=" in line and declared.expected in line for line in lines), name
 
 
 def test_an_env_s_name_may_be_given_directly():
-    assert load(["env=walker-run"]).env.name == "walker-run"
-    assert load(["env=gym:Pendulum-v1", "env.action_repeat=2"]).env.action_repeat == 2
+    assert load(["env=walker-run"]).env["name"] == "walker-run"
+    assert load(["env=gym:Pendulum-v1", "env.action_repeat=2"]).env["action_repeat"] == 2
 
 
 def test_settings_of_groups():
@@ -190,16 +183,6 @@ def test_paths_are_taken_as_they_are_written():
 # --- the supervised command's ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("group", "choices"), [("task", TASKS), ("data", DATA_SETS), ("net", NETWORKS), ("optimizer", OPTIMIZERS)]
-)
-def test_every_choice_of_the_supervised_command_has_a_file(group, choices):
-    assert {p.stem for p in (FOLDER / group).glob("*.yaml")} == set(choices)
-    for name in choices:
-        found = getattr(schema.load(Supervised, [f"{group}={name}"]), group)
-        assert (found.name if group == "data" else found["name"]) == name
-
-
 def test_where_there_are_tasks_interventions_come_with_them_unless_told_otherwise():
     s = schema.load(Supervised, ["reset=shrink_perturb"])
     assert (s.reset["every_updates"], s.reset["every_tasks"]) == (None, 1)
@@ -225,10 +208,3 @@ def test_bad_settings_of_the_supervised_command():
         with pytest.raises(SettingsError) as error:
             schema.load(Supervised, arguments)
         assert message in str(error.value)
-
-
-def test_help_lists_the_settings_of_every_choice():
-    said = schema.describe(Train)
-    for name in REGULARIZERS:
-        for setting in settings_of(name):
-            assert f"reg.{setting}=" in next(line for line in said.splitlines() if line.startswith(f"  reg={name} "))

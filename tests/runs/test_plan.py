@@ -123,7 +123,7 @@ def test_runs_side_by_side_equal_the_same_runs_in_processes_of_their_own(module,
     [
         (["reg=spectral", "reg.coef=[]"], "reg.coef: expected different values, got []"),
         (["reg=spectral", "reg.coef=[1,1]"], "reg.coef: expected different values, got [1, 1]"),
-        (["reg=spectral", "reg.coef=[1,high]"], "reg.coef must be a number, got 'high'"),
+        (["reg=spectral", "reg.coef=[1,high]"], "reg.coef must be a number from 0 up, got 'high'"),
         (["reg=spectral", "reg.coef=[1,-1]"], "coef must be a number from 0 up"),
         (["seed=[1,2]"], "seed must be an integer"),
     ],
