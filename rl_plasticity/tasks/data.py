@@ -1,22 +1,23 @@
 """Labelled images as tensors: from scikit-learn, the Hugging Face Hub, parquet files or a data set's own files."""
 
-import os
 import ssl
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_plasticity.errors import choose
 from rl_plasticity.seeding import derive
+from rl_plasticity.settings import Setting
 from rl_plasticity.tasks import formats
 from rl_plasticity.tasks.formats import Checksums, DataError, Part, Reader, first_line, library
 
@@ -32,6 +33,7 @@ class Data:
         train_y, validation_y, test_y: labels int64 ``[n]`` from 0 to `num_classes` - 1.
         scale: the largest pixel value of uint8 images (255; 16 for digits).
         mean, std: of each channel over the training images scaled to [0, 1], ``[c, 1, 1]``.
+        augment: whether training augments its images; whoever trains reads it.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Data:
     scale: float
     mean: Tensor
     std: Tensor
+    augment: bool = False
 
     @classmethod
     def of(
@@ -56,6 +59,7 @@ class Data:
         train_size: int | None = None,
         validation: int = 0,
         scale: float = 255.0,
+        augment: bool = False,
     ) -> "Data":
         """Data from training and test images with their labels.
 
@@ -68,6 +72,7 @@ class Data:
             train_size: how many training images to keep; all by default.
             validation: how many test images to take for validation.
             scale: the largest pixel value of uint8 images.
+            augment: whether training augments its images.
 
         Raises:
             DataError: a size outside what there is.
@@ -83,20 +88,21 @@ class Data:
             )
         train_x, train_y = train_x[:size], train_y[:size]
         order = _evenly(test_y, shuffle=True)
-        kept, held = order[validation:].sort().values, order[:validation].sort().values
+        for_test, for_validation = order[validation:].sort().values, order[:validation].sort().values
         mean, std = _channels(train_x, scale)
         return cls(
             name=name,
             train_x=train_x,
             train_y=train_y,
-            validation_x=test_x[held],
-            validation_y=test_y[held],
-            test_x=test_x[kept],
-            test_y=test_y[kept],
+            validation_x=test_x[for_validation],
+            validation_y=test_y[for_validation],
+            test_x=test_x[for_test],
+            test_y=test_y[for_test],
             num_classes=num_classes,
             scale=scale,
             mean=mean,
             std=std,
+            augment=augment,
         )
 
     @property
@@ -132,47 +138,66 @@ class Data:
         return replace(self, **tensors)
 
 
+class Source(NamedTuple):
+    """Labelled images as a maker of `DATA` returns them, as numpy arrays or tensors.
+
+    Attributes:
+        train, test: images ``[n, c, h, w]``, uint8 from 0 to `scale` or float from 0 to 1, and their labels ``[n]``,
+            integers from 0 to `num_classes` - 1.
+        scale: the largest pixel value of uint8 images.
+        by_class: the training images come class by class: then they are reordered, so that the first `train_size`
+            hold the classes in their proportions.
+        shape: what each image's shape must be; that of the training images by default.
+    """
+
+    train: tuple[np.ndarray | Tensor, np.ndarray | Tensor]
+    test: tuple[np.ndarray | Tensor, np.ndarray | Tensor]
+    num_classes: int
+    scale: float = 255.0
+    by_class: bool = False
+    shape: tuple[int, ...] | None = None
+
+
 def load(
     name: str,
-    root: str | os.PathLike[str] | None = None,
-    train_size: int | None = None,
-    validation: int = 0,
-    checksums: Mapping[str, str] | None = None,
+    root: Annotated[
+        str | None,
+        Setting("a folder with parquet files or the data set's own; null: digits are bundled, the rest downloaded"),
+    ] = None,
+    train_size: Annotated[int | None, Setting("how many images to keep, the first ones; null: all", least=1)] = None,
+    validation: Annotated[int, Setting("how many of the test images are kept for validation", least=0)] = 0,
+    augment: Annotated[bool, Setting("flip, colour jitter, pad and crop (Liu et al. 2021)")] = False,
+    **settings: Any,
 ) -> Data:
     """The data set called `name`, as tensors on the CPU.
 
     Args:
-        name: one of `DATA_SETS`.
+        name: one of `DATA`.
         root: a folder (or one that holds a folder of the data set's name) with parquet files or the data set's original
             files, unpacked or in their original archive, which is read where it lies. Without it the data come
             from the Hub through the `datasets` library: from its cache where they are, else by download.
         train_size: how many training images to keep, the first ones; all by default.
         validation: how many test images to take for validation (see `Data.of`).
-        checksums: the expected MD5 of each original file by its name, instead of the published ones. Files that
-            are not in it, unpacked ones among them, are only checked for their form.
+        augment: whether training augments its images.
+        settings: the data set's own. Those read from files take `checksums`: the expected MD5 of each original file by
+            its name, instead of the published ones. Files that are not in it, unpacked ones among them, are only
+            checked for their form.
 
     Raises:
-        DataError: an unknown name, a missing library, no connection, or files that are missing or damaged.
+        SettingsError: an unknown name or setting.
+        DataError: a missing library, no connection, files that are missing or damaged, or images and labels that do not
+            fit each other.
     """
-    spec = DATA_SETS.get(name)
-    if spec is None:
-        close = get_close_matches(name, DATA_SETS, n=1, cutoff=0.3)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise DataError(f"unknown data set {name!r}{meant} (there are {', '.join(DATA_SETS)})")
-    if name == "digits":
-        if root is not None:
-            raise DataError(f"digits come with scikit-learn and take no data.root, got {str(root)!r}")
-        train, test = _digits()
-    elif root is None:
-        train, test = _from_hub(name, spec, spec.checksums if checksums is None else checksums)
-    else:
-        train, test = _from_folder(name, spec, Path(root), spec.checksums if checksums is None else checksums)
-    train, test = _checked(train, spec, f"{name}, training"), _checked(test, spec, f"{name}, test")
-    if spec.by_class:
-        order = _evenly(torch.from_numpy(train[1]), shuffle=False).numpy()
+    if root is not None:
+        settings["root"] = root
+    source = choose(DATA, name, settings, "data set")()
+    shape = tuple(source.train[0].shape[1:]) if source.shape is None else source.shape
+    train = _checked(source.train, shape, source, f"{name}, training")
+    test = _checked(source.test, shape, source, f"{name}, test")
+    if source.by_class:
+        order = _evenly(train[1], shuffle=False)
         train = train[0][order], train[1][order]
-    tensors = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in (train, test)]
-    return Data.of(name, tensors[0], tensors[1], spec.num_classes, train_size, validation, spec.scale)
+    return Data.of(name, train, test, source.num_classes, train_size, validation, source.scale, augment)
 
 
 def _evenly(labels: Tensor, shuffle: bool) -> Tensor:
@@ -202,13 +227,23 @@ def _channels(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     return mean.float()[:, None, None], std.float()[:, None, None]
 
 
-def _digits() -> tuple[Part, Part]:
+def _digits(root: str | None = None) -> Source:
     """The 1797 8x8 digits of scikit-learn, 1437 for training and 360 for testing: always the same split."""
+    if root is not None:
+        raise DataError(f"digits come with scikit-learn and take no data.root, got {str(root)!r}")
     bunch = library("sklearn.datasets").load_digits()
     x, y = bunch.images.astype(np.uint8)[:, None], bunch.target.astype(np.int64)
     order = _evenly(torch.from_numpy(y), shuffle=True).numpy()
     test, train = order[:360], order[360:]
-    return (x[train], y[train]), (x[test], y[test])
+    return Source((x[train], y[train]), (x[test], y[test]), 10, scale=16.0)
+
+
+def _published(name: str, root: str | None = None, checksums: Checksums | None = None) -> Source:
+    """One of the papers' data sets, from a folder or from the Hub."""
+    spec = _SPECS[name]
+    checksums = spec.checksums if checksums is None else checksums
+    read = _from_hub(name, spec, checksums) if root is None else _from_folder(name, spec, Path(root), checksums)
+    return Source(*read, spec.num_classes, by_class=spec.by_class, shape=spec.shape)
 
 
 def _from_hub(name: str, spec: "_Spec", checksums: Checksums) -> tuple[Part, Part]:
@@ -228,18 +263,18 @@ def _from_hub(name: str, spec: "_Spec", checksums: Checksums) -> tuple[Part, Par
     advice = f"use data.root=FOLDER with {spec.expected}, or data=digits, which needs nothing"
     try:
         with _offline(*switches):
-            found = fetch(cached=True)
+            fetched = fetch(cached=True)
     except (OSError, ValueError):  # not cached
         if offline or not _reachable(address):
             why = "HF_HUB_OFFLINE is set" if offline else f"{address} cannot be reached"
             raise DataError(f"{name} is not in the Hugging Face cache and {why}: {advice}") from None
         try:
-            found = fetch(cached=False)
+            fetched = fetch(cached=False)
         except Exception as error:  # the library's, the connection's and the disk's errors alike
             raise DataError(f"{name} cannot be downloaded ({first_line(error)}): {advice}") from error
     if not spec.hub_parquet:
-        return _from_folder(name, spec, Path(found), checksums)
-    tables = [part.with_format("arrow")[:] for part in found]
+        return _from_folder(name, spec, Path(fetched), checksums)
+    tables = [part.with_format("arrow")[:] for part in fetched]
     train, test = (formats.table_part(table, spec.columns, spec.shape, spec.repository) for table in tables)
     return train, test
 
@@ -286,8 +321,8 @@ def _from_folder(name: str, spec: "_Spec", root: Path, checksums: Checksums) -> 
     def plain(text: str) -> str:
         return text.lower().replace("_", "").replace("-", "")
 
-    own = [path for path in sorted(root.iterdir()) if path.is_dir() and plain(path.name) == plain(name)]
-    folder = own[0] if own else root  # torchvision's FashionMNIST is fashion_mnist
+    named = [path for path in sorted(root.iterdir()) if path.is_dir() and plain(path.name) == plain(name)]
+    folder = named[0] if named else root  # torchvision's FashionMNIST is fashion_mnist
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     homes = formats.homes(paths, spec.first)
     if len(homes) > 1:  # mnist and fashion_mnist have files of the same names
@@ -320,18 +355,30 @@ def _shards(tables: list[Path], split: str, spec: "_Spec", folder: Path) -> Part
     return formats.parquet_part(shards, spec.columns, spec.shape)
 
 
-def _checked(part: Part, spec: "_Spec", where: str) -> Part:
-    x, y = part
-    if x.shape[1:] != spec.shape:
+def _checked(
+    part: tuple[np.ndarray | Tensor, np.ndarray | Tensor], shape: tuple[int, ...], source: Source, where: str
+) -> tuple[Tensor, Tensor]:
+    """Images uint8 or float32 and labels int64."""
+    x, y = (torch.as_tensor(values) for values in part)
+    if x.ndim != 4 or x.shape[1:] != shape:
+        expected = formats.times(shape) if len(shape) == 3 else "three numbers"
         raise DataError(
-            f"{where}: images are {formats.times(x.shape[1:])} (channels, height, width), "
-            f"expected {formats.times(spec.shape)}"
+            f"{where}: images are {formats.times(x.shape[1:])} (channels, height, width), expected {expected}"
         )
-    if len(x) != len(y) or not len(y):
-        raise DataError(f"{where}: {len(x)} images and {len(y)} labels, expected as many of each and at least one")
-    if y.min() < 0 or y.max() >= spec.num_classes:
-        raise DataError(f"{where}: labels from {y.min()} to {y.max()}, expected 0 to {spec.num_classes - 1}")
-    return x, y
+    if y.ndim != 1 or len(x) != len(y) or not len(y):
+        labels = len(y) if y.ndim == 1 else formats.times(y.shape)
+        raise DataError(f"{where}: {len(x)} images and {labels} labels, expected as many of each and at least one")
+    if y.is_floating_point() or y.min() < 0 or y.max() >= source.num_classes:
+        raise DataError(
+            f"{where}: labels from {y.min()} to {y.max()}, expected integers from 0 to {source.num_classes - 1}"
+        )
+    if x.dtype == torch.uint8:
+        return x, y.long()
+    if not x.is_floating_point() or not (x.min() >= 0 and x.max() <= 1):
+        raise DataError(
+            f"{where}: pixels are {x.dtype} from {x.min()} to {x.max()}, expected uint8, or float in [0, 1]"
+        )
+    return x.float(), y.long()
 
 
 @dataclass(frozen=True)
@@ -340,18 +387,17 @@ class _Spec:
 
     shape: tuple[int, int, int]
     num_classes: int
-    repository: str = ""  # on the Hub
+    repository: str  # on the Hub
+    read: Reader = field(kw_only=True)
     columns: tuple[str, str] = ("image", "label")  # in the Hub's parquet files
     config: str = ""  # the Hub's name of the variant
     test_split: str = "test"
     hub_parquet: bool = True  # False: the Hub has the original files
-    read: Reader = lambda files, checksums: _digits()
     first: str = ""  # the original file that shows that the others are there
     originals: str = ""  # what the original files are called, for people
     archive: str = ""  # the original archive
     pickles: tuple[str, ...] = ()  # what the same data come in and is not read
     checksums: Checksums = field(default_factory=dict)  # published MD5 of original files
-    scale: float = 255.0
     by_class: bool = False  # the training images come class by class
 
     @property
@@ -360,8 +406,7 @@ class _Spec:
         return f"{self.originals}, or parquet files whose names begin with train and {self.test_split}"
 
 
-DATA_SETS: dict[str, _Spec] = {
-    "digits": _Spec((1, 8, 8), 10, scale=16.0),
+_SPECS: dict[str, _Spec] = {
     "mnist": _Spec(
         (1, 28, 28), 10, "ylecun/mnist", ("image", "label"),
         read=formats.idx("train", "t10k"), first="train-images-idx3-ubyte",
@@ -420,3 +465,6 @@ DATA_SETS: dict[str, _Spec] = {
         checksums={"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"}, by_class=True,
     ),
 }  # fmt: skip
+
+# Each is called as make(root, **settings).
+DATA: dict[str, Callable[..., Source]] = {"digits": _digits} | {name: partial(_published, name) for name in _SPECS}

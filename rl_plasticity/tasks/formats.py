@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from rl_plasticity.errors import SettingsError
+
 Part = tuple[np.ndarray, np.ndarray]  # images uint8 [n, c, h, w] and labels int64 [n]
 Files = Mapping[str, Callable[[], bytes]]  # how to read each file of a folder or an archive, by its path in it
 Checksums = Mapping[str, str]  # expected MD5 of files by name
 Reader = Callable[[Files, Checksums], tuple[Part, Part]]  # training and test part from original files
 
 
-class DataError(ValueError):
-    """A data set that cannot be had: one line that says what is wrong and what to do."""
+class DataError(SettingsError):
+    """A data set that cannot be loaded: one line that says what is wrong and what to do."""
 
 
 def library(name: str) -> Any:
@@ -57,8 +59,8 @@ def find(names: Iterable[str], wanted: str) -> str | None:
 
 def homes(names: Iterable[str], wanted: str) -> list[str]:
     """The folders, as ``a/b/`` or empty, in which `wanted` lies, as it is or gzipped."""
-    found = (n.removesuffix(".gz") for n in names)
-    return sorted({n.removesuffix(wanted) for n in found if n == wanted or n.endswith(f"/{wanted}")})
+    unpacked = (n.removesuffix(".gz") for n in names)
+    return sorted({n.removesuffix(wanted) for n in unpacked if n == wanted or n.endswith(f"/{wanted}")})
 
 
 def verify(path: Path, checksums: Checksums) -> None:
@@ -71,10 +73,10 @@ def _md5() -> Any:
     return hashlib.md5(usedforsecurity=False)
 
 
-def _compare(name: str, found: str, checksums: Checksums) -> None:
+def _compare(name: str, checksum: str, checksums: Checksums) -> None:
     expected = checksums.get(name)
-    if expected is not None and found != expected:
-        raise DataError(f"{name}: wrong checksum, MD5 {found} instead of {expected}: download it again")
+    if expected is not None and checksum != expected:
+        raise DataError(f"{name}: wrong checksum, MD5 {checksum} instead of {expected}: download it again")
 
 
 @contextmanager
@@ -177,13 +179,13 @@ def svhn(files: Files, checksums: Checksums) -> tuple[Part, Part]:
     def part(name: str) -> Part:
         content = content_of(files, name, checksums)
         try:
-            found = library("scipy.io").loadmat(io.BytesIO(content), variable_names=("X", "y"))
+            variables = library("scipy.io").loadmat(io.BytesIO(content), variable_names=("X", "y"))
         except Exception as error:  # scipy raises what the damage happens to cause
             raise DataError(f"{name} is truncated or not a MATLAB file ({first_line(error)})") from error
         for variable in ("X", "y"):
-            if variable not in found:
+            if variable not in variables:
                 raise DataError(f"{name}: no variable {variable!r}")
-        x, y = found["X"], found["y"].reshape(-1).astype(np.int64)
+        x, y = variables["X"], variables["y"].reshape(-1).astype(np.int64)
         if x.ndim != 4 or x.dtype != np.uint8:
             raise DataError(f"{name}: X is {times(x.shape)} of {x.dtype}, expected 32x32x3xn of uint8")
         return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), np.where(y == 10, 0, y)

@@ -12,7 +12,7 @@ from rl_plasticity.networks import NETWORKS
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.settings import settings_of
-from rl_plasticity.tasks import DATA_SETS, TASKS
+from rl_plasticity.tasks import DATA, TASKS
 
 
 def load(arguments):
@@ -191,7 +191,7 @@ def test_paths_are_taken_as_they_are_written():
 
 
 @pytest.mark.parametrize(
-    ("group", "choices"), [("task", TASKS), ("data", DATA_SETS), ("net", NETWORKS), ("optimizer", OPTIMIZERS)]
+    ("group", "choices"), [("task", TASKS), ("data", DATA), ("net", NETWORKS), ("optimizer", OPTIMIZERS)]
 )
 def test_every_choice_of_the_supervised_command_has_a_file(group, choices):
     assert {p.stem for p in (FOLDER / group).glob("*.yaml")} == set(choices)
