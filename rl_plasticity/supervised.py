@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Supervised
+from rl_plasticity.errors import choose
 from rl_plasticity.interventions import Intervention, LearningRateDecay, eval_mode
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import make_network
@@ -56,8 +57,10 @@ def make(s: Supervised, device: str) -> tuple[Data, TaskSequence, Learner, list[
         ValueError: they cannot be made; the message says why.
     """
     seeds = grid.seeds(s)
-    data = load(s.data.name, s.data.root, s.data.train_size, s.data.validation).to(device)
-    sequence = TASKS[s.task["name"]](data, [derive(n, TASK) for n in seeds], s.num_tasks)
+    data = load(**asdict(s.data)).to(device)
+    settings = {k: v for k, v in s.task.items() if k != "name"}
+    make_sequence = choose(TASKS, s.task["name"], settings, "task")
+    sequence = make_sequence(data, [derive(n, TASK) for n in seeds], s.num_tasks)
 
     def make_net(seeds: Sequence[int]) -> nn.Module:
         return make_network(shape=data.shape, num_classes=sequence.num_classes, seeds=seeds, **s.net)
@@ -66,10 +69,10 @@ def make(s: Supervised, device: str) -> tuple[Data, TaskSequence, Learner, list[
     optimize = partial(OPTIMIZERS[s.optimizer["name"]], lr=s.lr, **settings)
     learner = Learner(make_net, [derive(n, NETWORK) for n in seeds], grid.regularizer_for(s), optimize, device=device)
     interventions = grid.interventions_for(s)
-    if s.task.get("decay_at_epochs"):
+    if sequence.decay_at_epochs:
         per_epoch = updates_per_epoch(sequence.task(0), s.batch_size)
-        at = [epoch * per_epoch for epoch in s.task["decay_at_epochs"]]
-        interventions.append((LearningRateDecay(at, s.task["decay"], s.task["rebase"]), None))
+        at = [epoch * per_epoch for epoch in sequence.decay_at_epochs]
+        interventions.append((LearningRateDecay(at, sequence.decay, sequence.rebase), None))
     return data, sequence, learner, interventions
 
 
@@ -180,7 +183,7 @@ def train(s: Supervised, folder: Path, saved: Saved, stop: StopSignal) -> bool:
                 apply_([i for i in interventions if i[0].due_at_task(index)], learner, task, data)
             clock.start_updates()
             for rows in torch.split(shuffled(task, order), s.batch_size, dim=-1):
-                x, y = inputs(task, data, rows, learner.runs, order if s.data.augment else None)
+                x, y = inputs(task, data, rows, learner.runs, order if data.augment else None)
                 # A compiled graph is for one shape; a task's last batch may be smaller, and for each task another.
                 metrics = (fast if rows.shape[-1] == s.batch_size else update)(x, y)
                 updates, batches = updates + 1, batches + 1

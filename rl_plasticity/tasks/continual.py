@@ -1,13 +1,17 @@
 """Task sequences: one data set seen as a continual problem, the same for every method, for many runs at once."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.seeding import derive
+from rl_plasticity.settings import Setting, checked
 from rl_plasticity.tasks.data import Data, Split
 from rl_plasticity.tasks.formats import DataError
 
@@ -77,26 +81,32 @@ class TaskSequence(ABC):
 
     Attributes:
         num_classes: how many outputs a network needs.
+        decay_at_epochs, decay, rebase: when the learning rate decays, by which factor, and whether SWR takes the norms
+            then as its reference; never by default.
 
     Raises:
-        ValueError: no seed, or a number of tasks that the sequence cannot have.
+        SettingsError: no seed, or a number of tasks that the sequence cannot have.
     """
+
+    decay_at_epochs: Sequence[int] = ()
+    decay: float = 0.1
+    rebase: bool = True
 
     def __init__(self, data: Data, seeds: Sequence[int], num_tasks: int | None = None) -> None:
         if not seeds:
-            raise ValueError("seeds must hold at least one seed")
+            raise SettingsError("seeds must hold at least one seed")
         self.data, self.seeds = data, tuple(seeds)
         self.num_classes = data.num_classes
         usual, most = self._counts()
         self.num_tasks = usual if num_tasks is None else num_tasks
         if self.num_tasks < 1 or (most is not None and self.num_tasks > most):
             upto = "at least 1" if most is None else "1" if most == 1 else f"from 1 to {most}"
-            raise ValueError(f"num_tasks must be {upto} for {self.name} with {data.name}, got {num_tasks}")
+            raise SettingsError(f"num_tasks must be {upto} for {self.name} with {data.name}, got {num_tasks}")
 
     @property
     def name(self) -> str:
-        """What the sequence is called in `TASKS`."""
-        return next(name for name, kind in TASKS.items() if kind is type(self))
+        """What messages call the sequence: the name of its class as in `TASKS`, ``random_labels``."""
+        return re.sub(r"\B(?=[A-Z])", "_", type(self).__name__).lower()
 
     def task(self, index: int) -> Task:
         """The task at `index`, from 0 to `num_tasks` - 1.
@@ -203,7 +213,7 @@ def _of_classes(sequence: TaskSequence, chosen: Tensor, split: Split, y: Tensor)
 
 
 class ClassIncremental(TaskSequence):
-    """5 classes first, 5 more with each task, in an order of the run's own; a class is called by its place in it.
+    """5 classes first, 5 more with each task, in each run's random order; a class's label is its place in that order.
 
     So a network has one output for each class, and the first ``task.num_classes`` of them count.
     """
@@ -225,7 +235,7 @@ class ClassIncremental(TaskSequence):
 class BinaryPairs(TaskSequence):
     """Every task tells two classes apart, called 0 and 1.
 
-    The classes are paired at random, and paired anew when all have had their turn (one sits out of an odd number).
+    The classes are paired at random, and paired anew when each pair has been a task (of an odd number one is left out).
     """
 
     def __init__(self, data: Data, seeds: Sequence[int], num_tasks: int | None = None) -> None:
@@ -273,7 +283,25 @@ class ContinualLimited(TaskSequence):
 
 
 class Stationary(TaskSequence):
-    """One task: all images with their labels."""
+    """One task, all images with their labels; the learning rate may decay, as in Oh et al. (2024), Appendix E.
+
+    They divide it by 10 at epochs 100 and 150.
+    """
+
+    @checked
+    def __init__(
+        self,
+        data: Data,
+        seeds: Sequence[int],
+        num_tasks: int | None = None,
+        decay_at_epochs: Annotated[
+            Sequence[int], Setting("epochs after which the learning rate decays, e.g. [100, 150]", least=1)
+        ] = (),
+        decay: Annotated[float, Setting("the factor by which the learning rate is multiplied then", above=0)] = 0.1,
+        rebase: Annotated[bool, Setting("SWR takes the norms at a decay as its new reference")] = True,
+    ) -> None:
+        super().__init__(data, seeds, num_tasks)
+        self.decay_at_epochs, self.decay, self.rebase = tuple(decay_at_epochs), decay, rebase
 
     def _counts(self) -> tuple[int, int]:
         return 1, 1
@@ -282,7 +310,8 @@ class Stationary(TaskSequence):
         return _all(y), y
 
 
-TASKS: dict[str, type[TaskSequence]] = {
+# Each is called as make(data, seeds, num_tasks, **settings).
+TASKS: dict[str, Callable[..., TaskSequence]] = {
     "random_labels": RandomLabels,
     "pixel_permutation": PixelPermutation,
     "label_flip": LabelFlip,
