@@ -9,7 +9,17 @@ from conftest import CASES
 from torch import nn
 
 from rl_plasticity.learner import Learner
-from rl_plasticity.metrics import balancedness, dormant_fraction, effective_rank, singular_values, stable_rank
+from rl_plasticity.metrics import (
+    METRICS,
+    OfFeatures,
+    OfGradients,
+    OfWeights,
+    balancedness,
+    dormant_fraction,
+    effective_rank,
+    singular_values,
+    stable_rank,
+)
 from rl_plasticity.networks import MLP
 from rl_plasticity.probe import Probe, size_of
 from rl_plasticity.regularizers import make_regularizer
@@ -44,6 +54,24 @@ def test_the_mean_over_layers_and_each_layer_are_those_of_its_own_weights():
     sizes = size_of(learner, torch.tensor([2.0, 3.0]))
     torch.testing.assert_close(sizes["sigma1"], torch.stack([s[..., 0] for s in spectra]).amax(0))
     torch.testing.assert_close(sizes["effective_lr"], torch.tensor([2.0, 3.0]) / sizes["weight_norm"])
+
+
+def test_what_somebody_adds_is_measured_of_every_layer_or_unit_like_the_others(monkeypatch):
+    learner = learner_of()
+    x, y = labelled()
+    monkeypatch.setitem(METRICS, "nuclear_norm", OfWeights(lambda matrix, s: s.sum(-1)))
+    monkeypatch.setitem(METRICS, "positive", OfFeatures(lambda h, s: (h > 0).sum((-1, -2))))  # integers
+    monkeypatch.setitem(METRICS, "gradient_norms", OfGradients(lambda s: s.square().sum(-1)))
+    values = Probe(learner, [x]).measure(cross_entropy, [y])
+    nuclear = [torch.linalg.matrix_norm(learner.net[i].weight.detach(), ord="nuc") for i in (0, 2, 4)]
+    torch.testing.assert_close(values["nuclear_norm/2"], nuclear[1])
+    torch.testing.assert_close(values["nuclear_norm"], torch.stack(nuclear).mean(0))
+    hidden = torch.relu(learner.net[0](x))
+    assert values["positive/1"].tolist() == (hidden > 0).sum((-1, -2)).tolist()
+    assert values["gradient_norms"].shape == (2,)
+    monkeypatch.setitem(METRICS, "wrong", OfWeights(lambda matrix, s: s))
+    with pytest.raises(ValueError, match=r"metric 'wrong': expected the shape \[2\], got \[2, 5\]"):
+        Probe(learner, [x]).measure(cross_entropy, [y])
 
 
 def test_features_are_read_after_the_non_linearity():

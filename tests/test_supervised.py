@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -102,7 +103,7 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
 @pytest.mark.parametrize("net", [name for name in NETWORKS if name not in ("mlp", "cnn", "cnn_bn")])
 def test_every_large_network_makes_a_few_updates_on_generated_data(net, tmp_path, monkeypatch):
     data = generated(32 if net.startswith("vgg") else 8, 10, 10, 10)
-    monkeypatch.setattr(supervised, "load", lambda *arguments, **settings: data)
+    monkeypatch.setattr(supervised, "load", lambda name, augment, **settings: replace(data, augment=augment))
     settings = [a for a in SMALL if not a.startswith(("net", "data"))]
     # The largest have tens of millions of weights: one update is enough; contracts are tested on small ones.
     largest = net.startswith(("vgg", "wrn"))

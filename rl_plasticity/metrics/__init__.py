@@ -10,6 +10,7 @@ from rl_plasticity.metrics.behaviour import (
 )
 from rl_plasticity.metrics.features import dead_units, dormant_fraction, feature_matrix, feature_norm
 from rl_plasticity.metrics.gradients import effective_learning_rate, gradient_norm, gradient_spectrum
+from rl_plasticity.metrics.measured import METRICS, OfFeatures, OfGradients, OfWeights
 from rl_plasticity.metrics.spectra import condition_number, effective_rank, singular_values, srank, stable_rank
 from rl_plasticity.metrics.weights import (
     balance,
@@ -26,6 +27,10 @@ from rl_plasticity.metrics.weights import (
 )
 
 __all__ = [
+    "METRICS",
+    "OfFeatures",
+    "OfGradients",
+    "OfWeights",
     "balance",
     "balancedness",
     "condition_number",

@@ -49,8 +49,8 @@ def discounted_returns(
     truncated one, and G_{t+1} otherwise. The last step, where the recording ends, counts as truncated unless it
     terminated; terminated wins over truncated.
 
-    The bootstrap is needed where episodes end by a time limit only (DeepMind Control), but brings the critic's own
-    error back in, weighted by discount^(steps left). To measure the critic, keep the steps that are at least
+    The bootstrap is needed where episodes end by a time limit only (DeepMind Control), but brings the critic's
+    error in again, weighted by discount^(steps left). To measure the critic, keep the steps that are at least
     log(0.01) / log(discount) before a truncation. A bootstrap of 0 underestimates instead.
 
     Args:

@@ -74,34 +74,46 @@ def gradient_spectrum(
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     k, n = len(runs), inputs[0].shape[len(runs)]
-    frozen = copy.deepcopy(net).eval()
-
-    def total(chosen: dict[str, Tensor], x: tuple[Tensor, ...], y: tuple[Tensor, ...]) -> Tensor:
-        one: Any = functional_call(frozen, chosen, tuple(t.unsqueeze(k) for t in x))
-        return loss(one, *(t.unsqueeze(k) for t in y)).sum()  # runs share nothing: the sum's gradient is each run's own
-
-    each = vmap(grad(total), in_dims=(None, k, k))
+    chosen = {name: parameters[name] for name in names}
+    gradients_of = _gradients_of_examples(copy.deepcopy(net).eval(), loss, k)
 
     def rows(start: int) -> dict[str, Tensor]:  # name -> [*runs, chunk, elements]
         def cut(t: Tensor) -> Tensor:
             return t.detach().narrow(k, start, min(chunk, n - start))
 
-        chosen = {name: parameters[name] for name in names}
         with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the fused attention kernels
-            found = each(chosen, tuple(map(cut, inputs)), tuple(map(cut, targets)))
-        return {name: g.movedim(0, k).reshape(*runs, g.shape[0], -1) for name, g in found.items()}
+            gradients = gradients_of(chosen, tuple(map(cut, inputs)), tuple(map(cut, targets)))
+        return {name: g.movedim(0, k).reshape(*runs, g.shape[0], -1) for name, g in gradients.items()}
 
+    return {name: _roots(gram).to(parameters[name].dtype) for name, gram in _gram_matrices(rows, n, chunk).items()}
+
+
+def _gradients_of_examples(net: nn.Module, loss: Callable[..., Tensor], axis: int) -> Callable[..., dict[str, Tensor]]:
+    """A function of parameters by name, inputs and targets: their gradients, with the examples of `axis` in front."""
+
+    def total(parameters: dict[str, Tensor], x: tuple[Tensor, ...], y: tuple[Tensor, ...]) -> Tensor:
+        output: Any = functional_call(net, parameters, tuple(t.unsqueeze(axis) for t in x))
+        losses = loss(output, *(t.unsqueeze(axis) for t in y))
+        return losses.sum()  # runs share nothing: the gradient of the sum is that of each run
+
+    return vmap(grad(total), in_dims=(None, axis, axis))
+
+
+def _gram_matrices(rows: Callable[[int], dict[str, Tensor]], n: int, chunk: int) -> dict[str, Tensor]:
+    """G G^T ``[*runs, n, n]`` of each parameter in float64; `rows` gives the chunk of G that starts at an example."""
     starts = range(0, n, chunk)
-    gram = {m: torch.zeros(*runs, n, n, dtype=torch.float64, device=parameters[m].device) for m in names}
+    grams: dict[str, Tensor] = {}
     for i in starts:
         lower = rows(i)
         for j in starts[: i // chunk + 1]:
             upper = lower if i == j else rows(j)
-            for name in names:
+            for name in lower:
                 block = lower[name].double() @ upper[name].double().mT
-                gram[name][..., i : i + chunk, j : j + chunk] = block
-                gram[name][..., j : j + chunk, i : i + chunk] = block.mT
-    return {name: _roots(g).to(parameters[name].dtype) for name, g in gram.items()}
+                if name not in grams:
+                    grams[name] = block.new_zeros(*block.shape[:-2], n, n)
+                grams[name][..., i : i + chunk, j : j + chunk] = block
+                grams[name][..., j : j + chunk, i : i + chunk] = block.mT
+    return grams
 
 
 def _roots(gram: Tensor) -> Tensor:

@@ -114,8 +114,7 @@ def make_network(
         shape: of one input.
         num_classes: how many outputs it has.
         seeds: one for each run, from which its initial weights are drawn.
-        parametrization: ``none`` or one of `PARAMETRIZATIONS`.
-        settings: the network's own.
+        settings: those of this network.
 
     Raises:
         SettingsError: an unknown name or setting (the nearest valid one is named), or a setting out of range.

@@ -62,7 +62,6 @@ class MLP(nn.Sequential):
     Args:
         widths: (in, hidden, ..., out).
         seeds: one for each run; layer number d draws from ``derive(seed, d)``.
-        layer_norm: LayerNorm between linear layer and activation.
         activation: relu, leaky_relu (slope 0.01), or crelu, with which the next layer has twice the inputs.
 
     Raises:

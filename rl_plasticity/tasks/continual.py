@@ -77,7 +77,7 @@ class TaskSequence(ABC):
     Args:
         data: what to learn.
         seeds: each run's seed.
-        num_tasks: how many tasks there are; the sequence's own number by default.
+        num_tasks: how many tasks there are; by default as many as the sequence usually has.
 
     Attributes:
         num_classes: how many outputs a network needs.

@@ -176,12 +176,10 @@ def load(
         root: a folder (or one that holds a folder of the data set's name) with parquet files or the data set's original
             files, unpacked or in their original archive, which is read where it lies. Without it the data come
             from the Hub through the `datasets` library: from its cache where they are, else by download.
-        train_size: how many training images to keep, the first ones; all by default.
-        validation: how many test images to take for validation (see `Data.of`).
-        augment: whether training augments its images.
-        settings: the data set's own. Those read from files take `checksums`: the expected MD5 of each original file by
-            its name, instead of the published ones. Files that are not in it, unpacked ones among them, are only
-            checked for their form.
+        train_size, validation, augment: see `Data.of`.
+        settings: further ones of this data set. Those read from files take `checksums`: the expected MD5 of each
+            original file by its name, instead of the published ones. Files that are not in it, unpacked ones among
+            them, are only checked for their form.
 
     Raises:
         SettingsError: an unknown name or setting.

@@ -1,11 +1,14 @@
 """Task sequences: what each task holds, and that it depends on the seed and the index alone."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.settings import settings_of
 from rl_plasticity.tasks import TASKS, Data, DataError, batch, load
 
 SEEDS = [3, 4, 9]
@@ -222,6 +225,33 @@ def test_the_stationary_task_is_the_data(data):
     assert torch.equal(task.rows, torch.arange(96).expand(3, 96))
     assert torch.equal(task.labels, data.train_y.expand(3, 96))
     assert torch.equal(task.test_labels, data.test_y.expand(3, 56))
+
+
+def test_only_the_stationary_task_has_settings_and_its_learning_rate_may_decay(data):
+    settings = {name: settings_of(make, given=["num_tasks"]) for name, make in TASKS.items()}
+    assert [name for name, declared in settings.items() if declared] == ["stationary"]
+    assert {name: (s.default, s.expected) for name, s in settings["stationary"].items()} == {
+        "decay_at_epochs": ((), "a list of integers from 1 up"),
+        "decay": (0.1, "a number above 0"),
+        "rebase": (True, "true or false"),
+    }
+    assert not any(make(data, SEEDS).decay_at_epochs for make in TASKS.values())
+    made = TASKS["stationary"](data, SEEDS, decay_at_epochs=[100, 150], decay=0.5, rebase=False)
+    assert (made.decay_at_epochs, made.decay, made.rebase) == ((100, 150), 0.5, False)
+    with pytest.raises(SettingsError, match="decay must be a number above 0, got 0"):
+        TASKS["stationary"](data, SEEDS, decay=0)
+
+
+def test_messages_name_a_sequence_that_is_in_no_dict_or_in_it_twice(data, monkeypatch):
+    class HalfOfThem(TASKS["random_labels"]):
+        pass
+
+    assert HalfOfThem(data, SEEDS).name == "half_of_them"
+    monkeypatch.setitem(TASKS, "again", TASKS["random_labels"])
+    monkeypatch.setitem(TASKS, "part", partial(TASKS["warm_start"], num_tasks=1))
+    assert TASKS["again"](data, SEEDS).name == "random_labels"
+    assert TASKS["part"](data, SEEDS).name == "warm_start"
+    assert all(TASKS[name](data, SEEDS).name == name for name in TASKS if name not in ("again", "part"))
 
 
 def test_a_batch_holds_each_run_s_own_images_and_labels(data):

@@ -15,7 +15,9 @@ import pytest
 import torch
 from PIL import Image
 
-from rl_plasticity.tasks import DATA_SETS, Data, DataError, data, load
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.settings import settings_of
+from rl_plasticity.tasks import DATA, Data, DataError, Source, data, load
 
 PAPERS = ["digits", "mnist", "fashion_mnist", "emnist", "cifar10", "cifar100", "svhn", "tiny_imagenet"]
 
@@ -27,25 +29,87 @@ def small(n=40, m=20, **settings):
 
 
 def test_the_data_sets_of_the_papers_have_names():
-    assert list(DATA_SETS) == PAPERS
+    assert list(DATA) == PAPERS
+
+
+def test_the_settings_are_those_of_loading_and_a_data_set_s_own():
+    common = settings_of(load)
+    assert {name: (s.default, s.expected) for name, s in common.items()} == {
+        "root": (None, "a word or null"),
+        "train_size": (None, "an integer from 1 up or null"),
+        "validation": (0, "an integer from 0 up"),
+        "augment": (False, "true or false"),
+    }
+    assert all(s.setting.help for s in common.values())
+    assert all(settings_of(make).keys() == {"root"} for make in DATA.values())
+
+
+def striped(rows: int = 12, classes: int = 3) -> Source:
+    """What somebody may add: images that come class by class, as arrays of any integer and float types."""
+    y = np.sort(np.arange(rows) % classes).astype(np.int16)
+    x = np.linspace(0, 1, rows * 2 * 4 * 4).reshape(rows, 2, 4, 4)
+    return Source((x, y), (torch.from_numpy(x), torch.from_numpy(y)), classes, by_class=True)
+
+
+def test_what_somebody_adds_is_split_standardized_and_set_like_the_others(monkeypatch):
+    monkeypatch.setitem(DATA, "striped", striped)
+    got = load("striped", train_size=6, validation=3, augment=True, classes=2)
+    assert got.train_y.bincount().tolist() == [3, 3]
+    assert (len(got.validation_y), len(got.test_y), got.num_classes, got.augment) == (3, 9, 2, True)
+    assert got.train_x.dtype == torch.float32
+    assert got.train_y.dtype == torch.int64
+    assert got.to_float(got.train_x).mean().abs() < 1e-6
+    with pytest.raises(SettingsError, match="unknown setting 'row' of data set 'striped'; did you mean 'rows'"):
+        load("striped", row=3)
+    with pytest.raises(SettingsError, match="unknown setting 'root' of data set 'striped'"):
+        load("striped", "/")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "says"),
+    [
+        (np.zeros((4, 8, 8), np.uint8), np.arange(4), r"images are 8x8 \(channels, height, width\), expected 1x8x8"),
+        (np.zeros((4, 1, 8, 9), np.uint8), np.arange(4), "images are 1x8x9 .*, expected 1x8x8"),
+        (np.zeros((4, 1, 8, 8), np.uint8), np.arange(3), "4 images and 3 labels, expected as many of each"),
+        (np.zeros((4, 1, 8, 8), np.uint8), np.zeros((4, 1), int), "4 images and 4x1 labels"),
+        (np.zeros((4, 1, 8, 8), np.uint8), np.arange(1, 5), "labels from 1 to 4, expected integers from 0 to 3"),
+        (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4), "labels from 0.0 to 0.0, expected integers"),
+        (np.full((4, 1, 8, 8), 200.0), np.arange(4), "pixels are torch.float64 from 200.0 to 200.0, expected uint8"),
+        (np.full((4, 1, 8, 8), np.nan), np.arange(4), "pixels are torch.float64 from nan to nan"),
+        (np.zeros((4, 1, 8, 8), int), np.arange(4), "pixels are torch.int64 from 0 to 0, expected uint8, or float"),
+    ],
+)
+def test_images_and_labels_of_what_somebody_adds_are_checked(x, y, says, monkeypatch):
+    good = np.zeros((4, 1, 8, 8), np.uint8), np.arange(4)
+    monkeypatch.setitem(DATA, "mine", lambda root=None: Source(good, (x, y), 4))
+    with pytest.raises(DataError, match=f"mine, test: {says}") as caught:
+        load("mine")
+    assert "\n" not in str(caught.value)
+
+
+def test_images_without_channels_are_one_line(monkeypatch):
+    part = np.zeros((4, 8, 8), np.uint8), np.arange(4)
+    monkeypatch.setitem(DATA, "mine", lambda root=None: Source(part, part, 4))
+    with pytest.raises(DataError, match=r"mine, training: images are 8x8 .*, expected three numbers"):
+        load("mine")
 
 
 def test_digits_are_whole_and_always_split_alike():
     from sklearn.datasets import load_digits
 
-    one, other = load("digits"), load("digits")
-    assert one.train_x.shape == (1437, 1, 8, 8)
-    assert one.test_x.shape == (360, 1, 8, 8)
-    assert one.train_x.dtype == torch.uint8
-    assert one.train_y.dtype == torch.int64
-    assert torch.equal(one.train_x, other.train_x)
-    assert torch.equal(one.test_y, other.test_y)
+    digits, again = load("digits"), load("digits")
+    assert digits.train_x.shape == (1437, 1, 8, 8)
+    assert digits.test_x.shape == (360, 1, 8, 8)
+    assert digits.train_x.dtype == torch.uint8
+    assert digits.train_y.dtype == torch.int64
+    assert torch.equal(digits.train_x, again.train_x)
+    assert torch.equal(digits.test_y, again.test_y)
     bunch = load_digits()
-    ours = torch.cat([one.train_x, one.test_x]).flatten(1).long() @ torch.arange(1, 65) ** 3
+    ours = torch.cat([digits.train_x, digits.test_x]).flatten(1).long() @ torch.arange(1, 65) ** 3
     theirs = torch.from_numpy(bunch.data).long() @ torch.arange(1, 65) ** 3
     assert torch.equal(ours.sort().values, theirs.sort().values)  # each image once
     labels = dict(zip(theirs.tolist(), bunch.target.tolist(), strict=True))
-    assert [labels[key] for key in ours.tolist()] == torch.cat([one.train_y, one.test_y]).tolist()
+    assert [labels[key] for key in ours.tolist()] == torch.cat([digits.train_y, digits.test_y]).tolist()
 
 
 def test_the_first_training_images_are_kept_and_the_validation_set_comes_from_the_test_set():
@@ -123,7 +187,7 @@ def test_a_setting_out_of_range_is_one_line(settings, says):
 
 
 def test_an_unknown_data_set_names_the_nearest():
-    with pytest.raises(DataError, match="unknown data set 'cifra10'; did you mean 'cifar10'"):
+    with pytest.raises(SettingsError, match="unknown data set 'cifra10'; did you mean 'cifar10'"):
         load("cifra10")
 
 

@@ -14,7 +14,7 @@ import scipy.io
 import torch
 from PIL import Image
 
-from rl_plasticity.tasks import DATA_SETS, DataError, load
+from rl_plasticity.tasks import DataError, data, load
 
 RNG = np.random.default_rng(1)
 
@@ -82,7 +82,7 @@ def test_two_data_sets_with_files_of_the_same_names_are_not_mixed_up(mnist):
 def test_a_wrong_checksum_is_one_line_with_both_values(mnist):
     root, _ = mnist
     found = hashlib.md5((root / "train-images-idx3-ubyte.gz").read_bytes()).hexdigest()
-    expected = DATA_SETS["mnist"].checksums["train-images-idx3-ubyte.gz"]
+    expected = data._SPECS["mnist"].checksums["train-images-idx3-ubyte.gz"]
     says = f"train-images-idx3-ubyte.gz: wrong checksum, MD5 {found} instead of {expected}"
     with pytest.raises(DataError, match=says) as caught:
         load("mnist", root)
@@ -138,7 +138,7 @@ def test_a_missing_companion_is_named(mnist):
     [
         (images(3, 27, 28), np.zeros(3, np.uint8), "images are 1x27x28 .*, expected 1x28x28"),
         (images(3, 28, 28), np.zeros(4, np.uint8), "3 images and 4 labels"),
-        (images(3, 28, 28), np.full(3, 10, np.uint8), "labels from 10 to 10, expected 0 to 9"),
+        (images(3, 28, 28), np.full(3, 10, np.uint8), "labels from 10 to 10, expected integers from 0 to 9"),
         (images(0, 28, 28), np.zeros(0, np.uint8), "0 images and 0 labels"),
     ],
 )

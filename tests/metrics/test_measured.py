@@ -1,0 +1,84 @@
+"""What a probe measures by name: a contract that whatever somebody adds is tested by too."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rl_plasticity.metrics import (
+    METRICS,
+    OfFeatures,
+    OfGradients,
+    OfWeights,
+    dead_units,
+    dormant_fraction,
+    effective_rank,
+    singular_values,
+    srank,
+)
+
+# Refuses what the package needs besides torch and numpy.
+ALONE = """
+import sys
+for name in ("dm_control", "gymnasium", "hydra", "matplotlib", "mujoco", "omegaconf", "scipy", "sklearn"):
+    sys.modules[name] = None
+import rl_plasticity.metrics
+"""
+
+
+def test_importing_the_metrics_needs_torch_and_numpy_alone():
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+LOGGED = {
+    OfWeights: ["frobenius_norm", "sigma1", "condition_number", "stable_rank", "effective_rank", "weight_shape"],
+    OfFeatures: ["dormant", "dead", "feature_srank", "feature_rank", "feature_norm"],
+    OfGradients: ["gradient_condition", "gradient_rank"],
+}
+
+
+def test_the_names_in_the_log_and_their_order_are_those_of_all_results_so_far():
+    assert {kind: [n for n, m in METRICS.items() if type(m) is kind] for kind in LOGGED} == LOGGED
+
+
+def arguments(metric, runs, scale=1.0):
+    """Tensors as a probe gives them, each run on another scale; some units are dead."""
+    matrix = torch.randn(*runs, 6, 9).relu() - (0 if isinstance(metric, OfFeatures) else 0.3)
+    matrix = scale * matrix * torch.arange(1.0, 1 + matrix[..., 0, 0].numel()).view(*runs, 1, 1)
+    matrix[..., :3] = matrix[..., :3].clamp(max=0)
+    return (singular_values(matrix),) if isinstance(metric, OfGradients) else (matrix, singular_values(matrix))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_runs_together_equal_runs_alone(name):
+    tensors = arguments(METRICS[name], (2, 3))
+    together = METRICS[name].measure(*tensors)
+    assert together.shape == (2, 3)
+    assert together.dtype == torch.float32
+    for i in range(2):
+        for j in range(3):
+            torch.testing.assert_close(together[i, j], METRICS[name].measure(*(t[i, j] for t in tensors)))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_measuring_changes_no_argument_and_draws_nothing(name):
+    tensors = arguments(METRICS[name], (2,))
+    before, state = [t.clone() for t in tensors], torch.get_rng_state()
+    METRICS[name].measure(*tensors)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_functions_behind_the_names_that_say_less_are_these():
+    (h, s) = arguments(METRICS["dormant"], (2,))
+    expected = {
+        "dormant": dormant_fraction(h, 0.025),
+        "dead": dead_units(h),
+        "feature_srank": srank(s, 0.01),
+        "feature_rank": effective_rank(s),
+    }
+    for name, value in expected.items():
+        assert torch.equal(METRICS[name].measure(h, s), value)
+    torch.testing.assert_close(METRICS["sigma1"].measure(h, s), torch.linalg.matrix_norm(h, ord=2))
