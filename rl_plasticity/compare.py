@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
@@ -35,14 +35,7 @@ figures/ (PNG and PDF).
 """
 
 
-class Options(NamedTuple):
-    """What the command line may say besides the places; see `compare`."""
-
-    out: Path = Path("comparison")
-    metric: str | None = None
-    target: float | None = None
-    baseline: str | None = None
-    mix: Sequence[str] = ()
+OPTIONS = ("out", "metric", "target", "baseline", "mix")
 
 
 def main() -> None:
@@ -53,13 +46,13 @@ def main() -> None:
         sys.exit(0 if arguments else 2)
     try:
         places, options = parse(arguments)
-        done = "replaced" if replaceable(options.out) else "wrote"
-        comparison = compare(*places, **options._asdict())
+        done = "replaced" if replaceable(options["out"]) else "wrote"
+        comparison = compare(*places, **options)
     except SettingsError as error:
         print(f"rl_plasticity.compare: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     show(comparison)
-    print(f"\n{done} {options.out / 'report.html'}, comparison.csv and figures/")
+    print(f"\n{done} {options['out'] / 'report.html'}, comparison.csv and figures/")
 
 
 def compare(
@@ -82,6 +75,8 @@ def compare(
     """
     if not places:
         raise SettingsError("name at least one folder with runs")
+    if target is not None and not math.isfinite(target):
+        raise SettingsError(f"target must be a number, got {target}")
     if out is not None:
         replaceable(Path(out))
     named, below = find(places)
@@ -103,33 +98,31 @@ def compare(
     return comparison
 
 
-def parse(arguments: Sequence[str]) -> tuple[list[str], Options]:
-    """The places to look for runs, and the options.
+def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The places to look for runs, and the options as `compare` takes them.
 
     Raises:
         SettingsError: an unknown or unreadable option.
     """
     places, options = split(arguments)
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
     for name, value in options:
-        if name not in Options._fields:
-            raise SettingsError(f"unknown option {name!r}{nearest(name, Options._fields)}")
+        if name not in OPTIONS:
+            raise SettingsError(f"unknown option {name!r}{nearest(name, OPTIONS)}")
         if name in given:
             raise SettingsError(f"{name} is given twice")
         if not value:
             raise SettingsError(f"{name} needs a value: {name}=...")
         given[name] = value
-    target: float | None = None
+    given["out"] = Path(given.get("out", "comparison")).expanduser()
+    if "mix" in given:
+        given["mix"] = [part for part in given["mix"].split(",") if part]
     if "target" in given:
         try:
-            target = float(given["target"])
+            given["target"] = float(given["target"])
         except ValueError:
-            target = math.nan
-        if not math.isfinite(target):
-            raise SettingsError(f"target must be a number, got {given['target']!r}")
-    out = Path(given.get("out", "comparison")).expanduser()
-    mix = tuple(part for part in given.get("mix", "").split(",") if part)
-    return places, Options(out, given.get("metric"), target, given.get("baseline"), mix)
+            raise SettingsError(f"target must be a number, got {given['target']!r}") from None
+    return places, given
 
 
 def replaceable(out: Path) -> bool:

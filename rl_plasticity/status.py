@@ -117,10 +117,10 @@ def read(folder: RunFolder) -> Status:
 def _read(folder: RunFolder) -> Status:
     settings, supervised = folder.settings, folder.kind == "supervised"
     timing = {row.name: row.value for row in folder.last_rows("timing.csv")}
-    unit, lengths = "env steps", [settings.get("total_env_steps")]
+    unit, lengths = "env steps", [settings.get("total_env_steps", 0)]
     if supervised:  # the number of tasks may be the task's own, which is not known here
         unit, lengths = "epochs", [settings.get("num_tasks"), settings.get("epochs_per_task")]
-    total = math.prod(lengths) if all(isinstance(n, int) for n in lengths) else 0
+    total = math.prod(n if isinstance(n, int) else 0 for n in lengths)
     # The newest step that any file knows of; rows of a supervised run count updates, not epochs.
     saved = [int(p.stem[5:]) for p in folder.checkpoints.glob("step_*.pt") if p.stem[5:].isdigit()]
     steps = [0, *saved, *(row.step for row in folder.last_rows("metrics.csv") if not supervised)]

@@ -204,11 +204,7 @@ class Comparison:
             "probability_of_improvement": row.improvement,
             "gap_unpaired" if row.gap and row.gap.note.startswith("unpaired") else "gap_paired": row.gap,
         }
-        if (
-            self.kind == "train"
-            and self.metric == "eval/return"
-            and ":" not in str(row.group.runs[0].settings["env.name"])
-        ):
+        if self.kind == "train" and self.metric == "eval/return" and _is_control(row.group.runs[0]):
             score = row.mean.value if self.scale != 1 else float(statistics.normalized_score(np.array(row.mean.value)))
             estimates["normalized_score"] = Estimate(score)
         return estimates
@@ -308,10 +304,15 @@ def _scale(groups: Sequence[Group], kind: str, metric: str, warnings: list[str])
     """What values of several tasks are multiplied by."""
     if metric not in ("eval/return", "train/return"):
         return 1.0
-    if kind == "train" and not any(":" in str(r.settings["env.name"]) for g in groups for r in g.runs):
-        return 1 / 1000  # DeepMind Control's returns are at most 1000
+    if kind == "train" and all(_is_control(r) for g in groups for r in g.runs):
+        return 1 / 1000  # the most that a return can be there
     warnings.append("returns of Gymnasium tasks have no common scale: statistics over several are of raw returns")
     return 1.0
+
+
+def _is_control(run: Run) -> bool:
+    """Of a train run: whether its task is one of DeepMind Control."""
+    return ":" not in str(run.settings["env.name"])
 
 
 def _row(c: Comparison, g: Group, unfinished: bool) -> Row:

@@ -285,7 +285,7 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
     below: dict[Path, RunFolder] = {}
     for place in places:
         path = Path(place).expanduser()
-        matches = [path] if path.exists() else _glob(path)
+        matches = [path] if path.exists() else [*map(Path, sorted(glob.glob(str(path), recursive=True)))]  # noqa: PTH207
         if not matches:
             raise SettingsError(f"{place} does not exist")
         runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
@@ -326,10 +326,6 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------------
-
-
-def _glob(pattern: Path) -> list[Path]:
-    return [Path(p) for p in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207, absolute ones as well
 
 
 def _runs_below(folder: Path) -> list[Path]:
