@@ -45,12 +45,14 @@ def choose(
     """
     if name not in kinds:
         raise SettingsError(f"unknown {what} {name!r}{nearest(name, kinds)}")
-    parameters = inspect.signature(kinds[name]).parameters.values()
-    valid = [p.name for p in parameters if p.default is not p.empty]
+    kind = kinds[name]
+    filled = kind.keywords if isinstance(kind, partial) else {}
+    parameters = inspect.signature(kind).parameters.values()
+    valid = [p.name for p in parameters if p.default is not p.empty and p.name not in filled]
     for key in settings:
         if key not in valid:
             raise SettingsError(f"unknown setting {key!r} of {what} {name!r}{nearest(key, valid)}")
-    return partial(kinds[name], **settings)
+    return partial(kind, **settings)
 
 
 def end_quietly_when_interrupted() -> None:

@@ -167,10 +167,10 @@ class Kind(NamedTuple):
 
     def settings(self, choice: str) -> dict[str, Declared]:
         """Those of one choice."""
-        settings: dict[str, Declared] = {}
-        for make in (self.choices.get(choice), self.common):
-            settings |= settings_of(make, self.given) if make else {}
-        return settings
+        common = settings_of(self.common, self.given) if self.common else {}
+        make = self.choices.get(choice)
+        own = settings_of(make, self.given) if make else {}
+        return {name: declared for name, declared in own.items() if name not in common} | common
 
 
 KINDS: dict[str, Kind] = {

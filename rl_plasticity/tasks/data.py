@@ -162,7 +162,10 @@ def load(
     name: str,
     root: Annotated[
         str | None,
-        Setting("a folder with parquet files or the data set's own; null: digits are bundled, the rest downloaded"),
+        Setting(
+            "a folder with parquet files or the data set's own; null: digits are bundled, the rest downloaded",
+            belongs_to="machine",
+        ),
     ] = None,
     train_size: Annotated[int | None, Setting("how many images to keep, the first ones; null: all", least=1)] = None,
     validation: Annotated[int, Setting("how many of the test images are kept for validation", least=0)] = 0,
