@@ -1,3 +1,4 @@
+import functools
 import inspect
 import itertools
 import sys
@@ -9,16 +10,17 @@ import torch
 from conftest import assert_equal_states
 from folders import PENDULUM, rows, run
 
-from rl_plasticity.agents import SAC
+from rl_plasticity import command_line
+from rl_plasticity.agents import AGENTS, SAC, Step
+from rl_plasticity.agents.rollout import evaluate
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Train
 from rl_plasticity.envs import Envs
-from rl_plasticity.envs.control import Step
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.regularizers import REGULARIZERS, Regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.session import name_of
-from rl_plasticity.train import command, evaluate, train, updates_due
+from rl_plasticity.train import command, updates_due
 
 # Plasticity metrics, of each network.
 MEASURED = ["frobenius_norm", "mean_sigma1", "condition_number", "stable_rank", "effective_rank", "weight_shape"]
@@ -55,7 +57,7 @@ def test_regularizers_run_with_resets(reg, reset, seeds, tmp_path):
     values = [float(r["value"]) for r in rows(folder) if "condition" not in r["name"]]
     assert values
     assert np.isfinite(values).all()
-    assert checkpoint.load(folder / "checkpoints")["updates"] == 80
+    assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 80
 
 
 def test_a_chain_a_wider_agent_and_worker_processes_run(tmp_path):
@@ -101,6 +103,7 @@ def test_a_run_writes_what_the_readme_says(tmp_path):
         "tensorboard",
         "checkpoints",
         ".lock",
+        "log.txt",
     }
     assert schema.load_saved(Train, folder / "config.yaml").seeds == 2
     logged = {r["name"] for r in rows(folder)}
@@ -131,7 +134,8 @@ def test_the_folder_is_named_after_the_choices():
         ),
         (["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_reg.coef=0.1_seed0"),
     ):
-        assert name_of(schema.load(Train, arguments), arguments) == name
+        given = [schema.parse(argument) for argument in arguments]
+        assert name_of(schema.load(Train, given), given) == name
 
 
 @pytest.mark.parametrize("ratio", [0, 0.25, 0.7, 1, 2, 16])
@@ -144,7 +148,7 @@ def test_updates_keep_the_replay_ratio(ratio):
 
 def test_help_lists_groups_and_settings(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train", "--help"])
-    command.main(train)
+    command_line.train(command)
     said = capsys.readouterr().out
     for word in ("spectral", "periodic", "demo", "replay_ratio", "action_repeat", "num_critics", "resume"):
         assert word in said
@@ -155,7 +159,7 @@ def test_help_lists_groups_and_settings(monkeypatch, capsys):
 
 def test_evaluation_is_the_mean_return_of_the_given_number_of_episodes_of_each_run():
     envs, agent = Envs("gym:Pendulum-v1", [1, 2]), SAC(3, 1, [0, 1], hidden=(8, 8))
-    returns, _ = evaluate(agent, envs, 3, first_episode=10, discount=0.99)
+    returns, _ = evaluate(agent, envs, 3, first=10)
     for run_, seed in enumerate((1, 2)):
         single = Envs("gym:Pendulum-v1", [seed])
         totals = []
@@ -175,7 +179,7 @@ def test_evaluation_changes_nothing_of_the_agent():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    evaluate(agent, envs, 1, first_episode=10, discount=0.99)
+    evaluate(agent, envs, 1, first=10)
     assert torch.equal(torch.rand(1), expected)
     assert_equal_states(before, dict(agent.state_dict()))
 
@@ -203,8 +207,8 @@ def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are(
             never = np.zeros(2, bool)
             return Step(obs, reward, *((never, over) if self.truncates else (over, never)), obs)
 
-    agent = SAC(3, 1, [0, 1], hidden=(8, 8))
-    returns, overestimation = evaluate(agent, Steps(), 1, first_episode=0, discount=0.5)
+    agent = SAC(3, 1, [0, 1], hidden=(8, 8), discount=0.5)
+    returns, overestimation = evaluate(agent, Steps(), 1, first=0)
     assert returns.tolist() == [2.0, 5.0]
     # obs is always 0, so Q is the same number everywhere; these episodes end for good.
     obs = torch.zeros(2, 1, 3)
@@ -212,7 +216,7 @@ def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are(
     later = torch.tensor([(1.5 + 1) / 2, (1.9375 + 1.875 + 1.75 + 1.5 + 1) / 5])
     np.testing.assert_allclose(overestimation, (q - later).detach(), rtol=1e-5)
     # Cut short instead, what is missing of the return is the critic's own value, discounted.
-    overestimation = evaluate(agent, Steps(truncates=True), 1, first_episode=0, discount=0.5)[1]
+    overestimation = evaluate(agent, Steps(truncates=True), 1, first=0)[1]
     rest = q.detach() * torch.tensor([(0.5 + 0.25) / 2, sum(0.5**n for n in range(1, 6)) / 5])
     np.testing.assert_allclose(overestimation, q.detach() - later - rest, rtol=1e-5)
 
@@ -225,6 +229,7 @@ class Spy:
 
     def __init__(self, target):
         self.target, self.calls, self.results = target, [], []
+        functools.update_wrapper(self, target)  # settings are read from its signature
 
     def __call__(self, *args, **kwargs):
         bound = inspect.signature(self.target).bind(*args, **kwargs)
@@ -236,10 +241,12 @@ class Spy:
 @pytest.fixture
 def spies(monkeypatch):
     found = {}
-    for module, names in (("train", ("SAC", "ReplayBuffer", "Envs")), ("grid", ("make_intervention",))):
+    for module, names in (("train", ("ReplayBuffer", "Envs")), ("runs.plan", ("make_intervention",))):
         for name in names:
             found[name] = Spy(getattr(sys.modules[f"rl_plasticity.{module}"], name))
             monkeypatch.setattr(f"rl_plasticity.{module}.{name}", found[name])
+    found["SAC"] = Spy(AGENTS["sac"])
+    monkeypatch.setitem(AGENTS, "sac", found["SAC"])
     return found
 
 
@@ -258,7 +265,7 @@ def test_every_setting_of_the_agent_reaches_it(spies, tmp_path):
 
 def test_the_environments_get_their_settings_and_seeds_of_their_own(spies, tmp_path):
     run([*PENDULUM, "seeds=2", "seed=7", "env.action_repeat=3"], tmp_path / "run")
-    training, evaluation = spies["Envs"].calls
+    evaluation, training = spies["Envs"].calls
     assert training["action_repeat"] == evaluation["action_repeat"] == 3
     assert not set(training["seeds"]) & set(evaluation["seeds"])
     assert len(set(training["seeds"])) == 2
@@ -307,7 +314,7 @@ def test_what_the_environment_did_is_what_the_buffer_holds(spies, tmp_path):
     gym.register("CountdownForTests-v0", Countdown)
     settings = [a for a in PENDULUM if not a.startswith(("env", "random", "total", "eval"))]
     settings += ["env=gym:CountdownForTests-v0", "random_env_steps=10", "total_env_steps=20", "eval_every_env_steps=99"]
-    Countdown.made = itertools.count(1)  # one is made to check the settings, then run 0 and run 1
+    Countdown.made = itertools.count()  # two are made for evaluation, then run 0 and run 1
     run([*settings, "seeds=2", "eval_episodes=1"], tmp_path / "run")
     buffer = spies["ReplayBuffer"].results[0]
     batch = buffer.sample(torch.arange(20).expand(2, 20))

@@ -131,12 +131,15 @@ def test_bad_input_gets_one_line_that_says_what_and_what_was_expected(argument):
     ("arguments", "message"),
     [
         (["reg=spectral", "reg.coeff=1"], "unknown setting 'reg.coeff'; did you mean 'reg.coef'?"),
-        (["reg=spectral", "reg.coef=high"], "reg.coef must be a number, got 'high'"),
-        (["reg=spectral", "reg.k=1.5"], "reg.k must be an integer, got 1.5"),
+        (["reg=spectral", "reg.coef=high"], "reg.coef must be a number from 0 up, got 'high'"),
+        (["reg=spectral", "reg.k=1.5"], "reg.k must be an integer from 1 up, got 1.5"),
         (["reg=wrs", "reg.rescale_head=3"], "reg.rescale_head must be true or false, got 3"),
-        (["reg=swr", "reg.scope=3"], "reg.scope must be a word, got 3"),
+        (["reg=swr", "reg.scope=3"], "reg.scope must be all or preserving, got 3"),
         (["reg=swr", "reg.name=l2"], "reg.name cannot be set: choose with reg="),
-        (["reset=periodic", "reset.every_updates=a"], "reset.every_updates must be an integer or null, got 'a'"),
+        (
+            ["reset=periodic", "reset.every_updates=a"],
+            "reset.every_updates must be an integer from 1 up or null, got 'a'",
+        ),
     ],
 )
 def test_bad_settings_of_groups(arguments, message):
@@ -200,7 +203,7 @@ def test_bad_settings_of_the_supervised_command():
     for arguments, message in (
         (["env=cheetah-run"], "unknown setting 'env'"),
         (["task=random_label"], "unknown task 'random_label'; did you mean 'random_labels'?"),
-        (["net=mlp", "net.widths=3"], "net.widths must be a list of integers, got 3"),
+        (["net=mlp", "net.widths=3"], "net.widths must be a list of integers from 1 up, got 3"),
         (["net=cnn", "net.widths=[3]"], "unknown setting 'net.widths'"),
         (["data.train_size=0"], "data.train_size must be an integer from 1 up or null, got 0"),
         (["optimizer=sgd", "optimizer.momentum=x"], "optimizer.momentum must be a number, got 'x'"),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import StopAfter
+from folders import go
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rl_plasticity import supervised, train
@@ -91,8 +91,7 @@ def documented(command):
 
 @pytest.mark.parametrize(("name", "module", "arguments"), [("RL", train, RL), ("supervised", supervised, IMAGES)])
 def test_the_tags_in_tensorboard_are_those_of_the_documentation(name, module, arguments, tmp_path):
-    settings, folder, saved = module.command.prepare([*arguments, f"out={tmp_path / 'run'}"])
-    module.train(settings, folder, saved, StopAfter())
+    folder = go(module.command, [*arguments, f"out={tmp_path / 'run'}"])
     tags = EventAccumulator(str(folder / "tensorboard")).Reload().Tags()["scalars"]
     timing = {tag.removeprefix("timing/") for tag in tags if tag.startswith("timing/")}
     logged = {"/".join(tag.split("/")[:2]) for tag in tags} - {f"timing/{name}" for name in timing}
