@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_ar
 
 from torch import Tensor
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, nearest
 
 P = ParamSpec("P")
 
@@ -91,7 +91,9 @@ class Declared(NamedTuple):
         for kind in self.kinds:
             if self._is(kind, value):
                 return float(value) if kind is float and not isinstance(value, Tensor) else value
-        raise SettingsError(f"{name} must be {self.expected}, got {value!r}")
+        words = [str(word) for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind)]
+        hint = nearest(value, words) if isinstance(value, str) else ""
+        raise SettingsError(f"{name} must be {self.expected}, got {value!r}{hint if hint.startswith(';') else ''}")
 
     def _words(self, kind: Any) -> list[str]:
         bounds = self.setting.bounds()

@@ -175,12 +175,11 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
 
 def test_both_commands_make_the_same_kind_of_regularizer_with_the_same_state(monkeypatch, tmp_path):
     from rl_plasticity.networks import MLP
-    from rl_plasticity.runs.plan import regularizer_for
+    from rl_plasticity.runs.plan import Plan
 
     for name in REGULARIZERS:
-        made = [
-            regularizer_for(schema.load(kind, [f"reg={name}"]))(MLP((4, 8, 2), [0])) for kind in (Train, Supervised)
-        ]
+        plans = [Plan.of(schema.load(kind, [f"reg={name}"])) for kind in (Train, Supervised)]
+        made = [plan.regularize(MLP((4, 8, 2), [0])) for plan in plans]
         assert type(made[0]) is type(made[1]) is REGULARIZERS[name]
         assert made[0].state_dict().keys() == made[1].state_dict().keys()
     assert rl_command.kind is Train
@@ -207,13 +206,15 @@ def test_bad_input_makes_nothing(tmp_path):
         assert not (tmp_path / "run").exists()
 
 
-def compiles(*arguments):
-    """What ``compile=auto`` becomes where there is a compiler."""
-    return command.resolved(schema.load(Supervised, ["device=cpu", "threads=1", *arguments])).compile
-
-
-def test_auto_compiles_where_enough_whole_batches_are_planned_for_a_network_with_a_runs_axis(monkeypatch):
+def test_auto_compiles_where_enough_whole_batches_are_planned_for_a_network_with_a_runs_axis(monkeypatch, tmp_path):
     monkeypatch.setattr("rl_plasticity.runs.session.shutil.which", lambda name: f"/usr/bin/{name}")
+
+    def compiles(*arguments):
+        out = f"out={tmp_path / str(len(list(tmp_path.iterdir())))}"
+        session, _ = command.prepare(["device=cpu", "threads=1", out, *arguments])
+        session.lock.release()
+        return session.settings.compile
+
     enough = ["data.train_size=1000", "batch_size=100", "num_tasks=10"]  # 100 updates an epoch
     assert compiles(*enough, "epochs_per_task=100")
     assert compiles(*enough, "epochs_per_task=100", "net=cnn")

@@ -206,7 +206,7 @@ def test_bad_settings_of_the_supervised_command():
         (["net=mlp", "net.widths=3"], "net.widths must be a list of integers from 1 up, got 3"),
         (["net=cnn", "net.widths=[3]"], "unknown setting 'net.widths'"),
         (["data.train_size=0"], "data.train_size must be an integer from 1 up or null, got 0"),
-        (["optimizer=sgd", "optimizer.momentum=x"], "optimizer.momentum must be a number, got 'x'"),
+        (["optimizer=sgd", "optimizer.momentum=x"], "optimizer.momentum must be a number from 0 to 1, got 'x'"),
     ):
         with pytest.raises(SettingsError) as error:
             schema.load(Supervised, arguments)
