@@ -183,7 +183,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
             session.call("on_step")
         session.save()
     finally:
-        session.close(parts.close)
+        session.close()
     return bool(at.step >= s.total_env_steps)
 
 

@@ -22,8 +22,7 @@ from rl_plasticity import command_line
 from rl_plasticity.configs.schema import Watch
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest
-from rl_plasticity.evaluate import planned_steps, play, require_new
-from rl_plasticity.runs.folder import RunFolder, write_atomically
+from rl_plasticity.runs.folder import RunFolder, require_new, write_atomically
 from rl_plasticity.runs.trained import Trained
 
 Picture = NDArray[np.uint8]
@@ -50,7 +49,7 @@ def watch(folder: RunFolder, w: Watch) -> Path:
     agent = trained.agent(envs)
     first, fps = picture(envs), pictures_per_second(trained, envs)
     returns = np.zeros(0)
-    total = planned_steps(trained, w, envs)
+    total = trained.planned_steps(envs, w.episodes)
 
     def film(file: IO[bytes]) -> None:
         nonlocal returns
@@ -63,7 +62,8 @@ def watch(folder: RunFolder, w: Watch) -> Path:
                 add(picture(envs))
                 bar.update()
 
-            (returns,) = play(trained, w, agent, envs, [run], before_step)
+            chosen = (w.episodes, w.evaluation_seed, w.deterministic)
+            (returns,) = trained.play(agent, envs, [run], *chosen, before_step)
 
     write_atomically(path, film)
     envs.close()

@@ -17,10 +17,10 @@ from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Supervised, Train, load
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.runs import plan as grid
 from rl_plasticity.runs.folder import RunFolder, RunName
+from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.results import Results
-from rl_plasticity.supervised import cross_entropy, inputs, make
+from rl_plasticity.supervised import build, cross_entropy, inputs
 
 ROUNDS = 7
 
@@ -46,7 +46,7 @@ def show(title: str, seconds: dict[str, float], log_every: int, measure_every: i
 
 def of_training(folder: Path, preset: str, compile_: bool) -> None:
     s = load(Train, ["reg=spectral", f"preset={preset}"])
-    agent = SAC(17, 6, [0], grid.regularizer_for(s))
+    agent = SAC(17, 6, [0], Plan.of(s).regularize)
     shape = (1, PROBE_SIZE)
     obs, next_obs, act = torch.randn(*shape, 17), torch.randn(*shape, 17), torch.rand(*shape, 6) * 2 - 1
     batch, noise = Batch(obs, act, torch.rand(shape), next_obs, torch.full(shape, 0.99)), agent.noise(1, PROBE_SIZE)[0]
@@ -73,9 +73,9 @@ def of_training(folder: Path, preset: str, compile_: bool) -> None:
 
 
 def of_tasks(folder: Path) -> None:
-    s = load(Supervised, ["preset=demo", "reg=spectral", "seeds=5"])
-    data, sequence, learner, _ = make(s, "cpu")
-    task = sequence.task(0)
+    s = load(Supervised, ["preset=demo", "reg=spectral", "seeds=5", "device=cpu"])
+    parts = build(s, Plan.of(s))
+    data, learner, task = parts.data, parts.learner, parts.sequence.task(0)
     x, y = inputs(task, data, torch.arange(s.batch_size).expand(5, -1), learner.runs)
     images, labels = inputs(task, data, torch.arange(PROBE_SIZE).expand(5, -1), learner.runs)
     probe = Probe(learner, [images])

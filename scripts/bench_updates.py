@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +37,7 @@ from torch import Tensor
 
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer, Step
 from rl_plasticity.compiled import compiled
+from rl_plasticity.configs.schema import Train, load
 from rl_plasticity.regularizers import make_regularizer
 
 SIZES = {"cheetah-run": (17, 6), "quadruped-run": (78, 12), "dog-run": (223, 38)}  # obs_dim, act_dim
@@ -223,8 +223,10 @@ def peers(options: argparse.Namespace) -> None:
 def step_parts(options: argparse.Namespace) -> None:
     """Milliseconds of each part of train.py's loop, replay ratio 16, a log entry every 1000 updates."""
     from rl_plasticity.envs import Envs
-    from rl_plasticity.runs.folder import RunFolder, RunName
-    from rl_plasticity.runs.results import Results
+    from rl_plasticity.runs.folder import RunFolder
+    from rl_plasticity.runs.plan import Plan
+    from rl_plasticity.runs.progress import Progress
+    from rl_plasticity.runs.session import Session, resolved
     from rl_plasticity.train import log_update
 
     size, threads = options.sizes.split(",")[0], int(options.threads.split(",")[0])
@@ -241,7 +243,9 @@ def step_parts(options: argparse.Namespace) -> None:
             n: [] for n in ("act", "env", "to the device, store", "sample", "update", "log")
         }
         with tempfile.TemporaryDirectory() as folder:
-            results = Results(RunFolder(folder), [RunName((), seed) for seed in range(runs)])
+            s = resolved(load(Train, [f"seeds={runs}", "device=cpu"]))
+            session = Session(s, RunFolder(folder), Plan.of(s))
+            session.begin({"agent": agent}, Progress(), unit="env steps", total=1, updates_per_step=GROUP)
             for _ in range(options.rounds * 20):
                 marks = [time.perf_counter()]
                 act = agent.act(obs.unsqueeze(1), agent.streams.normal(1, envs.act_dim)).squeeze(1)
@@ -257,11 +261,11 @@ def step_parts(options: argparse.Namespace) -> None:
                 for i in range(GROUP):
                     metrics = update(Batch(*(x[:, i * BATCH : (i + 1) * BATCH] for x in batches)), noise[i])
                 marks.append(time.perf_counter())
-                log_update(results, 1, agent, metrics, Path(folder))
+                log_update(session, agent, metrics)
                 marks.append(time.perf_counter())
                 for times, (a, b) in zip(parts.values(), pairwise(marks), strict=True):
                     times.append(b - a)
-            results.close()
+            session.close()
         envs.close()
         ms = {name: 1e3 * statistics.median(times[2:]) for name, times in parts.items()}
         ms["log"] *= GROUP / 1000

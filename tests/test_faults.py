@@ -17,16 +17,19 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from conftest import StopAfter, once
-from folders import run
+from folders import resume, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rl_plasticity import supervised, train
+from rl_plasticity import command_line, supervised, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.probe import PROBE_SIZE
 from rl_plasticity.runs.checkpoint import load
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.journal import Journal
+from rl_plasticity.runs.lock import is_held
 
 PENDULUM = ["env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1"]
 PENDULUM += [
@@ -54,6 +57,12 @@ def main(monkeypatch, capsys):
         class Happens:
             received, left = property(lambda self: self.look()), step
 
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                pass
+
             def look(self):
                 if self.left is not None:
                     self.left -= 1
@@ -64,7 +73,7 @@ def main(monkeypatch, capsys):
         monkeypatch.setattr("rl_plasticity.runs.session.StopSignal", Happens)
         monkeypatch.setattr(sys, "argv", ["train", *arguments])
         try:
-            train.command.main(train.train)
+            command_line.train(train.command)
             status = 0
         except SystemExit as end:
             status = end.code
@@ -77,7 +86,7 @@ def main(monkeypatch, capsys):
 
 def assert_nothing_was_lost(folder, whole):
     """Going on from the last checkpoint gives the numbers of a run that was never stopped."""
-    train.train(*train.command.prepare([f"resume={folder}"]), StopAfter())
+    resume(folder)
     assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
 
 
@@ -116,6 +125,18 @@ def test_a_place_that_cannot_be_written_is_bad_input(main):
     assert said.startswith("rl_plasticity.train: cannot write to /proc/run: ")
 
 
+def test_a_folder_whose_settings_cannot_be_written_is_bad_input_and_free_for_another_run(tmp_path):
+    folder, limits = RunFolder(tmp_path / "run"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # the lock has room, the settings have not
+        with pytest.raises(SettingsError, match=f"cannot write to {folder}: File too large"):
+            train.command.prepare([*PENDULUM, f"out={folder}"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not is_held(folder)
+    assert run(PENDULUM, folder, StopAfter(0)) == folder.path
+
+
 def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_back(main, tmp_path):
     folder = tmp_path / "run"
     status, said = main(*PENDULUM, f"out={folder}", step=30, happens=lambda: shutil.rmtree(folder))
@@ -152,7 +173,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, 
     folder = tmp_path / "other"
     folder.mkdir()
     (folder / ".lock").touch()  # killed before the settings were written
-    assert train.command.prepare([*PENDULUM, f"out={folder}"])[1] == folder
+    assert run(PENDULUM, folder, StopAfter(0)) == folder
 
 
 def test_ctrl_c_while_the_package_is_imported_ends_without_a_traceback(tmp_path):
@@ -168,6 +189,18 @@ def test_ctrl_c_while_the_package_is_imported_ends_without_a_traceback(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_journal_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
+    folder, limits = RunFolder(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder.log.write_text("cut")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+        with Journal(folder) as journal:
+            journal.write("finished")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert folder.log.read_text() == "cut"
+
+
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
@@ -178,7 +211,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_numbers_are_the_same(name, 
     path.write_bytes(path.read_bytes()[:-1])
     assert_nothing_was_lost(folder, whole)
     assert "falling back to step_000000040.pt" in capsys.readouterr().err
-    assert load(folder / "checkpoints")["step"] == 60
+    assert load(folder / "checkpoints")["at"] == 60
 
 
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(whole, tmp_path):
@@ -203,17 +236,20 @@ def test_a_clock_that_goes_backwards_changes_nothing(whole, tmp_path, monkeypatc
 
 
 class Broken(gym.Env):
-    """Raises in its 30th step."""
+    """Raises in one of its steps."""
 
     observation_space = gym.spaces.Box(-1, 1, (3,))
     action_space = gym.spaces.Box(-1, 1, (1,))
-    steps, closed = itertools.count(), 0
+    steps, raises_at, made, closed = itertools.count(), 0, 0, 0
+
+    def __init__(self):
+        Broken.made += 1
 
     def reset(self, *, seed=None, options=None):
         return np.zeros(3, np.float32), {}
 
     def step(self, action):
-        if next(self.steps) == 4 * PROBE_SIZE + 29:  # after those the frozen transitions are drawn from
+        if next(self.steps) == self.raises_at:
             raise KeyError("a bug\nof its author")
         return np.zeros(3, np.float32), 0.0, False, False, {}
 
@@ -221,14 +257,20 @@ class Broken(gym.Env):
         Broken.closed += 1
 
 
-def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_closed(main, tmp_path):
-    gym.register("BrokenForTests-v0", Broken)
-    Broken.steps, Broken.closed = itertools.count(), 0
+@pytest.mark.parametrize(
+    ("raises_at", "left"),
+    [(4 * PROBE_SIZE + 29, "the last good checkpoint is"), (10, "there is no checkpoint")],
+    ids=["in training", "while the frozen transitions are drawn"],
+)
+def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_closed(raises_at, left, main, tmp_path):
+    if "BrokenForTests-v0" not in gym.registry:
+        gym.register("BrokenForTests-v0", Broken)
+    Broken.steps, Broken.raises_at, Broken.made, Broken.closed = itertools.count(), raises_at, 0, 0
     status, said = main(*once([*PENDULUM, "env=gym:BrokenForTests-v0"]), f"out={tmp_path / 'run'}")
     assert status == 1
     assert "an environment raised KeyError: 'a bug" in said
-    assert "the last good checkpoint is" in said
-    assert Broken.closed >= 3  # of the check, of training, of evaluation
+    assert left in said
+    assert Broken.closed == Broken.made >= 2  # of training and of evaluation
 
 
 # --- bad input, whatever it is --------------------------------------------------------------------------------------
@@ -272,12 +314,14 @@ def test_no_arguments_whatever_give_anything_but_a_run_or_one_line_and_no_folder
     def fuzz(arguments):
         said = {re.split("[.=]", a)[0] for a in arguments}
         try:
-            _, folder, _ = command.prepare([*(a for a in quick if re.split("[.=]", a)[0] not in said), *arguments])
+            session, built = command.prepare([*(a for a in quick if re.split("[.=]", a)[0] not in said), *arguments])
         except SettingsError:
             assert list(tmp_path.iterdir()) == []
         else:
-            assert (folder / "config.yaml").exists()
-            shutil.rmtree(tmp_path / folder.parts[0])
+            built.close()
+            session.lock.release()
+            assert session.folder.config.exists()
+            shutil.rmtree(tmp_path / session.folder.path.parts[0])
 
     fuzz()
 

@@ -16,7 +16,7 @@ from rl_plasticity.train import command
 def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, said in (
-        (["reset=redo", "reset.threshold=-1"], "threshold must be non-negative, got -1"),
+        (["reset=redo", "reset.threshold=-1"], "reset.threshold must be a number from 0 up, got -1"),
         (["env=gym:CartPole-v1"], "continuous actions"),
         (["resume=nowhere"], "cannot read nowhere/config.yaml"),
         (["reg.coef=1"], "reg=none has no settings"),
@@ -31,7 +31,7 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
 def test_bad_input_ends_in_one_line_and_status_2_and_makes_nothing(tmp_path):
     for arguments, said in (
         (["env=cheetah-rum"], "unknown env 'cheetah-rum'; nearest: cheetah-run"),
-        (["reg=spectral", "reg.coef=-1"], "coef must be non-negative and finite, got -1"),
+        (["reg=spectral", "reg.coef=-1"], "reg.coef must be a number from 0 up, got -1"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "rl_plasticity.train", *arguments], cwd=tmp_path, capture_output=True, text=True
@@ -73,7 +73,7 @@ def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_st
     ):
         run(arguments, tmp_path / "run")
     state = checkpoint.load(tmp_path / "run" / "checkpoints")
-    assert state["step"] == 20
+    assert state["at"] == 20
     assert all(v.isfinite().all() for v in state["agent"].values() if v.is_floating_point())
 
 
@@ -91,7 +91,7 @@ def test_an_environment_that_cannot_be_made_is_bad_input(tmp_path):
 
 def test_a_very_long_list_of_choices_still_makes_a_folder_s_name():
     arguments = [f"agent.hidden=[{','.join(['16'] * 200)}]"]
-    assert len(name_of(schema.load(Train, arguments), arguments)) < 200
+    assert len(name_of(schema.load(Train, arguments), [schema.parse(a) for a in arguments])) < 200
 
 
 def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):

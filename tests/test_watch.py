@@ -6,14 +6,14 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import StopAfter, once
+from folders import run as run_training
 
+from rl_plasticity import command_line
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Evaluate, Watch
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.evaluate import evaluate
-from rl_plasticity.runs.session import main_on_folder
-from rl_plasticity.train import command, train
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.watch import ffmpeg, watch
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=2"]
@@ -63,9 +63,7 @@ for kind in (Picture, Blank, NoRendering):
 
 
 def run(arguments, out):
-    settings, folder, saved = command.prepare(once([*SMALL, *arguments, f"out={out}"]))
-    train(settings, folder, saved, StopAfter())
-    return folder
+    return run_training([*SMALL, *arguments], out)
 
 
 @pytest.fixture
@@ -74,7 +72,7 @@ def pictures(tmp_path):
 
 
 def call(folder, *arguments):
-    watch(folder, schema.load(Watch, arguments))
+    watch(RunFolder(folder), schema.load(Watch, arguments))
 
 
 def pixels(path, height, width):
@@ -108,7 +106,7 @@ def test_the_episodes_are_those_of_evaluate(pictures, tmp_path, capsys):
     for seed in (3, 4):
         settings = [f"seed={seed}", "episodes=3", "evaluation_seed=7"]
         out = tmp_path / f"{seed}.csv"
-        evaluate(pictures, schema.load(Evaluate, [*settings, f"out={out}"]))
+        evaluate(RunFolder(pictures), schema.load(Evaluate, [*settings, f"out={out}"]))
         capsys.readouterr()
         call(pictures, *settings)
         returns = [float(line.split(",")[3]) for line in out.read_text().splitlines()[1:]]
@@ -143,7 +141,7 @@ def test_without_the_extra_it_says_how_to_get_it(pictures, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     monkeypatch.setattr(sys, "argv", ["watch", str(pictures)])
     with pytest.raises(SystemExit) as status:
-        main_on_folder(Watch, watch)
+        command_line.look_at(Watch, watch)
     assert status.value.code == 2
     said = capsys.readouterr().err
     assert said == 'rl_plasticity.watch: videos need ffmpeg: pip install "rl_plasticity[video]"\n'
@@ -155,7 +153,7 @@ def test_without_the_extra_it_says_how_to_get_it(pictures, monkeypatch, capsys):
         ("BlankForTests-v0", [], "cannot draw gym:BlankForTests-v0: the task gives no picture"),
         ("PictureForTests-v0", ["width=64"], r"unexpected keyword argument 'width' \(does this task take width\?\)"),
         ("PictureForTests-v0", ["out=x.gif"], "out must end in .mp4, got x.gif"),
-        ("PictureForTests-v0", ["camera=1.5"], "camera must be a number from -1 up, a name or null, got 1.5"),
+        ("PictureForTests-v0", ["camera=1.5"], "camera must be an integer from -1 up, a word or null, got 1.5"),
         ("NoRenderingForTests-v0", [], "unexpected keyword argument 'render_mode'$"),
     ],
 )
@@ -179,7 +177,7 @@ def hopper(tmp_path_factory):
     ("camera", "said"),
     [
         ("9", r"camera=9, but there are 1 \(track\); -1 is a free one"),
-        ("-2", "camera=-2, but there are 1"),
+        ("-2", "camera must be an integer from -1 up, a word or null, got -2"),
         ("trak", "unknown camera 'trak'; did you mean 'track'?"),
     ],
 )
@@ -204,11 +202,12 @@ def test_deepmind_control_is_drawn_without_a_display_in_the_size_and_from_the_ca
         import sys
         from pathlib import Path
         from rl_plasticity.configs import schema
+        from rl_plasticity.runs.folder import RunFolder
         from rl_plasticity.watch import watch
         folder = Path(sys.argv[1])
         for camera in ("0", "back"):  # wider than the model's own picture
             settings = [f"camera={camera}", "width=700", "height=64", f"out={folder / camera}.mp4"]
-            watch(folder, schema.load(schema.Watch, settings))
+            watch(RunFolder(folder), schema.load(schema.Watch, settings))
     """
     # A display that is said to be there and is not: the choice of how to draw is the command's.
     done = subprocess.run(

@@ -402,7 +402,7 @@ def each(kind: type[Any], argument: str) -> list[str]:
     value = override.value()
     if isinstance(value, Glob):
         choices = presets(kind) if name == "preset" else KINDS[name].choices if name in GROUPS[kind] else {}
-        values = list(value.filter(list(choices)))
+        values = list(value.filter(sorted(choices)))
     elif override.is_discrete_sweep():
         values = list(override.sweep_string_iterator())
     else:
@@ -553,4 +553,4 @@ def _typed(
 def checked_settings(make: type[Settings], given: Mapping[str, Any], prefix: str) -> Settings:
     """An instance of a dataclass that stands for itself (a launcher), from given settings and its defaults."""
     declared = settings_of(make)
-    return make(**{name: d.checked(prefix + name, given.get(name, d.default)) for name, d in declared.items()})
+    return make(**{name: declared[name].checked(prefix + name, value) for name, value in given.items()})

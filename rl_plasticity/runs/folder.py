@@ -301,6 +301,16 @@ def is_mean(run: str) -> bool:
     return re.search("(^|[ =])mean$", run) is not None
 
 
+def require_new(path: Path, suffix: str) -> None:
+    """Raises SettingsError unless a file that ends in `suffix` can be made there."""
+    if path.suffix != suffix:
+        raise SettingsError(f"out must end in {suffix}, got {path}")
+    if path.exists():
+        raise SettingsError(f"{path} exists; choose another out=")
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise SettingsError(f"cannot write to the folder {path.parent}")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small file, whole or not at all."""
     write_atomically(path, lambda file: file.write(text.encode()))

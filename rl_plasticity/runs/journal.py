@@ -23,8 +23,8 @@ class Journal:
         self._file: IO[bytes] | None = None
         with suppress(OSError):
             self._file = folder.log.open("ab", buffering=0)
-        if self._file and self._file.tell():
-            self._file.write(b"\n")  # the line before may have been cut
+            if self._file.tell():
+                self._file.write(b"\n")  # the line before may have been cut
         self.write(f"started on {platform.node()}, process {os.getpid()}")
 
     def __enter__(self) -> Self:

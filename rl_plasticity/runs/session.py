@@ -211,11 +211,12 @@ class Session(Generic[S]):
         self.checkpoints.save(self.progress.step, {**state, "settings": asdict(self.settings)}, table)
         self.saved_at = self.progress.step
 
-    def close(self, *closing: Callable[[], object]) -> None:
-        """Close the bar, the results and whatever else is given, in order, even where one raises."""
-        with ExitStack() as stack:
-            for close in reversed((self.clock.close, self.results.close, *closing)):
-                stack.callback(close)
+    def close(self) -> None:
+        """Close the bar and the results."""
+        try:
+            self.clock.close()
+        finally:
+            self.results.close()
 
     # --- what may not be --------------------------------------------------------------------------------------------
 
@@ -270,13 +271,17 @@ class Command(Generic[S, B]):
         return session.folder
 
     def execute(self, session: Session[S], built: B) -> tuple[bool, str | None]:
-        """Train; whether the run finished, and the fault that ended it. Its end is written into ``log.txt``."""
+        """Train, and close what was built; whether the run finished, and the fault that ended it.
+
+        Its end is written into ``log.txt``.
+        """
         folder = session.folder
         with ExitStack() as stack:
             journal = stack.enter_context(Journal(folder))
             stack.enter_context(session.stop)
             if session.lock:
                 stack.enter_context(session.lock)
+            stack.callback(built.close)
             try:
                 finished = self.train(session, built)
             except FaultyRun as error:
@@ -321,16 +326,15 @@ class Command(Generic[S, B]):
         plan = _plan(settings)
         built = self._built(settings, plan)
         settings = self._compiling(settings, built)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            lock = _locked(folder)
-            folder.write_settings(schema.dump(settings))
-        except OSError as error:
-            built.close()
-            raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
-        except SettingsError:
-            built.close()
-            raise
+        with ExitStack() as otherwise:
+            otherwise.callback(built.close)
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                lock = otherwise.enter_context(_locked(folder))
+                folder.write_settings(schema.dump(settings))
+            except OSError as error:
+                raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+            otherwise.pop_all()
         return Session(settings, folder, plan, None, lock, callbacks), built
 
     def _resumed(

@@ -1,12 +1,15 @@
 """What a run has trained, from its folder: its settings, its checkpoints, its agents."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from rl_plasticity.agents import AGENTS, Agent
+from rl_plasticity.agents import AGENTS, Agent, rollout
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.envs import Envs
@@ -14,7 +17,7 @@ from rl_plasticity.errors import SettingsError, choose, nearest
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeding import RunStreams, derive
 
 # Keys of the random streams derived from a run's seed.
 AGENT, ENV, EVALUATION, PROBE = range(4)
@@ -85,6 +88,52 @@ class Trained:
     def env_seed(self, run: int, evaluation_seed: int | None = None) -> int:
         """The seed of a run's evaluation environment."""
         return derive(self.plan.seeds[run], EVALUATION, *([] if evaluation_seed is None else [evaluation_seed]))
+
+    def play(
+        self,
+        agent: Agent,
+        envs: Envs,
+        runs: Sequence[int],
+        episodes: int | None = None,
+        evaluation_seed: int | None = None,
+        deterministic: bool = True,
+        before_step: Callable[[], object] = lambda: None,
+    ) -> NDArray[np.float64]:
+        """Returns ``[len(runs), episodes]`` of the policies in the checkpoint, without discount.
+
+        The episodes' start states depend on nothing but a run's seed and
+
+        - the checkpoint's env step, without an ``evaluation_seed``. They are those of training's own evaluation at that
+          step, so the mean over ``eval_episodes`` episodes is the ``eval/return`` logged there, bit for bit (same
+          device, versions and number of threads);
+        - else the ``evaluation_seed``, so that checkpoints are compared from the same start states.
+
+        They are never those of training episodes. Noise of sampled actions is a function of the same.
+
+        Args:
+            agent: of all runs of the folder.
+            envs: of the chosen runs, with the seeds of `env_seed`.
+            runs: positions of the chosen runs in the stack.
+            episodes: of each run; None: as many as training's evaluation.
+            before_step: called before each step of `envs`; of one run, as often as its episodes have env steps.
+        """
+        first = rollout.first_episode(self.step) if evaluation_seed is None else 1
+        every = range(len(self.plan.seeds))
+        seeds = [derive(self.env_seed(run, evaluation_seed), first, 1) for run in every]
+        noise = None if deterministic else RunStreams(seeds)
+        number = self.settings.eval_episodes if episodes is None else episodes
+        return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=before_step)
+
+    def planned_steps(self, envs: Envs, episodes: int | None = None) -> int | None:
+        """Steps of `envs` if no episode ends early; None for a task without a limit."""
+        (env, *_) = envs.vector.get_attr("env")
+        limit = (env.spec and env.spec.max_episode_steps) or getattr(
+            env.unwrapped, "_step_limit", math.inf
+        )  # dm_control
+        if limit == math.inf:
+            return None
+        steps: int = math.ceil(limit / self.settings.env["action_repeat"])
+        return (self.settings.eval_episodes if episodes is None else episodes) * steps
 
     def runs(self, seed: int | None, run: int | None) -> list[int]:
         """The positions of the runs of this seed (one for each variant side by side), at this position, or all.

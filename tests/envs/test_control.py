@@ -304,7 +304,7 @@ def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_sta
     does, workers, says, forked, monkeypatch
 ):
     monkeypatch.setattr(Faulty, "does", staticmethod(does))
-    envs = Envs("gym:FaultyForTests-v0", [0, 1], workers=workers, timeout=0.5)
+    envs = Envs("gym:FaultyForTests-v0", [0, 1], workers=workers, timeout_seconds=0.5)
     envs.reset()
     for _ in range(2):
         envs.step(np.zeros((2, 2), np.float32))
@@ -317,7 +317,7 @@ def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_sta
 
 def test_a_restored_environment_has_all_the_time_it_needs(forked, monkeypatch):
     monkeypatch.setattr(Faulty, "does", staticmethod(lambda: time.sleep(0.4)))
-    envs, others = (Envs("gym:FaultyForTests-v0", [0], workers=True, timeout=t) for t in (None, 0.2))
+    envs, others = (Envs("gym:FaultyForTests-v0", [0], workers=True, timeout_seconds=t) for t in (None, 0.2))
     envs.reset()
     for _ in range(4):
         obs = envs.step(np.zeros((1, 2), np.float32)).obs

@@ -7,8 +7,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.sweeps import job as jobs_module
 from rl_plasticity.sweeps import launchers
-from rl_plasticity.sweeps.launchers import Basic, Job, Joblib, load, most_gpus
+from rl_plasticity.sweeps.job import Job
+from rl_plasticity.sweeps.launchers import Basic, Joblib, load, most_gpus
 
 
 @pytest.fixture
@@ -16,7 +18,7 @@ def a_job(tmp_path, monkeypatch):
     """Makes a job whose run is a shell script instead of this package; ``$4`` on are its arguments."""
     (tmp_path / "sweep").mkdir()
 
-    monkeypatch.setattr(launchers, "POLL_S", 0.02)
+    monkeypatch.setattr(jobs_module, "POLL_S", 0.02)
 
     def make(script, shell="/bin/sh", **given):
         program = tmp_path / "program"
@@ -29,10 +31,9 @@ def a_job(tmp_path, monkeypatch):
     return make
 
 
-def sleeping(monkeypatch, sleep):
-    """`sleep` in the place of time.sleep, for the launchers alone."""
-    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time_ns=time.time_ns)
-    monkeypatch.setattr(launchers, "time", clock)
+def sleeping(monkeypatch, module, sleep):
+    """`sleep` in the place of time.sleep, for one module alone."""
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
 
 
 OUT = 'for last; do :; done; folder="${last#*=}"; mkdir -p "$folder"'
@@ -43,7 +44,7 @@ def test_a_run_gets_the_arguments_its_folder_its_threads_and_the_directory_of_th
     job()
     words = (tmp_path / "arguments").read_text().split()
     assert words == [
-        "-m", "rl_plasticity.sweeps.launchers", str(os.getpid()), "train", "reg=swr", "seed=1", f"out={job.folder}", "3"
+        "-m", "rl_plasticity.sweeps.job", str(os.getpid()), "train", "reg=swr", "seed=1", f"out={job.folder}", "3"
     ]  # fmt: skip
     assert job.outcome == "succeeded"
 
@@ -70,7 +71,7 @@ def test_a_run_that_had_finished_when_its_job_was_queued_again_is_not_started(a_
         ("echo rl_plasticity.train: the loss is not finite >&2; echo later >&2; exit 1",
          "failed: rl_plasticity.train: the loss is not finite"),
         (r"printf ' 3%%|#  |\r 9%%|## |\rValueError: bad\n'; exit 1", "failed: ValueError: bad"),
-        ("exit 7", "failed: it said nothing"),
+        ("exit 7", "failed: it printed nothing"),
         ("echo at work; kill -KILL $$", "failed: killed by SIGKILL (out of memory?); at work"),
         ("echo continue with resume=x; exit 143", "stopped: continue with resume=x"),
     ],
@@ -86,7 +87,7 @@ def test_the_reason_is_of_this_attempt_not_of_an_earlier_one(a_job):
     a_job("echo rl_plasticity.train: old; exit 1")()
     job = a_job("exit 1")
     job()
-    assert job.outcome == "failed: it said nothing"
+    assert job.outcome == "failed: it printed nothing"
 
 
 def test_a_job_that_cannot_write_has_failed_and_raises_nothing(a_job, tmp_path, capsys):
@@ -122,7 +123,7 @@ def test_a_run_has_saved_before_it_is_queued_again_and_hears_of_it_once(a_job, m
             queued.append(job.checkpoint())
             sys.exit(-1)
 
-    sleeping(monkeypatch, time_limit)
+    sleeping(monkeypatch, jobs_module, time_limit)
     with pytest.raises(SystemExit):
         job()
     assert queued == [("again", job, "once\n")]
@@ -135,7 +136,7 @@ def test_a_run_is_told_to_save_when_its_worker_is_told_to_end(a_job, monkeypatch
         if (job.cwd / "started").exists():
             sys.exit(-1)  # as submitit does in its signal handler
 
-    sleeping(monkeypatch, exit_once_started)
+    sleeping(monkeypatch, jobs_module, exit_once_started)
     with pytest.raises(SystemExit):
         job()
     assert (job.cwd / "saved").exists()
@@ -143,7 +144,7 @@ def test_a_run_is_told_to_save_when_its_worker_is_told_to_end(a_job, monkeypatch
 
 
 def test_a_run_dies_with_the_process_that_waits_for_it(tmp_path):
-    script = 'echo $$; "$0" -m rl_plasticity.sweeps.launchers $$ supervised "out=$1" epochs_per_task=100000 & '
+    script = 'echo $$; "$0" -m rl_plasticity.sweeps.job $$ supervised "out=$1" epochs_per_task=100000 & '
     waiting = subprocess.Popen(["sh", "-c", script + "echo $!; wait", sys.executable, tmp_path / "out"],
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
     run = [int(waiting.stdout.readline()) for _ in range(2)][1]
@@ -192,7 +193,7 @@ def test_launchers_have_defaults_and_typed_settings():
 )
 def test_a_misspelt_launcher_or_setting_is_named_with_the_nearest_valid_one(arguments, message):
     with pytest.raises(SettingsError, match=message):
-        load(arguments)
+        load(arguments).check(["cpu"])
 
 
 @pytest.mark.parametrize(("name", "module"), [("joblib", "joblib"), ("slurm", "submitit"), ("ray", "ray")])
@@ -295,7 +296,7 @@ def test_a_job_that_slurm_loses_has_failed_and_the_others_are_waited_for(a_slurm
         if len(polled) == 5:
             jobs[2].end("succeeded")
 
-    sleeping(monkeypatch, sleep)
+    sleeping(monkeypatch, launchers, sleep)
     sys.modules["submitit"].AutoExecutor = FakeExecutor
     load(["hydra/launcher=slurm", "hydra.launcher.mem_gb=3"]).launch(jobs)
     assert [job.outcome for job in jobs][::2] == ["succeeded", "succeeded"]
@@ -311,7 +312,7 @@ def test_a_queue_that_does_not_answer_is_no_lost_job(a_slurm, a_job, monkeypatch
     (tmp_path / "squeue").chmod(0o755)
     jobs = [a_job("", folder=tmp_path / str(i)) for i in range(2)]
     polls = iter(range(3))
-    sleeping(monkeypatch, lambda _: next(polls) == 2 and jobs[1].end("succeeded"))
+    sleeping(monkeypatch, launchers, lambda _: next(polls) == 2 and jobs[1].end("succeeded"))
     sys.modules["submitit"].AutoExecutor = FakeExecutor
     load(["hydra/launcher=slurm"]).launch(jobs)
     assert jobs[1].outcome == "succeeded"

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from folders import run_supervised
 
+from rl_plasticity import command_line
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.session import name_of
 from rl_plasticity.supervised import command
-from rl_plasticity.sweeps import launchers
+from rl_plasticity.sweeps import job
 from rl_plasticity.sweeps.sweep import runs, sweep
 
 SMALL = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=1", "device=cpu"]
@@ -21,7 +22,7 @@ TWO = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
 
 
 def combinations(*arguments):
-    return [" ".join(run.arguments) for run in runs(Train, name_of, arguments)]
+    return [" ".join(run.arguments) for run in runs(Train, arguments)]
 
 
 def test_a_sweep_is_every_combination_and_the_last_setting_varies_fastest():
@@ -38,14 +39,15 @@ def test_ranges_patterns_chains_and_lists_are_values_of_a_sweep():
     assert combinations("reg=glob(w*)") == ["reg=wasserstein", "reg=weight_clipping", "reg=weight_decay", "reg=wrs"]
     assert combinations("reg=none,spectral+l2") == ["reg=none", "reg=spectral+l2"]
     assert combinations("reg=[none,swr]") == ["reg=[none,swr]"]  # side by side in one process
-    assert runs(Train, name_of, ["env=gym:Pendulum-v1,cheetah-run"])[0].settings.env.name == "gym:Pendulum-v1"
+    assert runs(Train, ["env=gym:Pendulum-v1,cheetah-run"])[0].settings.env["name"] == "gym:Pendulum-v1"
 
 
 def test_each_run_has_the_name_and_the_settings_it_would_have_alone(tmp_path):
-    first, second = runs(Train, name_of, [f"out={tmp_path}", "reg=spectral", "reg.coef=0.1,0.2", "seed=4"])
+    first, second = runs(Train, [f"out={tmp_path}", "reg=spectral", "reg.coef=0.1,0.2", "seed=4"])
     alone = schema.load(Train, ["reg=spectral", "reg.coef=0.2", "seed=4"])
     assert second.settings == alone
-    assert second.folder == tmp_path / name_of(alone, ["reg=spectral", "reg.coef=0.2", "seed=4"])
+    given = [schema.parse(argument) for argument in ("reg=spectral", "reg.coef=0.2", "seed=4")]
+    assert second.folder == tmp_path / name_of(alone, given)
     assert first.folder.parent == tmp_path
 
 
@@ -71,28 +73,29 @@ def test_each_run_has_the_name_and_the_settings_it_would_have_alone(tmp_path):
 )
 def test_a_bad_setting_of_any_run_is_found_before_the_first_one_starts(arguments, message, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(launchers.Job, "__call__", lambda job: 1 / 0)
+    monkeypatch.setattr(job.Job, "__call__", lambda job: 1 / 0)
     with pytest.raises(SettingsError, match=message):
-        sweep(Supervised, lambda s: None, name_of, [f"out={tmp_path / 'out'}", *arguments])
+        sweep(command, [f"out={tmp_path / 'out'}", *arguments])
     assert not (tmp_path / "out").exists()
 
 
 def test_each_method_is_checked_once_whatever_the_seeds_and_before_the_first_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(launchers.Job, "__call__", lambda job: 1 / 0)
+    monkeypatch.setattr(job.Job, "__call__", lambda job: 1 / 0)
     checked = []
 
     def check(s):
         checked.append(s.reg["name"])
         if s.reg["name"] == "wrs":
-            raise ValueError("no layer for wrs")
+            raise SettingsError("no layer for wrs")
 
+    monkeypatch.setattr(command, "check", check)
     with pytest.raises(SettingsError, match="no layer for wrs"):
-        sweep(Supervised, check, name_of, [f"out={tmp_path}", "seed=0,1", "reg=none,swr,wrs"])
+        sweep(command, [f"out={tmp_path}", "seed=0,1", "reg=none,swr,wrs"])
     assert checked == ["none", "swr", "wrs"]
 
 
 def test_a_folder_with_other_settings_under_the_same_name_is_refused(tmp_path):
-    (run,) = runs(Train, name_of, [f"out={tmp_path}"])
+    (run,) = runs(Train, [f"out={tmp_path}"])
     run.folder.mkdir()
     (run.folder / "config.yaml").write_text(
         schema.dump(run.settings)
@@ -100,7 +103,7 @@ def test_a_folder_with_other_settings_under_the_same_name_is_refused(tmp_path):
         .replace("device: auto", "device: cpu")
     )
     with pytest.raises(SettingsError, match=r"holds a run with replay_ratio=8\.0, not 16\.0; choose another out="):
-        runs(Train, name_of, [f"out={tmp_path}"])
+        runs(Train, [f"out={tmp_path}"])
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -109,7 +112,8 @@ def test_a_folder_with_other_settings_under_the_same_name_is_refused(tmp_path):
 @pytest.fixture
 def a_sweep(tmp_path, monkeypatch):
     """Sweeps over runs that are a shell script, which knows its `folder` and its arguments."""
-    monkeypatch.setattr(launchers, "POLL_S", 0.02)
+    monkeypatch.setattr(job, "POLL_S", 0.02)
+    monkeypatch.setattr(command, "check", lambda settings: None)
     program = tmp_path / "program"
     program.touch(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
@@ -119,7 +123,7 @@ def a_sweep(tmp_path, monkeypatch):
         save += "touch config.yaml"
         program.write_text(f'#!/bin/sh\n{save}\necho "$5" >> {tmp_path}/calls\n{script}\necho now finished > log.txt\n')
         (tmp_path / "calls").write_text("")
-        status = sweep(Supervised, lambda s: None, name_of, [f"out={tmp_path / 'out'}", *arguments])
+        status = sweep(command, [f"out={tmp_path / 'out'}", *arguments])
         return status, (tmp_path / "calls").read_text().split()
 
     return start
@@ -201,5 +205,5 @@ def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_
 def test_settings_of_a_sweep_without_m_are_refused_with_a_hint(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["supervised", "hydra/launcher=ray"])
     with pytest.raises(SystemExit, match="2"):
-        command.main(lambda *_: 1 / 0)
+        command_line.train(command)
     assert capsys.readouterr().err == "rl_plasticity.supervised: hydra/launcher=ray is for a sweep: add -m\n"

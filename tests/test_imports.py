@@ -1,0 +1,143 @@
+"""Which part of the package imports which, and what has to be installed for each."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "rl_plasticity"
+
+# From the top. A module imports from its own room and from those below; rooms of one line know nothing of each other.
+LAYERS = (
+    ("train", "supervised", "evaluate", "watch", "status", "compare"),
+    ("command_line",),
+    ("sweeps",),
+    ("comparison",),
+    ("runs",),
+    ("configs",),
+    ("tasks", "envs"),
+    ("agents",),
+    ("probe",),
+    ("compiled",),
+    ("interventions",),
+    ("learner",),
+    ("regularizers", "networks", "optimizers", "metrics", "plugins"),
+    ("layers", "seeding"),
+    ("settings",),
+    ("errors",),
+)
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+FILES = {
+    ".".join(("rl_plasticity", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def statements(body):
+    """The imports that are made when the module is: not those in functions and for type checkers."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
+            yield from statements([*node.body, *node.orelse])
+        elif isinstance(node, ast.Try | ast.With):
+            yield from statements([*node.body, *(n for h in getattr(node, "handlers", []) for n in h.body)])
+
+
+def imports(path):
+    """The modules of this package that a file imports."""
+    found = set()
+    for node in statements(ast.parse(path.read_text()).body):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        else:
+            assert node.level == 0, f"{path}: a relative import"
+            below = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (below & FILES.keys()) or {node.module}
+    return found & FILES.keys()
+
+
+GRAPH = {name: imports(path) for name, path in FILES.items()}
+
+
+def room(module):
+    return module.split(".")[1] if "." in module else ""
+
+
+def test_every_module_is_in_a_room():
+    assert {room(name) for name in FILES} == {"", *LEVEL}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_module_imports_only_what_stands_below_it(name):
+    for other in GRAPH[name]:
+        if room(other) not in ("", room(name)):  # the root holds the version; it is the last to know of anything
+            assert room(name), f"{name} imports {other}"
+            assert LEVEL[room(other)] > LEVEL[room(name)], f"{name} imports {other}"
+
+
+def test_no_two_modules_import_each_other_however_far_around():
+    order = [*TopologicalSorter(GRAPH).static_order()]  # raises CycleError
+    assert len(order) == len(FILES)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def needed_by(*distributions):
+    """The names that these and all that they need are imported by."""
+    found, waiting = set(), [*distributions]
+    while waiting:
+        name = re.sub("[-_.]+", "-", waiting.pop()).lower()
+        if name not in found:
+            found.add(name)
+            try:
+                required = metadata.requires(name) or []
+            except metadata.PackageNotFoundError:  # for another system
+                continue
+            waiting += [re.match(r"[\w.-]+", r)[0] for r in required if "extra ==" not in r]
+    modules = metadata.packages_distributions().items()
+    return {module for module, homes in modules if any(re.sub("[-_.]+", "-", h).lower() in found for h in homes)}
+
+
+WITHOUT = """
+import importlib, json, sys
+allowed = {"rl_plasticity", *sys.stdlib_module_names, *json.loads(sys.argv[2])}
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        first = name.partition(".")[0]
+        if first not in allowed and not first.startswith("_sysconfigdata"):
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+before = set(sys.modules)
+sys.meta_path.insert(0, Nothing())
+importlib.import_module(sys.argv[1])
+print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)))
+"""
+
+
+def imported_with_only(module, *distributions):
+    """What comes in with a module, outside the standard library, where nothing but these is installed."""
+    arguments = [module, json.dumps(sorted(needed_by(*distributions)))]
+    done = subprocess.run([sys.executable, "-c", WITHOUT, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("module", ["regularizers", "interventions", "metrics", "learner"])
+def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone(module):
+    assert "torch" in imported_with_only(f"rl_plasticity.{module}", "torch", "numpy")
+    for name in ("gymnasium", "hydra", "omegaconf", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):
+        assert name not in needed_by("torch", "numpy")
+
+
+def test_importing_the_package_itself_imports_nothing_else():
+    assert imported_with_only("rl_plasticity") == {"rl_plasticity"}
