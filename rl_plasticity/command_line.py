@@ -1,23 +1,23 @@
-"""How every command runs: help, bad input, faults, Ctrl-C, and the exit status."""
+"""How every command runs: help, bad input, faults, Ctrl-C, and the exit status.
+
+What takes seconds to import is imported by those who need it: `status` starts at once.
+"""
 
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl_plasticity import plugins
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Evaluate, Supervised, Train, Watch
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError, nearest
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.session import Built, Command
-from rl_plasticity.sweeps import sweep
 
-S = TypeVar("S", Train, Supervised)
-B = TypeVar("B", bound=Built)
-E = TypeVar("E", Evaluate, Watch)
+if TYPE_CHECKING:
+    from rl_plasticity.configs.schema import Evaluate
+    from rl_plasticity.runs.session import Command
+
+E = TypeVar("E", bound="Evaluate")
 
 
 def main(name: str, help_: Callable[[], str], act: Callable[[Sequence[str]], int | None]) -> None:
@@ -50,8 +50,36 @@ def complain(name: str, error: Exception | str, status: int) -> int:
     return status
 
 
-def train(command: Command[S, B]) -> None:
+def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Arguments as places to look for runs, whose names may hold a =, and options ``name=value``.
+
+    Raises:
+        SettingsError: no place; an option that is unknown, given twice or empty.
+    """
+    places: list[str] = []
+    options: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or "/" in name or Path(argument).exists():
+            places.append(argument)
+            continue
+        if name not in valid:
+            raise SettingsError(f"unknown option {name!r}{nearest(name, valid)}")
+        if name in options:
+            raise SettingsError(f"{name} is given twice")
+        if not value:
+            raise SettingsError(f"{name} needs a value: {name}=...")
+        options[name] = value
+    if not places:
+        raise SettingsError("name at least one folder with runs")
+    return places, options
+
+
+def train(command: "Command[Any, Any]") -> None:
     """``python -m rl_plasticity.NAME [name=value ...]``, one run, or a sweep with ``-m``."""
+    from rl_plasticity.configs import schema
+    from rl_plasticity.sweeps import sweep
+
     usage = f"python -m rl_plasticity.{command.name} [name=value ...]"
 
     def help_() -> str:
@@ -78,6 +106,9 @@ def train(command: Command[S, B]) -> None:
 
 def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
     """``python -m rl_plasticity.NAME RUN [name=value ...]``."""
+    from rl_plasticity import plugins
+    from rl_plasticity.configs import schema
+
     name = kind.__name__.lower()
     usage = f"python -m rl_plasticity.{name} RUN [name=value ...]"
 

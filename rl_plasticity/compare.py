@@ -1,5 +1,10 @@
 """Compare runs: ``python -m rl_plasticity.compare results/a results/b ...``."""
 
+if __name__ == "__main__":
+    from rl_plasticity.errors import end_quietly_when_interrupted
+
+    end_quietly_when_interrupted()
+
 import io
 import math
 import os
@@ -12,12 +17,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from rl_plasticity import command_line
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
-from rl_plasticity.comparison.loading import read, split
+from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.report import GENERATOR, Picture, render
 from rl_plasticity.comparison.summary import Comparison, summarize
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import find, write_text
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
@@ -38,19 +44,11 @@ figures/ (PNG and PDF).
 OPTIONS = ("out", "metric", "target", "baseline", "mix")
 
 
-def main() -> None:
-    """Run it; status 0, or 2 for bad input."""
-    arguments = sys.argv[1:]
-    if not arguments or any(a in ("-h", "--help") for a in arguments):
-        print(HELP, end="")
-        sys.exit(0 if arguments else 2)
-    try:
-        places, options = parse(arguments)
-        done = "replaced" if replaceable(options["out"]) else "wrote"
-        comparison = compare(*places, **options)
-    except SettingsError as error:
-        print(f"rl_plasticity.compare: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+def command(arguments: Sequence[str]) -> None:
+    """Compare, write the folder and print the table."""
+    places, options = parse(arguments)
+    done = "replaced" if replaceable(options["out"]) else "wrote"
+    comparison = compare(*places, **options)
     show(comparison)
     print(f"\n{done} {options['out'] / 'report.html'}, comparison.csv and figures/")
 
@@ -104,16 +102,8 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     Raises:
         SettingsError: an unknown or unreadable option.
     """
-    places, options = split(arguments)
-    given: dict[str, Any] = {}
-    for name, value in options:
-        if name not in OPTIONS:
-            raise SettingsError(f"unknown option {name!r}{nearest(name, OPTIONS)}")
-        if name in given:
-            raise SettingsError(f"{name} is given twice")
-        if not value:
-            raise SettingsError(f"{name} needs a value: {name}=...")
-        given[name] = value
+    places, options = command_line.places_and_options(arguments, OPTIONS)
+    given: dict[str, Any] = dict(options)
     given["out"] = Path(given.get("out", "comparison")).expanduser()
     if "mix" in given:
         given["mix"] = [part for part in given["mix"].split(",") if part]
@@ -202,4 +192,4 @@ class _Head(HTMLParser):
 
 
 if __name__ == "__main__":
-    main()
+    command_line.main("compare", lambda: HELP.rstrip(), command)

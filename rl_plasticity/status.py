@@ -1,5 +1,10 @@
 """Tell how runs are getting on: ``python -m rl_plasticity.status results``."""
 
+if __name__ == "__main__":
+    from rl_plasticity.errors import end_quietly_when_interrupted
+
+    end_quietly_when_interrupted()
+
 import math
 import platform
 import signal
@@ -10,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rl_plasticity.comparison.loading import split
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity import command_line
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import Row, RunFolder, find
 from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
@@ -59,27 +64,17 @@ class Status(NamedTuple):
     note: str = ""
 
 
-def main() -> None:
-    """Run it; status 0, or 2 for bad input."""
-    arguments = sys.argv[1:]
-    if not arguments or any(a in ("-h", "--help") for a in arguments):
-        print(HELP, end="")
-        sys.exit(0 if arguments else 2)
-    try:
-        places, every = parse(arguments)
-        while True:
-            named, below = find(places)
-            lines = table([read(folder) for folder in [*named, *below]], time.time())
-            clear = "\033[H\033[2J" if every and sys.stdout.isatty() else ""
-            print(clear + "\n".join(lines), flush=True)
-            if every is None:
-                return
-            time.sleep(every)
-    except SettingsError as error:
-        print(f"rl_plasticity.status: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+def command(arguments: Sequence[str]) -> None:
+    """Print the table, again and again if asked to."""
+    places, every = parse(arguments)
+    while True:
+        named, below = find(places)
+        lines = table([read(folder) for folder in [*named, *below]], time.time())
+        clear = "\033[H\033[2J" if every and sys.stdout.isatty() else ""
+        print(clear + "\n".join(lines), flush=True)
+        if every is None:
+            return
+        time.sleep(every)
 
 
 def parse(arguments: Sequence[str]) -> tuple[list[str], float | None]:
@@ -88,19 +83,15 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], float | None]:
     Raises:
         SettingsError: an unknown or unreadable option, or no place.
     """
-    every: float | None = None
-    places, options = split(arguments)
-    for name, value in options:
-        if name != "every":
-            raise SettingsError(f"unknown option {name!r}{nearest(name, ['every'])}")
-        try:
-            every = float(value)
-        except ValueError:
-            every = math.nan
-        if not (math.isfinite(every) and every > 0):
-            raise SettingsError(f"every must be a number of seconds above 0, got {value!r}")
-    if not places:
-        raise SettingsError("name at least one folder with runs")
+    places, options = command_line.places_and_options(arguments, ["every"])
+    if "every" not in options:
+        return places, None
+    try:
+        every = float(options["every"])
+    except ValueError:
+        every = math.nan
+    if not (math.isfinite(every) and every > 0):
+        raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r}")
     return places, every
 
 
@@ -206,4 +197,4 @@ def _duration(seconds: float) -> str:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # status ... | head
-    main()
+    command_line.main("status", lambda: HELP.rstrip(), command)

@@ -251,7 +251,7 @@ def apply_(due: list[Chosen], learner: Learner, task: Task, data: Data) -> None:
 @torch.no_grad()
 def evaluate(task: Task, data: Data, learner: Learner) -> dict[str, Tensor]:
     """Loss and accuracy ``[runs]`` on all training, validation and test images of the task that there are."""
-    found = {}
+    scores = {}
     splits: tuple[Split, ...] = ("train", "validation", "test")
     with eval_mode(learner.net):
         for split in splits:
@@ -264,9 +264,9 @@ def evaluate(task: Task, data: Data, learner: Learner) -> dict[str, Tensor]:
                 logits = learner.net(x)
                 loss = loss + cross_entropy(logits, y) * len(rows) / images
                 right = right + accuracy(logits, y) * len(rows) / images
-            found[f"{split}_loss"] = loss.reshape(-1).cpu()
-            found[f"{split}_accuracy"] = right.reshape(-1).cpu()
-    return found
+            scores[f"{split}_loss"] = loss.reshape(-1).cpu()
+            scores[f"{split}_accuracy"] = right.reshape(-1).cpu()
+    return scores
 
 
 @torch.no_grad()

@@ -175,12 +175,12 @@ def encoder(program: str, path: str, shape: tuple[int, ...], fps: Fraction) -> I
         assert process.stdin is not None
         write, broken = process.stdin.write, False
         try:
-            yield lambda one: write(np.ascontiguousarray(one).data)
+            yield lambda picture: write(np.ascontiguousarray(picture).data)
         except BrokenPipeError:
             broken = True
-        said = process.communicate()[1].decode(errors="replace")
+        output = process.communicate()[1].decode(errors="replace")
     if broken or process.returncode:
-        raise FaultyRun(f"ffmpeg failed: {said}")
+        raise FaultyRun(f"ffmpeg failed: {output}")
 
 
 if __name__ == "__main__":

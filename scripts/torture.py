@@ -106,7 +106,9 @@ def state(folder: Path) -> dict[str, Any]:
     """What the last checkpoint holds, without what is a matter of when it was written."""
     found = checkpoint.load(folder / "checkpoints")
     kept = {
-        key: found[key] for key in ("agent", "learner", "probe", "probes", "envs", "order", "buffer") if key in found
+        key: found[key]
+        for key in ("agent", "learner", "probe", "probes", "envs", "order", "buffer", "progress")
+        if key in found
     }
     if "table" in found:
         size = found["buffer"]["size"]

@@ -9,7 +9,8 @@ import matplotlib
 import pytest
 from folders import curve, tasks, write_run
 
-from rl_plasticity.compare import OPTIONS, compare, main, parse
+from rl_plasticity import command_line
+from rl_plasticity.compare import HELP, OPTIONS, command, compare, parse
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
@@ -27,7 +28,7 @@ def call(*arguments):
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["compare", *map(str, arguments)])
         try:
-            main()
+            command_line.main("compare", lambda: HELP, command)
         except SystemExit as stopped:
             status = stopped.code
     return status, out.getvalue(), err.getvalue()

@@ -17,8 +17,7 @@ PACKAGE = ROOT / "rl_plasticity"
 # From the top. A module imports from its own room and from those below; rooms of one line know nothing of each other.
 LAYERS = (
     ("train", "supervised", "evaluate", "watch", "status", "compare"),
-    ("command_line",),
-    ("sweeps",),
+    ("sweeps", "command_line"),
     ("comparison",),
     ("runs",),
     ("configs",),

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_plasticity.agents.replay_buffer import Batch, Step
-from rl_plasticity.interventions import Agent as Restartable
+from rl_plasticity.interventions import Restartable
 from rl_plasticity.seeding import RunStreams
 
 

@@ -142,10 +142,10 @@ class ReplayBuffer:
         """
         n = min(self.size, self.added - row)
         rows = ((torch.arange(n) + (self.head - n)) % (self.capacity + 1)).to(self.obs.device)
-        found = {name: getattr(self, name)[:, rows].transpose(0, 1) for name in ("obs", "act", "reward", "end")}
-        at, run = (found["end"] > 0).nonzero(as_tuple=True)
-        last_obs = self.last_obs[run, found["end"][at, run].long() - 1]
-        return found | {"end": found["end"].clamp(max=1), "last_obs": last_obs}
+        columns = {name: getattr(self, name)[:, rows].transpose(0, 1) for name in ("obs", "act", "reward", "end")}
+        at, run = (columns["end"] > 0).nonzero(as_tuple=True)
+        last_obs = self.last_obs[run, columns["end"][at, run].long() - 1]
+        return columns | {"end": columns["end"].clamp(max=1), "last_obs": last_obs}
 
     def state_dict(self) -> dict[str, Any]:
         """What is filled, oldest first, and the newest obs."""

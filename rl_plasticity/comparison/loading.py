@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,19 +35,6 @@ class Run:
 
     def __str__(self) -> str:
         return f"{self.folder} (seed {self.seed})"
-
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Arguments as places to look for runs, whose names may hold a =, and options ``name=value``."""
-    places: list[str] = []
-    options: list[tuple[str, str]] = []
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or "/" in name or Path(argument).exists():
-            places.append(argument)
-        else:
-            options.append((name, value))
-    return places, options
 
 
 def read(folder: RunFolder) -> list[Run]:

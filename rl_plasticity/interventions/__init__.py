@@ -3,7 +3,7 @@
 from typing import Any
 
 from rl_plasticity.errors import choose
-from rl_plasticity.interventions.base import Agent, Inputs, Intervention
+from rl_plasticity.interventions.base import Inputs, Intervention, Restartable
 from rl_plasticity.interventions.recycling import ReDo, activations_of, eval_mode
 from rl_plasticity.interventions.resets import HeadReset, LearningRateDecay, PeriodicReset, ShrinkAndPerturb
 
@@ -26,13 +26,13 @@ def make_intervention(name: str, **settings: Any) -> Intervention:
 
 __all__ = [
     "INTERVENTIONS",
-    "Agent",
     "HeadReset",
     "Inputs",
     "Intervention",
     "LearningRateDecay",
     "PeriodicReset",
     "ReDo",
+    "Restartable",
     "ShrinkAndPerturb",
     "activations_of",
     "eval_mode",

@@ -11,14 +11,22 @@ from rl_plasticity.learner import Learner
 from rl_plasticity.settings import Setting, checked
 
 
-class Agent(Protocol):
-    """What an intervention needs of an agent: its learners, the nets that follow them, and how it starts afresh."""
+class Restartable(Protocol):
+    """What an intervention needs of an agent (`rl_plasticity.agents.base.Agent`)."""
 
     @property
-    def learners(self) -> Mapping[str, Learner]: ...
+    def learners(self) -> Mapping[str, Learner]:
+        """Those whose networks can lose plasticity, by name."""
+        ...
+
     @property
-    def followers(self) -> Mapping[str, nn.Module]: ...
-    def restart_(self, runs: Tensor | None = None) -> None: ...
+    def followers(self) -> Mapping[str, nn.Module]:
+        """The networks that track a learner's, by its name: targets."""
+        ...
+
+    def restart_(self, runs: Tensor | None = None) -> None:
+        """`runs` (all by default) start afresh with new weights, as a newly made agent would."""
+        ...
 
 
 Inputs = Mapping[str, Sequence[Tensor]]
@@ -61,7 +69,7 @@ class Intervention:
 
     def apply_(
         self,
-        agent_or_learner: Agent | Learner,
+        agent_or_learner: Restartable | Learner,
         runs: Tensor | Sequence[int] | None = None,
         inputs: Inputs | None = None,
     ) -> None:
@@ -78,11 +86,11 @@ class Intervention:
             chosen = _indices(chosen, learner.runs)
         self._apply_(agent_or_learner, chosen, inputs)
 
-    def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
         raise TypeError(f"{type(self).__name__} is not an intervention: it changes nothing")
 
 
-def learners_of(target: Agent | Learner) -> dict[str, tuple[Learner, list[nn.Module]]]:
+def learners_of(target: Restartable | Learner) -> dict[str, tuple[Learner, list[nn.Module]]]:
     """Each learner with the networks that follow it (a target network)."""
     if isinstance(target, Learner):
         return {"net": (target, [])}

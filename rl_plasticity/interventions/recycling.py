@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.interventions.base import Agent, EveryTasks, EveryUpdates, Inputs, Intervention, learners_of
+from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Restartable, learners_of
 from rl_plasticity.layers import HiddenUnits, hidden_units, lookup
 from rl_plasticity.learner import Learner
 from rl_plasticity.settings import Setting, checked
@@ -43,7 +43,7 @@ class ReDo(Intervention):
         self.threshold = threshold
 
     @torch.no_grad()
-    def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
         for name, (learner, _) in learners_of(target).items():
             if inputs is None or name not in inputs:
                 raise ValueError(f"ReDo looks at activations: it needs inputs for {name!r}")

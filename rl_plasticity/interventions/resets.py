@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.interventions.base import Agent, EveryTasks, EveryUpdates, Inputs, Intervention, learners_of
+from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Restartable, learners_of
 from rl_plasticity.layers import layers, lookup
 from rl_plasticity.learner import Learner
 from rl_plasticity.settings import Setting, checked
@@ -23,7 +23,7 @@ class PeriodicReset(Intervention):
     def __init__(self, every_updates: EveryUpdates = 2_560_000, every_tasks: EveryTasks = None) -> None:
         super().__init__(every_updates, every_tasks)
 
-    def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
         target.restart_(runs)
 
 
@@ -47,7 +47,7 @@ class HeadReset(Intervention):
         super().__init__(every_updates, every_tasks)
         self.num_layers = num_layers
 
-    def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
         for learner, followers in learners_of(target).values():
             names = self._last_names(learner.net)
             if not names:
@@ -106,7 +106,7 @@ class ShrinkAndPerturb(Intervention):
         self.coef, self.init = coef, init
 
     @torch.no_grad()
-    def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
         chosen = ... if runs is None else runs
         for learner, followers in learners_of(target).values():
             source = learner.initial() if self.init == "saved" else learner.fresh(runs)
@@ -137,7 +137,7 @@ class LearningRateDecay(Intervention):
         super().__init__(at_updates=tuple(at_updates))
         self.factor, self.rebase = factor, rebase
 
-    def _apply_(self, target: Agent | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
         if runs is not None:
             raise ValueError("a learning rate is shared by all runs; it cannot decay for some")
         for learner, _ in learners_of(target).values():

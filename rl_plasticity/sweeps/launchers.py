@@ -96,14 +96,14 @@ class Slurm:
             raise SettingsError("hydra/launcher=slurm: there is no sbatch here; start it where Slurm is")
         if "cuda" in devices and not (self.gpus_per_node or self.gres):
             raise SettingsError("device=cuda needs hydra.launcher.gpus_per_node=1 (or gres=...)")
-        found = _slurm("sinfo", "-h", "-o", "%G", *(["-p", self.partition] if self.partition else []))
-        if found is None:
+        on_nodes = _slurm("sinfo", "-h", "-o", "%G", *(["-p", self.partition] if self.partition else []))
+        if on_nodes is None:
             raise SettingsError("hydra/launcher=slurm: sinfo fails; is the controller up?")
-        if (self.gpus_per_node or 0) > (most := most_gpus(found)):
+        if (self.gpus_per_node or 0) > (most := most_gpus(on_nodes)):
             raise SettingsError(f"hydra.launcher.gpus_per_node={self.gpus_per_node}, but no node has more than {most}")
         name = (self.gres or "").partition(":")[0]
-        if name not in found:
-            raise SettingsError(f"hydra.launcher.gres={self.gres}, but no node has any {name} (sinfo: {found.split()})")
+        if name not in on_nodes:
+            raise SettingsError(f"hydra.launcher.gres={self.gres}, but no node has any {name}")
 
     def threads(self, jobs: int) -> int | None:
         return self.cpus_per_task
@@ -127,7 +127,7 @@ class Slurm:
             for job in jobs:
                 job.end(f"failed: {' '.join(str(error).split())}")
             return
-        ids = {job: one.job_id for job, one in zip(jobs, submitted, strict=True)}
+        ids = {job: queued.job_id for job, queued in zip(jobs, submitted, strict=True)}
         print(f"queued as Slurm job {ids[jobs[0]].partition('_')[0]}", flush=True)
         last_seen = dict.fromkeys(jobs, time.monotonic())
         cancelled = False
@@ -231,9 +231,9 @@ def load(arguments: Sequence[str]) -> Launcher:
     return schema.checked_settings(launcher, settings, "hydra.launcher.")
 
 
-def most_gpus(found: str) -> int:
+def most_gpus(sinfo: str) -> int:
     """The most GPUs that a node has, of lines as ``sinfo -o %G`` gives them: ``gpu:a100:4(S:0-1),shard:16``."""
-    counts = [int(n) for n in re.findall(r"\bgpu(?::[^:,(\s]+)?:(\d+)", found)]
+    counts = [int(n) for n in re.findall(r"\bgpu(?::[^:,(\s]+)?:(\d+)", sinfo)]
     return max(counts, default=0)
 
 

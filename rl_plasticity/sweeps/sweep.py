@@ -83,7 +83,7 @@ def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
     out = Path(paths.get("out", "results")).absolute()
     own = [a for a in arguments if not a.startswith("out=")]
     loaded: dict[tuple[str, ...], S] = {}
-    found: list[Run] = []
+    combined: list[Run] = []
     for combination in itertools.product(*(schema.each(kind, a) for a in own)):
         others = tuple(a for a in combination if not a.startswith("seed="))
         seeds = [schema.parse(a).value for a in combination if a.startswith("seed=")]
@@ -91,11 +91,11 @@ def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
             settings = replace(loaded[others], seed=seeds[0])
         else:  # which takes a tenth of a second
             settings = loaded[others] = schema.load(kind, combination)
-        found.append(Run(combination, settings, out / name_of(settings, [schema.parse(a) for a in combination])))
-    _require_different(found)
-    for run in found:
+        combined.append(Run(combination, settings, out / name_of(settings, [schema.parse(a) for a in combination])))
+    _require_different(combined)
+    for run in combined:
         _require_the_same(kind, run)
-    return found
+    return combined
 
 
 def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int) -> int:
@@ -127,9 +127,9 @@ class _Stop:
         self.received = number
         with suppress(OSError):
             self.file.touch()
-        for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(one) == self._handle:
-                signal.signal(one, signal.SIG_DFL)
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) == self._handle:
+                signal.signal(each, signal.SIG_DFL)
         print("stopping: each run saves where it is (once more: at once)", file=sys.stderr, flush=True)
 
 
@@ -146,11 +146,11 @@ def _identity(settings: Train | Supervised) -> dict[str, Any]:
     return schema.without_machine(settings)
 
 
-def _require_different(found: Sequence[Run]) -> None:
+def _require_different(combined: Sequence[Run]) -> None:
     """Raises SettingsError if two runs have the same folder, or train the same seed with the same settings."""
     names: dict[Path, Run] = {}
     trained: dict[tuple[str, int], Run] = {}
-    for run in found:
+    for run in combined:
         if run.folder in names:
             first, second = (" ".join(r.arguments) for r in (names[run.folder], run))
             raise SettingsError(f"the same run twice: {first!r} and {second!r} are both {run.folder.name}")
