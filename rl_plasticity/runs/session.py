@@ -182,7 +182,9 @@ class Session(Generic[S]):
 
     def log(self, values: Mapping[str, Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
         """Write metrics ``[runs]``, of the runs in the mask `where`."""
-        self.latest = {name: value.cpu() if isinstance(value, Tensor) else value for name, value in values.items()}
+        self.latest = {
+            name: value.cpu().clone() if isinstance(value, Tensor) else value for name, value in values.items()
+        }
         self.results.write(self.axis, self.latest, where)
 
     def evaluated(self, values: Mapping[str, Tensor | np.ndarray], summary: str) -> None:
