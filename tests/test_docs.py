@@ -1,0 +1,55 @@
+"""The documents: their links and pictures."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose(page):
+    """The text without blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page):
+    """What links can point to in a page: its headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ +(.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
+    for link in LINK.findall(prose(page)):
+        if re.match(r"\w+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_index_links_every_page():
+    linked = {link.partition("#")[0] for link in LINK.findall((ROOT / "docs" / "index.md").read_text())}
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= linked
+
+
+def test_every_picture_of_the_documents_is_shown_somewhere_and_small():
+    shown = "".join(page.read_text() for page in PAGES)
+    for picture in (ROOT / "docs").glob("*.png"):
+        assert picture.name in shown
+        assert picture.stat().st_size < 250_000
+
+
+def test_the_map_of_the_code_names_every_module_and_no_other():
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
+    named = set(re.findall(r"[\w*]+\.(?:py|sh)\b", text))
+    there = {p.name for folder in ("rl_plasticity", "scripts") for p in (ROOT / folder).rglob("*.py")}
+    for name in named:
+        assert name in there or any((ROOT / "scripts").glob(name)), name
+    folders = ("networks", "metrics")  # said in one line
+    missing = {p.name for p in (ROOT / "rl_plasticity").rglob("*.py") if p.parent.name not in folders} - named
+    assert not missing - {"__init__.py"}
