@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 
+from rl_plasticity import plugins
 from rl_plasticity.agents import AGENTS, Agent
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
@@ -34,6 +35,7 @@ class Trained:
     settings: Train
     plan: Plan
     state: dict[str, Any]
+    plugins: Sequence[str] = ()  # that it was made with
 
     @classmethod
     def of(cls, folder: RunFolder, device: str = "auto", step: int | None = None) -> "Trained":
@@ -55,7 +57,7 @@ class Trained:
         except (FileNotFoundError, ValueError) as error:
             raise SettingsError(str(error)) from error
         s = replace(s, device=cast(Any, device))
-        return cls(s, Plan.of(s), state)
+        return cls(s, Plan.of(s), state, folder.plugins)
 
     @property
     def step(self) -> int:
@@ -64,7 +66,10 @@ class Trained:
 
     def envs(self, seeds: Sequence[int], **render: Any) -> Envs:
         """Environments of the run's task; `render` goes to `Envs`."""
-        return Envs(self.settings.env["name"], seeds, self.settings.env["action_repeat"], **render)
+        try:
+            return Envs(self.settings.env["name"], seeds, self.settings.env["action_repeat"], **render)
+        except SettingsError as error:
+            raise _with_plugs(error, self.plugins) from error
 
     def agent(self, envs: Envs) -> Agent:
         """The agents of all runs as the checkpoint holds them.
@@ -128,7 +133,12 @@ def _settings(folder: RunFolder) -> Train:
         try:
             schema.load_saved(Supervised, folder.config)
         except SettingsError:
-            raise error from None
+            raise _with_plugs(error, folder.plugins if folder.config.is_file() else ()) from None
         raise SettingsError(
             f"{folder} is of rl_plasticity.supervised; a run of rl_plasticity.train is needed"
         ) from None
+
+
+def _with_plugs(error: SettingsError, named: Sequence[str]) -> SettingsError:
+    """The error, and the plugs that are not loaded, for want of which it may have come."""
+    return SettingsError("; ".join(filter(None, [str(error), plugins.missing(named)])))
