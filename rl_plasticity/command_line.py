@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="Evaluate")
 
 
-def main(name: str, help_: Callable[[], str], act: Callable[[Sequence[str]], int | None]) -> None:
+def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequence[str]], int | None]) -> None:
     """Run the command `name` on the process's arguments.
 
     The status is what `act` returns, 0 for None; 2 for bad input, 1 for a fault, each with one line; 130 for Ctrl-C.
 
     Args:
-        help_: the text of ``--help``.
+        help_: the text of ``--help``, beside what other arguments there are.
     """
     arguments = sys.argv[1:]
-    if any(a in ("-h", "--help") for a in arguments):
-        print(help_())
-        return
+    others = [a for a in arguments if a not in ("-h", "--help")]
     try:
+        if others != arguments:
+            print(help_(others))
+            return
         status = act(arguments)
     except SettingsError as error:
         sys.exit(complain(name, error, 2))
@@ -77,16 +78,19 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
 
 def train(command: "Command[Any, Any]") -> None:
     """``python -m rl_plasticity.NAME [name=value ...]``, one run, or a sweep with ``-m``."""
+    from rl_plasticity import plugins
     from rl_plasticity.configs import schema
     from rl_plasticity.sweeps import sweep
 
     usage = f"python -m rl_plasticity.{command.name} [name=value ...]"
 
-    def help_() -> str:
+    def help_(arguments: Sequence[str]) -> str:
+        schema.load_plugs_of(arguments)
         return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweep.USAGE}\n\n{schema.describe(command.kind)}"
 
     def act(arguments: Sequence[str]) -> int:
         if sweep.FLAGS & {*arguments}:
+            schema.load_plugs_of(arguments)
             return sweep.sweep(command, [a for a in arguments if a not in sweep.FLAGS])
         if of_sweeps := [a for a in arguments if a.startswith(("hydra/", "hydra."))]:
             raise SettingsError(f"{of_sweeps[0]} is for a sweep: add -m")
@@ -98,7 +102,8 @@ def train(command: "Command[Any, Any]") -> None:
         if finished:
             print(f"done; results in {session.folder}")
             return 0
-        print(f"stopped; continue with resume={session.folder}", file=sys.stderr)
+        plugs = f"plugins=[{','.join(plugins.loaded)}] " if plugins.loaded else ""
+        print(f"stopped; continue with {plugs}resume={session.folder}", file=sys.stderr)
         return 128 + session.stop.received
 
     main(command.name, help_, act)
@@ -119,4 +124,4 @@ def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
         plugins.load(settings.plugins)
         look(RunFolder(Path(arguments[0]).expanduser()), settings)
 
-    main(name, lambda: f"{usage}\n\nRUN is the folder of a run.\n\n{schema.describe(kind)}", act)
+    main(name, lambda _: f"{usage}\n\nRUN is the folder of a run.\n\n{schema.describe(kind)}", act)

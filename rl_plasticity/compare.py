@@ -192,4 +192,4 @@ class _Head(HTMLParser):
 
 
 if __name__ == "__main__":
-    command_line.main("compare", lambda: HELP.rstrip(), command)
+    command_line.main("compare", lambda _: HELP.rstrip(), command)

@@ -2,12 +2,13 @@
 
 A module that is imported may add to the public dicts (`REGULARIZERS`, `INTERVENTIONS`, `AGENTS`, `NETWORKS`,
 `OPTIMIZERS`, `TASKS`, `DATA`, `METRICS`) and register Gymnasium environments. What it adds is as good as built in. A
-plug is named on the command line (``plugins=[my_module]``), or is an installed package with an entry point in the group
-``rl_plasticity.plugins``. No saved file can make a module load.
+plug is named on the command line (``plugins=[my_module]``, or ``env=gym:my_module:My-v0`` for one that registers an
+environment), or is an installed package with an entry point in the group ``rl_plasticity.plugins``. No saved file can
+make a module load.
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import metadata
 from typing import Annotated
@@ -30,12 +31,32 @@ def load(plugins: Plugins = ()) -> None:
     """
     _load_installed()
     for module in plugins:
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # whatever the module raises
-            raise SettingsError(f"plugins: cannot import {module!r}: {first_line(error)}") from error
-        if module not in loaded:
-            loaded.append(module)
+        load_one(module, "plugins")
+
+
+def load_one(module: str, asked: str) -> None:
+    """Import a module that was named by the user in the setting `asked`.
+
+    Raises:
+        SettingsError: it cannot be imported.
+    """
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever the module raises
+        raise SettingsError(f"{asked}: cannot import {module!r}: {first_line(error)}") from error
+    if module not in loaded:
+        loaded.append(module)
+
+
+def module_of(env: str) -> str:
+    """``my_module`` of ``gym:my_module:My-v0``; empty for other environments."""
+    return env.removeprefix("gym:").rpartition(":")[0] if env.startswith("gym:") else ""
+
+
+def missing(named: Iterable[str]) -> str:
+    """What to add so that the modules that a run's files name are loaded; empty where they all are."""
+    others = [name for name in named if name not in loaded]
+    return f"the run was made with plugs: add plugins=[{','.join(others)}]" if others else ""
 
 
 @cache
@@ -44,7 +65,4 @@ def _load_installed() -> None:
         try:
             entry.load()
         except Exception as error:  # whatever the package raises
-            why = str(error).splitlines() or [""]
-            raise SettingsError(
-                f"the plug {entry.name!r} of {entry.value}: {type(error).__name__}: {why[0]}"
-            ) from error
+            raise SettingsError(f"the installed plug {entry.name!r} ({entry.value}): {first_line(error)}") from error

@@ -197,4 +197,4 @@ def _duration(seconds: float) -> str:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # status ... | head
-    command_line.main("status", lambda: HELP.rstrip(), command)
+    command_line.main("status", lambda _: HELP.rstrip(), command)

@@ -202,8 +202,12 @@ def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tup
             rows.append((obs, act.numpy(), step.reward, step.next_obs, agent.discount * ~step.terminated))
             obs = step.obs
     columns = (torch.from_numpy(np.stack(x[::4], 1)).float() for x in zip(*rows, strict=True))
-    noise = streams.normal(2, PROBE_SIZE, envs.act_dim).movedim(0, 1)
-    return Batch(*(x.to(device) for x in columns)), noise.to(device)
+    before = agent.streams.get_extra_state()
+    for generator, seed in zip(agent.streams.generators, session.plan.seeds, strict=True):
+        generator.manual_seed(derive(seed, PROBE, 0))
+    noise = agent.noise(1, PROBE_SIZE)[0]  # its shape is the agent's own
+    agent.streams.set_extra_state(before)
+    return Batch(*(x.to(device) for x in columns)), noise
 
 
 def updates_due(steps: int, replay_ratio: float) -> int:

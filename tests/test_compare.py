@@ -28,7 +28,7 @@ def call(*arguments):
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["compare", *map(str, arguments)])
         try:
-            command_line.main("compare", lambda: HELP, command)
+            command_line.main("compare", lambda _: HELP, command)
         except SystemExit as stopped:
             status = stopped.code
     return status, out.getvalue(), err.getvalue()

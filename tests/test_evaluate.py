@@ -139,7 +139,8 @@ def test_sampled_actions_are_the_same_each_time_and_not_the_deterministic_ones(p
 
 
 def test_the_standard_error_is_over_episodes_with_one_degree_of_freedom_less(pendulum, monkeypatch, capsys):
-    monkeypatch.setattr("rl_plasticity.evaluate.play", lambda *_: np.array([[1.0, 2.0, 6.0], [4.0, 4.0, 4.0]]))
+    returns = np.array([[1.0, 2.0, 6.0], [4.0, 4.0, 4.0]])
+    monkeypatch.setattr("rl_plasticity.runs.trained.Trained.play", lambda *_: returns)
     said = called(monkeypatch, capsys, pendulum)[1].splitlines()
     assert said[0] == "gym:Pendulum-v1, checkpoint of env step 60, deterministic actions, episodes a run: 3"
     assert said[1] == f"seed 3: return 3.0 ± {math.sqrt(7 / 3):.1f}, min 1.0, max 6.0"

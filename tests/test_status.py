@@ -175,12 +175,12 @@ def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path, m
     for name, event in {"a": "failed: no", "b": "finished", "c": "stopped", "d": "finished"}.items():
         said(write_run(tmp_path / "sweep" / name, RL, {"0": curve([1.0])}), event)
     monkeypatch.setattr(sys, "argv", ["status", str(tmp_path / "sweep")])
-    command_line.main("status", lambda: HELP, command)
+    command_line.main("status", lambda _: HELP, command)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0][-1] for line in lines[1:5]] == ["b", "d", "c", "a"]
     assert lines[-1] == "4 runs: 0 running, 2 finished, 1 failed, 1 stopped"
     monkeypatch.setattr(sys, "argv", ["status", str(tmp_path / "sw*" / "[ab]")])
-    command_line.main("status", lambda: HELP, command)
+    command_line.main("status", lambda _: HELP, command)
     assert capsys.readouterr().out.splitlines()[-1] == "2 runs: 0 running, 1 finished, 1 failed"
 
 
@@ -195,7 +195,7 @@ def test_every_prints_again_until_it_is_interrupted(rl, monkeypatch, capsys):
     monkeypatch.setattr(status.time, "sleep", sleep)
     monkeypatch.setattr(sys, "argv", ["status", str(rl), "every=0.5"])
     with pytest.raises(SystemExit) as ended:
-        command_line.main("status", lambda: HELP, command)
+        command_line.main("status", lambda _: HELP, command)
     assert ended.value.code == 130
     assert waits == [0.5, 0.5]
     assert capsys.readouterr().out.count("1 run: ") == 2
@@ -219,6 +219,6 @@ def test_a_wrong_option_says_what_was_expected(arguments, message):
 def test_a_place_without_runs_ends_in_one_line_and_status_2(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["status", str(tmp_path / "nothing")])
     with pytest.raises(SystemExit) as ended:
-        command_line.main("status", lambda: HELP, command)
+        command_line.main("status", lambda _: HELP, command)
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"rl_plasticity.status: {tmp_path / 'nothing'} does not exist\n"

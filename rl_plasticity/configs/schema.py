@@ -8,6 +8,7 @@ settings are ``reg.l2.coef=...``. A list trains all its members side by side in 
 settings, which come before those of the command line.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -213,9 +214,11 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
             raise SettingsError(f"{name} is given twice")
         given[name] = value
     if kind in DEFAULT_PRESET:
-        plugins.load(settings_of(plugins.load)["plugins"].checked("plugins", given.pop("plugins", [])))
+        load_plugs(given.pop("plugins", []))
         given = _with_preset(kind, given)
     groups = {group: _chosen(group, given.pop(group, KINDS[group].default)) for group in GROUPS[kind]}
+    if kind is Train and (module := plugins.module_of(env := str(groups["env"]["name"].default))):
+        plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
     if (
         kind is Supervised
         and "every_updates" in groups["reset"]
@@ -231,6 +234,26 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     return _typed(kind, _resolved(values), declared, groups)
 
 
+def load_plugs(named: Any) -> None:
+    """Load the plugs that the setting ``plugins`` names.
+
+    Raises:
+        SettingsError: it is no list of names, or one cannot be imported.
+    """
+    plugins.load(settings_of(plugins.load)["plugins"].checked("plugins", named))
+
+
+def load_plugs_of(arguments: Iterable[str]) -> None:
+    """Load the plugs that these arguments name, before any of the others is looked at.
+
+    Raises:
+        SettingsError: see `load_plugs`.
+    """
+    for argument in arguments:
+        if argument.startswith("plugins="):
+            load_plugs(parse(argument).value)
+
+
 def from_python(settings: Mapping[str, Any]) -> list[Given]:
     """Keywords as the settings that they ask for: ``reg="spectral"``, ``reg={"name": "spectral", "coef": 1e-3}``."""
     given = []
@@ -240,7 +263,7 @@ def from_python(settings: Mapping[str, Any]) -> list[Given]:
             given += [Given(n.removesuffix(".name") if n == f"{name}.name" else n, v, f"{n}={v}") for n, v in flat]
         else:
             value = list(value) if isinstance(value, tuple) else value
-            value = str(value) if isinstance(value, Path) else value
+            value = os.fspath(value) if isinstance(value, os.PathLike) else value
             given.append(Given(name, value, f"{name}={value}"))
     return given
 
@@ -265,6 +288,8 @@ def load_saved(kind: type[Settings], path: Path) -> Settings:
         if not isinstance(choice, dict) or "name" not in choice:
             raise SettingsError(f"{path}: {group} must be a group with a name, got {choice!r}")
         groups[group] = _chosen(group, _choice_of(choice))
+        if group == "env" and (module := plugins.module_of(str(choice["name"]))) and module not in plugins.loaded:
+            raise SettingsError(f"env {choice['name']!r}: no saved settings load the module {module!r}")
     declared = settings_of(kind) | _flat(groups)
     flat = flat_values({str(name): value for name, value in saved.items()})
     values = {name: value for name, value in flat if name == "env.name" or not _is_name(name)}

@@ -7,7 +7,6 @@ state the simulator has.
 
 import ctypes.util
 import difflib
-import importlib
 import math
 import multiprocessing
 import os
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from rl_plasticity import plugins
 from rl_plasticity.agents.replay_buffer import Step
-from rl_plasticity.errors import FaultyRun, SettingsError, first_line
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting
 
@@ -147,10 +146,7 @@ def check_name(name: str) -> None:
     if name.startswith("gym:"):
         module, colon, task = name.removeprefix("gym:").rpartition(":")
         if colon:
-            try:
-                importlib.import_module(module)
-            except Exception as error:  # whatever the module raises
-                raise SettingsError(f"env {name!r}: cannot import {module!r}: {first_line(error)}") from error
+            plugins.load_one(module, f"env {name!r}")
         known, prefix = sorted(gym.registry), f"gym:{module}{colon}"
     else:
         known, prefix, task = task_names(), "", name

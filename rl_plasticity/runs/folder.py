@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from omegaconf import OmegaConf
 
 from rl_plasticity import __version__
 from rl_plasticity.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rl_plasticity.agents import Agent
 
 Kind = Literal["train", "supervised"]
 HEADER = "run,step,name,value"
@@ -237,6 +240,16 @@ class RunFolder(os.PathLike[str]):
                 return [row for row in last if file == "timing.csv" or not is_mean(row.run)]
             size *= 8
 
+    def load_agent(self, step: int | None = None, device: str = "auto") -> "Agent":
+        """The agents of all runs, as the checkpoint of this env step, or the newest, holds them.
+
+        Raises:
+            SettingsError: it is no RL run's folder, or there is no such checkpoint.
+        """
+        from rl_plasticity.runs.trained import load_agent
+
+        return load_agent(self, step, device)
+
     # --- how it came about ------------------------------------------------------------------------------------------
 
     @property
@@ -247,6 +260,18 @@ class RunFolder(os.PathLike[str]):
         except (OSError, ValueError, KeyError, TypeError):
             return []
         return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+
+    @property
+    def plugins(self) -> list[str]:
+        """The modules of others that the newest start named, and its environment's: to be said, never to be loaded."""
+        from rl_plasticity.plugins import module_of
+
+        named: Any = self.starts[-1].get("plugins") if self.starts else None
+        env: Any = self.settings.get("env")
+        module = module_of(str(env.get("name"))) if isinstance(env, dict) else ""
+        return list(
+            dict.fromkeys([*(map(str, named) if isinstance(named, list) else []), *([module] if module else [])])
+        )
 
     def add_start(self, device: str, plugins: Sequence[str] = ()) -> None:
         """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time."""

@@ -182,7 +182,9 @@ class Session(Generic[S]):
 
     def log(self, values: Mapping[str, Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
         """Write metrics ``[runs]``, of the runs in the mask `where`."""
-        self.latest = {name: value.cpu() if isinstance(value, Tensor) else value for name, value in values.items()}
+        self.latest = {
+            name: value.cpu().clone() if isinstance(value, Tensor) else value for name, value in values.items()
+        }
         self.results.write(self.axis, self.latest, where)
 
     def evaluated(self, values: Mapping[str, Tensor | np.ndarray], summary: str) -> None:
@@ -345,11 +347,10 @@ class Command(Generic[S, B]):
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile"}
         if others := [g.text for g in given if g.name not in machine]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
+        if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
+            raise SettingsError(f"cannot resume {folder}: {plugs}")
         anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
-        try:
-            settings = replace(schema.load_saved(self.kind, folder.config), **anew)
-        except SettingsError as error:
-            raise SettingsError(f"{error}{_plugs_missing(folder)}") from error
+        settings = replace(schema.load_saved(self.kind, folder.config), **anew)
         for g in given:
             if g.name not in anew and g.name != "plugins":
                 group, _, name = g.name.partition(".")
@@ -473,13 +474,6 @@ def _has_steps(folder: RunFolder) -> bool:
     """Whether rows beyond step 0 were written, which come after the first checkpoint."""
     metrics = folder.metrics_csv
     return metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE) is not None
-
-
-def _plugs_missing(folder: RunFolder) -> str:
-    """A hint where the run was made with plugs that are not loaded: the names are said, never loaded from there."""
-    named: Any = next((start["plugins"] for start in reversed(folder.starts) if start.get("plugins")), [])
-    missing = [str(name) for name in named if name not in plugins.loaded] if isinstance(named, list) else []
-    return f"; the run was made with plugs: add plugins=[{','.join(missing)}]" if missing else ""
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:

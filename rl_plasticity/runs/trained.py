@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_plasticity import plugins
 from rl_plasticity.agents import AGENTS, Agent, rollout
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
@@ -37,6 +38,7 @@ class Trained:
     settings: Train
     plan: Plan
     state: dict[str, Any]
+    plugins: Sequence[str] = ()  # that it was made with
 
     @classmethod
     def of(cls, folder: RunFolder, device: str = "auto", step: int | None = None) -> "Trained":
@@ -58,7 +60,7 @@ class Trained:
         except (FileNotFoundError, ValueError) as error:
             raise SettingsError(str(error)) from error
         s = replace(s, device=cast(Any, device))
-        return cls(s, Plan.of(s), state)
+        return cls(s, Plan.of(s), state, folder.plugins)
 
     @property
     def step(self) -> int:
@@ -67,7 +69,10 @@ class Trained:
 
     def envs(self, seeds: Sequence[int], **render: Any) -> Envs:
         """Environments of the run's task; `render` goes to `Envs`."""
-        return Envs(self.settings.env["name"], seeds, self.settings.env["action_repeat"], **render)
+        try:
+            return Envs(self.settings.env["name"], seeds, self.settings.env["action_repeat"], **render)
+        except SettingsError as error:
+            raise _with_plugs(error, self.plugins) from error
 
     def agent(self, envs: Envs) -> Agent:
         """The agents of all runs as the checkpoint holds them.
@@ -177,7 +182,12 @@ def _settings(folder: RunFolder) -> Train:
         try:
             schema.load_saved(Supervised, folder.config)
         except SettingsError:
-            raise error from None
+            raise _with_plugs(error, folder.plugins if folder.config.is_file() else ()) from None
         raise SettingsError(
             f"{folder} is of rl_plasticity.supervised; a run of rl_plasticity.train is needed"
         ) from None
+
+
+def _with_plugs(error: SettingsError, named: Sequence[str]) -> SettingsError:
+    """The error, and the plugs that are not loaded, for want of which it may have come."""
+    return SettingsError("; ".join(filter(None, [str(error), plugins.missing(named)])))

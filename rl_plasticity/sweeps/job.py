@@ -37,6 +37,7 @@ class Job:
         sweep: a folder for the log, the outcome and the file ``stop`` that stops all runs, on a file system that every
             node sees.
         threads: of torch; None: its own choice.
+        plugins: the modules that the sweep loaded: a run is resumed with them, whose saved settings name none.
     """
 
     command: str
@@ -45,6 +46,7 @@ class Job:
     sweep: Path
     cwd: Path
     threads: int | None = None
+    plugins: tuple[str, ...] = ()
 
     @property
     def log(self) -> Path:
@@ -94,8 +96,8 @@ class Job:
         if finished(self.folder):  # when Slurm told it to save it had one step to go
             return "succeeded"
         arguments = [*self.arguments, f"out={self.folder}"]
-        if RunFolder(self.folder).config.exists():  # which names no plugs
-            arguments = [*(a for a in self.arguments if a.startswith("plugins=")), f"resume={self.folder}"]
+        if RunFolder(self.folder).config.exists():
+            arguments = [f"plugins=[{','.join(self.plugins)}]", f"resume={self.folder}"]
         environment = dict(os.environ)
         if self.threads:
             environment["OMP_NUM_THREADS"] = str(self.threads)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
+from rl_plasticity import plugins
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
@@ -63,7 +64,8 @@ def sweep(command: Command[Any, Any], arguments: Sequence[str]) -> int:
         except OSError as error:
             raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
         threads = launcher.threads(len(todo))
-        jobs = [Job(command.name, run.arguments, run.folder, folder, Path.cwd(), threads) for run in todo]
+        plugs = tuple(plugins.loaded)
+        jobs = [Job(command.name, run.arguments, run.folder, folder, Path.cwd(), threads, plugs) for run in todo]
         print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
         stop = _Stop(folder / "stop")
         launcher.launch(jobs)
