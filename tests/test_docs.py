@@ -48,7 +48,7 @@ def test_every_picture_of_the_documents_is_shown_somewhere_and_small():
 def test_the_map_of_the_code_names_every_module_and_no_other():
     text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
     named = set(re.findall(r"[\w*]+\.(?:py|sh)\b", text))
-    there = {p.name for folder in ("rl_plasticity", "scripts") for p in (ROOT / folder).rglob("*.py")}
+    there = {p.name for folder in ("rl_plasticity", "scripts", "examples") for p in (ROOT / folder).rglob("*.py")}
     for name in named:
         assert name in there or any((ROOT / "scripts").glob(name)), name
     folders = ("networks", "metrics")  # said in one line
