@@ -344,7 +344,7 @@ def test_no_saved_settings_whatever_give_anything_but_settings_or_one_line(tmp_p
     lines[line] = f"{lines[line].partition(':')[0]}: {text}" if keep else text
     path.write_text("\n".join(lines), errors="replace")
     with contextlib.suppress(SettingsError):
-        schema.load_saved(kind, path)
+        schema.load_saved(kind, RunFolder(path.parent).settings)
 
 
 def test_settings_cannot_name_a_class_to_be_made(tmp_path):

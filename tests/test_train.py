@@ -19,6 +19,7 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.regularizers import REGULARIZERS, Regularizer
 from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.session import name_of
 from rl_plasticity.train import command, updates_due
 
@@ -105,7 +106,7 @@ def test_a_run_writes_what_the_readme_says(tmp_path):
         ".lock",
         "log.txt",
     }
-    assert schema.load_saved(Train, folder / "config.yaml").seeds == 2
+    assert schema.load_saved(Train, RunFolder(folder).settings).seeds == 2
     logged = {r["name"] for r in rows(folder)}
     expected = {"eval/return", "critic/loss", "actor/loss", "alpha", "entropy", "q_mean"}
     size = ("weight_norm", "gradient_norm", "sigma1", "penalty", "effective_lr")

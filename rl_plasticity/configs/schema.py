@@ -268,31 +268,24 @@ def from_python(settings: Mapping[str, Any]) -> list[Given]:
     return given
 
 
-def load_saved(kind: type[Settings], path: Path) -> Settings:
-    """The settings saved in a run's ``config.yaml``, checked like any others.
+def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
+    """Saved settings (`RunFolder.settings`), checked like any others.
 
     Raises:
-        SettingsError: it is no such file, or a setting is missing, unknown or out of range.
+        SettingsError: a setting is missing, unknown or out of range.
     """
-    try:
-        saved = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except Exception as error:  # missing, unreadable, not YAML
-        raise SettingsError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-    if not isinstance(saved, dict):
-        raise SettingsError(f"{path} holds no settings")
     groups = {}
     for group in GROUPS[kind]:
         choice = saved.get(group)
         if choice is None:
-            raise SettingsError(f"{path}: the setting {group!r} is missing")
+            raise SettingsError(f"the setting {group!r} is missing")
         if not isinstance(choice, dict) or "name" not in choice:
-            raise SettingsError(f"{path}: {group} must be a group with a name, got {choice!r}")
+            raise SettingsError(f"{group} must be a group with a name, got {choice!r}")
         groups[group] = _chosen(group, _choice_of(choice))
         if group == "env" and (module := plugins.module_of(str(choice["name"]))) and module not in plugins.loaded:
             raise SettingsError(f"env {choice['name']!r}: no saved settings load the module {module!r}")
     declared = settings_of(kind) | _flat(groups)
-    flat = flat_values({str(name): value for name, value in saved.items()})
-    values = {name: value for name, value in flat if name == "env.name" or not _is_name(name)}
+    values = {name: value for name, value in flat_values(saved) if name == "env.name" or not _is_name(name)}
     for name in values:
         if name not in declared and name != "preset":
             raise SettingsError(f"unknown setting {name!r}{nearest(name, declared)}")

@@ -350,7 +350,7 @@ class Command(Generic[S, B]):
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
             raise SettingsError(f"cannot resume {folder}: {plugs}")
         anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
-        settings = replace(schema.load_saved(self.kind, folder.config), **anew)
+        settings = replace(schema.load_saved(self.kind, folder.settings), **anew)
         for g in given:
             if g.name not in anew and g.name != "plugins":
                 group, _, name = g.name.partition(".")

@@ -177,10 +177,10 @@ def _settings(folder: RunFolder) -> Train:
         hint = hint if hint.startswith("; did") else ""
         raise SettingsError(f"no folder {folder}, which comes first{hint.replace(chr(39), '')}")
     try:
-        return schema.load_saved(Train, folder.config)
+        return schema.load_saved(Train, folder.settings)
     except SettingsError as error:
         try:
-            schema.load_saved(Supervised, folder.config)
+            schema.load_saved(Supervised, folder.settings)
         except SettingsError:
             raise _with_plugs(error, folder.plugins if folder.config.is_file() else ()) from None
         raise SettingsError(

@@ -19,6 +19,7 @@ from rl_plasticity import plugins
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.session import Command, name_of
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job, finished
@@ -168,7 +169,7 @@ def _require_different(combined: Sequence[Run]) -> None:
 def _require_the_same(kind: type[Any], run: Run) -> None:
     """Raises SettingsError if the run's folder holds a run with other settings."""
     try:
-        saved = _identity(schema.load_saved(kind, run.folder / "config.yaml"))
+        saved = _identity(schema.load_saved(kind, RunFolder(run.folder).settings))
     except SettingsError:  # there is none, or it is another version's: the run itself says so
         return
     for name, value in _identity(run.settings).items():

@@ -8,6 +8,7 @@ from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.networks import NETWORKS
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.settings import settings_of
 from rl_plasticity.tasks import DATA, TASKS
 
@@ -151,7 +152,7 @@ def test_bad_settings_of_groups(arguments, message):
 def test_what_is_saved_is_read_back(tmp_path):
     settings = load(["reg=spectral+swr", "reset=redo", "env=walker-run", "seeds=3", "agent.hidden=[64]"])
     (tmp_path / "config.yaml").write_text(schema.dump(settings))
-    assert schema.load_saved(Train, tmp_path / "config.yaml") == settings
+    assert schema.load_saved(Train, RunFolder(tmp_path).settings) == settings
 
 
 def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(tmp_path):
@@ -161,14 +162,14 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
         (text + "new: 3\n", "unknown setting 'new'"),
         (text.replace("seed: 0\n", ""), "the setting 'seed' is missing"),
         (text.replace("seeds: 1\n", "seeds: many\n"), "seeds must be an integer"),
-        ("{", "cannot read"),
+        ("{", "holds no settings"),
         ("- 1\n", "holds no settings"),
     ):
         path.write_text(changed)
         with pytest.raises(SettingsError, match=message):
-            schema.load_saved(Train, path)
+            schema.load_saved(Train, RunFolder(tmp_path).settings)
     with pytest.raises(SettingsError, match="cannot read"):
-        schema.load_saved(Train, tmp_path / "none.yaml")
+        schema.load_saved(Train, RunFolder(tmp_path / "none").settings)
 
 
 def test_a_setting_given_twice_is_an_error():

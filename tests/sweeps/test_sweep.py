@@ -12,6 +12,7 @@ from rl_plasticity import command_line
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.session import name_of
 from rl_plasticity.supervised import command
 from rl_plasticity.sweeps import job
@@ -195,7 +196,7 @@ def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_
     assert done.stderr == ""
     folders = sorted(path.parent for path in (tmp_path / "results").glob("*/config.yaml"))
     for folder, reg in zip(folders, ("none", "swr"), strict=True):
-        saved = schema.load_saved(Supervised, folder / "config.yaml")
+        saved = schema.load_saved(Supervised, RunFolder(folder).settings)
         assert saved.reg["name"] == reg
         assert saved.threads == max(1, len(os.sched_getaffinity(0)) // 2)
         alone = run_supervised([*SMALL, f"reg={reg}", f"threads={saved.threads}"], tmp_path / reg)
