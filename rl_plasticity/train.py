@@ -202,12 +202,10 @@ def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tup
             rows.append((obs, act.numpy(), step.reward, step.next_obs, agent.discount * ~step.terminated))
             obs = step.obs
     columns = (torch.from_numpy(np.stack(x[::4], 1)).float() for x in zip(*rows, strict=True))
-    before = agent.streams.get_extra_state()
-    for generator, seed in zip(agent.streams.generators, session.plan.seeds, strict=True):
-        generator.manual_seed(derive(seed, PROBE, 0))
+    training, agent.streams = agent.streams, streams
     noise = agent.noise(1, PROBE_SIZE)[0]  # its shape is the agent's own
-    agent.streams.set_extra_state(before)
-    return Batch(*(x.to(device) for x in columns)), noise
+    agent.streams = training
+    return Batch(*(x.to(device) for x in columns)), noise.to(device)
 
 
 def updates_due(steps: int, replay_ratio: float) -> int:

@@ -1,0 +1,534 @@
+"""Plugs: what a module adds by name is as good as built in, and no file can make one load."""
+
+import json
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+import torch
+from conftest import StopAfter, assert_equal_states
+from folders import PENDULUM, resume, rows, run, run_supervised
+
+from rl_plasticity import SettingsError, command_line, plugins, supervised, train
+from rl_plasticity.agents import AGENTS, Batch
+from rl_plasticity.compare import compare
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import KINDS, Evaluate, Supervised, Train
+from rl_plasticity.evaluate import evaluate
+from rl_plasticity.metrics import METRICS
+from rl_plasticity.regularizers import make_regularizer
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.sweeps.sweep import runs as runs_of_sweep
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+UNMEASURED = [*PENDULUM, "measure_every_updates=0"]
+TD3 = ["plugins=[td3]", "agent=td3", *UNMEASURED]
+NUCLEAR = ["plugins=[nuclear_norm]", "reg=nuclear_norm"]
+DIGITS = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=2", "device=cpu"]
+DIGITS += ["threads=1", "log_every_updates=3", "compile=false"]
+
+
+@pytest.fixture(autouse=True)
+def _without_what_a_plug_added(monkeypatch):
+    """Whatever a test's plugs add or import is gone after it."""
+    dicts = [*(kind.choices for kind in KINDS.values()), METRICS, gym.registry]
+    before, modules = [dict(d) for d in dicts], {*sys.modules}
+    monkeypatch.setattr(plugins, "loaded", [])
+    monkeypatch.syspath_prepend(EXAMPLES)
+    yield
+    for now, then in zip(dicts, before, strict=True):
+        now.clear()
+        now.update(then)
+    for name in {*sys.modules} - modules:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if file.startswith((str(EXAMPLES), "/tmp")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def forget():
+    """As a new process would be: nothing named, nothing added."""
+    agents, regularizers, metrics = dict(AGENTS), dict(KINDS["reg"].choices), dict(METRICS)
+
+    def forget():
+        for now, then in ((AGENTS, agents), (KINDS["reg"].choices, regularizers), (METRICS, metrics)):
+            now.clear()
+            now.update(then)
+        plugins.loaded.clear()
+        for name in ("td3", "nuclear_norm", "mine"):
+            sys.modules.pop(name, None)
+
+    return forget
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes a module where it can be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(text, name="mine"):
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    return write
+
+
+def main(monkeypatch, capsys, *arguments, of=train.command):
+    """A command in this process: its status, output and errors."""
+    monkeypatch.setattr(sys, "argv", ["rl_plasticity", *arguments])
+    try:
+        command_line.train(of)
+        status = 0
+    except SystemExit as error:
+        status = error.code
+    return status, *capsys.readouterr()
+
+
+# --- an agent ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_trains_is_measured_regularized_evaluated_and_compared(tmp_path, capsys):
+    folder = run(
+        [*TD3, "measure_every_updates=40", "seeds=2", "reg=spectral", "agent.policy_delay=3"], tmp_path / "td3"
+    )
+    names = {row["name"] for row in rows(folder)}
+    assert {"critic/stable_rank/critics.1.2", "actor/dormant/trunk.1", "actor/penalty", "eval/return"} <= names
+    evaluated = evaluate(RunFolder(folder), Evaluate(device="cpu"))
+    assert [float(r["value"]) for r in rows(folder, "eval/return")] == evaluated.mean(1).tolist()
+    run([*UNMEASURED, "seeds=2", "reg=spectral"], tmp_path / "sac")
+    table = compare(tmp_path / "td3", tmp_path / "sac", baseline="agent=sac").table()
+    assert sorted(line[0] for line in table[1:]) == ["agent=sac", "agent=td3"]
+    assert folder.joinpath("provenance.json").read_text().count("td3") >= 1
+
+
+@pytest.mark.parametrize("reset", ["periodic", "head", "redo", "shrink_perturb"])
+def test_an_agent_of_a_plug_is_reset_and_resumes_bit_for_bit(reset, tmp_path):
+    arguments = [*TD3, "reg=[none,wrs]", f"reset={reset}", "reset.every_updates=15", "total_env_steps=40"]
+    arguments += ["checkpoint_every_env_steps=30"]
+    whole = run(arguments, tmp_path / "whole")
+    parts = run(arguments, tmp_path / "parts", StopAfter(33))
+    go_on = [f"resume={parts}", "plugins=[td3]"]
+    train.command.execute(*train.command.prepare(go_on))
+    assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    ends = [checkpoint.load(f / "checkpoints")["agent"] for f in (whole, parts)]
+    assert ends[0]["updates"] == 40
+    assert_equal_states(*ends)
+
+
+def td3(**settings):
+    plugins.load(["td3"])
+    return AGENTS["td3"](3, 2, [1, 2], hidden=(8, 8), **settings)
+
+
+def batch():
+    return Batch(*(torch.rand(2, 5, *width) for width in ((3,), (2,), (), (3,), ())))
+
+
+def test_td3_updates_actor_and_targets_at_every_second_update_and_the_critic_at_each():
+    agent = td3()
+    changed = []
+    for noise in agent.noise(4, 5):
+        nets = (agent.critic.net, agent.actor.net, agent.critic_target, agent.actor_target)
+        before = [next(net.parameters()).clone() for net in nets]
+        agent.update(batch(), noise)
+        changed.append([not torch.equal(next(n.parameters()), b) for n, b in zip(nets, before, strict=True)])
+    assert changed == [[True, False, False, False], [True] * 4] * 2
+    assert agent.actor.optimizer.step.tolist() == [2, 2]  # Adam's moments and bias correction wait too
+
+
+def test_td3_takes_the_smaller_target_of_an_action_whose_noise_is_clipped():
+    agent, b = td3(target_noise=0.2, target_noise_clip=0.5), batch()
+    near, far = torch.full((2, 5, 2), 2.5), torch.full((2, 5, 2), 9.0)  # 0.5 and 1.8 before the clip
+    assert torch.equal(agent.bellman_target(b, near), agent.bellman_target(b, far))
+    act = (agent.actor_target(b.next_obs) + 0.5).clamp(-1, 1)
+    q = agent.critic_target(b.next_obs, act)
+    assert torch.equal(agent.bellman_target(b, far), b.reward + b.discount * torch.minimum(q[:, 0], q[:, 1]))
+
+
+def test_a_td3_run_does_the_same_alone_and_among_others():
+    together, alone = td3(), AGENTS["td3"](3, 2, [2], hidden=(8, 8))
+    b = batch()
+    for both, one in zip(together.noise(4, 5), alone.noise(4, 5), strict=True):
+        together.update(b, both)
+        alone.update(Batch(*(x[1:] for x in b)), one)
+    for mine, its in zip(alone.parameters(), together.parameters(), strict=True):
+        torch.testing.assert_close(mine[0], its[1])
+
+
+# --- a regularizer ----------------------------------------------------------------------------------------------------
+
+
+def test_the_example_is_the_sum_of_singular_values():
+    plugins.load(["nuclear_norm"])
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    sums = [torch.linalg.svdvals(net[i].weight).sum() for i in (0, 2)]
+    assert make_regularizer("nuclear_norm", net, coef=0.5).penalty(net).item() == pytest.approx(0.5 * sum(sums).item())
+    without = make_regularizer("nuclear_norm", net, coef=0.5, head=False)
+    assert without.penalty(net).item() == pytest.approx(0.5 * sums[0].item())
+
+
+def test_a_regularizer_chains_and_trains_side_by_side_and_resumes_to_the_same_bytes(tmp_path):
+    lists = ["plugins=[nuclear_norm]", "reg=[none,nuclear_norm,nuclear_norm+l2]", "reg.nuclear_norm.coef=[1e-4,1e-3]"]
+    whole = run_supervised([*DIGITS, *lists], tmp_path / "whole")
+    parts = run_supervised([*DIGITS, *lists], tmp_path / "parts", StopAfter(2))
+    supervised.command.execute(*supervised.command.prepare([f"resume={parts}", "plugins=[nuclear_norm]"]))
+    assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    last = {row["run"]: float(row["value"]) for row in rows(whole, "net/penalty")}
+    assert [name for name, value in last.items() if value] == [
+        "reg.name=nuclear_norm reg.coef=0.0001 seed=0",
+        "reg.name=nuclear_norm reg.coef=0.001 seed=0",
+        "reg.name=nuclear_norm+l2 seed=0",
+    ]
+
+
+def test_a_regularizer_has_its_own_strengths_side_by_side(tmp_path):
+    folder = run([*UNMEASURED, *NUCLEAR, "reg.coef=[1e-4,1e-3]"], tmp_path / "run")
+    first, second = (float(row["value"]) for row in rows(folder, "critic/penalty")[:2])
+    assert 9 < second / first < 11
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ("reg=nuclear_nrom", "unknown reg 'nuclear_nrom'; did you mean 'nuclear_norm'?"),
+        ("reg.coef=-1", "reg.coef must be a number from 0 up, got -1"),
+        ("reg.haed=true", "unknown setting 'reg.haed'; did you mean 'reg.head'?"),
+        ("reg.head=maybe", "reg.head must be true or false, got 'maybe'"),
+        ("plugins=nuclear_norm", "plugins must be a list of words, got 'nuclear_norm'"),
+    ],
+)
+def test_bad_input_for_a_plug_is_named_with_what_was_expected(wrong, line):
+    arguments = {a.partition("=")[0]: a for a in [*NUCLEAR, wrong]}.values()
+    with pytest.raises(SettingsError) as error:
+        schema.load(Train, arguments)
+    assert str(error.value) == line
+
+
+def test_help_lists_what_the_plugs_named_beside_it_add(monkeypatch, capsys):
+    assert "nuclear_norm" not in main(monkeypatch, capsys, "--help")[1]
+    status, text, _ = main(monkeypatch, capsys, "plugins=[nuclear_norm]", "--help")
+    assert status == 0
+    assert "|nuclear_norm" in text
+    assert "reg.head=true" in text
+    assert "td3" in main(monkeypatch, capsys, "--help", "plugins=[td3]")[1]
+
+
+def test_a_pattern_finds_what_a_plug_adds(monkeypatch, capsys):
+    status, _, errors = main(monkeypatch, capsys, "-m", "plugins=[nuclear_norm]", "reg=glob(nucl*)", "seed=0,0")
+    assert status == 2
+    assert "reg=nuclear_norm" in errors
+
+
+# --- everything else --------------------------------------------------------------------------------------------------
+
+ONE_OF_EACH = """
+import math
+from typing import Annotated
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rl_plasticity import DATA, INTERVENTIONS, METRICS, MLP, NETWORKS, OPTIMIZERS, TASKS, Intervention, Setting
+from rl_plasticity.interventions.base import learners_of
+from rl_plasticity.metrics import OfWeights
+from rl_plasticity.optimizers import Optimizer
+from rl_plasticity.tasks import Source, TaskSequence
+
+
+class Halve(Intervention):
+    def _apply_(self, target, runs, inputs):
+        for learner, _ in learners_of(target).values():
+            for p in learner.net.parameters():
+                p.data[slice(None) if runs is None else runs] *= 0.5
+
+
+class Signs(Optimizer):
+    def __init__(self, net, lr: float = 1e-3, shrink: Annotated[float, Setting("of weights", least=0)] = 0.0):
+        super().__init__(net, lr, "")
+        self.shrink = shrink
+
+    @torch.no_grad()
+    def update_(self, parameters, gradients):
+        self.step += 1
+        for p, g in zip(parameters, gradients):
+            p.sub_(float(self.lr) * (g.sign() + self.shrink * p))
+
+
+def narrow(shape, num_classes, seeds, width: Annotated[int, Setting("of its layer", least=1)] = 6):
+    return MLP((math.prod(shape), width, num_classes), seeds)
+
+
+def stripes(side: int = 4):
+    labels = np.arange(120) % 3
+    images = np.random.default_rng(0).random((120, 1, side, side))
+    images[np.arange(120), 0, labels] = 1.0
+    return Source((images[:90], labels[:90]), (images[90:], labels[90:]), 3)
+
+
+class Shifted(TASKS["label_flip"]):
+    pass
+
+
+class Wide(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Box(-2, 2, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), float(-action[0] ** 2), False, self.t == 9, {}
+
+
+INTERVENTIONS["halve"] = Halve
+OPTIMIZERS["signs"] = Signs
+NETWORKS["narrow"] = narrow
+DATA["stripes"] = stripes
+TASKS["shifted"] = Shifted
+METRICS["nuclear"] = OfWeights(lambda matrix, s: s.sum(-1))
+gym.register("Wide-v0", Wide)
+"""
+EACH = ["plugins=[mine]", "task=shifted", "data=stripes", "net=narrow", "optimizer=signs", "reset=halve"]
+EACH += ["num_tasks=2", "epochs_per_task=2", "batch_size=45", "device=cpu", "threads=1", "measure_every_updates=2"]
+EACH += ["data.side=5", "net.width=7", "optimizer.shrink=0.1", "seeds=2", "log_every_updates=1", "lr=1e-2"]
+WIDE = [a for a in UNMEASURED if not a.startswith("env=")]
+
+
+def test_an_intervention_network_optimizer_task_data_set_and_metric_of_a_plug_are_used_and_resume(tmp_path, module):
+    module(ONE_OF_EACH)
+    whole = run_supervised(EACH, tmp_path / "whole")
+    settings = RunFolder(whole).settings
+    assert settings["net"] == {"name": "narrow", "width": 7, "parametrization": "none"}
+    assert (settings["data"]["side"], settings["optimizer"]["shrink"]) == (5, 0.1)
+    nuclear = [r for r in rows(whole) if r["name"] == "net/nuclear/0"]
+    assert len(nuclear) >= 4
+    norms = [float(r["value"]) for r in rows(whole, "net/weight_norm") if r["run"] == "0"]
+    assert norms[4] < 0.7 * norms[3]  # halved between the tasks
+    parts = run_supervised(EACH, tmp_path / "parts", StopAfter(3))
+    supervised.command.execute(*supervised.command.prepare([f"resume={parts}", "plugins=[mine]"]))
+    assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+@pytest.mark.parametrize("how", [["env=gym:mine:Wide-v0"], ["plugins=[mine]", "env=gym:Wide-v0"]])
+def test_an_environment_of_ones_own_is_named_with_its_module_or_registered_by_a_plug(how, tmp_path, module):
+    module(ONE_OF_EACH)
+    folder = run([*WIDE, *how, "seeds=2"], tmp_path / "run", StopAfter(41))
+    train.command.execute(*train.command.prepare([f"resume={folder}", "plugins=[mine]"]))
+    assert {row["step"] for row in rows(folder, "eval/return")} == {"60"}
+    assert RunFolder(folder).load_agent() is not None
+
+
+def test_the_processes_of_environments_have_it_too(tmp_path, module):
+    module(ONE_OF_EACH)
+    run([*WIDE, "env=gym:mine:Wide-v0", "env.workers=true"], tmp_path / "run")
+    assert len(rows(tmp_path / "run", "eval/return")) == 1
+
+
+def test_a_sweep_gives_its_runs_the_plugs_when_they_start_and_when_they_go_on(tmp_path, module, monkeypatch, capsys):
+    module(ONE_OF_EACH)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{EXAMPLES}:{EXAMPLES.parent}")
+    own = [*WIDE, "env=gym:mine:Wide-v0", "plugins=[nuclear_norm]"]
+    sweep = [*own, "reg=none,nuclear_norm", f"out={tmp_path / 'out'}"]
+    half = runs_of_sweep(Train, sweep)[1]
+    session, built = train.command.prepare([*half.arguments, f"out={half.folder}"])
+    session.stop = StopAfter(45)
+    assert train.command.execute(session, built) == (False, None)
+    status, text, _ = main(monkeypatch, capsys, "-m", *sweep)
+    assert status == 0, text
+    assert "2 succeeded" in text
+    whole = run([*own, "reg=nuclear_norm"], tmp_path / "whole")
+    assert (half.folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+def test_an_installed_plug_needs_no_name(tmp_path, module, monkeypatch):
+    module(ONE_OF_EACH, "of_a_package")
+    info = tmp_path / "of_a_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-a-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rl_plasticity.plugins]\nstripes = of_a_package\n")
+    plugins._load_installed.cache_clear()
+    assert schema.load(Supervised, ["data=stripes"]).data["side"] == 4
+    (info / "entry_points.txt").write_text("[rl_plasticity.plugins]\nstripes = of_no_package\n")
+    plugins._load_installed.cache_clear()
+    with pytest.raises(
+        SettingsError, match=r"the installed plug 'stripes' \(of_no_package\): ModuleNotFoundError: No "
+    ):
+        schema.load(Supervised, [])
+    (info / "entry_points.txt").unlink()
+    plugins._load_installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "text", ["1 / 0", "raise OSError('two\\nlines')", "this is no Python", "import no_such_module"]
+)
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-m"]])
+def test_a_plug_that_raises_ends_the_command_in_one_line(text, arguments, module, monkeypatch, capsys):
+    module(text)
+    status, text, errors = main(monkeypatch, capsys, "plugins=[mine]", *arguments)
+    assert (status, text) == (2, "")
+    assert errors.startswith("rl_plasticity.train: plugins: cannot import 'mine': ")
+    assert errors.count("\n") == 1
+
+
+def test_a_plug_that_does_not_exist_ends_in_one_line(monkeypatch, capsys):
+    _, _, errors = main(monkeypatch, capsys, "plugins=[no_such]")
+    assert (
+        errors
+        == "rl_plasticity.train: plugins: cannot import 'no_such': ModuleNotFoundError: No module named 'no_such'\n"
+    )
+
+
+# --- no file loads a module -------------------------------------------------------------------------------------------
+
+
+def test_a_run_made_with_a_plug_says_what_to_add(tmp_path, forget, monkeypatch, capsys):
+    folder = run([*TD3, "total_env_steps=21"], tmp_path / "run")
+    forget()
+    with pytest.raises(SettingsError, match=r"^cannot resume .*: the run was made with plugs: add plugins=\[td3\]$"):
+        resume(folder)
+    with pytest.raises(SettingsError, match=r"unknown agent 'td3'.*made with plugs: add plugins=\[td3\]$"):
+        evaluate(RunFolder(folder), Evaluate())
+    with pytest.raises(SettingsError, match=r"add plugins=\[td3\]$"):
+        RunFolder(folder).load_agent()
+    assert "td3" not in sys.modules
+    monkeypatch.setattr(sys, "argv", ["rl_plasticity.evaluate", str(folder), "plugins=[td3]"])
+    command_line.look_at(Evaluate, evaluate)
+    assert "episodes a run: 1" in capsys.readouterr().out
+
+
+def test_a_run_is_not_resumed_without_the_metrics_it_had(tmp_path, module, forget):
+    module("from rl_plasticity.metrics import METRICS, OfWeights\nMETRICS['n'] = OfWeights(lambda m, s: s.sum(-1))\n")
+    folder = run([*PENDULUM, "plugins=[mine]"], tmp_path / "run", StopAfter(45))
+    forget()
+    with pytest.raises(SettingsError, match=r"add plugins=\[mine\]"):
+        resume(folder)
+
+
+def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):
+    module("import gymnasium as gym\ngym.register('P-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n")
+    folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
+    config, provenance = folder / "config.yaml", folder / "provenance.json"
+    good, record = config.read_text(), provenance.read_text()
+
+    def refused(message):
+        for look in (lambda: resume(folder), lambda: RunFolder(folder).load_agent()):
+            with pytest.raises(SettingsError, match=message):
+                look()
+        assert "mine" not in sys.modules
+
+    config.write_text(good.replace("gym:Pendulum-v1", "gym:mine:P-v0"))
+    refused(r"add plugins=\[mine\]")
+    config.write_text(good + "plugins: [mine]\n")
+    refused("unknown setting 'plugins'")
+    config.write_text(good)
+    starts = json.loads(record)
+    starts["starts"][-1]["plugins"] = ["mine"]
+    provenance.write_text(json.dumps(starts))
+    assert RunFolder(folder).load_agent() is not None
+    with pytest.raises(SettingsError, match=r"add plugins=\[mine\]"):
+        resume(folder)
+    assert "mine" not in sys.modules
+    provenance.write_text("{not json")
+    assert RunFolder(folder).plugins == []
+
+
+# --- from Python ------------------------------------------------------------------------------------------------------
+
+QUICK = {
+    "env": "gym:Pendulum-v1",
+    "device": "cpu",
+    "compile": False,
+    "threads": 1,
+    "eval_episodes": 1,
+    "batch_size": 16,
+}
+QUICK |= {"random_env_steps": 20, "total_env_steps": 60, "replay_ratio": 2, "eval_every_env_steps": 30}
+QUICK |= {"log_every_updates": 20, "measure_every_updates": 0, "agent": {"name": "sac", "hidden": [16, 16]}}
+
+
+def test_a_run_from_python_takes_groups_and_lists_and_gives_its_folder(tmp_path):
+    strengths = {"name": "spectral", "coef": [1e-3, 1e-2]}
+    folder = train.run(**QUICK, reg=strengths, out=tmp_path / "a")
+    assert isinstance(folder, RunFolder)
+    assert [name.settings for name in folder.metrics()] == [(("reg.coef", "0.001"),), (("reg.coef", "0.01"),)]
+    assert folder.settings["agent"]["hidden"] == [16, 16]
+    agent = folder.load_agent()
+    assert agent.act(torch.zeros(2, 1, 3)).shape == (2, 1, 1)
+    train.run(**QUICK, reg=["none", "l2"], seeds=2, out=tmp_path / "b")
+    assert len(compare(tmp_path / "a", tmp_path / "b").table()) == 5
+
+
+def test_a_supervised_run_from_python_has_no_agent(tmp_path):
+    folder = supervised.run(
+        task="label_flip", data={"name": "digits", "train_size": 100}, net={"name": "mlp", "widths": (8,)},
+        reg={"name": "spectral+l2", "l2": {"coef": 1e-3}}, epochs_per_task=1, num_tasks=1, batch_size=50, device="cpu",
+        out=str(tmp_path / "run"),
+    )  # fmt: skip
+    assert folder.settings["reg"]["l2"]["coef"] == 0.001
+    with pytest.raises(SettingsError, match=r"a run of rl_plasticity\.train is needed"):
+        folder.load_agent()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"reg": {"name": "spectrl"}}, "unknown reg 'spectrl'; did you mean 'spectral'"),
+        ({"reg": {"name": "l2", "coef": "much"}}, "reg.coef must be a number from 0 up, got 'much'"),
+        ({"agent": {"name": "sac", "hiden": [8]}}, "unknown setting 'agent.hiden'; did you mean 'agent.hidden'"),
+        ({"total_steps": 3}, "unknown setting 'total_steps'; did you mean"),
+        ({"env": "gym:Pendulm-v1"}, "unknown env 'gym:Pendulm-v1'; nearest: gym:Pendulum-v1"),
+        ({"plugins": ["no_such"]}, "plugins: cannot import 'no_such'"),
+    ],
+)
+def test_bad_input_from_python_raises_and_writes_nothing(settings, message, tmp_path):
+    with pytest.raises(SettingsError, match=message):
+        train.run(**(QUICK | settings), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_read_the_session_and_end_it_and_the_run_goes_on_to_the_same_bytes(tmp_path):
+    whole = train.run(**QUICK, out=tmp_path / "whole")
+    seen = []
+
+    def on_step(session):
+        seen.append(session.progress.step)
+
+    def on_evaluation(session):
+        assert session.latest["eval/return"].shape == (1,)
+        assert session.parts["agent"].learners.keys() == {"critic", "actor"}
+        if session.progress.step == 30:
+            session.end_early()
+
+    updates = []
+    calls = {
+        "on_step": on_step,
+        "on_evaluation": on_evaluation,
+        "on_update": lambda s: updates.append(s.progress.updates),
+    }
+    folder = train.run(**QUICK, out=tmp_path / "run", **calls)
+    assert (seen[0], seen[-1], len(seen)) == (1, 30, 30)
+    assert updates == list(range(1, 21))
+    assert train.run(resume=folder, on_step=on_step) == folder
+    assert seen == list(range(1, 61))
+    assert folder.metrics_csv.read_bytes() == whole.metrics_csv.read_bytes()
+
+
+def test_supervised_callbacks_read_the_session_and_end_it(tmp_path):
+    seen = []
+
+    def on_update(session):
+        seen.append((session.progress.step, session.progress.updates, *session.parts["learner"].runs))
+        session.end_early()
+
+    settings = {"data": {"name": "digits", "train_size": 100}, "net": {"name": "mlp", "widths": [8]}, "batch_size": 50}
+    folder = supervised.run(
+        **settings, epochs_per_task=2, num_tasks=1, device="cpu", out=tmp_path / "a", on_update=on_update
+    )
+    assert seen == [(0, 1, 1), (0, 2, 1)]  # the epoch under way is finished
+    assert supervised.run(resume=folder).metrics()
