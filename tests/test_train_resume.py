@@ -40,8 +40,8 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
         buffer = ReplayBuffer(2, 1000, 17, 6)
         buffer.load_state_dict(end["buffer"] | end.pop("table"))
         end["buffer"] = buffer.state_dict()
-    assert ends[0]["step"] == 1400
-    assert ends[0]["updates"] == 910
+    assert ends[0]["progress"]["step"] == 1400
+    assert ends[0]["progress"]["updates"] == 910
     assert_equal_states(*ends)
 
 
@@ -96,15 +96,15 @@ def test_ctrl_c_in_a_terminal_reaches_worker_processes_too_and_the_run_is_saved_
     assert process.returncode == 130, output
     assert f"continue with resume={folder}" in output[1]
     assert "Traceback" not in output[1]
-    step = checkpoint.load(folder / "checkpoints")["step"]
+    step = checkpoint.load(folder / "checkpoints")["progress"]["step"]
     assert step > 0
     resume(folder, StopAfter(3))  # it goes on
-    assert checkpoint.load(folder / "checkpoints")["step"] == step + 3
+    assert checkpoint.load(folder / "checkpoints")["progress"]["step"] == step + 3
 
 
 def test_a_run_killed_before_its_first_periodic_checkpoint_starts_again_from_the_beginning(uninterrupted, tmp_path):
     folder = run(CHEETAH, tmp_path / "run", StopAfter(0))
-    assert checkpoint.load(folder / "checkpoints")["step"] == 0
+    assert checkpoint.load(folder / "checkpoints")["progress"]["step"] == 0
     resume(folder)
     assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
 

@@ -97,7 +97,8 @@ class Job:
             return "succeeded"
         arguments = [*self.arguments, f"out={self.folder}"]
         if RunFolder(self.folder).config.exists():
-            arguments = [f"plugins=[{','.join(self.plugins)}]", f"resume={self.folder}"]
+            plugs = [f"plugins=[{','.join(self.plugins)}]"] if self.plugins else []
+            arguments = [*plugs, f"resume={self.folder}"]
         environment = dict(os.environ)
         if self.threads:
             environment["OMP_NUM_THREADS"] = str(self.threads)
