@@ -15,8 +15,8 @@ from rl_plasticity.train import command
 
 # Prefill, resets, evaluations and checkpoints, all at different times; two runs.
 CHEETAH = [*SMALL, "env=cheetah-run", "seeds=2", "seed=3", "reg=spectral+swr", "random_env_steps=100"]
-CHEETAH += ["reset=periodic", "reset.every_updates=350", "total_env_steps=1400", "replay_ratio=0.7", "buffer_size=1000"]
-CHEETAH += ["eval_every_env_steps=500", "checkpoint_every_env_steps=700", "log_every_updates=100"]
+CHEETAH += ["reset=periodic", "reset.every_updates=50", "total_env_steps=1400", "replay_ratio=0.1", "buffer_size=1000"]
+CHEETAH += ["eval_every_env_steps=900", "checkpoint_every_env_steps=700", "log_every_updates=15"]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
         buffer.load_state_dict(end["buffer"] | end.pop("table"))
         end["buffer"] = buffer.state_dict()
     assert ends[0]["progress"]["step"] == 1400
-    assert ends[0]["progress"]["updates"] == 910
+    assert ends[0]["progress"]["updates"] == 130
     assert_equal_states(*ends)
 
 
