@@ -56,15 +56,16 @@ def run(
 
 @dataclass
 class Parts:
-    """What the settings choose, for all runs."""
+    """What the settings choose, for all runs. The loop opens `envs`, whose workers are processes."""
 
     agent: Agent
-    envs: Envs
     eval_envs: Envs
     buffer: ReplayBuffer
+    envs: Envs | None = None
 
     def close(self) -> None:
-        self.envs.close()
+        if self.envs:
+            self.envs.close()
         self.eval_envs.close()
 
 
@@ -81,9 +82,8 @@ def build(s: Train, plan: Plan) -> Parts:
     Raises:
         ValueError, ImportError: something cannot be made.
     """
-    seeds, settings = plan.seeds, {name: value for name, value in s.env.items() if name != "name"}
     try:
-        eval_envs = Envs(s.env["name"], [derive(n, EVALUATION) for n in seeds], s.env["action_repeat"])
+        eval_envs = Envs(s.env["name"], [derive(n, EVALUATION) for n in plan.seeds], s.env["action_repeat"])
         eval_envs.seek(0)
     except gym.error.Error as error:  # the simulator is not installed, say
         raise ValueError(str(error)) from error
@@ -91,7 +91,7 @@ def build(s: Train, plan: Plan) -> Parts:
         raise ValueError(f"{s.env['name']} cannot be reset: {error}") from error
     agent = make_agent(s, plan, eval_envs.obs_dim, eval_envs.act_dim)
     capacity = min(s.buffer_size, s.total_env_steps)
-    buffer = ReplayBuffer(len(seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
+    buffer = ReplayBuffer(len(plan.seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
     for intervention, _ in plan.interventions:
         if (intervention.every_updates or 0) > planned_updates(s):
             print(
@@ -101,8 +101,7 @@ def build(s: Train, plan: Plan) -> Parts:
             )
     if s.total_env_steps <= s.random_env_steps:
         print("no update will be made: total_env_steps does not exceed random_env_steps", file=sys.stderr)
-    envs = Envs(s.env["name"], [derive(n, ENV) for n in seeds], **settings)
-    return Parts(agent, envs, eval_envs, buffer)
+    return Parts(agent, eval_envs, buffer)
 
 
 def planned_updates(s: Train, _: Parts | None = None) -> float:
@@ -117,7 +116,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
         Whether the last env step was reached.
     """
     s, plan = session.settings, session.plan
-    agent, envs, eval_envs, buffer = parts.agent, parts.envs, parts.eval_envs, parts.buffer
+    agent, eval_envs, buffer = parts.agent, parts.eval_envs, parts.buffer
+    envs = parts.envs = Envs(seeds=[derive(n, ENV) for n in plan.seeds], **s.env)
     at = Counts(episode_return=torch.zeros(len(plan.seeds), dtype=torch.float64))
     probe_batch, probe_noise = frozen_transitions(session, agent, eval_envs)
     probes = nn.ModuleDict({n: Probe(y, agent.inputs(probe_batch)[n]) for n, y in agent.learners.items()})

@@ -300,12 +300,12 @@ class Command(Generic[S, B]):
             return False, fault
 
     def check(self, settings: S) -> None:
-        """See that these settings can be run.
+        """See that these settings can be run, perhaps on another machine: only that one knows whether it has a GPU.
 
         Raises:
             SettingsError: they cannot.
         """
-        self._built(resolved(settings), _plan(settings)).close()
+        self._built(resolved(replace(settings, device="cpu")), _plan(settings)).close()
 
     def prepare(self, asked: Iterable[str | Given], callbacks: Mapping[str, Any] | None = None) -> tuple[Session[S], B]:
         """The session, and what was built of its settings. Everything is checked before the folder is made.

@@ -2,11 +2,14 @@ import signal
 import sys
 
 import pytest
-from conftest import StopAfter
+from conftest import StopAfter, once
 from folders import PENDULUM, resume, run
 
-from rl_plasticity import command_line
-from rl_plasticity.configs.schema import Train
+from rl_plasticity import command_line, supervised
+from rl_plasticity import train as train_module
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import last_entry
@@ -84,14 +87,13 @@ def test_every_part_that_a_run_names_is_saved_and_restored(tmp_path, monkeypatch
     session, parts = command.prepare([f"resume={folder}"])
     assert session.saved is not None
     restored = []
-    for name in ("agent", "buffer", "envs"):
-        part = getattr(parts, name)
+    for name, kind in (("agent", type(parts.agent)), ("buffer", type(parts.buffer)), ("envs", Envs)):
 
-        def load(state, name=name, load_=part.load_state_dict):
+        def load(part, state, name=name, load_=kind.load_state_dict):
             restored.append((name, set(state)))
-            return load_(state)
+            return load_(part, state)
 
-        monkeypatch.setattr(part, "load_state_dict", load)
+        monkeypatch.setattr(kind, "load_state_dict", load)
     session.stop = StopAfter(2)
     train(session, parts)
     session.lock.release()
@@ -118,3 +120,17 @@ def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
         "workers": True,
         "timeout_seconds": 77,
     }
+
+
+@pytest.mark.parametrize(("of", "kind", "arguments"), [(train_module, Train, PENDULUM), (supervised, Supervised, [])])
+def test_settings_for_another_machine_can_be_checked_on_one_without_a_gpu(of, kind, arguments, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    settings = schema.load(kind, once([*arguments, "device=cuda"]))
+    of.command.check(settings)
+    with pytest.raises(SettingsError, match="device=cuda, but torch finds no GPU here"):
+        of.command.prepare(once([*arguments, "device=cuda"]))
+
+
+def test_checking_settings_starts_no_worker_process(monkeypatch):
+    monkeypatch.setattr("rl_plasticity.envs.control.AsyncVectorEnv", None)  # calling it would raise
+    command.check(schema.load(Train, [*PENDULUM, "env.workers=true"]))
