@@ -18,13 +18,20 @@ class FaultyRun(RuntimeError):
     """The run cannot go on; the message is one line for the user."""
 
 
-def nearest(name: object, valid: Iterable[str]) -> str:
-    """A hint for an error message about a misspelt `name`: the nearest valid one, or all of them."""
+def closest(name: object, valid: Iterable[str]) -> str | None:
+    """The one of `valid` that a misspelt `name` was probably meant to be."""
     valid = list(valid)
     close = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
     if not close:  # the last part may be right and the group forgotten
-        close = [v for v in valid if v.rpartition(".")[2] == str(name).rpartition(".")[2]][:1]
-    return f"; did you mean {close[0]!r}?" if close else f" (valid: {', '.join(valid) or 'none'})"
+        close = [v for v in valid if v.rpartition(".")[2] == str(name).rpartition(".")[2]]
+    return close[0] if close else None
+
+
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """A hint for an error message about a misspelt `name`: the nearest valid one, or all of them."""
+    valid = list(valid)
+    close = closest(name, valid)
+    return f"; did you mean {close!r}?" if close is not None else f" (valid: {', '.join(valid) or 'none'})"
 
 
 def first_line(error: BaseException) -> str:

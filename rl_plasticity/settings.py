@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_ar
 
 from torch import Tensor
 
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.errors import SettingsError, closest
 
 P = ParamSpec("P")
 
@@ -92,8 +92,9 @@ class Declared(NamedTuple):
             if self._is(kind, value):
                 return float(value) if kind is float and not isinstance(value, Tensor) else value
         words = [str(word) for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind)]
-        hint = nearest(value, words) if isinstance(value, str) else ""
-        raise SettingsError(f"{name} must be {self.expected}, got {value!r}{hint if hint.startswith(';') else ''}")
+        close = closest(value, words) if isinstance(value, str) else None
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise SettingsError(f"{name} must be {self.expected}, got {value!r}{hint}")
 
     def _words(self, kind: Any) -> list[str]:
         bounds = self.setting.bounds()

@@ -50,8 +50,7 @@ def run(
         SettingsError: bad input; nothing was written.
         FaultyRun: the run could not go on.
     """
-    callbacks = {"on_step": on_step, "on_update": on_update, "on_evaluation": on_evaluation}
-    return command.run(settings, {name: call for name, call in callbacks.items() if call is not None})
+    return command.run(settings, {"on_step": on_step, "on_update": on_update, "on_evaluation": on_evaluation})
 
 
 @dataclass

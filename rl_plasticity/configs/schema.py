@@ -219,11 +219,8 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     groups = {group: _chosen(group, given.pop(group, KINDS[group].default)) for group in GROUPS[kind]}
     if kind is Train and (module := plugins.module_of(env := str(groups["env"]["name"].default))):
         plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
-    if (
-        kind is Supervised
-        and "every_updates" in groups["reset"]
-        and not any(n.startswith("reset.every") for n in given)
-    ):
+    has_period = any(name.startswith("reset.every") for name in given)
+    if kind is Supervised and "every_updates" in groups["reset"] and not has_period:
         # Where there are tasks, interventions come with them unless told otherwise.
         given |= {"reset.every_updates": None, "reset.every_tasks": 1}
     declared = settings_of(kind) | _flat(groups)
@@ -306,10 +303,10 @@ def marked(kind: type[Any], belongs_to: str) -> list[str]:
     return [name for name, d in (settings_of(kind) | _flat(groups)).items() if d.setting.belongs_to == belongs_to]
 
 
-def without_machine(settings: Train | Supervised) -> dict[str, Any]:
-    """All that makes one run another, flat: the settings that do not belong to the machine."""
-    machine = marked(type(settings), "machine")
-    return {name: value for name, value in flat_values(asdict(settings)) if name not in machine}
+def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a command's settings, flat, those that make one run another: that do not belong to the machine."""
+    machine = marked(kind, "machine")
+    return {name: value for name, value in flat_values(settings) if name not in machine}
 
 
 def several(group: Mapping[str, Any], name: str) -> Iterator[tuple[str, list[Any], Declared]]:
@@ -448,10 +445,9 @@ def _with_preset(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError(f"unknown preset {name!r}{nearest(name, presets(kind))}")
     preset: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / "preset" / kind.__name__.lower() / f"{name}.yaml"))
     preset = {} if preset is None else preset
-    elsewhere = {g for g in GROUPS[kind] if g in given and given[g] != preset.get(g, KINDS[g].default)} - {
-        "env",
-        "data",
-    }
+    shared = ("env", "data")  # whose settings all choices have
+    chosen = {g: preset.get(g, KINDS[g].default) for g in GROUPS[kind] if g not in shared}
+    elsewhere = [g for g, choice in chosen.items() if given.get(g, choice) != choice]
     kept = {n: v for n, v in preset.items() if n.partition(".")[0] not in elsewhere}
     return {**kept, **given, "preset": name}
 

@@ -105,12 +105,12 @@ class Session(Generic[S]):
         plan: Plan,
         saved: dict[str, Any] | None = None,
         lock: Lock | None = None,
-        callbacks: Mapping[str, Callable[["Session[S]"], object]] | None = None,
+        callbacks: Mapping[str, Callable[["Session[S]"], object] | None] | None = None,
     ) -> None:
         self.settings: S = settings
         self.folder, self.plan, self.saved, self.lock = folder, plan, saved, lock
         self.stop = StopSignal()
-        self.callbacks: dict[str, Callable[[Session[S]], object]] = dict(callbacks or {})
+        self.callbacks: Mapping[str, Callable[[Session[S]], object] | None] = callbacks or {}
         self.latest: dict[str, Tensor | np.ndarray] = {}
         self._ended_early = False
 
@@ -177,8 +177,8 @@ class Session(Generic[S]):
 
     def call(self, name: Literal["on_step", "on_update", "on_evaluation"]) -> None:
         """Call the callback of this name, if there is one."""
-        if name in self.callbacks:
-            self.callbacks[name](self)
+        if callback := self.callbacks.get(name):
+            callback(self)
 
     def log(self, values: Mapping[str, Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
         """Write metrics ``[runs]``, of the runs in the mask `where`."""
@@ -355,8 +355,8 @@ class Command(Generic[S, B]):
             if g.name not in anew and g.name != "plugins":
                 group, _, name = g.name.partition(".")
                 getattr(settings, group)[name] = g.value
-        lock = _locked(folder)
-        try:
+        with ExitStack() as otherwise:
+            lock = otherwise.enter_context(_locked(folder))
             saved = _checkpoint_of(folder)
             if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
                 what = "; ".join(different)
@@ -364,10 +364,10 @@ class Command(Generic[S, B]):
             settings = replace(resolved(settings), out=str(folder), resume=None)
             plan = _plan(settings)
             built = self._built(settings, plan)
-        except SettingsError:
-            lock.release()
-            raise
-        return Session(self._compiling(settings, built), folder, plan, saved, lock, callbacks), built
+            otherwise.callback(built.close)
+            settings = self._compiling(settings, built)
+            otherwise.pop_all()
+        return Session(settings, folder, plan, saved, lock, callbacks), built
 
     def _built(self, settings: S, plan: Plan) -> B:
         try:
@@ -478,7 +478,6 @@ def _has_steps(folder: RunFolder) -> bool:
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:
     """What two settings differ in, apart from what belongs to the machine."""
-    machine = schema.marked(kind, "machine")
-    before, after = ({n: v for n, v in schema.flat_values(s) if n not in machine} for s in (saved, now))
+    before, after = (schema.without_machine(kind, settings) for settings in (saved, now))
     names = dict.fromkeys([*before, *after])
     return [f"{n} is {after.get(n)}, was {before.get(n)}" for n in names if before.get(n) != after.get(n)]

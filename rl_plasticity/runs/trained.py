@@ -14,7 +14,7 @@ from rl_plasticity.agents import AGENTS, Agent, rollout
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.envs import Envs
-from rl_plasticity.errors import SettingsError, choose, nearest
+from rl_plasticity.errors import SettingsError, choose, closest, nearest
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
@@ -173,9 +173,8 @@ def _settings(folder: RunFolder) -> Train:
     if not folder.path.is_dir():
         parent = folder.path.parent
         known = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
-        hint = nearest(folder, known) if known else ""
-        hint = hint if hint.startswith("; did") else ""
-        raise SettingsError(f"no folder {folder}, which comes first{hint.replace(chr(39), '')}")
+        close = closest(folder, known)
+        raise SettingsError(f"no folder {folder}, which comes first" + (f"; did you mean {close}?" if close else ""))
     try:
         return schema.load_saved(Train, folder.settings)
     except SettingsError as error:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -146,7 +146,7 @@ def _distinct(settings: Sequence[Any]) -> list[Any]:
 
 def _identity(settings: Train | Supervised) -> dict[str, Any]:
     """What makes a run another one."""
-    return schema.without_machine(settings)
+    return schema.without_machine(type(settings), asdict(settings))
 
 
 def _require_different(combined: Sequence[Run]) -> None:
