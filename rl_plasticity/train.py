@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import gymnasium as gym
@@ -118,12 +119,15 @@ def train(session: Session[Train], parts: Parts) -> bool:
     agent, eval_envs, buffer = parts.agent, parts.eval_envs, parts.buffer
     envs = parts.envs = Envs(seeds=[derive(n, ENV) for n in plan.seeds], **s.env)
     at = Counts(episode_return=torch.zeros(len(plan.seeds), dtype=torch.float64))
-    probe_batch, probe_noise = frozen_transitions(session, agent, eval_envs)
-    probes = nn.ModuleDict({n: Probe(y, agent.inputs(probe_batch)[n]) for n, y in agent.learners.items()})
+    probes = nn.ModuleDict()
+    if s.measure_every_updates:
+        batch, noise = frozen_transitions(session, agent, eval_envs)
+        examples, losses = agent.inputs(batch), partial(agent.example_losses, batch, noise)
+        probes.update({name: Probe(learner, examples[name]) for name, learner in agent.learners.items()})
     update = compiled(agent.update, s.device) if s.compile else agent.update
 
     def measure() -> None:
-        for network, (loss, targets) in agent.example_losses(probe_batch, probe_noise).items():
+        for network, (loss, targets) in losses().items():
             measures = cast(Probe, probes[network]).measure(loss, targets)
             session.log({f"{network}/{name}": value for name, value in measures.items()})
 

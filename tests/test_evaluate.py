@@ -19,7 +19,13 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.train import command
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=3"]
-SMALL += ["random_env_steps=20", "total_env_steps=60", "replay_ratio=1", "log_every_updates=20"]
+SMALL += [
+    "measure_every_updates=0",
+    "random_env_steps=20",
+    "total_env_steps=60",
+    "replay_ratio=1",
+    "log_every_updates=20",
+]
 SMALL += ["eval_every_env_steps=40", "checkpoint_every_env_steps=40", "seeds=2", "seed=3"]
 
 

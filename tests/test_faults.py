@@ -266,7 +266,9 @@ def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_close
     if "BrokenForTests-v0" not in gym.registry:
         gym.register("BrokenForTests-v0", Broken)
     Broken.steps, Broken.raises_at, Broken.made, Broken.closed = itertools.count(), raises_at, 0, 0
-    status, said = main(*once([*PENDULUM, "env=gym:BrokenForTests-v0"]), f"out={tmp_path / 'run'}")
+    status, said = main(
+        *once([*PENDULUM, "env=gym:BrokenForTests-v0", "measure_every_updates=60"]), f"out={tmp_path / 'run'}"
+    )
     assert status == 1
     assert "an environment raised KeyError: 'a bug" in said
     assert left in said

@@ -23,8 +23,7 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.sweeps.sweep import runs as runs_of_sweep
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-UNMEASURED = [*PENDULUM, "measure_every_updates=0"]
-TD3 = ["plugins=[td3]", "agent=td3", *UNMEASURED]
+TD3 = ["plugins=[td3]", "agent=td3", *PENDULUM]
 NUCLEAR = ["plugins=[nuclear_norm]", "reg=nuclear_norm"]
 DIGITS = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=2", "device=cpu"]
 DIGITS += ["threads=1", "log_every_updates=3", "compile=false"]
@@ -97,7 +96,7 @@ def test_an_agent_trains_is_measured_regularized_evaluated_and_compared(tmp_path
     assert {"critic/stable_rank/critics.1.2", "actor/dormant/trunk.1", "actor/penalty", "eval/return"} <= names
     evaluated = evaluate(RunFolder(folder), Evaluate(device="cpu"))
     assert [float(r["value"]) for r in rows(folder, "eval/return")] == evaluated.mean(1).tolist()
-    run([*UNMEASURED, "seeds=2", "reg=spectral"], tmp_path / "sac")
+    run([*PENDULUM, "seeds=2", "reg=spectral"], tmp_path / "sac")
     table = compare(tmp_path / "td3", tmp_path / "sac", baseline="agent=sac").table()
     assert sorted(line[0] for line in table[1:]) == ["agent=sac", "agent=td3"]
     assert folder.joinpath("provenance.json").read_text().count("td3") >= 1
@@ -184,7 +183,7 @@ def test_a_regularizer_chains_and_trains_side_by_side_and_resumes_to_the_same_by
 
 
 def test_a_regularizer_has_its_own_strengths_side_by_side(tmp_path):
-    folder = run([*UNMEASURED, *NUCLEAR, "reg.coef=[1e-4,1e-3]"], tmp_path / "run")
+    folder = run([*PENDULUM, *NUCLEAR, "reg.coef=[1e-4,1e-3]"], tmp_path / "run")
     first, second = (float(row["value"]) for row in rows(folder, "critic/penalty")[:2])
     assert 9 < second / first < 11
 
@@ -297,7 +296,7 @@ gym.register("Wide-v0", Wide)
 EACH = ["plugins=[mine]", "task=shifted", "data=stripes", "net=narrow", "optimizer=signs", "reset=halve"]
 EACH += ["num_tasks=2", "epochs_per_task=2", "batch_size=45", "device=cpu", "threads=1", "measure_every_updates=2"]
 EACH += ["data.side=5", "net.width=7", "optimizer.shrink=0.1", "seeds=2", "log_every_updates=1", "lr=1e-2"]
-WIDE = [a for a in UNMEASURED if not a.startswith("env=")]
+WIDE = [a for a in PENDULUM if not a.startswith("env=")]
 
 
 def test_an_intervention_network_optimizer_task_data_set_and_metric_of_a_plug_are_used_and_resume(tmp_path, module):

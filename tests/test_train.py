@@ -94,7 +94,7 @@ def test_the_compiled_update_is_what_trains_where_it_is_asked_for(tmp_path, monk
 
 
 def test_a_run_writes_what_the_readme_says(tmp_path):
-    folder = run([*PENDULUM, "seeds=2"], tmp_path / "run")
+    folder = run([*PENDULUM, "seeds=2", "measure_every_updates=60"], tmp_path / "run")
     names = {p.name for p in folder.iterdir()}
     assert names == {
         "config.yaml",

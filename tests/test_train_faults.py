@@ -29,17 +29,12 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
 
 
 def test_bad_input_ends_in_one_line_and_status_2_and_makes_nothing(tmp_path):
-    for arguments, said in (
-        (["env=cheetah-rum"], "unknown env 'cheetah-rum'; nearest: cheetah-run"),
-        (["reg=spectral", "reg.coef=-1"], "reg.coef must be a number from 0 up, got -1"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "rl_plasticity.train", *arguments], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 2
-        assert said in done.stderr
-        assert done.stderr.count("\n") == 1, done.stderr
-        assert list(tmp_path.iterdir()) == []
+    command = [sys.executable, "-m", "rl_plasticity.train", "env=cheetah-rum"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "unknown env 'cheetah-rum'; nearest: cheetah-run" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_gpu_that_is_not_there_is_bad_input():

@@ -13,10 +13,11 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.train import command
 
-# Prefill, resets, evaluations and checkpoints, all at different times; two runs.
-CHEETAH = [*SMALL, "env=cheetah-run", "seeds=2", "seed=3", "reg=spectral+swr", "random_env_steps=100"]
-CHEETAH += ["reset=periodic", "reset.every_updates=50", "total_env_steps=1400", "replay_ratio=0.1", "buffer_size=1000"]
-CHEETAH += ["eval_every_env_steps=900", "checkpoint_every_env_steps=700", "log_every_updates=15"]
+# Prefill, resets, evaluations and checkpoints, all at different times; two runs. An episode has 250 env steps.
+CHEETAH = [*SMALL, "env=cheetah-run", "env.action_repeat=4", "seeds=2", "seed=3", "reg=spectral+swr"]
+CHEETAH += ["random_env_steps=30", "reset=periodic", "reset.every_updates=25", "total_env_steps=350"]
+CHEETAH += ["replay_ratio=0.2", "buffer_size=250", "eval_every_env_steps=225", "checkpoint_every_env_steps=175"]
+CHEETAH += ["log_every_updates=7"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def uninterrupted(tmp_path_factory):
 
 
 # During the prefill; before the first reset; between a reset and a checkpoint; in the second episode.
-@pytest.mark.parametrize("stops", [(50,), (599,), (650, 300), (1100,)])
+@pytest.mark.parametrize("stops", [(15,), (154,), (162, 75), (275,)])
 def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
     folder = run(CHEETAH, tmp_path / "run", StopAfter(stops[0]))
     for steps in stops[1:]:
@@ -37,18 +38,18 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
         del end["sizes"]["timing.csv"]  # wall-clock rates are written in other digits
         assert end["settings"].pop("out") == str(name)
         del end["chunks"]  # a row is in the file of the first checkpoint after it
-        buffer = ReplayBuffer(2, 1000, 17, 6)
+        buffer = ReplayBuffer(2, 250, 17, 6)
         buffer.load_state_dict(end["buffer"] | end.pop("table"))
         end["buffer"] = buffer.state_dict()
-    assert ends[0]["progress"]["step"] == 1400
-    assert ends[0]["progress"]["updates"] == 130
+    assert ends[0]["progress"]["step"] == 350
+    assert ends[0]["progress"]["updates"] == 64
     assert_equal_states(*ends)
 
 
 def test_rows_written_after_the_last_checkpoint_are_written_once(uninterrupted, tmp_path):
-    folder = run(CHEETAH, tmp_path / "run", StopAfter(700))
+    folder = run(CHEETAH, tmp_path / "run", StopAfter(175))
     with (folder / "metrics.csv").open("a") as file:
-        file.write("3,701,lost,1.0\n")  # written, but the machine died before the next checkpoint
+        file.write("3,176,lost,1.0\n")  # written, but the machine died before the next checkpoint
     resume(folder)
     assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
 
@@ -87,7 +88,7 @@ def test_a_real_process_that_is_signalled_can_be_resumed_to_the_same_numbers(num
 def test_ctrl_c_in_a_terminal_reaches_worker_processes_too_and_the_run_is_saved_all_the_same(tmp_path):
     folder = tmp_path / "run"
     long = [a for a in PENDULUM if not a.startswith("total")]
-    arguments = [*long, "total_env_steps=100000", "seeds=2", "env.workers=true", f"out={folder}"]
+    arguments = [*long, "total_env_steps=100000", "env.workers=true", f"out={folder}"]
     process = start(once(arguments), tmp_path, start_new_session=True)
     metrics = folder / "metrics.csv"
     wait_for(lambda: metrics.exists() and "critic/loss" in metrics.read_text(), process)

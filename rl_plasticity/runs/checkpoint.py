@@ -14,8 +14,8 @@ from torch import Tensor
 from rl_plasticity import __version__
 from rl_plasticity.runs.folder import write_atomically
 
-FORMAT = 3  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts
-READABLE = (2, 3)  # whose agents are where they are now
+FORMAT = 4  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts, 3 unused probes
+READABLE = (2, 3, 4)  # whose agents are where they are now
 
 
 class Table(Protocol):

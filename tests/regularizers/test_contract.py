@@ -89,6 +89,7 @@ def test_saving_rebuilding_and_loading_equals_never_having_stopped(name, case):
         assert torch.equal(p, other.state_dict()[n]), n
 
 
+@pytest.mark.parametrize("case", ["stacked_cnn_bn", "foreign"], indirect=True)  # tracing takes a second each
 def test_it_traces_whole_and_gives_what_eager_gives(name, case):
     torch._dynamo.reset()
     results = []

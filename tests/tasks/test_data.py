@@ -332,8 +332,9 @@ def test_a_name_server_that_hangs_does_not_hold_up(monkeypatch):
     release.set()
 
 
-@pytest.mark.parametrize("setting", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
-@pytest.mark.parametrize("name", ["cifar10", "emnist"])
+@pytest.mark.parametrize(
+    ("name", "setting"), [("cifar10", {"HF_HUB_OFFLINE": "1"}), ("emnist", {"HF_ENDPOINT": "http://127.0.0.1:9"})]
+)
 def test_the_real_library_offline_ends_in_the_same_line(setting, name, tmp_path):
     pytest.importorskip("datasets", reason="needs the extra rl_plasticity[images]")
     code = f"from rl_plasticity.tasks import load\ntry: load({name!r})\nexcept ValueError as error: print(error)"
