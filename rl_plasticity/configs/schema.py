@@ -38,7 +38,6 @@ Settings = TypeVar("Settings")
 Group = dict[str, Any]  # the name of what was chosen, and its settings
 SIDE_BY_SIDE = ("reg", "reset")  # groups whose settings may be lists
 
-Natural = Annotated[int, Setting(least=0)]
 Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, belongs_to="machine")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
 Compile = Annotated[bool | Literal["auto"], Setting("auto: where it pays for itself", belongs_to="machine")]

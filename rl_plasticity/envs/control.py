@@ -29,7 +29,6 @@ from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting
 
 Floats = NDArray[np.float32]
-Bools = NDArray[np.bool_]
 NO_RENDERING: Mapping[str, Any] = MappingProxyType({})
 
 
