@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.interventions import activations_of, eval_mode
-from rl_plasticity.layers import HiddenUnits, Layer, hidden_units, layers
+from rl_plasticity.interventions import eval_mode
+from rl_plasticity.layers import Layer
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
@@ -23,6 +23,7 @@ from rl_plasticity.metrics import (
     singular_values,
     weight_norm,
 )
+from rl_plasticity.structure import HiddenUnits, activations_of, hidden_units, layers
 
 PROBE_SIZE = 256  # examples whose activations are looked at
 GRADIENTS = 32  # of them, those of which each one's gradient is taken

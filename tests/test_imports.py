@@ -28,6 +28,7 @@ LAYERS = (
     ("interventions",),
     ("learner",),
     ("regularizers", "networks", "optimizers", "metrics", "plugins"),
+    ("structure",),
     ("layers", "seeding"),
     ("settings",),
     ("errors",),

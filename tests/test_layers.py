@@ -5,8 +5,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from rl_plasticity.agents.sac import Critic
+from rl_plasticity.layers import runs_of
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import hidden_units, layers, runs_of
+from rl_plasticity.structure import hidden_units, layers
 
 
 def summary(net):
@@ -144,23 +145,6 @@ def test_two_parallel_critics_have_two_heads_and_separate_chains():
     ordered = layers(net)
     assert [layer.head for layer in ordered] == [False, True, False, True]
     assert [layer.inputs for layer in ordered] == [(), (0,), (), (2,)]
-
-
-def test_a_network_that_cannot_be_traced_is_read_in_registration_order():
-    class Untraceable(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.second(self.first(x)) if x.sum() > 0 else self.second(self.first(-x))
-
-    with pytest.warns(UserWarning, match="Untraceable.forward cannot be traced"):
-        ordered = layers(Untraceable())
-    assert [(layer.name, layer.inputs, layer.head) for layer in ordered] == [
-        ("first", (), False),
-        ("second", (0,), True),
-    ]
 
 
 def test_a_forward_that_counts_its_calls_is_not_disturbed():

@@ -4,7 +4,7 @@ from typing import Any
 
 from rl_plasticity.errors import choose
 from rl_plasticity.interventions.base import Inputs, Intervention, Restartable
-from rl_plasticity.interventions.recycling import ReDo, activations_of, eval_mode
+from rl_plasticity.interventions.recycling import ReDo, eval_mode
 from rl_plasticity.interventions.resets import HeadReset, LearningRateDecay, PeriodicReset, ShrinkAndPerturb
 
 INTERVENTIONS: dict[str, type[Intervention]] = {
@@ -34,7 +34,6 @@ __all__ = [
     "ReDo",
     "Restartable",
     "ShrinkAndPerturb",
-    "activations_of",
     "eval_mode",
     "make_intervention",
 ]

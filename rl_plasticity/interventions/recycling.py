@@ -1,16 +1,17 @@
 """Interventions that recycle single units, and looking at their activations."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Restartable, learners_of
-from rl_plasticity.layers import HiddenUnits, hidden_units, lookup
+from rl_plasticity.layers import lookup
 from rl_plasticity.learner import Learner
 from rl_plasticity.settings import Setting, checked
+from rl_plasticity.structure import activations_of, hidden_units
 
 
 class ReDo(Intervention):
@@ -106,16 +107,3 @@ def eval_mode(net: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
-
-
-def activations_of(net: nn.Module, units: Sequence[HiddenUnits], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The output of each activation module in `units` when `net` is called on `inputs`."""
-    outputs: dict[str, list[Tensor]] = {unit.activation: [] for unit in units}
-    keep: Callable[[str], Any] = lambda name: lambda _m, _i, out: outputs[name].append(out.clone())  # noqa: E731
-    hooks = [net.get_submodule(name).register_forward_hook(keep(name)) for name in outputs]
-    try:
-        net(*inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [outputs[unit.activation][unit.call] for unit in units]

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Restartable, learners_of
-from rl_plasticity.layers import layers, lookup
+from rl_plasticity.layers import lookup
 from rl_plasticity.learner import Learner
 from rl_plasticity.settings import Setting, checked
+from rl_plasticity.structure import read
 
 
 class PeriodicReset(Intervention):
@@ -64,7 +65,11 @@ class HeadReset(Intervention):
             learner.regularizer.recapture_(learner.regularize(fresh), runs, only=names)
 
     def _last_names(self, net: nn.Module) -> set[str]:
-        ordered = layers(net)
+        structure = read(net)
+        structure.require_heads("a head reset")
+        if self.num_layers > 1:
+            structure.require_order("a reset of several last layers")
+        ordered = structure.layers
         names: set[str] = set()
         frontier = {i for i, layer in enumerate(ordered) if layer.head}
         for depth in range(self.num_layers):
