@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.optim.swa_utils import AveragedModel
 
 Role = Literal["linear", "conv", "norm", "embedding", "parameter", "activation"]
 
@@ -148,6 +149,19 @@ def lookup(net: nn.Module, name: str) -> Tensor:
         value = getattr(value, part)
     assert isinstance(value, Tensor)
     return value
+
+
+def unwrapped(net: nn.Module) -> nn.Module:
+    """`net` without what torch wraps around a network: compiled, data parallel in one process or several, averaged."""
+    while True:
+        if "_orig_mod" in net._modules:  # torch.compile's wrapper, whose type only the compiler's import brings
+            inner = net._modules["_orig_mod"]
+        elif isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel | AveragedModel):
+            inner = net.module
+        else:
+            return net
+        assert inner is not None
+        net = inner
 
 
 def per_run(value: Tensor, like: Tensor) -> Tensor:
