@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-import torch
-import torch.optim.swa_utils
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.optim.swa_utils import AveragedModel
 
 # A gain multiplies each unit and does not normalize; what an undecided bare parameter does cannot be told.
 Role = Literal["linear", "conv", "norm", "gain", "embedding", "parameter", "undecided", "activation"]
@@ -24,7 +23,6 @@ _NORMS = (
     nn.GroupNorm,
     nn.modules.batchnorm._NormBase,  # BatchNorm1d/2d/3d, SyncBatchNorm, InstanceNorm1d/2d/3d
 )
-_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.optim.swa_utils.AveragedModel)
 # Where torch keeps activations but each output depends on several inputs: no hidden units come out of them.
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.GLU, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin)
 
@@ -207,14 +205,16 @@ def is_trained(net: nn.Module, name: str) -> bool:
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
-    """The network inside ``torch.compile``, ``DataParallel``, ``DistributedDataParallel`` or ``AveragedModel``."""
+    """`net` without what torch wraps around a network: compiled, data parallel in one process or several, averaged."""
     while True:
-        if "_orig_mod" in net._modules:
-            net = net._orig_mod  # type: ignore[assignment]
-        elif isinstance(net, _WRAPPERS):
-            net = net.module
+        if "_orig_mod" in net._modules:  # torch.compile's wrapper, whose type only the compiler's import brings
+            inner = net._modules["_orig_mod"]
+        elif isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel | AveragedModel):
+            inner = net.module
         else:
             return net
+        assert inner is not None
+        net = inner
 
 
 def per_run(value: Tensor, like: Tensor) -> Tensor:

@@ -3,9 +3,10 @@ import torch
 from conftest import CASES, Foreign, SmallCNN, plain_mlp
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
 
 from rl_plasticity.agents.sac import Critic
-from rl_plasticity.layers import runs_of
+from rl_plasticity.layers import runs_of, unwrapped
 from rl_plasticity.networks import MLP
 from rl_plasticity.structure import hidden_units, layers
 
@@ -266,3 +267,19 @@ def test_units_that_are_joined_with_others_are_not_hidden_units_whose_columns_ar
             return self.head(torch.cat([h, other], dim=-1))
 
     assert hidden_units(Joined()) == []
+
+
+def test_unwrapping_goes_through_every_wrapper_and_stops_at_the_network():
+    net = plain_mlp()
+    assert unwrapped(net) is net
+    assert unwrapped(torch.compile(nn.DataParallel(net))) is net
+    averaged = AveragedModel(nn.DataParallel(net))  # which copies
+    assert type(unwrapped(averaged)) is nn.Sequential
+    assert unwrapped(averaged) is averaged.module.module
+
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = net
+
+    assert unwrapped(mine := Mine()) is mine

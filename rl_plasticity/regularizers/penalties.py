@@ -88,14 +88,16 @@ class EWC(Regularizer):
     After each backward pass F <- fisher_decay F + (1 - fisher_decay) g^2, g the gradient of the loss without this
     penalty, and a <- anchor_decay a + (1 - anchor_decay) p. F starts at 0, a at the initial weights. No task boundary
     is needed. In a loop of your own, call ``observe_(net, gradients)`` between ``backward`` and ``step``; without it F
-    would stay 0 and the method do nothing, so `project_` refuses.
+    would stay 0 and the method do nothing, so `project_` refuses. Where several optimizers step one after another, call
+    it before each with the gradients of its parameters: those of the others keep their F and a.
 
     Source: Kirkpatrick et al. (2017), in the streaming form that Elsayed and Mahmood (2024), "Addressing Loss of
     Plasticity and Catastrophic Forgetting in Continual Learning", compare with. Their factor 1/2 and the form of g are
     not printed there; they are ours.
 
     Raises:
-        RuntimeError: from `project_`, when `observe_` was not called since the last `project_`.
+        RuntimeError: from `project_`, when `observe_` was not called since the last `project_`; from `observe_`, given
+            the gradient of no parameter of the network.
     """
 
     @checked
@@ -128,7 +130,13 @@ class EWC(Regularizer):
 
     @torch.no_grad()
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
-        for name in self._now(net, self.names):
+        stepping = [name for name in self.names if name in gradients]
+        if not stepping:
+            raise RuntimeError(
+                f"ewc was given the gradient of no parameter of its network: it needs {self.names[0]!r} and so on, got "
+                f"{', '.join(map(repr, list(gradients)[:2])) or 'nothing'}"
+            )
+        for name in self._now(net, stepping):
             parameter = self._wide(lookup(net, name))
             fisher, anchor = self._recall("fisher", name), self._recall("anchor", name)
             of_loss = self._wide(gradients[name]) - per_run(self.coef, parameter) * fisher * (parameter - anchor)

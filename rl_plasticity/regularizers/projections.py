@@ -287,15 +287,20 @@ class WeightDecay(Regularizer):
 
     That is theta <- (1 - coef) theta - optimizer's update, so Adam with this equals ``torch.optim.AdamW(lr,
     weight_decay=coef / lr)`` step for step. `penalty` (zero) keeps a copy of the weights before the step: call it once
-    for each update, as the contract has it.
+    for each update, as the contract has it; without it the same weights would be subtracted for ever, so `project_`
+    refuses.
 
     Source: Loshchilov and Hutter (2019), "Decoupled Weight Decay Regularization", equation 1; `coef` is their lambda,
     which torch multiplies by the learning rate.
+
+    Raises:
+        RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
     """
 
     @checked
     def __init__(self, net: nn.Module, coef: Share = 3e-6, structure: Structure | None = None) -> None:
         super().__init__(net, coef, structure)
+        self.kept = False  # the weights before the step under way
         self.names = self._trainable(net)
         self._remember_rounding(net, self.names)
         for name in self.names:
@@ -305,12 +310,19 @@ class WeightDecay(Regularizer):
         with torch.no_grad():
             for name in self.names:
                 self._recall("before", name).copy_(lookup(net, name))
+        self.kept = True
         return super().penalty(net)
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
+        if not self.kept:
+            raise RuntimeError(
+                "weight_decay does not know the weights before the step: call regularizer.penalty(net) once for each "
+                "update, before optimizer.step()"
+            )
         net = self._widened(net)
         for name in self._now(net, self.names):
             parameter = lookup(net, name)
             parameter.sub_(per_run(self.coef, parameter) * self._recall("before", name))
         self._round_(net)
+        self.kept = False

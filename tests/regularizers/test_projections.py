@@ -317,6 +317,20 @@ def test_weight_decay_with_adam_equals_adamw_step_for_step():
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
 
 
+def test_weight_decay_refuses_to_subtract_the_same_weights_twice():
+    net = plain_mlp()
+    regularizer = WeightDecay(net, coef=0.5)
+    before = net[0].weight.detach().clone()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"weight_decay does not know .* call regularizer.penalty\(net\)"):
+            regularizer.project_(net)
+        assert torch.equal(net[0].weight, before)
+        regularizer.penalty(net)
+        regularizer.project_(net)
+        torch.testing.assert_close(net[0].weight, before / 2)
+        before = net[0].weight.detach().clone()
+
+
 @pytest.mark.parametrize("joined", ["skip from the input", "residual sum"])
 def test_scope_preserving_refuses_a_network_whose_function_it_would_change(joined):
     class Branched(nn.Module):
