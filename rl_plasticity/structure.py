@@ -419,7 +419,8 @@ class _Walk:
         assert key is not None
         name = self.full_name(self.modules[prefix], key)
         if name not in self.read:
-            self._append_bare(name, self._role_of_bare(name, None))
+            added = isinstance(self.modules[prefix], nn.MultiheadAttention)  # its biases and its additional tokens
+            self._append_bare(name, self._role_of_bare(name, "parameter" if added else None))
 
     def _append_bare(self, name: str, role: str) -> None:
         self.read.add(name)
@@ -462,8 +463,9 @@ class _Walk:
             return self._of_parameters(op, weights, others)
         sources = frozenset().union(*(a.sources for a in data))
         through = frozenset().union(*(a.through for a in data))
-        for name in frozenset().union(*(a.parameters for a in data)) if op in _SUMS | _SCALINGS | _PRODUCTS else ():
-            self._decide(name, "undecided")  # computed from a bare parameter in ways of its own
+        if op in _SUMS | _SCALINGS | _PRODUCTS:
+            for name in sorted(frozenset().union(*(a.parameters for a in data))):
+                self._decide(name, "undecided")  # computed from a bare parameter in ways of its own
         if weights:
             return self._with_weights(op, arguments, weights, sources, through, others)
         if op in _NORMS:
@@ -643,6 +645,24 @@ class _Walk:
         left = bool(operands) and operands[0].weight is not None and operands[0].weight.name == weight.name
         return left == weight.flipped
 
+    def find_norm(
+        self, name: str, module: nn.Module, inputs: Sequence[Any], output: Any, before: Iterable[str]
+    ) -> None:
+        """Make a norm layer of the gain of a module whose output does not change with the size of its input."""
+        mine = [i for i, n in enumerate(self.nodes) if n.role == "gain" and n.name.rpartition(".")[0] == name]
+        if not mine or not isinstance(output, Tensor) or not inputs[0].is_floating_point():
+            return
+        try:
+            with torch.no_grad():
+                again = module.forward(2 * inputs[0], *inputs[1:])
+        except Exception:  # whatever a foreign module raises on it: then it stays a gain
+            return
+        if isinstance(again, Tensor) and again.shape == output.shape:
+            size = output.detach().float().norm()
+            if bool((again - output).detach().float().norm() < 0.02 * size):
+                for i in mine:
+                    self.nodes[i] = replace(self.nodes[i], role="norm", through=tuple(sorted(before)))
+
     def add_unread(self) -> None:
         """Append the nodes of the modules with parameters that no node has."""
         for name, module in self.modules.items():
@@ -714,10 +734,30 @@ def _trace(net: nn.Module, walk: _Walk) -> str | None:
             return f"{type(net).__name__}.forward cannot be traced ({_reason(error)})"
     values: dict[fx.Node, _Value] = {}
     for node in graph.nodes:
-        inputs = [values[n] for n in node.all_input_nodes]
-        others = [o for o in _split([node.args, node.kwargs])[1] if not isinstance(o, fx.Node)]
+        given = _split([node.args, node.kwargs])[1]
+        inputs = [values[a] for a in given if isinstance(a, fx.Node)]
+        others = [a for a in given if not isinstance(a, fx.Node)]
         values[node] = _follow(walk, node, inputs, others)
+    for gain in [n for n in walk.nodes if n.role == "gain"]:
+        _try_norm(walk, gain)
     return None
+
+
+def _try_norm(walk: _Walk, gain: Layer) -> None:
+    """Call a copy of the module of a bare gain on numbers, to see whether it normalizes."""
+    prefix = gain.name.rpartition(".")[0]
+    module = walk.modules[prefix]
+    units = walk.net.get_parameter(gain.name).shape[-1]
+    if any(True for _ in module.children()) or walk.runs:
+        return
+    try:
+        copied = copy.deepcopy(module).eval()
+        x = torch.randn(3, units, generator=torch.Generator().manual_seed(0)).to(walk.net.get_parameter(gain.name))
+        with torch.no_grad():
+            output = copied.forward(x)
+    except Exception:  # it takes something else
+        return
+    walk.find_norm(prefix, copied, (x,), output, ())
 
 
 def _follow(walk: _Walk, node: fx.Node, inputs: Sequence[_Value], others: Sequence[Any]) -> _Value:
@@ -833,27 +873,13 @@ class Watch(TorchFunctionMode):
             self.keep(self.walk.nodes[-1], made[0])
 
     def check_norm(self, name: str, module: nn.Module, inputs: Sequence[Any], output: Any) -> None:
-        """A module of a bare gain whose output does not change with the size of its input is a norm layer."""
-        if self.inside or not inputs or not isinstance(output, Tensor) or not isinstance(inputs[0], Tensor):
+        """After a module of bare parameters: whether it is a norm layer."""
+        if self.inside or not inputs or not isinstance(inputs[0], Tensor):
             return
-        nodes = self.walk.nodes
-        mine = [i for i, n in enumerate(nodes) if n.role == "gain" and n.name.rpartition(".")[0] == name]
-        if not mine or not inputs[0].is_floating_point():
-            return
+        before = frozenset[str]() if id(inputs[0]) not in self.values else self.values[id(inputs[0])].through
         self.inside += 1
-        try:
-            with torch.no_grad():
-                again = module.forward(2 * inputs[0], *inputs[1:])
-        except Exception:  # it takes something else: then it stays a gain
-            again = None
-        finally:
-            self.inside -= 1
-        if isinstance(again, Tensor) and again.shape == output.shape:
-            off = (again - output).float().norm() / output.float().norm().clamp(min=1e-12)
-            if off < 0.02:
-                through = tuple(sorted(self.value(inputs[0]).through))
-                for i in mine:
-                    nodes[i] = replace(nodes[i], role="norm", through=through)
+        self.walk.find_norm(name, module, inputs, output, before)
+        self.inside -= 1
 
 
 def _split(values: Any) -> tuple[list[Tensor], list[Any]]:

@@ -50,9 +50,9 @@ class Regularizer(nn.Module):
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 0.0, structure: Structure | None = None) -> None:
         super().__init__()
-        self.runs = runs_of(net)
         self.structure = read(net) if structure is None else structure
         self.layers = self.structure.layers
+        self.runs = runs_of(net)
         self.frozen = [name for name, p in unwrapped(net).named_parameters() if not p.requires_grad]
         self.register_buffer("coef", self._strength("coef", coef, net))
 
