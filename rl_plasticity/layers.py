@@ -289,31 +289,23 @@ def parts_of(module: nn.Module, wanted: Callable[[Tensor], bool]) -> list[Part]:
             shape = getattr(module, name).shape
             same = [n for n, p in chain._parameters.items() if p.shape == shape]
             stored |= {name: f"parametrizations.{name}.{(same or [*chain._parameters])[-1]}"}
-    trained = {name: path for name, path in stored.items() if wanted(lookup(module, path))}
+    # Frozen layers have their place, but no tensors.
+    left = {name: path if wanted(lookup(module, path)) else None for name, path in stored.items()}
     parts: list[Part] = []
     role = role_of(module)
     if isinstance(module, nn.MultiheadAttention):
-        parts += [Part("linear", trained.pop(n), None, True) for n in _ATTENTION if n in trained]
-        if "in_proj_weight" in trained:
-            parts.append(Part("linear", trained.pop("in_proj_weight"), trained.pop("in_proj_bias", None)))
+        parts += [Part("linear", left.pop(n), None, True) for n in _ATTENTION if n in left]
+        if "in_proj_weight" in left:
+            parts.append(Part("linear", left.pop("in_proj_weight"), left.pop("in_proj_bias", None)))
     elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        parts += _of_recurrent(trained)
-    elif role == "activation":
-        parts.append(Part(role, None))
-    # A norm layer without gain still restarts SWR's product; other layers count only with parameters.
-    elif role == "norm" or (role and trained.keys() & {"weight", "bias"}):
-        parts.append(Part(role, trained.pop("weight", None), trained.pop("bias", None)))
-    return parts + [Part("parameter", path) for path in trained.values()]
+        for name in [n for n in left if n.startswith("weight")]:
+            bias = left.pop(name.replace("weight", "bias"), None)
+            # The state's matrix is added to the input's: both read what the layer reads.
+            parts.append(Part("linear", left.pop(name), bias, name.startswith("weight_hh")))
+    elif role is not None:
+        weight, bias = (None, None) if role == "activation" else (left.pop("weight", None), left.pop("bias", None))
+        parts.append(Part(role, weight, bias))
+    return parts + [Part("parameter", path) for path in left.values() if path is not None]
 
 
 _ATTENTION = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-
-
-def _of_recurrent(trained: dict[str, str]) -> list[Part]:
-    """Each layer's matrices, of the input and of the state, with their biases; they are taken out of `trained`."""
-    parts: list[Part] = []
-    for name in [n for n in trained if n.startswith("weight")]:
-        bias = trained.pop(name.replace("weight", "bias"), None)
-        # The state's matrix is added to the input's: both read what the layer reads.
-        parts.append(Part("linear", trained.pop(name), bias, name.startswith("weight_hh")))
-    return parts

@@ -135,10 +135,15 @@ def test_a_tied_layer_s_own_bias_is_kept():
     ]
 
 
-def test_frozen_parameters_are_left_out():
+def test_frozen_layers_keep_their_place_without_their_tensors():
     net = plain_mlp()
     net[0].requires_grad_(False)
-    assert [layer.name for layer in layers(net)] == ["2", "4"]
+    net[4].weight.requires_grad_(False)
+    assert [(layer.name, layer.weight_name, layer.bias_name, layer.head) for layer in layers(net)] == [
+        ("0", None, None, False),
+        ("2", "2.weight", "2.bias", False),  # not taken for the head because that is frozen
+        ("4", None, "4.bias", True),
+    ]
 
 
 def test_two_parallel_critics_have_two_heads_and_separate_chains():

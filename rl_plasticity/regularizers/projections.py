@@ -105,6 +105,7 @@ class SoftWeightRescaling(Regularizer):
             reasons = [*not_homogeneous(layer), *(["several branches"] if layer.joins_branches else [])]
             if reasons:
                 inexact.append(f"{layer.name} (behind {', '.join(reasons[:3])})")
+        inexact += ["frozen biases"] if any(name.endswith("bias") for name in self.frozen) else []
         where = ", ".join(inexact[:3]) + (f" and {len(inexact) - 3} more" if len(inexact) > 3 else "")
         if inexact and self.scope == "preserving":
             raise ValueError(

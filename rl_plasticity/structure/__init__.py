@@ -1,0 +1,24 @@
+"""What feeds what in a network: traced symbolically, or watched in a real call."""
+
+from rl_plasticity.structure.reading import (
+    HiddenUnits,
+    Structure,
+    activations_of,
+    hidden_units,
+    layers,
+    not_homogeneous,
+    read,
+)
+from rl_plasticity.structure.watch import Example, arguments_of
+
+__all__ = [
+    "Example",
+    "HiddenUnits",
+    "Structure",
+    "activations_of",
+    "arguments_of",
+    "hidden_units",
+    "layers",
+    "not_homogeneous",
+    "read",
+]

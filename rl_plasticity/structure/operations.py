@@ -1,0 +1,56 @@
+"""What operations do to the values they take, by torch's names; modules without parameters go by their class."""
+
+from torch import nn
+
+from rl_plasticity.layers import role_of
+
+VIEWS = {
+    "unsqueeze", "squeeze", "view", "reshape", "expand", "expand_as", "contiguous", "to", "type", "type_as", "float",
+    "double", "half", "bfloat16", "clone", "detach", "data", "flatten", "alias", "cuda", "cpu",
+}  # fmt: skip
+FLIPS = {"t", "T", "mT", "adjoint", "transpose", "swapaxes"}  # of a matrix
+CUTS = {"getitem", "select", "chunk", "split", "narrow", "unbind"}
+PRODUCTS = {"linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "addmv", "einsum", "bilinear"}
+CONVOLUTIONS = {f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)}
+NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize"}
+SUMS = {"add", "radd", "iadd", "sub", "rsub", "isub"}
+SCALINGS = {"mul", "rmul", "imul", "div", "truediv", "itruediv"}
+JOINS = {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "where", "setitem"}
+ACTIVATIONS = {
+    "relu", "relu6", "gelu", "tanh", "sigmoid", "silu", "elu", "selu", "celu", "leaky_relu", "softplus", "mish",
+    "hardswish", "hardtanh", "hardsigmoid", "softsign", "logsigmoid", "threshold", "rrelu",
+}  # fmt: skip
+NO_TENSOR = {"shape", "size", "dim", "ndim", "numel", "dtype", "device", "len", "is_cuda", "requires_grad"}
+POOLS = {f"{kind}{n}d" for kind in ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool") for n in (1, 2, 3)}
+POOLS |= {f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)}
+POOLS |= {"mean", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "dropout", "Identity", "amax", "max"}
+# What may lie between hidden units and the layer that reads them in order.
+KEEP_UNITS = POOLS | {"flatten", "Flatten", "view", "reshape", "contiguous", "to", "float", "clone"}
+# f(a x) = a f(x) for a > 0
+HOMOGENEOUS = VIEWS | FLIPS | CUTS | SUMS | SCALINGS | JOINS | POOLS
+HOMOGENEOUS |= {"relu", "leaky_relu", "ReLU", "LeakyReLU", "PReLU", "sum", "neg", "index_add", "masked_fill"}
+HOMOGENEOUS |= {"Flatten", "Unflatten", "permute", "movedim", "index_select", "gather", "repeat", "repeat_interleave"}
+HOMOGENEOUS |= {
+    "roll",
+    "flip",
+    "pad",
+    "ZeroPad2d",
+    "pixel_shuffle",
+    "PixelShuffle",
+    "unfold",
+    "interpolate",
+    "Upsample",
+}
+
+
+def plain(name: str) -> str:
+    """``__radd__``, ``add_`` and ``add`` are nearly one: ``radd``, ``add`` and ``add``."""
+    return name.strip("_")
+
+
+def operation_of(module: nn.Module) -> str | None:
+    """The name of what a module without parameters does, if it is one of torch's known here, or derived from one."""
+    if role_of(module) is not None:
+        return None
+    names = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn.modules")]
+    return next((name for name in names if name in HOMOGENEOUS), None)

@@ -1,0 +1,292 @@
+"""What feeds what in a network: read from its forward, traced symbolically or watched in a real call.
+
+``torch.fx`` traces most networks without being given anything. Where it cannot (control flow that depends on data, a
+library's policy or language model), one real call on an `example` shows the same: `read` says which of the two was
+done, and why neither was, so that a method which needs to know the order can refuse.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.layers import BareRole, Layer, unwrapped
+from rl_plasticity.structure import operations as ops
+from rl_plasticity.structure.trace import trace
+from rl_plasticity.structure.walk import RAW, Walk
+from rl_plasticity.structure.watch import Example, arguments_of, watch, watched_call
+
+
+@dataclass(frozen=True)
+class HiddenUnits:
+    """The hidden units of one layer: what feeds them, the non-linearity they come out of, and what they feed.
+
+    Attributes:
+        activation: the activation module's name, or ``relu()`` for a function.
+        call: which call of that module or function it is.
+    """
+
+    incoming: Layer
+    norms: tuple[Layer, ...]
+    activation: str
+    call: int
+    outgoing: tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What was read of a network.
+
+    Attributes:
+        nodes: layers and activations in forward order, with their inputs.
+        unknown: why the order is not known; None where it is.
+        unreached: names of the layers that the forward did not reach.
+        has_heads: whether it is known which layers are heads.
+        undecided: bare parameters of which it cannot be told what they are.
+        trained: the names of all parameters that are trained.
+    """
+
+    nodes: tuple[Layer, ...]
+    unknown: str | None = None
+    unreached: tuple[str, ...] = ()
+    has_heads: bool = True
+    undecided: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers in forward order, their inputs and what lies between past activations."""
+        numbers = [i for i, node in enumerate(self.nodes) if node.role != "activation"]
+        position = {number: place for place, number in enumerate(numbers)}
+        ordered = []
+        for i in numbers:
+            sources, through = set(), set(self.nodes[i].through)
+            waiting = [*self.nodes[i].inputs]
+            while waiting:
+                j = waiting.pop()
+                if j in position or j == RAW:
+                    sources.add(j)
+                else:
+                    through |= {self.nodes[j].kind, *self.nodes[j].through}
+                    waiting += self.nodes[j].inputs
+            inputs = tuple(sorted(position[k] for k in sources - {RAW}))
+            through = through if inputs else set()  # what is done to the network's own input changes with no weight
+            ordered.append(
+                replace(self.nodes[i], inputs=inputs, joins_branches=len(sources) > 1, through=tuple(sorted(through)))
+            )
+        return ordered
+
+    def require_heads(self, method: str) -> None:
+        """Raises ValueError if it is not known which layers are heads, and says what to pass."""
+        if not self.has_heads:
+            raise ValueError(
+                f"{method} must know the output layers, and {self.unknown}: pass example=(a real input, ...), or "
+                "heads=[names of the output layers]"
+            )
+        self._require_all(method)
+
+    def require_order(self, method: str) -> None:
+        """Raises ValueError if it is not known which layer feeds which, and says what to pass."""
+        if self.unknown is not None:
+            raise ValueError(
+                f"{method} must know which layer feeds which, and {self.unknown}: pass example=(a real input, ...)"
+            )
+        self._require_all(method)
+
+    def _require_all(self, method: str) -> None:
+        if self.unreached:
+            raise ValueError(
+                f"{method} must know the place of every layer, and a call does not reach "
+                f"{', '.join(self.unreached[:3])}{' and others' if len(self.unreached) > 3 else ''}: pass the part of "
+                "the network that is trained, or an example that reaches them"
+            )
+
+    def hidden_units(self, net: nn.Module) -> list[HiddenUnits]:
+        """Every chain (linear or conv) -> norm layers -> activation -> (linear or conv) of `net`.
+
+        Nothing else reads the chain before the activation: recycled units must not change what a skip connection
+        carries. And the layer behind it reads nothing else, so that its columns are the units' in order.
+        """
+        nodes = self.nodes
+        readers = Counter(i for node in nodes for i in node.inputs)
+
+        def source(node: Layer) -> Layer | None:
+            """What alone feeds `node` and feeds nothing else."""
+            alone = len(node.inputs) == 1 and node.inputs[0] != RAW and readers[node.inputs[0]] == 1
+            return nodes[node.inputs[0]] if alone and set(node.through) <= ops.POOLS else None
+
+        chains = []
+        for i, activation in enumerate(nodes):
+            if activation.role != "activation":
+                continue
+            norms, incoming = [], source(activation)
+            while incoming is not None and incoming.role == "norm":
+                norms.append(incoming)
+                incoming = source(incoming)
+            outgoing = tuple(node for node in nodes if i in node.inputs)
+            if incoming is None or not incoming.is_linear_map or not outgoing:
+                continue
+            if all(_reads_only(i, node, incoming, net) for node in outgoing):
+                chains.append(HiddenUnits(incoming, tuple(norms), activation.name, activation.call, outgoing))
+        return chains
+
+
+def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
+    """Whether the columns of `layer` are the units of `incoming`, which node `i` brings, in order."""
+    if not layer.is_linear_map or layer.inputs != (i,) or layer.groups > 1 or not set(layer.through) <= ops.KEEP_UNITS:
+        return False
+    if layer.part is not None or incoming.part is not None:
+        return False
+    matrix, weight = incoming.matrix(net), layer.weight(net)
+    assert matrix is not None
+    assert weight is not None
+    k = len(layer.runs)
+    units, columns = matrix.shape[-2], weight.shape[k if layer.transposed else k + 1]
+    flattened = incoming.role == "conv" and layer.role == "linear"
+    return columns % units == 0 if flattened else columns == units
+
+
+def not_homogeneous(layer: Layer) -> list[str]:
+    """The operations between a layer's inputs and itself for which f(a x) = a f(x) does not hold."""
+    return [name for name in layer.through if name not in ops.HOMOGENEOUS]
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def layers(net: nn.Module) -> list[Layer]:
+    """The layers of `net` in forward order. Parameters that do not require gradients are left out.
+
+    Raises:
+        ValueError: if the layers of a stacked network disagree about the runs axes.
+    """
+    return read(net).layers
+
+
+def hidden_units(net: nn.Module, example: Example | None = None) -> list[HiddenUnits]:
+    """The hidden units of `net`; none where it cannot be read without an example."""
+    structure = read(net, example)
+    return [] if structure.unknown else structure.hidden_units(net)
+
+
+def read(
+    net: nn.Module,
+    example: Example | None = None,
+    *,
+    heads: Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
+    only: Iterable[Tensor] | None = None,
+) -> Structure:
+    """What feeds what in `net`.
+
+    The network is not changed: its modes, buffers, gradients and all random states are as before.
+
+    Args:
+        net: wrappers (``torch.compile``, ``DataParallel``, ...) are looked through.
+        example: real inputs for one call: a tensor, a tuple of arguments or a mapping of named ones. Without, the
+            forward is traced symbolically.
+        heads: the names of the output layers, where they are not those that no other layer follows.
+        roles: what bare parameters are, by a pattern of their names: ``{"*.norm.weight": "norm"}``. See `BareRole`.
+        only: the parameters that are trained; all that require gradients by default.
+
+    Raises:
+        SettingsError: unknown names or roles.
+        ValueError: parameters that no method can act on (complex, sparse, quantized, not yet made, distributed), or the
+            example does not fit.
+    """
+    net = unwrapped(net)
+    _refuse_what_is_not_supported(net)
+    for pattern, role in (roles or {}).items():
+        if role not in get_args(BareRole):
+            raise SettingsError(f"roles: unknown role {role!r} of {pattern!r}{nearest(role, get_args(BareRole))}")
+        if not any(fnmatchcase(name, pattern) for name, _ in net.named_parameters()):
+            known = [name for name, _ in net.named_parameters()]
+            raise SettingsError(f"roles: no parameter matches {pattern!r}{nearest(pattern, known)}")
+    walk = Walk(net, roles or {}, None if only is None else {id(p) for p in only})
+    unknown = watch(net, walk, example) if example is not None else trace(net, walk)
+    if unknown is not None:
+        walk = Walk(net, roles or {}, walk.only)
+    reached = len(walk.nodes)
+    walk.unread()
+    nodes = _with_heads(walk.nodes, reached)
+    if heads is not None:
+        names = [node.name for node in nodes if node.role in ("linear", "conv")]
+        for name in heads:
+            if name not in names:
+                raise SettingsError(f"heads: no linear or convolution layer is called {name!r}{nearest(name, names)}")
+        nodes = [replace(node, head=node.name in heads) for node in nodes]
+    late = [node.name for node in nodes[reached:] if node.role not in ("parameter", "activation", "undecided")]
+    undecided = [node.weight_name for node in nodes if node.role == "undecided" and node.weight_name]
+    trained = [name for name, p in net.named_parameters() if walk.trained(p)]
+    return Structure(
+        nodes=tuple(nodes),
+        unknown=unknown,
+        unreached=() if unknown else tuple(late),
+        has_heads=unknown is None or heads is not None,
+        undecided=tuple(undecided),
+        trained=tuple(trained),
+    )
+
+
+def _with_heads(nodes: list[Layer], reached: int) -> list[Layer]:
+    """The nodes, those marked as heads that no linear or convolution layer follows on any path."""
+    followed: set[int] = set()
+    for i, node in reversed(list(enumerate(nodes))):
+        if node.role in ("linear", "conv") or i in followed:
+            followed.update(node.inputs)
+    linear = ("linear", "conv")
+    return [replace(n, head=n.role in linear and i not in followed and i < reached) for i, n in enumerate(nodes)]
+
+
+def _refuse_what_is_not_supported(net: nn.Module) -> None:
+    for name, p in (*net.named_parameters(), *net.named_buffers()):
+        kind = None
+        if isinstance(p, nn.UninitializedParameter | nn.UninitializedBuffer):
+            raise ValueError(f"{name} has no shape yet: call the network once on real inputs, then make this")
+        if type(p).__name__ == "DTensor":
+            kind = "a distributed tensor (FSDP)"
+        elif p.is_complex() and isinstance(p, nn.Parameter):
+            kind = "complex"
+        elif p.is_quantized:
+            kind = "quantized"
+        elif p.layout != torch.strided:
+            kind = "sparse"
+        if kind:
+            raise ValueError(f"{name} is {kind}, which is not supported: pass the part of the network without it")
+    for name, module in net.named_modules():
+        if "quantized" in type(module).__module__.split("."):
+            raise ValueError(f"{name or type(module).__name__} is quantized, which is not supported")
+        for hook in module._forward_pre_hooks.values():
+            if type(hook).__name__ in ("WeightNorm", "SpectralNorm"):
+                raise ValueError(
+                    f"{name or 'the network'} computes its weight in a hook ({type(hook).__name__}): use "
+                    "torch.nn.utils.parametrizations instead"
+                )
+
+
+def activations_of(net: nn.Module, units: Sequence[HiddenUnits], inputs: Example) -> list[Tensor]:
+    """The output of each activation in `units`, modules and functions, when `net` is called on `inputs`."""
+    net = unwrapped(net)
+    modules = dict(net.named_modules())
+    if all(unit.activation in modules for unit in units):
+        return _outputs_of_modules(net, units, inputs)
+    watch = watched_call(net, Walk(net, {}, None), inputs)
+    return [watch.outputs[unit.activation, unit.call] for unit in units]
+
+
+def _outputs_of_modules(net: nn.Module, units: Sequence[HiddenUnits], inputs: Example) -> list[Tensor]:
+    outputs: dict[str, list[Tensor]] = {unit.activation: [] for unit in units}
+    keep: Callable[[str], Any] = lambda name: lambda _m, _i, out: outputs[name].append(out.clone())  # noqa: E731
+    hooks = [net.get_submodule(name).register_forward_hook(keep(name)) for name in outputs]
+    args, kwargs = arguments_of(inputs)
+    try:
+        net(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [outputs[unit.activation][unit.call] for unit in units]

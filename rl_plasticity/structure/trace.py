@@ -1,0 +1,128 @@
+"""Walking along what ``torch.fx`` traces of a forward, without calling it on anything."""
+
+import copy
+import inspect
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from rl_plasticity.layers import Layer, role_of
+from rl_plasticity.structure.operations import operation_of, plain
+from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
+
+
+def trace(net: nn.Module, walk: Walk) -> str | None:
+    """Walk along the dataflow graph of `net`; returns why there is none. Net and random states stay as they are."""
+    with random_states_restored():
+        try:
+            graph = _graph(net)
+        except Exception as error:  # anything a forward may raise on symbolic inputs
+            return f"{type(net).__name__}.forward cannot be traced ({reason(error)})"
+    parameters = dict(net.named_parameters(remove_duplicate=False))
+    weights = {name: Weight(walk.name_of[id(p)]) for name, p in parameters.items()}
+    values: dict[fx.Node, Value] = {}
+    for node in graph.nodes:
+        given = flat([node.args, node.kwargs])
+        inputs = [values[a] for a in given if isinstance(a, fx.Node)]
+        others = [a for a in given if not isinstance(a, fx.Node)]
+        if node.op == "get_attr":
+            values[node] = Value(weight=weights.get(str(node.target)))
+        else:
+            values[node] = _follow(walk, node, inputs, others)
+    for gain in [n for n in walk.nodes if n.role == "gain"]:
+        _try_norm(walk, gain)
+    return None
+
+
+def _graph(net: nn.Module) -> fx.Graph:
+    shared: dict[int, object] = {id(t): t for t in (*net.parameters(), *net.buffers())}
+    arguments = inspect.signature(net.forward).parameters.values()
+    defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
+    copied = copy.deepcopy(net, shared)
+    for module in copied.modules():  # a user's own hooks do not expect symbols
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _Tracer().trace(copied, defaults or None)
+
+
+class _Tracer(fx.Tracer):
+    proxy_buffer_attributes = True  # a forward that writes to a buffer must not write to the real one
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if role_of(m) is not None or operation_of(m):
+            return True
+        return super().is_leaf_module(m, module_qualified_name) and not any(True for _ in m.parameters())
+
+
+def _follow(walk: Walk, node: fx.Node, inputs: Sequence[Value], others: Sequence[Any]) -> Value:
+    """The value of one node of the graph."""
+    if node.op == "placeholder":
+        return Value(frozenset({RAW}))
+    if node.op == "output":
+        return Value()
+    if node.op == "call_module":
+        module = walk.modules[str(node.target)]
+        if role_of(module) is None:
+            return walk.call(operation_of(module) or type(module).__name__, inputs)
+        return walk.module(str(node.target), joined(inputs))
+    op = plain(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target)))
+    if op == "getattr":
+        op = str(node.args[1])
+    elif op in ("div", "truediv") and not isinstance(node.args[0], fx.Node):
+        op = "rtruediv"  # a number over a value
+    return walk.call(op, inputs, others)
+
+
+def _try_norm(walk: Walk, gain: Layer) -> None:
+    """Call a copy of the module of a bare gain on numbers, to see whether it normalizes."""
+    module = walk.modules[gain.name.rpartition(".")[0]]
+    like = walk.net.get_parameter(gain.name)
+    if walk.runs or any(True for _ in module.children()):
+        return
+    x = torch.randn(3, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
+    try:
+        copied = copy.deepcopy(module).eval()
+        with torch.no_grad():
+            output = copied.forward(x)
+    except Exception:  # it takes something else
+        return
+    walk.find_norm(gain.name.rpartition(".")[0], copied, (x,), output, Value())
+
+
+@contextmanager
+def random_states_restored() -> Iterator[None]:
+    """Within it, torch's, numpy's and Python's global random states may be used; afterwards they are as before."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])
+        if on_gpus:
+            torch.cuda.set_rng_state_all(on_gpus)
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def flat(values: Any) -> list[Any]:
+    """What is in nested lists, tuples, mappings and dataclasses, in order."""
+    if isinstance(values, dict) or hasattr(values, "items"):
+        return [item for value in values.values() for item in flat(value)]
+    if isinstance(values, list | tuple | set):
+        return [item for value in values for item in flat(value)]
+    if hasattr(values, "__dataclass_fields__"):
+        return [item for value in vars(values).values() for item in flat(value)]
+    return [values]

@@ -1,0 +1,357 @@
+"""Walking through a network, operation by operation: which layers there are, and what feeds each."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.layers import Layer, Role, lookup, parts_of, role_of, runs_of
+from rl_plasticity.structure import operations as ops
+
+RAW = -1  # stands for the network's own inputs among the inputs of a node
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter, or a view of it: flipped [in, out], or one of several matrices."""
+
+    name: str
+    flipped: bool = False
+    part: int | None = None
+
+
+@dataclass(frozen=True)
+class Value:
+    """Where a tensor comes from.
+
+    Attributes:
+        sources: the nodes that it was computed from.
+        through: the operations since.
+        weight: set where it is a parameter.
+        parameters: the bare parameters that it was computed from, where there is nothing else.
+        number: whether it is no tensor, but a shape or a type.
+    """
+
+    sources: frozenset[int] = frozenset()
+    through: frozenset[str] = frozenset()
+    weight: Weight | None = None
+    parameters: frozenset[str] = frozenset()
+    number: bool = False
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether scaling a layer may scale it."""
+        return bool(self.sources - {RAW})
+
+    def after(self, operation: str) -> "Value":
+        """What an operation makes of it."""
+        return replace(self, through=self.through | {operation})
+
+
+def joined(values: Iterable[Value]) -> Value:
+    """The sources, operations and parameters of all."""
+    values = list(values)
+    return Value(
+        frozenset().union(*(v.sources for v in values)),
+        frozenset().union(*(v.through for v in values)),
+        parameters=frozenset().union(*(v.parameters for v in values)),
+    )
+
+
+class Walk:
+    """Collects the layers and activations of a network in the order in which it is walked through.
+
+    Args:
+        roles: what bare parameters are, by a pattern of their names.
+        only: the ids of the parameters that are trained; None: all that require gradients.
+    """
+
+    def __init__(self, net: nn.Module, roles: Mapping[str, str], only: set[int] | None) -> None:
+        self.net, self.roles, self.only = net, roles, only
+        self.runs = runs_of(net)
+        self.modules = dict(net.named_modules())
+        self.name_of = {id(p): n for n, p in net.named_parameters()}  # tied parameters count once, by first name
+        self.nodes: list[Layer] = []
+        self.seen: set[str] = set()  # the parameters, and parts of them, that have a node
+
+    def trained(self, parameter: Tensor) -> bool:
+        """Whether a parameter is to be acted on."""
+        return parameter.requires_grad and (self.only is None or id(parameter) in self.only)
+
+    def node(self, name: str, role: Any, data: Value, **more: Any) -> Value:
+        """Append a node that reads `data`; returns what comes out of it."""
+        call = sum(node.name == name for node in self.nodes)
+        tensors = {"weight_name": None, "bias_name": None, "runs": self.runs}
+        inputs, through = tuple(sorted(data.sources)), tuple(sorted(data.through))
+        self.nodes.append(Layer(name, role, **{**tensors, "inputs": inputs, "call": call, "through": through, **more}))
+        return Value(frozenset({len(self.nodes) - 1}))
+
+    # --- modules --------------------------------------------------------------------------------------------------
+
+    def module(self, prefix: str, data: Value) -> Value:
+        """Append the nodes of one module that reads `data`, and of the modules in it; returns what comes out."""
+        module = self.modules[prefix]
+        kind = type(module).__name__
+        if isinstance(module, nn.Bilinear):
+            data = data.after(kind)
+        out: Value | None = None
+        for part in parts_of(module, self.trained):
+            if part.role == "parameter":
+                self._bare_part(prefix, part.weight)
+            elif part.parallel and out is not None:
+                out = joined([out, self._part(prefix, part.role, part.weight, part.bias, data)])
+            else:
+                data = data if out is None else out.after(kind)
+                out = self._part(prefix, part.role, part.weight, part.bias, data)
+        if out is not None and isinstance(module, nn.RNNBase | nn.RNNCellBase):
+            out = out.after(kind)
+        if role_of(module) is not None and prefix:
+            for name in [n for n in self.modules if n.startswith(f"{prefix}.")]:
+                before = len(self.nodes)
+                inner = self.module(name, data if out is None else out.after(kind))
+                out = inner if len(self.nodes) > before and self.nodes[-1].role != "parameter" else out
+        return data if out is None else out
+
+    def _part(self, prefix: str, role: Role, weight: str | None, bias: str | None, data: Value) -> Value:
+        module = self.modules[prefix]
+        names = [None if key is None else self._full_name(module, key) for key in (weight, bias)]
+        # A tied layer or a second call is a node too, for what is the head and what feeds what, but its tensors
+        # belong to the first.
+        weight_name, bias_name = (None if name in self.seen else name for name in names)
+        more: dict[str, Any] = {"transposed": type(module).__name__ == "Conv1D"}
+        if role == "conv":
+            more = {"transposed": module.transposed, "groups": module.groups}
+        elif role == "activation":
+            more = {"kind": type(module).__name__}
+        out = self.node(prefix, role, data, weight_name=weight_name, bias_name=bias_name, **more)
+        self.seen.update(name for name in names if name is not None)
+        if weight is not None and weight.startswith("parametrizations."):  # all that this weight is computed from
+            chain = f"{prefix}.{weight.rpartition('.')[0]}.".lstrip(".")
+            self.seen.update(n for n in self.name_of.values() if n.startswith(chain))
+        return out
+
+    def unread(self) -> None:
+        """Append the nodes of the modules with parameters that no node has."""
+        for name, module in self.modules.items():
+            keys = [key for part in parts_of(module, self.trained) for key in (part.weight, part.bias)]
+            if any(key is not None and self._full_name(module, key) not in self.seen for key in keys):
+                self.module(name, Value())
+
+    def find_norm(self, prefix: str, module: nn.Module, inputs: Sequence[Any], output: Any, data: Value) -> None:
+        """Make a norm layer of the bare gain of a module whose output does not change with the size of its input."""
+        mine = [i for i, n in enumerate(self.nodes) if n.role == "gain" and n.name.rpartition(".")[0] == prefix]
+        if not mine or not isinstance(output, Tensor) or not inputs[0].is_floating_point():
+            return
+        try:
+            with torch.no_grad():
+                again = module.forward(2 * inputs[0], *inputs[1:])
+        except Exception:  # whatever a foreign module raises on it: then it stays a gain
+            return
+        if isinstance(again, Tensor) and again.shape == output.shape:
+            size = output.detach().float().norm()
+            if bool((again - output).detach().float().norm() < 0.02 * size):
+                for i in mine:
+                    self.nodes[i] = replace(self.nodes[i], role="norm", through=tuple(sorted(data.through)))
+
+    # --- operations -----------------------------------------------------------------------------------------------
+
+    def call(self, op: str, arguments: Sequence[Value], others: Sequence[Any] = ()) -> Value:
+        """What an operation makes of values; `others` are its arguments that are no tensors."""
+        if op in ops.NO_TENSOR or (arguments and all(a.number for a in arguments)):
+            return Value(number=True)
+        arguments = [a for a in arguments if not a.number]
+        weights = [a.weight for a in arguments if a.weight is not None]
+        values = [a for a in arguments if a.weight is None]
+        if weights and not values:
+            return self._of_parameters(op, weights, others)
+        data = joined(values)
+        if op in ops.SUMS | ops.SCALINGS | ops.PRODUCTS:
+            for name in sorted(data.parameters):
+                self._decide(name, "undecided")  # computed from a bare parameter in ways of its own
+        if weights:
+            return self._with_weights(op, arguments, weights, data, others)
+        if op in ops.NORMS:
+            return self.node(f"{op}()", "norm", data)
+        if op in ops.ACTIVATIONS and data.has_layers and not data.through & ops.JOINS:
+            return self.node(f"{op}()", "activation", data, kind=op)
+        several = sum(a.has_layers for a in values) > 1
+        constant = any(isinstance(n, int | float) and n for n in others) or any(not a.sources for a in values)
+        if op in ops.PRODUCTS or (op in ops.SCALINGS and several):
+            op = "a product of two activations" if several else "mul"
+        elif op in ops.SUMS and constant:
+            op = "the addition of a constant"
+        return data.after(op)
+
+    def _of_parameters(self, op: str, weights: Sequence[Weight], others: Sequence[Any]) -> Value:
+        """A view of a parameter; or something computed from parameters alone."""
+        weight, core = weights[0], self._core(weights[0])
+        if len(weights) == 1:
+            if op in ops.VIEWS:
+                return Value(weight=weight)
+            if op in ops.FLIPS and (not others or set(others) <= {-1, -2} or len(core) == 2):
+                return Value(weight=replace(weight, flipped=not weight.flipped))
+            if op in ("getitem", "select") and weight.part is None and len(core) == 3:
+                index = [n for n in others if isinstance(n, int)]
+                return Value(weight=replace(weight, part=index[-1] % core[0] if index else None))
+            if op in ops.CUTS:
+                return Value(weight=weight)
+        return Value(parameters=frozenset(w.name for w in weights))
+
+    def _with_weights(
+        self, op: str, arguments: Sequence[Value], weights: Sequence[Weight], data: Value, others: Sequence[Any]
+    ) -> Value:
+        """Data meets parameters: a layer, a gain, a bias, a token, or something that cannot be told."""
+        if not data.sources and op != "embedding":  # only constants: a parameter times fixed noise, say
+            return Value(parameters=data.parameters.union(w.name for w in weights))
+        owner = weights[0].name.rpartition(".")[0]
+        typed = role_of(self.modules.get(owner, nn.Identity()))
+        matrices = [w for w in weights if len([n for n in self._core(w) if n != 1]) > 1]
+        vectors = [w for w in weights if w not in matrices]
+        (first, *more) = weights
+        if op in ops.PRODUCTS | ops.CONVOLUTIONS | {"embedding"} and len(matrices) == 1 and len(vectors) < 2:
+            return self._layer(op, matrices[0], vectors, arguments, data, others)
+        if typed is not None:  # a module's weights used in another way than its own
+            return self.module(owner, data.after(op))
+        if op in ops.NORMS:
+            names = [self._take(w.name) for w in weights]
+            return self.node(first.name, "norm", data, weight_name=names[0], bias_name=(*names, None)[1])
+        if op in ops.SCALINGS and not more and first in vectors and self._may_be_gain(first.name):
+            role = self._role_of(first.name, "gain")
+            if role in ("gain", "norm") and first.name not in self.seen:
+                return self.node(first.name, role, data, weight_name=self._take(first.name))
+        if op in ops.SUMS and not more:
+            return self._added(first, data)
+        for weight in weights:
+            self._decide(weight.name, "parameter" if op in ops.JOINS else "undecided")
+        return data.after("a bare parameter")
+
+    def _added(self, weight: Weight, data: Value) -> Value:
+        """The bias of the layer before, if that has none; else a table or a token."""
+        if len(data.sources) == 1 and not data.through and data.has_layers and len(self._core(weight)) == 1:
+            (i,) = data.sources
+            node = self.nodes[i]
+            stored = None if node.weight_name is None else self.net.get_parameter(node.weight_name)
+            units = None if stored is None else stored.shape[len(self.runs) + node.transposed]
+            free = node.bias_name is None and node.part is None and weight.name not in self.seen
+            if free and self._core(weight) == [units] and self._role_of(weight.name, "bias") == "bias":
+                self.nodes[i] = replace(node, bias_name=self._take(weight.name))
+                return data
+        self._decide(weight.name, "parameter")
+        return data.after("the addition of a bare parameter")
+
+    def _layer(
+        self, op: str, weight: Weight, biases: Sequence[Weight], arguments: Sequence[Value], data: Value,
+        others: Sequence[Any],
+    ) -> Value:  # fmt: skip
+        """A linear layer, convolution or embedding made of bare parameters, or of a module's."""
+        owner = weight.name.rpartition(".")[0]
+        typed = role_of(self.modules[owner])
+        role: Role = "conv" if op in ops.CONVOLUTIONS else "embedding" if op == "embedding" else "linear"
+        if typed == role and weight.part is None and type(self.modules[owner]).__name__ != "Conv1D":
+            return self.module(owner, data)
+        said, core = self._role_of(weight.name, "linear"), self._core(weight)
+        transposed = _is_transposed(op, weight, arguments, others)
+        known = said in ("linear", "matrix", "matrices", "parameter") and transposed is not None
+        if not known or (role == "linear" and len(core) > 3):
+            self._decide(weight.name, "undecided" if said == "linear" else said)
+            return data.after(op)
+        parts: list[int | None] = [weight.part]
+        if role == "linear" and weight.part is None and len(core) == 3:  # in a batched product: several matrices
+            parts = [*range(core[0])]
+        bias_name = None
+        for bias in biases:
+            bias_name = self._take(bias.name) if len(parts) == 1 and parts[0] is None else None
+        outs = []
+        for part in parts:
+            key = weight.name if part is None else f"{weight.name}.{part}"
+            name = key if typed is None else owner
+            weight_name = None if key in self.seen or not self._is_trained(weight.name) else weight.name
+            more: dict[str, Any] = {"weight_name": weight_name, "bias_name": bias_name, "part": part}
+            outs.append(self.node(name, role, data, transposed=transposed, **more))
+            self.seen.update((key, weight.name))
+        return joined(outs)
+
+    # --- bare parameters ------------------------------------------------------------------------------------------
+
+    def _full_name(self, module: nn.Module, key: str) -> str:
+        return self.name_of[id(lookup(module, key))]
+
+    def _core(self, weight: Weight) -> list[int]:
+        return [*self.net.get_parameter(weight.name).shape[len(self.runs) :]]
+
+    def _is_trained(self, name: str) -> bool:
+        return self.trained(self.net.get_parameter(name))
+
+    def _take(self, name: str) -> str | None:
+        """The name, for the node that it belongs to from now on; None if it is another's or frozen."""
+        free = name not in self.seen and self._is_trained(name)
+        self.seen.add(name)
+        return name if free else None
+
+    def _bare_part(self, prefix: str, key: str | None) -> None:
+        """A parameter of a module that is none of its layers', and of which no use was seen."""
+        assert key is not None
+        name = self._full_name(self.modules[prefix], key)
+        if name not in self.seen:
+            added = isinstance(self.modules[prefix], nn.MultiheadAttention)  # its biases and its additional tokens
+            self._bare(name, self._role_of(name, "parameter" if added else None))
+
+    def _decide(self, name: str, role: str) -> None:
+        if name not in self.seen and self._is_trained(name):
+            self._bare(name, self._role_of(name, role))
+
+    def _bare(self, name: str, role: str) -> None:
+        self.seen.add(name)
+        if role == "matrices":
+            for part in range(self._core(Weight(name))[0]):
+                self.node(f"{name}.{part}", "linear", Value(), weight_name=name, part=part)
+        elif role != "ignore":
+            as_node = {"matrix": "parameter", "bias": "parameter"}.get(role, role)
+            self.node(name, as_node, Value(), weight_name=name)
+
+    def _said(self, name: str) -> str | None:
+        return next((role for pattern, role in self.roles.items() if fnmatchcase(name, pattern)), None)
+
+    def _may_be_gain(self, name: str) -> bool:
+        """Whether it was said to be one, or starts at all ones."""
+        parameter = self.net.get_parameter(name)
+        return self._said(name) is not None or (not parameter.is_meta and bool((parameter == 1).all()))
+
+    def _role_of(self, name: str, seen: str | None) -> str:
+        """What the user says that a bare parameter is, else what it was seen to do, else what its shape tells."""
+        if said := self._said(name) or seen:
+            return said
+        shape = self._core(Weight(name))
+        core = [n for n in shape if n != 1]
+        # [out, in], a table [1, n, d], a token [1, 1, d]; what has one axis, or several matrices, cannot be told.
+        told = len(core) == 2 or (len(shape) > 1 and len(core) < 2)
+        return "parameter" if told else "undecided"
+
+
+def _is_transposed(op: str, weight: Weight, arguments: Sequence[Value], others: Sequence[Any]) -> bool | None:
+    """Whether the stored matrix is [in, out]; None if that cannot be told."""
+    if op in ("linear", "embedding", "bilinear"):
+        return weight.flipped
+    if op in ops.CONVOLUTIONS:
+        return "transpose" in op
+    if op == "einsum":
+        return _is_transposed_in(next((o for o in others if isinstance(o, str)), ""), arguments)
+    operands = arguments[1:] if op in ("addmm", "baddbmm", "addmv") else arguments
+    left = bool(operands) and operands[0].weight is not None and operands[0].weight.name == weight.name
+    return left == weight.flipped
+
+
+def _is_transposed_in(equation: str, arguments: Sequence[Value]) -> bool | None:
+    """Whether an einsum's matrix has its contracted letter before the other."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    at = [i for i, a in enumerate(arguments) if a.weight is not None]
+    if not arrow or len(at) != 1 or len(terms) != len(arguments):
+        return None
+    mine, theirs = terms[at[0]], "".join(t for i, t in enumerate(terms) if i != at[0])
+    contracted = [i for i, letter in enumerate(mine) if letter in theirs and letter not in out]
+    made = [i for i, letter in enumerate(mine) if letter in out and letter not in theirs]
+    return contracted[0] < made[0] if len(contracted) == len(made) == 1 else None

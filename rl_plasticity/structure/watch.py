@@ -1,0 +1,180 @@
+"""Walking along one real call of a network: hooks at its layers, and every operation between them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from rl_plasticity.layers import role_of
+from rl_plasticity.structure.operations import VIEWS, operation_of, plain
+from rl_plasticity.structure.trace import flat, random_states_restored, reason
+from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
+
+Example = Tensor | Sequence[Any] | Mapping[str, Any]
+
+
+def watch(net: nn.Module, walk: Walk, example: Example) -> str | None:
+    """Walk along the call of `net` on `example`; returns what could not be followed.
+
+    Raises:
+        ValueError: the network cannot be called so.
+    """
+    try:
+        watched_call(net, walk, example)
+    except _Lost as error:
+        return str(error)
+    return None
+
+
+def watched_call(net: nn.Module, walk: Walk, example: Example) -> "Watch":
+    """The same, with the outputs of all activations. Modes, buffers and random states are as they were afterwards."""
+    seen = Watch(walk)
+    args, kwargs = arguments_of(example)
+    seen.give(tensors_in([args, kwargs]), Value(frozenset({RAW})))
+    hooks: list[Any] = []
+    within = ""  # the layer whose own modules come next
+    for name, module in walk.modules.items():
+        if within and name.startswith(f"{within}."):
+            continue
+        if role_of(module) is not None or operation_of(module):
+            within = name
+            hooks += [module.register_forward_pre_hook(seen.enter), _at_the_end(module, seen.leave, name)]
+        elif any(p is not None and p.ndim - len(walk.runs) <= 1 for p in module._parameters.values()):
+            hooks.append(_at_the_end(module, seen.check_norm, name))
+    try:
+        # With gradients: without them some modules of torch take a short cut past their own layers.
+        with _in_eval_mode(net), random_states_restored(), torch.enable_grad(), seen:
+            net(*args, **kwargs)
+    except _Lost:
+        raise
+    except Exception as error:
+        raise ValueError(f"example: {type(net).__name__} cannot be called on it: {reason(error)}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def arguments_of(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments of a call: a tensor is one, a sequence several, a mapping the named ones."""
+    if isinstance(example, Tensor):
+        return (example,), {}
+    if isinstance(example, Mapping):
+        return (), {str(name): value for name, value in example.items()}
+    return tuple(example), {}
+
+
+class _Lost(Exception):
+    """A tensor that depends on parameters came from where nothing was seen."""
+
+
+class Watch(TorchFunctionMode):
+    """Sees every operation of one call, outside of the modules that are layers.
+
+    Attributes:
+        outputs: of activations, by name and call.
+    """
+
+    def __init__(self, walk: Walk) -> None:
+        super().__init__()
+        self.walk = walk
+        self.outputs: dict[tuple[str, int], Tensor] = {}
+        self._values: dict[int, Value] = {}
+        self._kept: list[Tensor] = []  # so that no address is used twice
+        self._inside = 0  # how many layers are being called
+        for parameter in walk.net.parameters():
+            self._values[id(parameter)] = Value(weight=Weight(walk.name_of[id(parameter)]))
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._inside:
+            return result
+        name = getattr(func, "__name__", "")
+        if name == "__get__":  # of a property: x.T, x.shape
+            name = getattr(getattr(func, "__self__", None), "__name__", name)
+        op, given = plain(name), flat([args, kwargs])
+        inputs = [a for a in given if isinstance(a, Tensor)]
+        made = tensors_in(args[0] if op == "setitem" else result)
+        if op in ("div", "truediv") and not isinstance(args[0], Tensor):
+            op = "rtruediv"  # a number over a value
+        unchanged = op in VIEWS and len(inputs) == 1 and all(t is inputs[0] for t in made)
+        if inputs and made and not unchanged and op not in ("requires_grad", "grad", "register_hook"):
+            others = [a for a in given if not isinstance(a, Tensor)]
+            self._note(made, lambda: self.walk.call(op, [self._value(t) for t in inputs], others))
+        return result
+
+    def enter(self, *_: Any) -> None:
+        """Before a layer's forward."""
+        self._inside += 1
+
+    def leave(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        """After it."""
+        self._inside -= 1
+        if not self._inside:
+            values = [self._value(t) for t in tensors_in(inputs)]
+            operation = operation_of(module)
+            step = self.walk.call if operation else self.walk.module
+            argument: Any = (operation, values) if operation else (name, joined(values))
+            self._note(tensors_in(output), lambda: step(*argument))
+
+    def check_norm(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        """After a module of bare parameters: whether it is a norm layer."""
+        positional = inputs[0]
+        if not self._inside and positional and isinstance(positional[0], Tensor):
+            self._inside += 1
+            before = self._values.get(id(positional[0]), Value())
+            self.walk.find_norm(name, module, positional, output, before)
+            self._inside -= 1
+
+    def give(self, tensors: Sequence[Tensor], value: Value) -> None:
+        """These tensors come from there."""
+        for tensor in tensors:
+            self._values[id(tensor)] = value
+        self._kept += tensors
+
+    def _note(self, made: Sequence[Tensor], step: Callable[[], Value]) -> None:
+        before = len(self.walk.nodes)
+        self.give(made, step())
+        if made and len(self.walk.nodes) > before and (node := self.walk.nodes[-1]).role == "activation":
+            self._inside += 1  # what is done here is not the network's
+            self.outputs[node.name, node.call] = made[0].detach().clone()
+            self._inside -= 1
+
+    def _value(self, tensor: Tensor) -> Value:
+        value = self._values.get(id(tensor))
+        if value is None and tensor.requires_grad:
+            raise _Lost(f"an operation could not be followed ({type(tensor.grad_fn).__name__})")
+        return value or Value()
+
+
+def tensors_in(values: Any) -> list[Tensor]:
+    """The tensors in nested values."""
+    return [value for value in flat(values) if isinstance(value, Tensor)]
+
+
+def _at_the_end(module: nn.Module, do: Callable[..., None], name: str) -> Any:
+    """A hook that calls ``do(name, module, inputs, output)`` after the module."""
+    hook: Any = lambda m, args, kwargs, output: do(name, m, (args, kwargs), output)  # noqa: E731
+    return module.register_forward_hook(hook, with_kwargs=True)
+
+
+@contextmanager
+def _in_eval_mode(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; modes and buffers as they were afterwards."""
+    modes = {module: module.training for module in net.modules()}
+    buffers = [(buffer, buffer.detach().clone()) for buffer in net.buffers()]
+    try:
+        net.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
