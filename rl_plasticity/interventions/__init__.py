@@ -3,8 +3,9 @@
 from typing import Any
 
 from rl_plasticity.errors import choose
-from rl_plasticity.interventions.base import Inputs, Intervention, Restartable
-from rl_plasticity.interventions.recycling import ReDo, activations_of, eval_mode
+from rl_plasticity.interventions.base import Example, Inputs, Intervention, Renewable, Restartable
+from rl_plasticity.interventions.plain import PlainNet, unwrapped
+from rl_plasticity.interventions.recycling import ReDo, activations_of, arguments_of, eval_mode
 from rl_plasticity.interventions.resets import HeadReset, LearningRateDecay, PeriodicReset, ShrinkAndPerturb
 
 INTERVENTIONS: dict[str, type[Intervention]] = {
@@ -26,15 +27,20 @@ def make_intervention(name: str, **settings: Any) -> Intervention:
 
 __all__ = [
     "INTERVENTIONS",
+    "Example",
     "HeadReset",
     "Inputs",
     "Intervention",
     "LearningRateDecay",
     "PeriodicReset",
+    "PlainNet",
     "ReDo",
+    "Renewable",
     "Restartable",
     "ShrinkAndPerturb",
     "activations_of",
+    "arguments_of",
     "eval_mode",
     "make_intervention",
+    "unwrapped",
 ]
