@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rl_plasticity.agents import AGENTS, SAC, Agent, Batch, ReplayBuffer
+    from rl_plasticity.attached import attach
     from rl_plasticity.errors import FaultyRun, SettingsError
     from rl_plasticity.interventions import INTERVENTIONS, Intervention, make_intervention
     from rl_plasticity.learner import Learner
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "agents": ("AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer"),
+    "attached": ("attach",),
     "errors": ("FaultyRun", "SettingsError"),
     "interventions": ("INTERVENTIONS", "Intervention", "make_intervention"),
     "learner": ("Learner",),
@@ -61,6 +63,7 @@ __all__ = [
     "RunFolder",
     "Setting",
     "SettingsError",
+    "attach",
     "make_intervention",
     "make_regularizer",
     "measure",

@@ -1,24 +1,21 @@
-"""A network as regularizers see it: its layers in forward order, each with its role.
+"""A network as regularizers see it: its layers, each with its role, found by the modules' types.
 
-Layers are found by module type. Forward order, the head and which layer feeds which are read from the dataflow
-graph that ``torch.fx`` traces from ``net.forward``; where a network cannot be traced (data-dependent control flow),
-the order in which its modules were registered stands in for it, as one chain.
+What feeds what, and which layer is a head, is read in `rl_plasticity.structure`.
 """
 
-import copy
-import inspect
-import random
-import warnings
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
-import numpy as np
-import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.optim.swa_utils import AveragedModel
 
-Role = Literal["linear", "conv", "norm", "embedding", "parameter", "activation"]
+# A gain multiplies each unit and does not normalize; what an undecided bare parameter does cannot be told.
+Role = Literal["linear", "conv", "norm", "gain", "embedding", "parameter", "undecided", "activation"]
+# What a user may say that a bare parameter is: the gain of a norm layer or of none, added, a matrix [out, in],
+# several matrices [n, ., .], or nothing that a method should act on.
+BareRole = Literal["norm", "gain", "bias", "matrix", "matrices", "ignore"]
 
 _NORMS = (
     nn.LayerNorm,
@@ -29,8 +26,6 @@ _NORMS = (
 # Where torch keeps activations but each output depends on several inputs: no hidden units come out of them.
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.GLU, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin)
 
-RAW = -1  # stands for the network's own inputs among the inputs of a node
-
 
 @dataclass(frozen=True)
 class Layer:
@@ -40,7 +35,8 @@ class Layer:
 
     Attributes:
         name: the module's name in the net ("" is the net itself); a bare parameter's own name.
-        role: linear, conv, norm, embedding, or parameter (a bare ``nn.Parameter``).
+        role: linear, conv, norm, gain, embedding, parameter (a bare ``nn.Parameter`` that is added or joined to
+            something) or undecided.
         weight_name, bias_name: full parameter names, None where there is none. A norm layer's gain and shift are here.
             A parametrized weight's is that of the tensor it is computed from, ``...parametrizations.weight.original``.
         runs: the leading axes of every tensor, ``()`` for an ordinary network.
@@ -58,8 +54,11 @@ class Layer:
     head: bool = False
     joins_branches: bool = False
     groups: int = 1
-    transposed: bool = False  # ConvTranspose stores [in, out / groups, ...]
+    transposed: bool = False  # ConvTranspose stores [in, out / groups, ...], some linear layers [in, out]
     call: int = 0  # activation modules may be called several times: which call this is
+    part: int | None = None  # of a stack of matrices [n, ., .] in one parameter: which one this is
+    through: tuple[str, ...] = ()  # the operations between the inputs and this one
+    kind: str = ""  # of an activation: its class or function
 
     @property
     def is_linear_map(self) -> bool:
@@ -67,13 +66,41 @@ class Layer:
         return self.role in ("linear", "conv") and self.weight_name is not None
 
     @property
+    def key(self) -> str:
+        """A name for what belongs to the weight; several layers may share a parameter."""
+        assert self.weight_name is not None
+        return self.weight_name if self.part is None else f"{self.weight_name}.{self.part}"
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the weight is computed from what is trained (``torch.nn.utils.parametrize``)."""
+        return self.weight_name is not None and ".parametrizations." in f".{self.weight_name}"
+
+    def trained(self, net: nn.Module) -> "Layer":
+        """This layer without those of its tensors that are frozen now."""
+        weight, bias = (n if n is None or is_trained(net, n) else None for n in (self.weight_name, self.bias_name))
+        if (weight, bias) == (self.weight_name, self.bias_name):
+            return self
+        return replace(self, weight_name=weight, bias_name=bias)
+
+    @property
     def parameter_names(self) -> list[str]:
         """Of its weight and bias, where it has them."""
         return [name for name in (self.weight_name, self.bias_name) if name is not None]
 
+    def tensors(self, net: nn.Module) -> list[Tensor]:
+        """Its weight and bias, where it has them."""
+        return [tensor for tensor in (self.weight(net), self.bias(net)) if tensor is not None]
+
     def weight(self, net: nn.Module) -> Tensor | None:
-        """The weight (a norm layer's gain) as stored, or None."""
-        return None if self.weight_name is None else lookup(net, self.weight_name)
+        """The weight (a norm layer's gain) as stored, or None; a parametrized one as it is computed."""
+        if self.weight_name is None:
+            return None
+        if self.is_computed:
+            owner, _, rest = f".{self.weight_name}".partition(".parametrizations.")
+            return lookup(net, f"{owner}.{rest.partition('.')[0]}".lstrip("."))
+        weight = lookup(net, self.weight_name)
+        return weight if self.part is None else weight.select(len(self.runs), self.part)
 
     def bias(self, net: nn.Module) -> Tensor | None:
         """The bias (a norm layer's shift) ``[*runs, n]``, or None."""
@@ -87,11 +114,13 @@ class Layer:
         position table ``[1, n, d]`` is a matrix and a token ``[1, 1, d]`` a vector.
         """
         weight, k = self.weight(net), len(self.runs)
-        if weight is None or self.role == "norm":
+        if weight is None or self.role in ("norm", "gain", "undecided"):
             return None
         if self.role == "parameter":
             core = [n for n in weight.shape[k:] if n != 1]
             return None if len(core) < 2 else weight.reshape(*self.runs, core[0], -1)
+        if self.transposed and self.role == "linear":
+            return weight.mT
         if self.transposed:
             split = weight.reshape(*self.runs, self.groups, -1, *weight.shape[k + 1 :])
             return split.movedim(k + 2, k + 1).flatten(k + 2).flatten(k, k + 1)
@@ -106,9 +135,9 @@ class Layer:
             yield weight.reshape(*self.runs, -1)
 
     def gain(self, net: nn.Module) -> Tensor | None:
-        """A norm layer's gain ``[*runs, n]``, or None."""
+        """A norm layer's gain, or one without a norm layer, ``[*runs, n]``; or None."""
         weight = self.weight(net)
-        return None if self.role != "norm" or weight is None else weight.flatten(len(self.runs))
+        return None if self.role not in ("norm", "gain") or weight is None else weight.flatten(len(self.runs))
 
     def shift(self, net: nn.Module) -> Tensor | None:
         """A norm layer's shift ``[*runs, n]``, or None."""
@@ -119,7 +148,9 @@ class Layer:
         """Multiply row i of the weight matrix by ``factor[..., i]`` (``[*runs, out]``), in place."""
         weight, k = self.weight(net), len(self.runs)
         assert weight is not None
-        if self.transposed:
+        if self.transposed and self.role == "linear":
+            factor = factor.unsqueeze(k)
+        elif self.transposed:
             groups = factor.reshape(*self.runs, self.groups, 1, -1)
             split = groups.expand(*self.runs, self.groups, weight.shape[k] // self.groups, -1)
             factor = split.reshape(weight.shape[: k + 2])
@@ -139,15 +170,51 @@ class SomeRuns(nn.Module):
         self._net, self.start, self.stop = (net,), start, stop  # in a tuple: its parameters are not this module's
 
 
+class Widened(nn.Module):
+    """A network some of whose tensors are replaced by others of the same shape: `lookup` finds those in it."""
+
+    def __init__(self, net: nn.Module, tensors: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._net, self.tensors = (net,), tensors  # in a tuple: its parameters are not this module's
+
+    @property
+    def net(self) -> nn.Module:
+        """The network itself."""
+        return self._net[0]
+
+
 def lookup(net: nn.Module, name: str) -> Tensor:
     """The tensor called `name` in `net`; unlike ``get_parameter`` it accepts substituted tensors."""
     if isinstance(net, SomeRuns):
         return lookup(net._net[0], name)[net.start : net.stop]
-    value: object = net
+    if isinstance(net, Widened):
+        return net.tensors[name] if name in net.tensors else lookup(net.net, name)
+    value: object = unwrapped(net)
     for part in name.split("."):
         value = getattr(value, part)
     assert isinstance(value, Tensor)
     return value
+
+
+def is_trained(net: nn.Module, name: str) -> bool:
+    """Whether the tensor called `name` is not a frozen parameter; substituted tensors are trained."""
+    while isinstance(net, SomeRuns | Widened):
+        net = net._net[0]
+    value = lookup(net, name)
+    return value.requires_grad or not isinstance(value, nn.Parameter)
+
+
+def unwrapped(net: nn.Module) -> nn.Module:
+    """`net` without what torch wraps around a network: compiled, data parallel in one process or several, averaged."""
+    while True:
+        if "_orig_mod" in net._modules:  # torch.compile's wrapper, whose type only the compiler's import brings
+            inner = net._modules["_orig_mod"]
+        elif isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel | AveragedModel):
+            inner = net.module
+        else:
+            return net
+        assert inner is not None
+        net = inner
 
 
 def per_run(value: Tensor, like: Tensor) -> Tensor:
@@ -155,95 +222,21 @@ def per_run(value: Tensor, like: Tensor) -> Tensor:
     return value.reshape(*value.shape, *(1,) * (like.ndim - value.ndim)) if value.ndim else value
 
 
-def layers(net: nn.Module) -> list[Layer]:
-    """The layers of `net` in forward order. Parameters that do not require gradients are left out.
-
-    Raises:
-        ValueError: if the layers of a stacked network disagree about the runs axes.
-    """
-    nodes = _nodes(net)
-    numbers = [i for i, node in enumerate(nodes) if node.role != "activation"]
-    position = {number: place for place, number in enumerate(numbers)}
-
-    def past_activations(i: int) -> set[int]:
-        return {i} if i in position or i == RAW else {k for j in nodes[i].inputs for k in past_activations(j)}
-
-    ordered = []
-    for i in numbers:
-        sources = {k for j in nodes[i].inputs for k in past_activations(j)}
-        inputs = tuple(sorted(position[k] for k in sources - {RAW}))
-        ordered.append(replace(nodes[i], inputs=inputs, joins_branches=len(sources) > 1))
-    return ordered
-
-
-@dataclass(frozen=True)
-class HiddenUnits:
-    """The hidden units of one layer: what feeds them, the non-linearity they come out of, and what they feed."""
-
-    incoming: Layer
-    norms: tuple[Layer, ...]
-    activation: str  # the activation module's name
-    call: int
-    outgoing: tuple[Layer, ...]
-
-
-def hidden_units(net: nn.Module) -> list[HiddenUnits]:
-    """Every chain (linear or conv) -> norm layers -> activation module -> (linear or conv) of `net`.
-
-    Nothing else reads the chain before the activation: recycled units must not change what a skip connection carries.
-    And the layer behind it reads nothing else, so that its columns are the units' in order.
-    """
-    nodes = _nodes(net)
-    readers = Counter(i for node in nodes for i in node.inputs)
-
-    def source(node: Layer) -> Layer | None:
-        """What alone feeds `node` and feeds nothing else."""
-        alone = len(node.inputs) == 1 and node.inputs[0] != RAW and readers[node.inputs[0]] == 1
-        return nodes[node.inputs[0]] if alone else None
-
-    chains = []
-    for i, activation in enumerate(nodes):
-        if activation.role != "activation":
-            continue
-        norms, incoming = [], source(activation)
-        while incoming is not None and incoming.role == "norm":
-            norms.append(incoming)
-            incoming = source(incoming)
-        outgoing = tuple(node for node in nodes if i in node.inputs)
-        if incoming is None or not incoming.is_linear_map or not outgoing:
-            continue
-        if all(_reads_only(i, node, incoming, net) for node in outgoing):
-            chains.append(HiddenUnits(incoming, tuple(norms), activation.name, activation.call, outgoing))
-    return chains
-
-
-def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
-    """Whether the columns of `layer` are the units of `incoming`, which node `i` brings, in order."""
-    if not layer.is_linear_map or layer.inputs != (i,) or layer.groups > 1:
-        return False
-    matrix, weight = incoming.matrix(net), layer.weight(net)
-    assert matrix is not None
-    assert weight is not None
-    k = len(layer.runs)
-    units, columns = matrix.shape[-2], weight.shape[k if layer.transposed else k + 1]
-    flattened = incoming.role == "conv" and layer.role == "linear"
-    return columns % units == 0 if flattened else columns == units
-
-
 def runs_of(net: nn.Module) -> tuple[int, ...]:
     """The leading runs axes of `net`'s tensors: what its typed layers have beyond an ordinary layer's axes.
 
     A module of bare parameters says so itself, in an attribute ``runs`` that is a tuple.
     """
+    net = unwrapped(net)
     declared = getattr(net, "runs", None)
     if isinstance(declared, tuple):
         return declared
     shapes = {}
     for name, module in net.named_modules():
-        for role, weight_name, bias_name in _parts(module, frozen=True):
-            key = weight_name or bias_name
-            if role != "parameter" and key is not None:
-                axes = _core_ndim(module, role) if weight_name else 1
+        for part in parts_of(module, lambda _: True):
+            key = part.weight or part.bias
+            if part.role != "parameter" and key is not None:
+                axes = _core_ndim(module, part.role) if part.weight else 1
                 shapes[f"{name}.{key}"] = lookup(module, key).shape[:-axes]
     if len(set(shapes.values())) > 1:
         raise ValueError(f"the layers disagree about the leading runs axes: {shapes}")
@@ -253,8 +246,20 @@ def runs_of(net: nn.Module) -> tuple[int, ...]:
 # --- how the layers are found -------------------------------------------------------------------------------------
 
 
-def _role(module: nn.Module) -> Role | None:
-    if isinstance(module, nn.Linear):
+class Part(NamedTuple):
+    """What a module holds itself: its weight and bias by their names in it."""
+
+    role: Role
+    weight: str | None
+    bias: str | None = None
+    parallel: bool = False  # reads what the module reads, not what the part before it gives
+
+
+def role_of(module: nn.Module) -> Role | None:
+    """What layer the module is; None if it is none."""
+    if isinstance(module, nn.Linear | nn.Bilinear | nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention):
+        return "linear"
+    if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # of transformers: linear, its weight [in, out]
         return "linear"
     if isinstance(module, nn.modules.conv._ConvNd):
         return "conv"
@@ -271,140 +276,44 @@ def _core_ndim(module: nn.Module, role: Role) -> int:
     """The number of axes of this module's weight in an ordinary network."""
     if role == "conv":
         return 2 + len(module.kernel_size)  # type: ignore[arg-type]
+    if isinstance(module, nn.Bilinear):
+        return 3
     return len(getattr(module, "normalized_shape", (1,))) if role == "norm" else 2
 
 
-def _parts(module: nn.Module, frozen: bool = False) -> list[tuple[Role, str | None, str | None]]:
-    """(role, weight, bias) of what the module holds itself, in order of use; with `frozen` parameters or not."""
+def parts_of(module: nn.Module, wanted: Callable[[Tensor], bool]) -> list[Part]:
+    """What the module holds itself, in order of use: of its parameters those that are `wanted`."""
     stored = {name: name for name, p in module._parameters.items() if p is not None}
-    computed = module._modules.get("parametrizations")
-    if isinstance(computed, nn.ModuleDict):
-        # What is computed from several tensors, as by torch's weight_norm, has no one original: bare parameters.
-        single = [name for name, tensors in computed.items() if "original" in tensors._parameters]
-        stored |= {name: f"parametrizations.{name}.original" for name in single}
-    trainable = {name: path for name, path in stored.items() if frozen or lookup(module, path).requires_grad}
-    parts: list[tuple[Role, str | None, str | None]] = []
-    role = _role(module)
-    if isinstance(module, nn.MultiheadAttention) and "in_proj_weight" in trainable:
-        parts.append(("linear", trainable.pop("in_proj_weight"), trainable.pop("in_proj_bias", None)))
+    if parametrize.is_parametrized(module):
+        for name, chain in module.parametrizations.items():  # type: ignore[union-attr, operator]
+            shape = getattr(module, name).shape
+            same = [n for n, p in chain._parameters.items() if p.shape == shape]
+            stored |= {name: f"parametrizations.{name}.{(same or [*chain._parameters])[-1]}"}
+    trained = {name: path for name, path in stored.items() if wanted(lookup(module, path))}
+    parts: list[Part] = []
+    role = role_of(module)
+    if isinstance(module, nn.MultiheadAttention):
+        parts += [Part("linear", trained.pop(n), None, True) for n in _ATTENTION if n in trained]
+        if "in_proj_weight" in trained:
+            parts.append(Part("linear", trained.pop("in_proj_weight"), trained.pop("in_proj_bias", None)))
+    elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        parts += _of_recurrent(trained)
     elif role == "activation":
-        parts.append((role, None, None))
+        parts.append(Part(role, None))
     # A norm layer without gain still restarts SWR's product; other layers count only with parameters.
-    elif role == "norm" or (role and trainable.keys() & {"weight", "bias"}):
-        parts.append((role, trainable.pop("weight", None), trainable.pop("bias", None)))
-    return parts + [("parameter", path, None) for path in trainable.values()]
+    elif role == "norm" or (role and trained.keys() & {"weight", "bias"}):
+        parts.append(Part(role, trained.pop("weight", None), trained.pop("bias", None)))
+    return parts + [Part("parameter", path) for path in trained.values()]
 
 
-class _Tracer(fx.Tracer):
-    proxy_buffer_attributes = True  # a forward that writes to a buffer must not write to the real one
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return _role(m) is not None or super().is_leaf_module(m, module_qualified_name)
+_ATTENTION = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
-def _trace(net: nn.Module) -> fx.Graph | None:
-    """The dataflow graph of `net`, or None where it cannot be traced. Leaves the net and all random states alone."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        shared: dict[int, object] = {id(t): t for t in (*net.parameters(), *net.buffers())}
-        arguments = inspect.signature(net.forward).parameters.values()
-        defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
-        return _Tracer().trace(copy.deepcopy(net, shared), defaults or None)
-    except Exception as error:  # anything a forward may raise on symbolic inputs
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        warnings.warn(
-            f"{type(net).__name__}.forward cannot be traced ({reason}), so its modules are taken to be called in the "
-            "order in which they were registered",
-            stacklevel=2,
-        )
-        return None
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        random.setstate(states[2])
-
-
-def _nodes(net: nn.Module) -> list[Layer]:
-    """All layers and activations with their inputs, the parameters a forward never reaches last."""
-    walk = _Walk(net)
-    graph = _trace(net)
-    if graph is None:
-        chain: set[int] = set()
-        for name in walk.modules:
-            chain = walk.add(name, chain)
-    else:
-        walk.follow(graph)
-    reached = len(walk.nodes)
-    walk.add_unread()
-
-    followed: set[int] = set()  # has a linear or convolution layer downstream
-    nodes = list(enumerate(walk.nodes))
-    for i, node in reversed(nodes):
-        if node.role in ("linear", "conv") or i in followed:
-            followed.update(node.inputs)
-    return [replace(n, head=n.role in ("linear", "conv") and i not in followed and i < reached) for i, n in nodes]
-
-
-class _Walk:
-    """Collects the layers and activations of a network in the order in which it is walked through."""
-
-    def __init__(self, net: nn.Module) -> None:
-        self.runs = runs_of(net)
-        self.modules = dict(net.named_modules())
-        self.name_of = {id(p): n for n, p in net.named_parameters()}  # tied parameters count once, by first name
-        self.nodes: list[Layer] = []
-        self.read: set[str] = set()  # the parameters of the nodes
-
-    def add(self, prefix: str, inputs: set[int]) -> set[int]:
-        """Append the nodes of one module as a chain that reads `inputs`; returns the nodes its output comes from."""
-        module = self.modules[prefix]
-        for role, *keys in _parts(module):
-            weight, bias = (None if key is None else self.name_of[id(lookup(module, key))] for key in keys)
-            if role == "parameter" and weight in self.read:
-                continue
-            name = prefix if role != "parameter" else f"{prefix}.{keys[0]}".lstrip(".")
-            self.nodes.append(
-                Layer(
-                    name,
-                    role,
-                    # A tied layer or a second call is a node too, for what is the head and what feeds what, but its
-                    # tensors belong to the first.
-                    None if weight in self.read else weight,
-                    None if bias in self.read else bias,
-                    self.runs,
-                    () if role == "parameter" else tuple(sorted(inputs)),
-                    groups=getattr(module, "groups", 1) if role == "conv" else 1,
-                    transposed=role == "conv" and getattr(module, "transposed", False),
-                    call=sum(node.name == name for node in self.nodes),
-                )
-            )
-            self.read.update(key for key in (weight, bias) if key is not None)
-            if role != "parameter":  # a bare parameter is added somewhere, the chain goes past it
-                inputs = {len(self.nodes) - 1}
-        return inputs
-
-    def follow(self, graph: fx.Graph) -> None:
-        """Append the nodes of every module that the traced forward calls or whose parameters it reads."""
-        sources: dict[fx.Node, set[int]] = {}
-        read: dict[str, set[int]] = {}
-        for node in graph.nodes:
-            upstream = {i for n in node.all_input_nodes for i in sources[n]}
-            if node.op == "placeholder":
-                upstream.add(RAW)
-            elif node.op == "call_module":
-                target = str(node.target)
-                for name in [n for n in self.modules if n == target or n.startswith(f"{target}.")]:
-                    upstream = self.add(name, upstream)
-            elif node.op == "get_attr":  # once for each module: its weight and its bias come one by one
-                module = str(node.target).rpartition(".")[0]
-                if module not in read:
-                    read[module] = self.add(module, set())
-                upstream = read[module]
-            sources[node] = upstream
-
-    def add_unread(self) -> None:
-        """Append the nodes of the modules with parameters that no node has."""
-        for name, module in self.modules.items():
-            keys = [key for _, *keys in _parts(module) for key in keys if key is not None]
-            if any(self.name_of[id(lookup(module, key))] not in self.read for key in keys):
-                self.add(name, set())
+def _of_recurrent(trained: dict[str, str]) -> list[Part]:
+    """Each layer's matrices, of the input and of the state, with their biases; they are taken out of `trained`."""
+    parts: list[Part] = []
+    for name in [n for n in trained if n.startswith("weight")]:
+        bias = trained.pop(name.replace("weight", "bias"), None)
+        # The state's matrix is added to the input's: both read what the layer reads.
+        parts.append(Part("linear", trained.pop(name), bias, name.startswith("weight_hh")))
+    return parts

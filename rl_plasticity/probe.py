@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import first_line
-from rl_plasticity.interventions import Example, activations_of, arguments_of, eval_mode, unwrapped
-from rl_plasticity.layers import HiddenUnits, Layer, hidden_units, layers, runs_of
+from rl_plasticity.interventions import untouched
+from rl_plasticity.layers import Layer, runs_of, unwrapped
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
@@ -24,7 +24,7 @@ from rl_plasticity.metrics import (
     singular_values,
     weight_norm,
 )
-from rl_plasticity.seeding import random_states_kept
+from rl_plasticity.structure import Example, HiddenUnits, activations_of, arguments_of, read
 
 PROBE_SIZE = 256  # examples whose activations are looked at
 GRADIENTS = 32  # of them, those of which each one's gradient is taken
@@ -83,10 +83,6 @@ class Probe(nn.Module):
         # In tuples: not submodules of this one.
         self._net, self._learner = (net,), ((target,) if isinstance(target, Learner) else ())
         self.runs = runs_of(net)
-        self.layers: list[Layer] = [layer for layer in layers(net) if layer.matrix(net) is not None]
-        self.units: list[HiddenUnits] = hidden_units(net)
-        if not self._learner and not self.layers:
-            raise ValueError("nothing to measure: the network has no layer with a trainable weight")
         self._keys: list[str | None] = []  # by which the inputs are passed; None: by position
         positional, named = arguments_of(example)
         for key, x in [*((None, x) for x in positional), *named.items()]:
@@ -94,6 +90,12 @@ class Probe(nn.Module):
                 raise ValueError(f"example must be made of tensors, got {type(x).__name__}")
             self.register_buffer(f"input_{len(self._keys)}", x.detach().clone(), persistent=False)
             self._keys.append(key)
+        structure = read(net, None if self._learner else example)
+        self._order = structure.layers
+        self.layers: list[Layer] = [layer for layer in self._order if layer.matrix(net) is not None]
+        self.units: list[HiddenUnits] = [] if structure.unknown else structure.hidden_units(net)
+        if not self._learner and not self.layers:
+            raise ValueError("nothing to measure: the network has no layer with a trainable weight")
         if not self._learner:
             for i, parameter in enumerate(net.parameters()):
                 self.register_buffer(f"initial_{i}", parameter.detach().clone())
@@ -175,7 +177,7 @@ class Probe(nn.Module):
         n = len(self._keys)
         positional, named = self._arguments(first[:n])
         try:
-            with eval_mode(self.net), random_states_kept(self.net), torch.enable_grad():
+            with untouched(self.net), torch.enable_grad():
                 spectra = gradient_spectrum(self.net, small, loss, positional, tuple(first[n:]), self.runs, named=named)
         except RuntimeError as error:
             if self._learner:
@@ -206,7 +208,8 @@ class Probe(nn.Module):
         if not self.units:
             return []
         positional, named = self._arguments(self.inputs)
-        activations = activations_of(self.net, self.units, named or positional)
+        with untouched(self.net):
+            activations = activations_of(self.net, self.units, named or positional)
         return [self._matrix(unit, a) for unit, a in zip(self.units, activations, strict=True)]
 
     def _matrix(self, unit: HiddenUnits, activation: Tensor) -> Tensor:
@@ -227,9 +230,10 @@ class Probe(nn.Module):
         net = self.net
         plain = all(
             layer.role == "linear" and not layer.joins_branches and (i == 0 or layer.inputs == (i - 1,))
-            for i, layer in enumerate(layers(net))
+            for i, layer in enumerate(self._order)
         )
-        relu = all(isinstance(net.get_submodule(u.activation), nn.ReLU) for u in self.units)
+        modules = dict(net.named_modules())
+        relu = all(u.activation == "relu()" or isinstance(modules.get(u.activation), nn.ReLU) for u in self.units)
         if not plain or not relu or len(self.units) != len(self.layers) - 1:
             return []
         return [_wide(m.detach()) for layer in self.layers if (m := layer.matrix(net)) is not None]

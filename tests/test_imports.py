@@ -26,8 +26,9 @@ LAYERS = (
     ("probe",),
     ("compiled",),
     ("interventions",),
-    ("learner",),
+    ("learner", "attached"),
     ("regularizers", "networks", "optimizers", "metrics", "plugins"),
+    ("structure",),
     ("layers", "seeding"),
     ("settings",),
     ("errors",),
@@ -133,7 +134,8 @@ def imported_with_only(modules, *distributions):
 
 
 def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone():
-    modules = [f"rl_plasticity.{name}" for name in ("regularizers", "interventions", "metrics", "learner", "probe")]
+    rooms = ("regularizers", "interventions", "metrics", "learner", "attached", "probe")
+    modules = [f"rl_plasticity.{name}" for name in rooms]
     assert "torch" in imported_with_only(modules, "torch", "numpy")
     for name in ("gymnasium", "hydra", "omegaconf", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):
         assert name not in needed_by("torch", "numpy")
@@ -141,3 +143,10 @@ def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone():
 
 def test_importing_the_package_itself_imports_nothing_else():
     assert imported_with_only(["rl_plasticity"]) == {"rl_plasticity"}
+
+
+def test_no_public_name_is_a_module_s_too():
+    # Importing rl_plasticity.x sets the package's attribute x to the module, over what the package offers as x.
+    from rl_plasticity import __all__ as public
+
+    assert not set(public) & {name.partition(".")[2] for name in FILES}

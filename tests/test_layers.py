@@ -3,10 +3,12 @@ import torch
 from conftest import CASES, Foreign, SmallCNN, plain_mlp
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
 
 from rl_plasticity.agents.sac import Critic
+from rl_plasticity.layers import runs_of, unwrapped
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import hidden_units, layers, runs_of
+from rl_plasticity.structure import hidden_units, layers
 
 
 def summary(net):
@@ -146,23 +148,6 @@ def test_two_parallel_critics_have_two_heads_and_separate_chains():
     assert [layer.inputs for layer in ordered] == [(), (0,), (), (2,)]
 
 
-def test_a_network_that_cannot_be_traced_is_read_in_registration_order():
-    class Untraceable(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.second(self.first(x)) if x.sum() > 0 else self.second(self.first(-x))
-
-    with pytest.warns(UserWarning, match="Untraceable.forward cannot be traced"):
-        ordered = layers(Untraceable())
-    assert [(layer.name, layer.inputs, layer.head) for layer in ordered] == [
-        ("first", (), False),
-        ("second", (0,), True),
-    ]
-
-
 def test_a_forward_that_counts_its_calls_is_not_disturbed():
     class Counting(nn.Module):
         def __init__(self):
@@ -282,3 +267,19 @@ def test_units_that_are_joined_with_others_are_not_hidden_units_whose_columns_ar
             return self.head(torch.cat([h, other], dim=-1))
 
     assert hidden_units(Joined()) == []
+
+
+def test_unwrapping_goes_through_every_wrapper_and_stops_at_the_network():
+    net = plain_mlp()
+    assert unwrapped(net) is net
+    assert unwrapped(torch.compile(nn.DataParallel(net))) is net
+    averaged = AveragedModel(nn.DataParallel(net))  # which copies
+    assert type(unwrapped(averaged)) is nn.Sequential
+    assert unwrapped(averaged) is averaged.module.module
+
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = net
+
+    assert unwrapped(mine := Mine()) is mine

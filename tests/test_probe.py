@@ -212,6 +212,29 @@ def test_behind_tokens_the_units_are_in_the_last_axis():
     torch.testing.assert_close(found["feature_rank"], effective_rank(singular_values(hidden)))
 
 
+class Functional(nn.Module):
+    """Activations are functions, and the forward depends on data."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.ModuleList(plain_mlp()[::2])
+
+    def forward(self, x):
+        x = x / 2 if len(x) > 1 and x.abs().amax() > 1e9 else x
+        return self.body[2](self.body[1](self.body[0](x).relu()).relu())
+
+
+def test_functions_as_activations_and_a_forward_that_depends_on_data_are_measured_alike():
+    net, x = Functional(), torch.randn(6, 5)
+    alike = plain_mlp()
+    alike.load_state_dict({name: p for name, p in zip(alike.state_dict(), net.parameters(), strict=True)})
+    found, expected = (measure(one, x, lambda output: output.square().mean()) for one in (net, alike))
+    means = {name for name in expected if "/" not in name}
+    assert means == {name for name in found if "/" not in name} >= {"dormant", "balancedness", "gradient_rank"}
+    for name in means:
+        torch.testing.assert_close(found[name], expected[name])
+
+
 class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()

@@ -3,9 +3,9 @@
 from typing import Any
 
 from rl_plasticity.errors import choose
-from rl_plasticity.interventions.base import Example, Inputs, Intervention, Renewable, Restartable
-from rl_plasticity.interventions.plain import PlainNet, unwrapped
-from rl_plasticity.interventions.recycling import ReDo, activations_of, arguments_of, eval_mode
+from rl_plasticity.interventions.base import Inputs, Intervention, Renewable, Restartable
+from rl_plasticity.interventions.plain import PlainNet
+from rl_plasticity.interventions.recycling import ReDo, eval_mode, untouched
 from rl_plasticity.interventions.resets import HeadReset, LearningRateDecay, PeriodicReset, ShrinkAndPerturb
 
 INTERVENTIONS: dict[str, type[Intervention]] = {
@@ -27,7 +27,6 @@ def make_intervention(name: str, **settings: Any) -> Intervention:
 
 __all__ = [
     "INTERVENTIONS",
-    "Example",
     "HeadReset",
     "Inputs",
     "Intervention",
@@ -38,9 +37,7 @@ __all__ = [
     "Renewable",
     "Restartable",
     "ShrinkAndPerturb",
-    "activations_of",
-    "arguments_of",
     "eval_mode",
     "make_intervention",
-    "unwrapped",
+    "untouched",
 ]

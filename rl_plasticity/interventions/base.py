@@ -1,7 +1,7 @@
 """Interventions: rare, discrete changes of the networks. Eager, in place, on all runs or on chosen ones."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from rl_plasticity.interventions.plain import Optimizers, PlainNet
 from rl_plasticity.learner import Learner
 from rl_plasticity.regularizers import Regularizer
 from rl_plasticity.settings import Setting, checked
+from rl_plasticity.structure import Example
 
 
 class Moments(Protocol):
@@ -70,7 +71,6 @@ class Restartable(Protocol):
         ...
 
 
-Example = Tensor | Sequence[Any] | Mapping[str, Any]  # called as net(x), net(*example) or net(**example)
 Inputs = Mapping[str, Example]
 Target = Restartable | Learner | PlainNet
 EveryUpdates = Annotated[int | None, Setting("period in updates; null: not by updates", least=1)]
@@ -143,7 +143,7 @@ class Intervention:
             inputs: of an agent or a learner, for methods that look at activations: a batch of each learner's inputs,
                 by the learner's name ("net" for a single learner).
             example: the same of a plain network: a batch as a tensor, a tuple (``net(*example)``) or a dict
-                (``net(**example)``).
+                (``net(**example)``). redo needs it; head where the forward cannot be traced.
             make: a function without arguments to a new network like the plain one, with new weights each time. It is
                 moved to the network's devices and dtypes.
             regularizer: of the plain network. What it holds of the weights that become new is captured anew.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, first_line
-from rl_plasticity.layers import runs_of
+from rl_plasticity.layers import runs_of, unwrapped
 from rl_plasticity.learner import copy_runs_
 from rl_plasticity.regularizers import Regularizer
 
@@ -168,12 +168,6 @@ def _zero_at_first(optimizer: torch.optim.Optimizer, key: str) -> bool:
     if isinstance(optimizer, torch.optim.Adagrad):
         return not optimizer.defaults["initial_accumulator_value"]
     return key not in ("step_size", "ax", "z")  # Rprop's step sizes, ASGD's and schedule-free averages of the weights
-
-
-def unwrapped(net: nn.Module) -> nn.Module:
-    """The network inside what ``torch.compile`` returns: hooks act on it, and names are as in a new network."""
-    inner = getattr(net, "_orig_mod", net)
-    return inner if isinstance(inner, nn.Module) else net
 
 
 # --- new weights ------------------------------------------------------------------------------------------------------

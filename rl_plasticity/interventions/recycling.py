@@ -1,25 +1,17 @@
 """Interventions that recycle single units, and looking at their activations."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from rl_plasticity.interventions.base import (
-    EveryTasks,
-    EveryUpdates,
-    Example,
-    Inputs,
-    Intervention,
-    Target,
-    learners_of,
-)
-from rl_plasticity.layers import HiddenUnits, hidden_units, lookup
+from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
+from rl_plasticity.layers import lookup
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.settings import Setting, checked
+from rl_plasticity.structure import Example, HiddenUnits, activations_of, hidden_units
 
 
 class ReDo(Intervention):
@@ -108,10 +100,11 @@ class ReDo(Intervention):
 
 def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
     """The hidden units of `net`, layer by layer, and their activations after the non-linearity on `example`."""
-    units = hidden_units(net)
-    if not units:
-        raise ValueError("ReDo has nothing to act on: the network has no hidden activation module")
-    seen = list(zip(units, activations_of(net, units, example), strict=True))
+    with untouched(net):
+        units = hidden_units(net, example)
+        if not units:
+            raise ValueError("ReDo has nothing to act on: the network has no hidden activation")
+        seen = list(zip(units, activations_of(net, units, example), strict=True))
     for unit, activation in seen:
         k, matrix = len(unit.incoming.runs), unit.incoming.matrix(net)
         assert matrix is not None  # hidden_units takes no others
@@ -141,34 +134,14 @@ def eval_mode(net: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-@torch.no_grad()
-def activations_of(net: nn.Module, units: Sequence[HiddenUnits], example: Example) -> list[Tensor]:
-    """The output of each activation module in `units` when `net` is called on `example`, in evaluation mode.
-
-    Nothing of the network changes, nor any random state, whatever its forward draws or writes to a buffer.
-
-    Raises:
-        ValueError: an activation module that the network did not call.
-    """
-    outputs: dict[str, list[Tensor]] = {unit.activation: [] for unit in units}
-    keep: Callable[[str], Any] = lambda name: lambda _m, _i, out: outputs[name].append(out.clone())  # noqa: E731
-    positional, named = arguments_of(example)
-    buffers = {name: buffer.clone() for name, buffer in net.named_buffers()}
-    hooks = [net.get_submodule(name).register_forward_hook(keep(name)) for name in outputs]
+@contextmanager
+def untouched(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients inside; what a forward draws or writes to a buffer is undone afterwards."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in net.buffers()]
     try:
-        with eval_mode(net), random_states_kept(net):
-            functional_call(net, buffers, positional, named)
+        with eval_mode(net), random_states_kept(net), torch.no_grad():
+            yield
     finally:
-        for hook in hooks:
-            hook.remove()
-    for unit in units:
-        if unit.call >= len(outputs[unit.activation]):
-            raise ValueError(f"the network did not call {unit.activation!r} on these inputs")
-    return [outputs[unit.activation][unit.call] for unit in units]
-
-
-def arguments_of(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and the named arguments of the call that `example` stands for."""
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return ((example,) if isinstance(example, Tensor) else tuple(example)), {}
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
-from rl_plasticity.layers import layers, lookup
+from rl_plasticity.layers import lookup
 from rl_plasticity.learner import Learner
 from rl_plasticity.settings import Setting, checked
+from rl_plasticity.structure import Example, read
 
 
 class PeriodicReset(Intervention):
@@ -49,8 +50,8 @@ class HeadReset(Intervention):
         self.num_layers = num_layers
 
     def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
-        for learner, followers in learners_of(target).values():
-            names = self._last_names(learner.net)
+        for key, (learner, followers) in learners_of(target).items():
+            names = self._last_names(learner.net, None if inputs is None else inputs.get(key))
             if not names:
                 raise ValueError("HeadReset has nothing to act on: the network has no output layer")
             moments = [moment for name in names for moment in learner.optimizer.moments(name)]
@@ -64,8 +65,12 @@ class HeadReset(Intervention):
                 for moment in moments:
                     moment[chosen] = 0
 
-    def _last_names(self, net: nn.Module) -> set[str]:
-        ordered = layers(net)
+    def _last_names(self, net: nn.Module, example: Example | None) -> set[str]:
+        structure = read(net, example)
+        structure.require_heads("a head reset")
+        if self.num_layers > 1:
+            structure.require_order("a reset of several last layers")
+        ordered = structure.layers
         names: set[str] = set()
         frontier = {i for i, layer in enumerate(ordered) if layer.head}
         for depth in range(self.num_layers):

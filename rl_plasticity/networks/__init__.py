@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from rl_plasticity.errors import SettingsError, choose, nearest
-from rl_plasticity.layers import layers
 from rl_plasticity.networks.activations import Activation, CReLU
 from rl_plasticity.networks.cnn import CNN, StackedBatchNorm2d, StackedConv2d
 from rl_plasticity.networks.mlp import MLP, LayerNormFlag, StackedLayerNorm, StackedLinear
@@ -19,6 +18,7 @@ from rl_plasticity.networks.resnet import resnet18, wrn28_10
 from rl_plasticity.networks.vgg import vgg16
 from rl_plasticity.networks.vit import vit_tiny
 from rl_plasticity.settings import Setting, settings_of
+from rl_plasticity.structure import layers
 
 
 def _mlp(

@@ -1,10 +1,11 @@
 """The core: what a network's layers are, and every regularizer, found by name in `REGULARIZERS`."""
 
-from rl_plasticity.layers import HiddenUnits, Layer, hidden_units, layers, runs_of
+from rl_plasticity.layers import Layer, runs_of
 from rl_plasticity.regularizers.base import REGULARIZERS, Chain, Regularizer, Unregularized, make_regularizer
 from rl_plasticity.regularizers.penalties import EWC, L2, L2Init, Spectral, Wasserstein
 from rl_plasticity.regularizers.projections import SoftWeightRescaling, WeightClipping, WeightDecay, WeightRescaling
 from rl_plasticity.regularizers.side_by_side import SideBySide
+from rl_plasticity.structure import HiddenUnits, hidden_units, layers
 
 REGULARIZERS |= {
     "none": Unregularized,

@@ -1,14 +1,18 @@
 """The contract of every regularizer, their composition, and the one function that makes them by name."""
 
-from collections.abc import Mapping
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, choose
-from rl_plasticity.layers import layers, runs_of
+from rl_plasticity.layers import Layer, Widened, is_trained, lookup, runs_of, unwrapped
 from rl_plasticity.settings import Setting, checked
+from rl_plasticity.structure import Example, Structure, read
 
 Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]
 
@@ -26,9 +30,15 @@ class Regularizer(nn.Module):
     the initial weights and leaves every global random state alone. `penalty` and `project_` have no data-dependent
     branch and no host sync, keep every buffer's address, and trace under ``torch.compile(fullgraph=True)``.
 
+    Strengths, norms and factors are float32 or wider, whatever the network's type. Parameters that were frozen
+    (``requires_grad`` false) when the regularizer was made are left alone for good, and it says so if they are unfrozen
+    later; what is frozen later is left alone while it is. A loaded state brings its strengths along: where they are
+    not those given, a warning says so.
+
     Args:
         net: the network; stacked networks have tensors ``[*runs, ...]``, ordinary ones have ``runs = ()``.
         coef: the strength, in the paper's convention: a number, or a tensor ``[*runs]``, one for each run.
+        structure: what was read of `net`, where that takes an example (`rl_plasticity.structure.read`).
 
     Raises:
         SettingsError: a setting is out of range, or a strength not of shape ``()`` or ``[*runs]``.
@@ -38,10 +48,12 @@ class Regularizer(nn.Module):
     coef: Tensor
 
     @checked
-    def __init__(self, net: nn.Module, coef: Strength = 0.0) -> None:
+    def __init__(self, net: nn.Module, coef: Strength = 0.0, structure: Structure | None = None) -> None:
         super().__init__()
+        self.structure = read(net) if structure is None else structure
+        self.layers = self.structure.layers
         self.runs = runs_of(net)
-        self.layers = layers(net)
+        self.frozen = [name for name, p in unwrapped(net).named_parameters() if not p.requires_grad]
         self.register_buffer("coef", self._strength("coef", coef, net))
 
     def penalty(self, net: nn.Module) -> Tensor:
@@ -77,13 +89,47 @@ class Regularizer(nn.Module):
     # --- for subclasses -------------------------------------------------------------------------------------------
 
     def _strength(self, name: str, value: float | Tensor, net: nn.Module) -> Tensor:
-        """`value` as a tensor of the network's type: one number, or one for each run."""
+        """`value` as a tensor: one number, or one for each run; float32 or wider."""
         like = next(net.parameters(), torch.zeros(()))
-        strength = torch.as_tensor(value, dtype=like.dtype, device=like.device).detach().clone()
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        strength = torch.as_tensor(value, dtype=dtype, device=like.device).detach().clone()
         if strength.shape not in ((), self.runs):
             expected = f"a number or a tensor {list(self.runs)}" if self.runs else "a number"
             raise SettingsError(f"{name} must be {expected}, got shape {list(strength.shape)}: {value}")
         return strength
+
+    @staticmethod
+    def _wide(tensor: Tensor) -> Tensor:
+        """float32 or wider: half precision has too few digits for sums and small factors."""
+        return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+    def _remember_rounding(self, net: nn.Module, names: Iterable[str]) -> None:
+        """Half-precision weights keep beside them, in float32, what their rounding leaves out.
+
+        A factor of 0.9999 rounds to 1 there; with what is left out it counts as soon as it adds up to a digit.
+        """
+        self.rounded = [n for n in dict.fromkeys(names) if lookup(net, n).dtype in (torch.bfloat16, torch.float16)]
+        for name in self.rounded:
+            self._remember("rounding", name, torch.zeros_like(lookup(net, name), dtype=torch.float32))
+
+    def _widened(self, net: nn.Module) -> nn.Module:
+        """The network with its half-precision weights as they would be without rounding; see `_round_`."""
+        if not self.rounded:
+            return net
+        return Widened(net, {n: lookup(net, n).float() + self._recall("rounding", n) for n in self.rounded})
+
+    def _round_(self, widened: nn.Module) -> None:
+        """Write the widened weights back."""
+        if isinstance(widened, Widened):
+            for name, value in widened.tensors.items():
+                parameter = lookup(widened.net, name)
+                parameter.copy_(value)
+                self._recall("rounding", name).copy_(value - parameter.float())
+
+    def _outside_autocast(self) -> AbstractContextManager[None]:
+        """Within it, operations have the types of their arguments, whatever the loop around has switched on."""
+        device = self.coef.device.type
+        return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
     def _require(self, parts: object, what: str) -> None:
         if not parts:
@@ -91,9 +137,41 @@ class Regularizer(nn.Module):
 
     def _trainable(self, net: nn.Module) -> list[str]:
         """The names of the parameters that require gradients: at least one."""
-        names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
-        self._require(names, "trainable parameter")
-        return names
+        self._require(self.structure.trained, "trainable parameter")
+        return [*self.structure.trained]
+
+    def _now(self, net: nn.Module, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are not frozen now.
+
+        Raises:
+            RuntimeError: a parameter was frozen when the regularizer was made and is not now.
+        """
+        self._check_frozen(net)
+        return [name for name in names if is_trained(net, name)]
+
+    def _layers_now(self, net: nn.Module, layers: Iterable[Layer]) -> list[Layer]:
+        """The layers, without tensors that are frozen now; as `_now`."""
+        self._check_frozen(net)
+        return [layer.trained(net) for layer in layers]
+
+    def _check_frozen(self, net: nn.Module) -> None:
+        for name in self.frozen:
+            if is_trained(net, name):
+                raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
+
+    def _require_plain(self, layers: Iterable[Layer]) -> None:
+        for layer in layers:
+            if layer.is_computed:
+                raise ValueError(
+                    f"{type(self).__name__} changes weights in place, which the parametrization of {layer.name!r} "
+                    "undoes: its weight is computed from other tensors"
+                )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        saved = state_dict.get(f"{prefix}coef")
+        if isinstance(saved, Tensor) and not (saved.shape == self.coef.shape and bool((saved == self.coef).all())):
+            warnings.warn(f"coef is {self.coef.tolist()}; the loaded state makes it {saved.tolist()}", stacklevel=2)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _remember(self, kind: str, parameter: str, value: Tensor) -> None:
         """A buffer of this `kind` that belongs to the parameter of that name."""
@@ -112,15 +190,15 @@ def _key(kind: str, parameter: str) -> str:
 class Unregularized(Regularizer):
     """No regularizer: zero penalty, no projection."""
 
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__(net)
+    def __init__(self, net: nn.Module, structure: Structure | None = None) -> None:
+        super().__init__(net, structure=structure)
 
 
 class Chain(Regularizer):
     """Several regularizers as one: penalties add up, projections run in the order given."""
 
     def __init__(self, net: nn.Module, *regularizers: Regularizer) -> None:
-        super().__init__(net)
+        super().__init__(net, structure=regularizers[0].structure if regularizers else None)
         self.parts = nn.ModuleList(regularizers)
 
     def penalty(self, net: nn.Module) -> Tensor:
@@ -142,13 +220,33 @@ class Chain(Regularizer):
             part.rebase_(net, runs)  # type: ignore[operator]
 
 
-def make_regularizer(name: str, net: nn.Module, **settings: Any) -> Regularizer:
+def make_regularizer(
+    name: str,
+    net: nn.Module,
+    *,
+    example: Example | None = None,
+    heads: Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
+    only: Iterable[Tensor] | None = None,
+    **settings: Any,
+) -> Regularizer:
     """The regularizer called `name` for `net`, with its settings by keyword.
+
+    Args:
+        example: real inputs for one call of the network, where it cannot be read without: a tensor, a tuple of
+            arguments or a mapping of named ones.
+        heads, roles, only: see `rl_plasticity.structure.read`.
 
     Raises:
         SettingsError: an unknown name or setting (the nearest valid one is named), or a setting out of range.
+        ValueError: the network has nothing that the method can act on, or what it must know cannot be read.
     """
-    return choose(REGULARIZERS, name, settings, "regularizer")(net)
+    make = choose(REGULARIZERS, name, settings, "regularizer")
+    if example is None and heads is None and roles is None and only is None:
+        return make(net)
+    if "structure" not in inspect.signature(REGULARIZERS[name]).parameters:
+        raise SettingsError(f"regularizer {name!r} takes no example: give its constructor the argument `structure`")
+    return make(net, structure=read(net, example, heads=heads, roles=roles, only=only))
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {}

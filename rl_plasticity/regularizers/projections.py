@@ -1,15 +1,17 @@
 """Projections: regularizers that change the weights right after the optimizer's step."""
 
 import math
+import warnings
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import lookup, per_run
+from rl_plasticity.layers import Layer, lookup, per_run
 from rl_plasticity.regularizers.base import Regularizer
 from rl_plasticity.settings import Setting, checked
+from rl_plasticity.structure import Structure, not_homogeneous
 
 Share = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
 
@@ -62,24 +64,22 @@ class SoftWeightRescaling(Regularizer):
             Literal["all", "preserving"], Setting("all (the paper) or preserving: the function stays the same")
         ] = "all",
         accumulate: Annotated[Literal["exact", "paper"], Setting("exact or paper (Algorithm 1 as printed)")] = "exact",
+        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef)
+        super().__init__(net, coef, structure)
         if (scope, accumulate) == ("preserving", "paper"):
             raise SettingsError("scope=preserving needs accumulate=exact: the printed rule changes the function")
         of_classifier = coef if coef_classifier is None else coef_classifier
         self.register_buffer("coef_classifier", self._strength("coef_classifier", of_classifier, net))
         self.scope, self.accumulate = scope, accumulate
-        # The names of the weights by position in self.layers.
-        self.rescaled = {
-            i: layer.weight_name
+        self.rescaled = {  # by position in self.layers
+            i: layer
             for i, layer in enumerate(self.layers)
-            if layer.weight_name and layer.role != "parameter"
+            if layer.weight_name and layer.role not in ("parameter", "undecided")
         }
         self._require(self.rescaled, "linear, convolution, norm or embedding layer")
-
-        frozen = any(not p.requires_grad for p in net.parameters())
-        if scope == "preserving" and (frozen or any(layer.joins_branches for layer in self.layers)):
-            raise ValueError("scope=preserving needs a network without branches and without frozen parameters")
+        self._require_plain(self.rescaled.values())
+        self.structure.require_order("swr")
         norms = {i for i, layer in enumerate(self.layers) if layer.role == "norm"}
         self.has_norm, self.last_norm = bool(norms), max(norms, default=0)
         self.before_norm: set[int] = set()  # a norm layer follows
@@ -87,37 +87,61 @@ class SoftWeightRescaling(Regularizer):
             if i in norms or i in self.before_norm:
                 self.before_norm.update(self.layers[i].inputs)
         has_conv = any(layer.role == "conv" for layer in self.layers)
-        candidates = [self.layers[i] for i in self.rescaled]
-        classifier = [layer.head or (has_conv and layer.role == "linear") for layer in candidates]
+        classifier = [layer.head or (has_conv and layer.role == "linear") for layer in self.rescaled.values()]
         self.register_buffer("is_classifier", torch.tensor(classifier, device=self.coef.device), persistent=False)
-        for name in self.rescaled.values():
-            self._remember("norm", name, self._norm(name, net))
+        self._check_exactness()
+        for layer in self.rescaled.values():
+            self._remember("norm", layer.key, self._norm(layer, net))
+        self._remember_rounding(net, (name for layer in self.layers for name in layer.parameter_names))
 
-    def _norm(self, name: str, net: nn.Module) -> Tensor:
-        weight = lookup(net, name)
+    def _check_exactness(self) -> None:
+        """Where f' = C f does not hold: an error where the function was to be preserved, else said in a warning."""
+        if self.scope == "preserving" and self.frozen:
+            raise ValueError("scope=preserving needs a network without frozen parameters")
+        inexact = []
+        for i, layer in enumerate(self.layers):
+            if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
+                continue  # nothing before it is rescaled but what a norm layer takes out again
+            reasons = [*not_homogeneous(layer), *(["several branches"] if layer.joins_branches else [])]
+            if reasons:
+                inexact.append(f"{layer.name} (behind {', '.join(reasons[:3])})")
+        where = ", ".join(inexact[:3]) + (f" and {len(inexact) - 3} more" if len(inexact) > 3 else "")
+        if inexact and self.scope == "preserving":
+            raise ValueError(
+                "scope=preserving needs a network without branches whose activations are positively homogeneous "
+                f"(ReLU, leaky ReLU, identity); not so at {where}"
+            )
+        if inexact:
+            warnings.warn(f"swr keeps f' = C f only approximately at {where}", stacklevel=4)
+
+    def _norm(self, layer: Layer, net: nn.Module) -> Tensor:
+        weight = layer.weight(net)
+        assert weight is not None
+        weight = self._wide(weight)
         norm: Tensor = torch.linalg.vector_norm(weight, dim=tuple(range(len(self.runs), weight.ndim)))
         return norm
 
     def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
         """Take the current norms as the new n_l ("SWR + re-init" of Appendix E, at a learning-rate decay)."""
         chosen = ... if runs is None else runs
-        for name in self.rescaled.values():
-            self._recall("norm", name)[chosen] = self._norm(name, net).detach()[chosen]
+        for layer in self.rescaled.values():
+            self._recall("norm", layer.key)[chosen] = self._norm(layer, net).detach()[chosen]
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
+        net = self._widened(net)
         # c of every rescaled layer at once, [layers, *runs]
-        norm = torch.stack([self._norm(name, net) for name in self.rescaled.values()])
-        initial = torch.stack([self._recall("norm", name) for name in self.rescaled.values()])
+        norm = torch.stack([self._norm(layer, net) for layer in self.rescaled.values()])
+        initial = torch.stack([self._recall("norm", layer.key) for layer in self.rescaled.values()])
         coef = torch.where(per_run(self.is_classifier, norm), self.coef_classifier, self.coef)
         known = norm > 0 if self.scope == "all" else (norm > 0) & (initial > 0)
         factors = torch.where(known, coef * (initial / norm) + (1 - coef), 1.0).unbind()
         factor_of = dict(zip(self.rescaled, factors, strict=True))
         unchanged = torch.ones_like(factors[0])
         products: list[Tensor] = []  # C of every layer, [*runs]
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self._layers_now(net, self.layers)):
             before = products[layer.inputs[0]] if layer.inputs else unchanged
-            factor = factor_of.get(i, unchanged)
+            factor = factor_of.get(i, unchanged) if layer.weight_name else unchanged
             if self.scope == "preserving" and i not in self.before_norm:
                 if self.has_norm:
                     factor = unchanged
@@ -131,6 +155,7 @@ class SoftWeightRescaling(Regularizer):
             if bias is not None:
                 bias.mul_(per_run(product, bias))
             products.append(product)
+        self._round_(net)
 
 
 class WeightRescaling(Regularizer):
@@ -172,8 +197,9 @@ class WeightRescaling(Regularizer):
         rescale_head: Annotated[bool, Setting("true for classification")] = False,
         per: Annotated[Literal["unit", "layer"], Setting("unit (the paper) or layer")] = "unit",
         variant: Annotated[Literal["output", "input_channel"], Setting("output or input_channel, WRS(IC)")] = "output",
+        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net)
+        super().__init__(net, structure=structure)
         if per == "layer" and variant == "input_channel":
             raise SettingsError("variant=input_channel scales each position; it does not go with per=layer")
         self.register_buffer("norm_decay", self._strength("norm_decay", norm_decay, net))
@@ -181,26 +207,30 @@ class WeightRescaling(Regularizer):
         self.every_updates, self.per, self.variant = every_updates, per, variant
         self.norms = [layer for layer in self.layers if layer.role == "norm"]
         self.rescaled = [layer for layer in self.layers if layer.is_linear_map and (rescale_head or not layer.head)]
+        if not rescale_head:
+            self.structure.require_heads("wrs")
         self._require(self.rescaled, "hidden linear or convolution layer")
+        self._require_plain(self.rescaled)
+        self._remember_rounding(net, (n for layer in [*self.norms, *self.rescaled] for n in layer.parameter_names))
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
         self.updates += 1
         due = self.updates % self.every_updates == 0  # [*runs]
         remaining = 1 - self.norm_decay
-        for layer in self.norms:
-            for name in layer.parameter_names:
-                parameter = lookup(net, name)
-                parameter.mul_(per_run(remaining, parameter))
-        for layer in self.rescaled:
+        net = self._widened(net)
+        for layer in self._layers_now(net, self.norms):
+            for tensor in layer.tensors(net):
+                tensor.mul_(per_run(remaining, tensor))
+        for layer in self._layers_now(net, self.rescaled):
             matrix, weight = layer.matrix(net), layer.weight(net)
-            assert matrix is not None
-            assert weight is not None
+            if matrix is None or weight is None:  # frozen now
+                continue
             if self.per == "layer":
                 norm = torch.linalg.vector_norm(matrix, dim=(-2, -1))  # [*runs]
                 factor = self._factor(due, norm, math.sqrt(matrix.shape[-2]))
-                for name in layer.parameter_names:
-                    lookup(net, name).mul_(per_run(factor, lookup(net, name)))
+                for tensor in layer.tensors(net):
+                    tensor.mul_(per_run(factor, tensor))
             elif self.variant == "input_channel" and layer.role == "conv":
                 k = len(self.runs)
                 shape = (*weight.shape[:k], layer.groups, -1, *weight.shape[k + 1 :])
@@ -210,6 +240,7 @@ class WeightRescaling(Regularizer):
             else:
                 norm = torch.linalg.vector_norm(matrix, dim=-1)  # [*runs, out]
                 layer.scale_rows_(net, self._factor(due, norm))
+        self._round_(net)
 
     @staticmethod
     def _factor(due: Tensor, norm: Tensor, target: float = 1.0) -> Tensor:
@@ -230,21 +261,25 @@ class WeightClipping(Regularizer):
 
     @checked
     def __init__(
-        self, net: nn.Module, coef: Annotated[float | Tensor, Setting("kappa, of the bound", above=0)] = 3.0
+        self,
+        net: nn.Module,
+        coef: Annotated[float | Tensor, Setting("kappa, of the bound", above=0)] = 3.0,
+        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef)
+        super().__init__(net, coef, structure)
         self.clipped = [layer for layer in self.layers if layer.is_linear_map]
         self._require(self.clipped, "linear or convolution layer")
+        self._require_plain(self.clipped)
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
-        for layer in self.clipped:
+        for layer, now in zip(self.clipped, self._layers_now(net, self.clipped), strict=True):
             matrix = layer.matrix(net)
             assert matrix is not None
             bound = self.coef / math.sqrt(matrix.shape[-1])
-            for name in layer.parameter_names:
-                limit = per_run(bound, lookup(net, name))
-                lookup(net, name).clamp_(-limit, limit)
+            for tensor in now.tensors(net):
+                limit = per_run(bound, tensor).to(tensor.dtype)
+                tensor.clamp_(-limit, limit)
 
 
 class WeightDecay(Regularizer):
@@ -252,16 +287,22 @@ class WeightDecay(Regularizer):
 
     That is theta <- (1 - coef) theta - optimizer's update, so Adam with this equals ``torch.optim.AdamW(lr,
     weight_decay=coef / lr)`` step for step. `penalty` (zero) keeps a copy of the weights before the step: call it once
-    for each update, as the contract has it.
+    for each update, as the contract has it; without it the same weights would be subtracted for ever, so `project_`
+    refuses.
 
     Source: Loshchilov and Hutter (2019), "Decoupled Weight Decay Regularization", equation 1; `coef` is their lambda,
     which torch multiplies by the learning rate.
+
+    Raises:
+        RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
     """
 
     @checked
-    def __init__(self, net: nn.Module, coef: Share = 3e-6) -> None:
-        super().__init__(net, coef)
+    def __init__(self, net: nn.Module, coef: Share = 3e-6, structure: Structure | None = None) -> None:
+        super().__init__(net, coef, structure)
+        self.kept = False  # the weights before the step under way
         self.names = self._trainable(net)
+        self._remember_rounding(net, self.names)
         for name in self.names:
             self._remember("before", name, lookup(net, name))
 
@@ -269,10 +310,19 @@ class WeightDecay(Regularizer):
         with torch.no_grad():
             for name in self.names:
                 self._recall("before", name).copy_(lookup(net, name))
+        self.kept = True
         return super().penalty(net)
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
-        for name in self.names:
+        if not self.kept:
+            raise RuntimeError(
+                "weight_decay does not know the weights before the step: call regularizer.penalty(net) once for each "
+                "update, before optimizer.step()"
+            )
+        net = self._widened(net)
+        for name in self._now(net, self.names):
             parameter = lookup(net, name)
             parameter.sub_(per_run(self.coef, parameter) * self._recall("before", name))
+        self._round_(net)
+        self.kept = False

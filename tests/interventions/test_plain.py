@@ -183,6 +183,33 @@ class TwoInputs(nn.Module):
         return self.body(obs - 2 * act)
 
 
+class Functional(nn.Module):
+    """Activations are functions, and the forward depends on data."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.ModuleList(plain_mlp()[::2])
+
+    def forward(self, x):
+        x = x / 2 if x.abs().amax() > 1e9 else x
+        return self.body[2](self.body[1](self.body[0](x).relu()).relu())
+
+
+def test_an_example_shows_functions_as_activations_and_the_head_where_data_decides_the_way():
+    net, optimizer, x = trained(Functional)
+    with torch.no_grad():
+        net.body[0].bias[2] = -100.0
+    before = snapshot(net)
+    make_intervention("redo", threshold=0).apply_(net, optimizer, example=x)
+    assert "body.0.bias" in changed(net, before)
+    assert not net.body[1].weight[:, 2].any()
+    before = snapshot(net)
+    with pytest.raises(ValueError, match="pass example="):
+        make_intervention("head").apply_(net, optimizer)
+    make_intervention("head").apply_(net, optimizer, example=x)
+    assert changed(net, before) == {"body.2.weight", "body.2.bias"}
+
+
 def test_an_example_is_a_tensor_a_tuple_or_a_dict():
     a, b = torch.randn(6, 5), torch.randn(6, 5)
     ends = []

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import layers, runs_of
+from rl_plasticity.layers import runs_of
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS, make_network
 from rl_plasticity.settings import settings_of
+from rl_plasticity.structure import layers
 
 STACKED = ("mlp", "cnn", "cnn_bn")
 SINGLE = [name for name in NETWORKS if name not in STACKED]

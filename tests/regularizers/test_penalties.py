@@ -189,6 +189,22 @@ def test_ewc_holds_what_the_loss_depends_on_more_than_what_it_does_not():
     assert gradient.tolist() == [[5.0, 0.0]]
 
 
+def test_ewc_leaves_alone_what_does_not_step_and_refuses_gradients_of_nothing_that_it_knows():
+    net = nn.Linear(2, 1)
+    regularizer = EWC(net, fisher_decay=0.5, anchor_decay=0.5)
+    with torch.no_grad():
+        net.weight.add_(1.0)
+        net.bias.add_(1.0)
+    before = {name: value.clone() for name, value in regularizer.state_dict().items()}
+    regularizer.observe_(net, {"weight": torch.tensor([[2.0, 0.0]])})
+    after = regularizer.state_dict()
+    torch.testing.assert_close(after["fisher/weight"], torch.tensor([[2.0, 0.0]]))
+    torch.testing.assert_close(after["anchor/weight"], before["anchor/weight"] + 0.5)
+    assert all(torch.equal(after[f"{kind}/bias"], before[f"{kind}/bias"]) for kind in ("fisher", "anchor"))
+    with pytest.raises(RuntimeError, match=r"no parameter of its network: it needs 'weight' .* got 'module.weight'"):
+        regularizer.observe_(net, {"module.weight": torch.zeros(1, 2)})
+
+
 def test_ewc_refuses_a_loop_that_never_shows_it_the_gradients():
     net = two_parameters()
     regularizer = EWC(net)

@@ -317,12 +317,27 @@ def test_weight_decay_with_adam_equals_adamw_step_for_step():
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
 
 
+def test_weight_decay_refuses_to_subtract_the_same_weights_twice():
+    net = plain_mlp()
+    regularizer = WeightDecay(net, coef=0.5)
+    before = net[0].weight.detach().clone()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"weight_decay does not know .* call regularizer.penalty\(net\)"):
+            regularizer.project_(net)
+        assert torch.equal(net[0].weight, before)
+        regularizer.penalty(net)
+        regularizer.project_(net)
+        torch.testing.assert_close(net[0].weight, before / 2)
+        before = net[0].weight.detach().clone()
+
+
 @pytest.mark.parametrize("joined", ["skip from the input", "residual sum"])
 def test_scope_preserving_refuses_a_network_whose_function_it_would_change(joined):
     class Branched(nn.Module):
         def __init__(self):
             super().__init__()
-            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.a = nn.Linear(4, 4)
+            self.b = nn.Linear(4, 4) if joined == "residual sum" else None
             self.head = nn.Linear(8 if joined == "skip from the input" else 4, 2)
 
         def forward(self, x):
@@ -333,7 +348,8 @@ def test_scope_preserving_refuses_a_network_whose_function_it_would_change(joine
 
     with pytest.raises(ValueError, match="without branches"):
         SoftWeightRescaling(Branched(), scope="preserving")
-    SoftWeightRescaling(Branched())  # the paper's scope makes no such promise
+    with pytest.warns(UserWarning, match=r"f' = C f only approximately at head \(behind several branches\)"):
+        SoftWeightRescaling(Branched())  # the paper's scope makes no such promise
 
 
 def test_scope_preserving_keeps_a_layer_that_started_at_zero():

@@ -1,0 +1,302 @@
+"""A regularizer in anybody's loop: `attach` makes the optimizer's step do everything."""
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.layers import unwrapped
+from rl_plasticity.regularizers import Regularizer, make_regularizer
+
+
+def attach(
+    regularizer: Regularizer | str, optimizer: Optimizer | Sequence[Optimizer], net: nn.Module, **settings: Any
+) -> "Attached":
+    """Regularize `net` at each step of its optimizer; nothing else in the loop changes::
+
+        handle = attach("spectral", optimizer, net, coef=1e-4)
+        ...; loss.backward(); optimizer.step()
+
+    equals ``(loss + regularizer.penalty(net)).backward(); optimizer.step(); regularizer.project_(net)``. Before the
+    step the penalty's gradient is added to ``.grad`` and `observe_` called, after it `project_`. So:
+
+    - *Accumulation*: the penalty counts once a step, whatever the number of backward passes.
+    - *Clipping* before the step clips the loss's gradient alone; the penalty's is added to what it leaves.
+    - *Mixed precision*: the penalty is computed in the parameters' own type, outside autocast. A step that
+      ``torch.amp.GradScaler`` skips is no step here either, and scaled gradients get a scaled penalty. (With a fused
+      optimizer only the GPU knows whether the step is skipped: the host waits for it once or twice a step.)
+    - *Closures* (``optimizer.step(closure)``: LBFGS, Lightning): the penalty is added to the gradients and to the
+      returned loss at each call; `observe_` is called at the first, `project_` once after the step.
+    - *Several optimizers* of one network: each adds the gradients of the parameters that it holds. The penalty is
+      computed when the first of them steps; `project_` follows when all have stepped since the last time.
+    - *Several networks* of one optimizer: attach each.
+    - *Compilation*: `net` may be compiled, and ``optimizer.step`` too: the hooks run between its graphs, of which
+      torch makes several anyway (it takes no step with ``fullgraph=True``).
+    - *Data parallel*: every process computes the same penalty, so nothing is exchanged. Sharded parameters are refused.
+
+    A copied or unpickled optimizer has lost its hooks: attach anew. Move the network to its device before; where it is
+    moved later, ``handle.regularizer.to(device)`` has to follow.
+
+    Args:
+        regularizer: made for `net`; or a name, which `make_regularizer` makes one of with the `settings`.
+        optimizer: what trains `net`: one or several.
+        net: the network or the part of it that is trained; wrapped by ``torch.compile``, ``DataParallel``,
+            ``DistributedDataParallel`` or ``AveragedModel`` or not.
+
+    Raises:
+        SettingsError: an unknown name or setting; settings for a regularizer that is made already; an optimizer that
+            holds nothing of `net`; a trainable parameter that is regularized but not optimized; two optimizers with
+            one parameter; complex or sharded parameters; the same regularizer attached twice.
+        RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
+            unscales gradients itself.
+    """
+    net, optimizers = unwrapped(net), _listed(optimizer)
+    _check_held(optimizers, net)
+    _check_kinds(net)
+    if isinstance(regularizer, str):
+        regularizer = make_regularizer(regularizer, net, **settings)
+    elif not isinstance(regularizer, Regularizer):
+        raise SettingsError(f"regularizer must be a Regularizer or the name of one, got {type(regularizer).__name__}")
+    elif settings:
+        raise SettingsError(f"settings are for a regularizer given by name; this one is made already: {_few(settings)}")
+    _check_covered(regularizer, optimizers, net)
+    return Attached(regularizer, optimizers, net)
+
+
+class Attached:
+    """A regularizer at work in the steps of optimizers, from `attach` until `remove`.
+
+    Attributes:
+        regularizer: the regularizer.
+        net: the network, unwrapped.
+        penalty: its value ``[*runs]`` in the last step, detached; None before the first.
+    """
+
+    def __init__(self, regularizer: Regularizer, optimizers: Sequence[Optimizer], net: nn.Module) -> None:
+        self.regularizer, self.net, self.optimizers = regularizer, net, list(optimizers)
+        self.penalty: Tensor | None = None
+        self._due: dict[Optimizer, dict[str, Tensor]] = {}  # the penalty's gradients that each has still to add
+        self._stepped: set[Optimizer] = set()  # since the last projection
+        for other in _ALIVE:
+            if other.regularizer is regularizer and other.net is net and {*other.optimizers} & {*optimizers}:
+                raise SettingsError("this regularizer is attached to this optimizer and network already")
+        before = [optimizer.register_step_pre_hook(self._before) for optimizer in optimizers]
+        after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
+        self._hooks = [*before, *after]
+        _ALIVE.add(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The regularizer's state, to save beside network and optimizer."""
+        return self.regularizer.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.regularizer.load_state_dict(state)
+        self._due.clear()
+
+    def remove(self) -> None:
+        """Leave the loop as it was before; may be called twice."""
+        for hook in self._hooks:
+            hook.remove()
+        self._due.clear()
+        _ALIVE.discard(self)
+
+    # --- what the optimizers call ---------------------------------------------------------------------------------
+
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A step's arguments, with the optimizer as the first: changed where there is a closure."""
+        if "grad_scaler" in kwargs:
+            raise RuntimeError(
+                f"{type(optimizer).__name__} unscales gradients itself, inside its step, where the penalty's cannot be "
+                "added: call regularizer.penalty and project_ in the loop instead of attach"
+            )
+        if _skips(optimizer):
+            return None
+        closure = kwargs["closure"] if "closure" in kwargs else next(iter(args[1:]), None)
+        if not callable(closure):
+            self._regularize(optimizer)
+            return None
+        closure = self._regularized(closure, optimizer)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": closure}
+        return (args[0], closure, *args[2:]), kwargs
+
+    def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if _skips(optimizer):
+            return
+        self._stepped.add(optimizer)
+        if len(self._stepped) == len(self.optimizers):
+            self._stepped.clear()
+            with torch.no_grad(), _no_autocast(self.net):
+                self.regularizer.project_(self.net)
+
+    def _regularized(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+        """The closure with the penalty in its gradients and its loss: what is added before it, its zero_grad erases."""
+        calls = 0
+
+        def regularized() -> Any:
+            nonlocal calls
+            loss = closure()
+            calls += 1
+            self._regularize(optimizer, observe=calls == 1)  # further calls are a line search's: one step, seen once
+            assert self.penalty is not None
+            if isinstance(loss, Tensor):
+                return loss + (self.penalty if loss.shape == self.penalty.shape else self.penalty.sum())
+            return loss + self.penalty.sum().item() if isinstance(loss, int | float) else loss
+
+        return regularized
+
+    def _regularize(self, optimizer: Optimizer, observe: bool = True) -> None:
+        """Add the penalty's gradients to those of the parameters that `optimizer` holds, and show it the sums."""
+        if optimizer not in self._due:
+            self._penalize()
+        additions = self._due.pop(optimizer)
+        scale = getattr(optimizer, "grad_scale", None)  # a GradScaler's, for fused optimizers, during its step
+        held = _held(optimizer, self.net)
+        with torch.no_grad():
+            for name, addition in additions.items():
+                _add_gradient_(name, held[name], addition if scale is None else addition * scale.to(addition.device))
+            if observe and held:
+                self.regularizer.observe_(self.net, {name: _seen(p, scale) for name, p in held.items()})
+
+    def _penalize(self) -> None:
+        """Compute the penalty and its gradients, for all optimizers at once: one power iteration, one copy of weights.
+
+        An optimizer that steps again before the others have stepped once makes all of theirs anew.
+        """
+        held = {optimizer: _held(optimizer, self.net) for optimizer in self.optimizers}
+        parameters = {name: p for own in held.values() for name, p in own.items()}
+        with torch.enable_grad(), _no_autocast(self.net):
+            penalty = self.regularizer.penalty(self.net)
+            gradients: Sequence[Tensor | None] = [None] * len(parameters)
+            if penalty.requires_grad and parameters:  # projections have a constant as their penalty
+                gradients = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
+        by_name = {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
+        self._due = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
+        self.penalty = penalty.detach()
+
+
+_ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive
+
+
+def _held(optimizer: Optimizer, net: nn.Module, frozen: bool = False) -> dict[str, nn.Parameter]:
+    """The parameters of `net` that `optimizer` changes. Asked anew at each step: groups are added, layers thawed."""
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {name: p for name, p in net.named_parameters() if id(p) in own and (frozen or p.requires_grad)}
+
+
+def _skips(optimizer: Optimizer) -> bool:
+    """Whether this step will change nothing: a GradScaler found infinite gradients and leaves it to the optimizer."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf)
+
+
+def _add_gradient_(name: str, parameter: nn.Parameter, addition: Tensor) -> None:
+    """Add to ``.grad``, in place where that is safe, as torch's own clipping and unscaling do.
+
+    A new tensor would cut ``.grad`` off from what else reads its memory: DistributedDataParallel's buckets, a flat
+    buffer, a captured graph. Not in place where several entries share memory (an expanded tensor) or where it is
+    part of a graph itself (``create_graph=True``).
+    """
+    gradient = parameter.grad
+    if gradient is None:
+        # A copy, for autograd may give one tensor for two parameters; in the parameter's memory order.
+        parameter.grad = torch.empty_like(parameter).copy_(addition)
+    elif gradient.layout != torch.strided:
+        raise RuntimeError(
+            f"the gradient of {name!r} is sparse and the penalty's is not: use sparse=False, or a projection instead"
+        )
+    elif gradient.requires_grad or 0 in gradient.stride():
+        parameter.grad = gradient + addition
+    else:
+        gradient.add_(addition)
+
+
+def _seen(parameter: nn.Parameter, scale: Tensor | None) -> Tensor:
+    """The parameter's gradient as `observe_` wants it: unscaled, zeros where there is none."""
+    if parameter.grad is None:
+        return torch.zeros_like(parameter)
+    gradient = parameter.grad.detach()
+    return gradient if scale is None else gradient / scale.to(gradient.device)
+
+
+@contextlib.contextmanager
+def _no_autocast(net: nn.Module) -> Iterator[None]:
+    """Computing in the parameters' own type, even inside the user's autocast."""
+    with torch.autocast(next(net.parameters()).device.type, enabled=False):
+        yield
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def _listed(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
+    optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    wrong = [type(o).__name__ for o in optimizers if not isinstance(o, Optimizer)]
+    if wrong or not optimizers:
+        raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {_few(wrong) or 'none'}")
+    return optimizers
+
+
+def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
+    names: set[str] = set()
+    for optimizer in optimizers:
+        own = _held(optimizer, net, frozen=True).keys()
+        if not own:
+            raise SettingsError(
+                f"the optimizer {type(optimizer).__name__} holds none of the network's parameters: was it made for "
+                "another network, or for a copy of this one?"
+            )
+        if names & own:
+            raise SettingsError(f"two of the optimizers hold the same parameter: {_few(names & own)}")
+        names |= own
+
+
+def _check_kinds(net: nn.Module) -> None:
+    # Where these modules are not imported, nothing of their types exists; importing them takes a second.
+    distributed = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
+    sharding = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
+    if any(isinstance(module, sharding) for module in net.modules()):
+        raise SettingsError("sharded parameters (FullyShardedDataParallel) are not supported: methods see whole layers")
+    for name, parameter in net.named_parameters():
+        if isinstance(parameter, distributed):
+            raise SettingsError(f"sharded parameters (DTensor) are not supported: {name!r}; methods see whole layers")
+        if parameter.is_complex():
+            raise SettingsError(f"complex parameters are not supported: {name!r}")
+
+
+def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], net: nn.Module) -> None:
+    """Whether all that the regularizer acts on is the network's, and what of it is trainable some optimizer's."""
+    parameters = dict(net.named_parameters())
+    acted_on = dict.fromkeys(_acted_on(regularizer))
+    unknown = [name for name in acted_on if name not in parameters]
+    if unknown:
+        raise SettingsError(f"the regularizer was made for another network: this one has no parameter {_few(unknown)}")
+    held = {name for optimizer in optimizers for name in _held(optimizer, net)}
+    left = [name for name in acted_on if parameters[name].requires_grad and name not in held]
+    if left:
+        raise SettingsError(
+            f"the regularizer acts on trainable parameters that no given optimizer holds: {_few(left)}; pass the part "
+            "of the network that is trained, or freeze the rest with requires_grad_(False)"
+        )
+
+
+def _acted_on(regularizer: Regularizer) -> list[str]:
+    """The names of the parameters a regularizer acts on: of one that is made of others, theirs."""
+    parts = [m for m in regularizer.modules() if isinstance(m, Regularizer) and m is not regularizer]
+    if parts:
+        return [name for part in parts for name in _acted_on(part)]
+    names: list[str] | None = getattr(regularizer, "names", None)
+    return names if names is not None else [name for y in regularizer.layers for name in y.parameter_names]
+
+
+def _few(names: Any) -> str:
+    """Two names of perhaps many."""
+    ordered = list(names)
+    return ", ".join(map(repr, ordered[:2])) + (f" and {len(ordered) - 2} more" if len(ordered) > 2 else "")

@@ -1,0 +1,770 @@
+"""`attach`: a regularizer in the steps of any torch optimizer equals the loop written out by hand."""
+
+import copy
+import gc
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import CASES, plain_mlp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+from rl_plasticity import attach
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
+
+# Strong enough that each changes the weights far beyond the tolerance within a few steps.
+SETTINGS = {
+    "l2": {"coef": 0.3},
+    "l2_init": {"coef": 0.3},
+    "wasserstein": {"coef": 3.0},
+    "ewc": {"coef": 3.0, "fisher_decay": 0.9, "anchor_decay": 0.9},
+    "spectral": {"coef": 0.1},
+    "swr": {"coef": 0.1},
+    "wrs": {"every_updates": 3, "norm_decay": 0.01},
+    "weight_clipping": {"coef": 0.7},
+    "weight_decay": {"coef": 0.03},
+}
+NAMES = [name for name in REGULARIZERS if name != "none"]
+BATCH = 16
+
+
+def make(name, net):
+    return make_regularizer(name, net, **SETTINGS.get(name, {}))
+
+
+def twins(make_net=plain_mlp):
+    net = make_net()
+    return net, copy.deepcopy(net)
+
+
+def data(steps, *shape, seed=5):
+    return torch.randn(steps, *(shape or (BATCH, 5)), generator=torch.Generator().manual_seed(seed))
+
+
+def loss_of(net, x):
+    """Larger than one, so that clipping clips."""
+    return 5 * (net(x) - torch.linspace(-1, 1, 3)).square().mean()
+
+
+def gradients_of(net):
+    return {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+
+
+def by_hand(net, regularizer, optimizer, loss):
+    """One update as the contract of `Regularizer` has it."""
+    optimizer.zero_grad()
+    (loss + regularizer.penalty(net)).sum().backward()
+    regularizer.observe_(net, gradients_of(net))
+    optimizer.step()
+    regularizer.project_(net)
+
+
+def plainly(optimizer, loss):
+    optimizer.zero_grad()
+    loss.sum().backward()
+    optimizer.step()
+
+
+def assert_same(net, other, atol=1e-6):
+    for (name, p), q in zip(net.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=atol, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def differs(net, other, by=1e-4):
+    return any((p - q).abs().max() > by for p, q in zip(net.parameters(), other.parameters(), strict=True))
+
+
+def adam(net, **settings):
+    return torch.optim.Adam(net.parameters(), lr=1e-2, **settings)
+
+
+def sgd(net, **settings):
+    return torch.optim.SGD(net.parameters(), lr=1e-2, **settings)
+
+
+class Counting(Regularizer):
+    """Counts what is called; its penalty is the sum of the squares of some weights."""
+
+    def __init__(self, net, names=None, coef=0.0):
+        super().__init__(net, coef)
+        self.names = names or [name for name, _ in net.named_parameters()]
+        self.penalties = self.projections = 0
+        self.observed = []
+
+    def penalty(self, net):
+        self.penalties += 1
+        return sum(p.square().sum() for name, p in net.named_parameters() if name in self.names)
+
+    def observe_(self, net, gradients):
+        self.observed.append({name: g.clone() for name, g in gradients.items()})
+
+    def project_(self, net):
+        self.projections += 1
+
+
+# --- every regularizer --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_20_steps_of_the_attached_loop_equal_the_loop_written_out_by_hand(name):
+    (net, other), (unregularized, _) = twins(), twins()
+    unregularized.load_state_dict(net.state_dict())
+    optimizer, its, plain = adam(net), adam(other), adam(unregularized)
+    attach(name, optimizer, net, **SETTINGS[name])
+    regularizer = make(name, other)
+    for x in data(20):
+        plainly(optimizer, loss_of(net, x))
+        by_hand(other, regularizer, its, loss_of(other, x))
+        plainly(plain, loss_of(unregularized, x))
+    assert_same(net, other)
+    assert differs(net, unregularized)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_several_runs_train_attached_as_by_hand_and_the_penalty_is_each_run_s(name):
+    net, other = twins(lambda: MLP((5, 8, 8, 3), [0, 1, 2]))
+    optimizer, its = adam(net), adam(other)
+    handle = attach(name, optimizer, net, **SETTINGS[name])
+    regularizer = make(name, other)
+    for x in data(10, 3, BATCH, 5):
+        expected = regularizer.penalty(other).detach()
+        regularizer.load_state_dict(handle.state_dict())  # a penalty moves spectral's vectors
+        plainly(optimizer, (net(x) - 1).square().mean((1, 2)))
+        by_hand(other, regularizer, its, (other(x) - 1).square().mean((1, 2)))
+        torch.testing.assert_close(handle.penalty, expected, rtol=1e-4, atol=1e-6)
+    assert handle.penalty.shape == (3,)
+    assert not handle.penalty.requires_grad
+    assert_same(net, other)
+
+
+@pytest.mark.parametrize("kind", ["cnn_bn", "foreign"])
+@pytest.mark.parametrize("name", ["spectral", "swr", "ewc", "weight_decay"])
+def test_networks_of_other_kinds_train_attached_as_by_hand(name, kind):
+    net, other = twins(lambda: CASES[kind].make(1))
+    optimizer, its = adam(net), adam(other)
+    attach(name, optimizer, net, **SETTINGS[name])
+    regularizer = make(name, other)
+    for _ in range(5):
+        x = CASES[kind].input()
+        plainly(optimizer, loss_of(net, x))
+        by_hand(other, regularizer, its, loss_of(other, x))
+    assert_same(net, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loop_resumed_from_the_handle_s_state_equals_one_that_never_stopped(name):
+    net = plain_mlp()
+    optimizer = adam(net)
+    handle = attach(name, optimizer, net, **SETTINGS[name])
+    for x in data(8):
+        plainly(optimizer, loss_of(net, x))
+    saved = copy.deepcopy((net.state_dict(), optimizer.state_dict(), handle.state_dict()))
+
+    other = plain_mlp()  # of other weights, so that what is captured anew shows
+    its = adam(other)
+    resumed = attach(name, its, other, **SETTINGS[name])
+    for part, state in zip((other, its, resumed), saved, strict=True):
+        part.load_state_dict(state)
+    for x in data(8, seed=6):
+        plainly(optimizer, loss_of(net, x))
+        plainly(its, loss_of(other, x))
+    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), other.parameters(), strict=True))
+
+
+def test_an_object_is_attached_as_a_name_with_its_settings_is():
+    net, other = twins()
+    optimizer, its = adam(net), adam(other)
+    regularizer = Chain(net, make("spectral", net), make("ewc", net), make("weight_decay", net))
+    handle = attach(regularizer, optimizer, net)
+    assert handle.regularizer is regularizer
+    by_itself = Chain(other, make("spectral", other), make("ewc", other), make("weight_decay", other))
+    for x in data(5):
+        plainly(optimizer, loss_of(net, x))
+        by_hand(other, by_itself, its, loss_of(other, x))
+    assert_same(net, other)
+
+
+def test_regularizers_side_by_side_are_attached_as_one():
+    def each(net):
+        return SideBySide(
+            net, *[(1, lambda n, name=name: make(name, n)) for name in ("spectral", "ewc", "weight_decay")]
+        )
+
+    net, other = twins(lambda: MLP((5, 8, 8, 3), [0, 1, 2]))
+    optimizer, its = adam(net), adam(other)
+    attach(each(net), optimizer, net)
+    regularizer = each(other)
+    for x in data(10, 3, BATCH, 5):
+        plainly(optimizer, (net(x) - 1).square().mean((1, 2)))
+        by_hand(other, regularizer, its, (other(x) - 1).square().mean((1, 2)))
+    assert_same(net, other)
+
+
+# --- gradients ----------------------------------------------------------------------------------------------------
+
+
+def test_the_penalty_counts_once_a_step_however_many_backward_passes_it_has():
+    # With SGD: Adam would hide most of a factor 4.
+    (net, other), (naive, _) = twins(), twins()
+    naive.load_state_dict(net.state_dict())
+    optimizer, its, third = sgd(net), sgd(other), sgd(naive)
+    attach("l2", optimizer, net, coef=0.3)
+    regularizer, wrong = make("l2", other), make("l2", naive)
+    for x in data(10):
+        optimizer.zero_grad()
+        third.zero_grad()
+        for micro in x.split(BATCH // 4):
+            (loss_of(net, micro) / 4).backward()
+            (loss_of(naive, micro) / 4 + wrong.penalty(naive)).backward()
+        optimizer.step()
+        third.step()
+        by_hand(other, regularizer, its, loss_of(other, x))
+    assert_same(net, other)
+    assert differs(naive, other, by=1e-2)
+
+
+def test_clipping_before_the_step_clips_the_loss_s_gradient_alone():
+    net, other = twins()
+    optimizer, its = sgd(net), sgd(other)
+    attach("l2", optimizer, net, coef=30.0)  # its gradient is far larger than what clipping leaves
+    regularizer = make_regularizer("l2", other, coef=30.0)
+    for x in data(5):
+        optimizer.zero_grad()
+        loss_of(net, x).backward()
+        assert nn.utils.clip_grad_norm_(net.parameters(), 0.1) > 0.1
+        optimizer.step()
+        its.zero_grad()
+        loss_of(other, x).backward()
+        nn.utils.clip_grad_norm_(other.parameters(), 0.1)
+        for p, g in zip(
+            other.parameters(), torch.autograd.grad(regularizer.penalty(other), [*other.parameters()]), strict=True
+        ):
+            p.grad += g
+        its.step()
+    assert_same(net, other)
+
+
+def test_a_parameter_without_gradient_gets_the_penalty_s_in_memory_of_its_own():
+    class Tied(Counting):
+        def penalty(self, net):
+            return (net.a + net.b).sum()  # autograd gives one tensor as the gradient of both
+
+    class Vectors(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.unused = (nn.Parameter(torch.ones(3)) for _ in range(3))
+
+        def forward(self):
+            return self.a * self.b * self.unused
+
+    net = Vectors()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    attach(Tied(net), optimizer, net)
+    optimizer.step()
+    assert net.unused.grad is None
+    net.a.grad.zero_()
+    assert torch.equal(net.b.grad, torch.ones(3))
+    torch.testing.assert_close(net.a, torch.full((3,), 0.9))
+
+
+def test_a_gradient_that_is_part_of_a_flat_buffer_stays_part_of_it():
+    net = nn.Linear(3, 2, bias=False)
+    flat = torch.zeros(6)
+    net.weight.grad = flat.view(2, 3)
+    optimizer = sgd(net)
+    attach("l2", optimizer, net, coef=1.0)
+    before = net.weight.detach().clone()
+    optimizer.step()
+    assert torch.equal(flat.view(2, 3), before)
+    assert net.weight.grad.data_ptr() == flat.data_ptr()
+
+
+def test_a_gradient_whose_entries_share_memory_or_that_has_a_graph_is_replaced_not_changed():
+    net = nn.Linear(3, 2, bias=False)
+    optimizer = sgd(net)
+    attach("l2", optimizer, net, coef=1.0)
+    for mine in (torch.ones(1).expand(2, 3), torch.ones(2, 3).requires_grad_() * 1.0):
+        before = net.weight.detach().clone()
+        net.weight.grad = mine
+        optimizer.step()
+        assert torch.equal(mine, torch.ones(2, 3))
+        torch.testing.assert_close(net.weight, before - 1e-2 * (1 + before))
+
+
+def test_observe_sees_the_gradient_of_loss_and_penalty_and_zeros_where_there_is_none():
+    net = plain_mlp()
+    regularizer = Counting(net, names=["0.weight", "0.bias"])
+    optimizer = sgd(net)
+    attach(regularizer, optimizer, net)
+    before = copy.deepcopy(net)
+    net[0](data(1)[0]).sum().backward()
+    (before[0](data(1)[0]).sum() + before[0].weight.square().sum() + before[0].bias.square().sum()).backward()
+    optimizer.step()
+    (seen,) = regularizer.observed
+    assert seen.keys() == dict(net.named_parameters()).keys()
+    torch.testing.assert_close(seen["0.weight"], before[0].weight.grad)
+    assert not seen["4.weight"].any()
+
+
+def test_frozen_parameters_stay_and_thawed_ones_are_regularized_from_then_on():
+    net = plain_mlp()
+    optimizer = sgd(net)
+    attach(Counting(net), optimizer, net)
+    net[4].requires_grad_(False)
+    head = net[4].weight.detach().clone()
+    plainly(optimizer, loss_of(net, data(1)[0]))
+    assert torch.equal(net[4].weight, head)
+    net[4].requires_grad_(True)
+    optimizer.zero_grad()
+    optimizer.step()  # of the penalty alone: w - lr * 2 w
+    torch.testing.assert_close(net[4].weight, 0.98 * head)
+
+
+# --- mixed precision ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unscale_first", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", ["l2", "spectral", "ewc", "wrs", "weight_decay"])
+def test_with_a_grad_scaler_it_equals_the_unscaled_loop_and_skips_the_steps_that_the_scaler_skips(
+    name, fused, unscale_first
+):
+    net, other = twins()
+    optimizer, its = adam(net, fused=fused), adam(other)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    handle = attach(name, optimizer, net, **SETTINGS[name])
+    regularizer = make(name, other)
+    scales = set()
+    for number, x in enumerate(data(12)):
+        factor = float("inf") if number in (2, 7) else 1.0
+        optimizer.zero_grad()
+        scaler.scale(loss_of(net, x) * factor).backward()
+        if unscale_first:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.add(scaler.get_scale())
+        if factor == 1.0:
+            by_hand(other, regularizer, its, loss_of(other, x))
+    assert {512.0, 1024.0} <= scales  # halved by a skipped step, doubled again
+    assert_same(net, other)
+    for key, value in regularizer.state_dict().items():
+        torch.testing.assert_close(handle.state_dict()[key], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:GradScaler is going to stop passing itself")
+def test_an_optimizer_that_unscales_inside_its_step_is_refused():
+    class Unscaling(torch.optim.SGD):
+        _step_supports_amp_scaling = True
+
+        def step(self, closure=None, *, grad_scaler=None):
+            return super().step(closure)
+
+    net = plain_mlp()
+    optimizer = Unscaling(net.parameters(), lr=0.1)
+    attach("l2", optimizer, net)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(net, data(1)[0])).backward()
+    with pytest.raises(RuntimeError, match="Unscaling unscales gradients itself"):
+        scaler.step(optimizer)
+
+
+def test_the_penalty_is_computed_in_float32_inside_autocast_and_without_gradients():
+    net, other = twins()
+    optimizer, its = adam(net), adam(other)
+    handle = attach("spectral", optimizer, net, coef=0.1)
+    regularizer = make("spectral", other)
+    for x in data(10):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss_of(net, x).backward()
+            with torch.no_grad():
+                optimizer.step()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(other, x)
+        by_hand(other, regularizer, its, loss)
+    assert handle.penalty.dtype == torch.float32
+    assert_same(net, other)
+
+
+# --- closures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_keyword", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_closure_that_zeroes_the_gradients_does_not_erase_the_penalty_s(name, by_keyword):
+    net, other = twins()
+    optimizer, its = adam(net), adam(other)
+    handle = attach(name, optimizer, net, **SETTINGS[name])
+    regularizer = make(name, other)
+    for x in data(8):
+
+        def closure(x=x):
+            optimizer.zero_grad()
+            loss = loss_of(net, x)
+            loss.backward()
+            return loss
+
+        before = loss_of(net, x)
+        returned = optimizer.step(closure=closure) if by_keyword else optimizer.step(closure)
+        torch.testing.assert_close(returned, before + handle.penalty)
+        by_hand(other, regularizer, its, loss_of(other, x))
+    assert_same(net, other)
+
+
+def test_what_a_closure_returns_keeps_its_kind():
+    net = plain_mlp()
+    optimizer = sgd(net)
+    handle = attach("l2", optimizer, net, coef=2.0)
+    assert optimizer.step(lambda: None) is None
+    number = optimizer.step(lambda: 1.5)
+    assert type(number) is float
+    assert number == pytest.approx(1.5 + handle.penalty.item())
+    assert optimizer.step(None) is None  # no closure
+
+
+@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
+@pytest.mark.parametrize("name", ["l2_init", "spectral", "swr", "weight_clipping"])
+def test_lbfgs_which_calls_the_closure_many_times_minimizes_loss_and_penalty_and_projects_once(name, line_search):
+    net, other = twins(lambda: plain_mlp().double())
+    optimizers = [torch.optim.LBFGS(n.parameters(), 0.1, max_iter=5, line_search_fn=line_search) for n in (net, other)]
+    attach(name, optimizers[0], net, **SETTINGS[name])
+    regularizer = make(name, other)
+    for x in data(4).double():
+
+        def attached(x=x):
+            optimizers[0].zero_grad()
+            loss = loss_of(net, x)
+            loss.backward()
+            return loss
+
+        def hand(x=x):
+            optimizers[1].zero_grad()
+            loss = loss_of(other, x) + regularizer.penalty(other)
+            loss.backward()
+            return loss
+
+        optimizers[0].step(attached)
+        optimizers[1].step(hand)
+        regularizer.project_(other)
+    assert_same(net, other)
+
+
+def test_the_calls_of_one_line_search_are_observed_and_projected_once():
+    net = plain_mlp()
+    regularizer = Counting(net)
+    optimizer = torch.optim.LBFGS(net.parameters(), 0.1, max_iter=5)
+    attach(regularizer, optimizer, net)
+    x, calls = data(1)[0], 0
+
+    def closure():
+        nonlocal calls
+        calls += 1
+        optimizer.zero_grad()
+        loss = loss_of(net, x)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    assert regularizer.penalties == calls > 6
+    assert len(regularizer.observed) == regularizer.projections == 3
+
+
+# --- several optimizers, several networks, schedulers ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_optimizers_of_one_network_equal_one_loop_by_hand(name):
+    net, other = twins()
+    split = [[torch.optim.Adam(n[:2].parameters(), 1e-2), sgd(n[2:])] for n in (net, other)]
+    attach(name, split[0], net, **SETTINGS[name])
+    regularizer = make(name, other)
+    for x in data(10):
+        net.zero_grad()
+        loss_of(net, x).backward()
+        other.zero_grad()
+        (loss_of(other, x) + regularizer.penalty(other)).backward()
+        regularizer.observe_(other, gradients_of(other))
+        for mine, its in zip(*split, strict=True):
+            mine.step()
+            its.step()
+        regularizer.project_(other)
+    assert_same(net, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_optimizers_that_take_turns_each_with_its_own_loss_are_regularized_too(name):
+    net, other = twins()
+    split = [[sgd(n[:2]), sgd(n[2:])] for n in (net, other)]
+    attach(name, split[0], net, **SETTINGS[name])
+    regularizer = make(name, other)
+    for first, second in zip(data(10), data(10, seed=6), strict=True):
+        # By hand: one penalty a round, of the weights that the round starts with.
+        penalty = regularizer.penalty(other)
+        of_penalty = [torch.zeros_like(p) for p in other.parameters()]
+        if penalty.requires_grad:
+            of_penalty = torch.autograd.grad(penalty, [*other.parameters()])
+        half = len(of_penalty) // 3  # of 3 linear layers the first optimizer holds one
+        for part, x, its in ((slice(half), first, split[1][0]), (slice(half, None), second, split[1][1])):
+            other.zero_grad()
+            loss_of(other, x).backward()
+            for p, g in [*zip(other.parameters(), of_penalty, strict=True)][part]:
+                p.grad += g
+            own = dict([*other.named_parameters()][part])
+            regularizer.observe_(other, {name: p.grad for name, p in own.items()})
+            its.step()
+        regularizer.project_(other)
+        for x, mine in ((first, split[0][0]), (second, split[0][1])):
+            net.zero_grad()
+            loss_of(net, x).backward()
+            mine.step()
+    assert_same(net, other)
+
+
+def test_the_projection_waits_for_every_optimizer_and_an_extra_step_gets_a_penalty_of_its_own():
+    net = plain_mlp()
+    regularizer = Counting(net)
+    a, b = sgd(net[:2]), sgd(net[2:])
+    attach(regularizer, [a, b], net)
+    weight, head = net[0].weight.detach().clone(), net[4].weight.detach().clone()
+    a.step()
+    a.step()
+    assert (regularizer.projections, regularizer.penalties) == (0, 2)
+    b.step()
+    assert (regularizer.projections, regularizer.penalties) == (1, 2)
+    # b once; a twice, and as nobody zeroed its gradients, the first one's is still in the second
+    torch.testing.assert_close(net[4].weight, 0.98 * head)
+    torch.testing.assert_close(net[0].weight, 0.98 * weight - 0.01 * (2 * weight + 2 * 0.98 * weight))
+
+
+def test_several_networks_of_one_optimizer_have_a_handle_each_that_leaves_the_others_alone():
+    (actor, its_actor), (critic, its_critic) = twins(), twins()
+    optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=1e-2)
+    hand = torch.optim.Adam([*its_actor.parameters(), *its_critic.parameters()], lr=1e-2)
+    attach("spectral", optimizer, actor, **SETTINGS["spectral"])
+    handle = attach("ewc", optimizer, critic, **SETTINGS["ewc"])
+    spectral, ewc = make("spectral", its_actor), make("ewc", its_critic)
+    for x in data(6):
+        plainly(optimizer, loss_of(actor, x) + loss_of(critic, x))
+        hand.zero_grad()
+        penalties = spectral.penalty(its_actor) + ewc.penalty(its_critic)
+        (loss_of(its_actor, x) + loss_of(its_critic, x) + penalties).backward()
+        ewc.observe_(its_critic, gradients_of(its_critic))
+        hand.step()
+        ewc.project_(its_critic)
+    assert_same(actor, its_actor)
+    assert_same(critic, its_critic)
+    assert handle.penalty.ndim == 0
+
+
+def test_a_learning_rate_scheduler_which_wraps_the_step_changes_nothing():
+    net, other = twins()
+    optimizer, its = adam(net), adam(other)
+    early = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+    handle = attach("spectral", optimizer, net, **SETTINGS["spectral"])
+    schedulers = [early, *(torch.optim.lr_scheduler.StepLR(o, 3, 0.5) for o in (optimizer, its))]
+    schedulers.append(torch.optim.lr_scheduler.ExponentialLR(its, 0.8))
+    regularizer = make("spectral", other)
+    for x in data(8):
+        plainly(optimizer, loss_of(net, x))
+        by_hand(other, regularizer, its, loss_of(other, x))
+        for scheduler in schedulers:
+            scheduler.step()
+    assert handle.penalty is not None
+    assert_same(net, other)
+
+
+# --- wrapped networks, compiled steps -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    """A process group of this process alone."""
+    dist = torch.distributed
+    if not (dist.is_available() and dist.is_gloo_available()):
+        pytest.skip("torch was built without gloo")
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def train_wrapped(wrapped, net, name, x):
+    optimizer = adam(net)
+    attach(name, optimizer, wrapped, **SETTINGS[name])
+    for batch in x:
+        plainly(optimizer, loss_of(wrapped, batch))
+
+
+WRAPPERS = {
+    "compiled": lambda net: torch.compile(net, backend="aot_eager"),
+    "data_parallel": nn.DataParallel,
+    "both": lambda net: torch.compile(nn.DataParallel(net), backend="eager"),
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+@pytest.mark.parametrize("name", ["spectral", "swr", "ewc"])
+def test_a_wrapped_network_ends_with_the_same_weights(name, kind):
+    net, other = twins()
+    train_wrapped(WRAPPERS[kind](net), net, name, data(5))
+    train_wrapped(other, other, name, data(5))
+    assert_same(net, other)
+
+
+@pytest.mark.parametrize("bucket_view", [False, True])
+@pytest.mark.parametrize("name", ["spectral", "swr", "ewc"])
+def test_a_data_parallel_process_ends_with_the_same_weights(name, bucket_view, one_process):
+    net, other = twins()
+    train_wrapped(DistributedDataParallel(net, gradient_as_bucket_view=bucket_view), net, name, data(5))
+    train_wrapped(other, other, name, data(5))
+    assert_same(net, other)
+
+
+@pytest.mark.parametrize("name", ["spectral", "swr", "ewc", "weight_decay"])
+def test_a_step_that_the_user_compiled_runs_the_hooks(name):
+    net, other = twins()
+    optimizer, its = adam(net), adam(other)
+    attach(name, optimizer, net, **SETTINGS[name])
+    regularizer = make(name, other)
+    step = torch.compile(optimizer.step, backend="eager")
+    for x in data(6):
+        optimizer.zero_grad()
+        loss_of(net, x).backward()
+        step()
+        by_hand(other, regularizer, its, loss_of(other, x))
+    assert_same(net, other)
+
+
+# --- the handle ---------------------------------------------------------------------------------------------------
+
+
+def test_a_removed_handle_leaves_the_loop_as_it_was_and_may_be_removed_twice_and_attached_again():
+    net, other = twins()
+    optimizer, its = sgd(net), sgd(other)
+    handle = attach("l2", optimizer, net, coef=0.3)
+    assert handle.penalty is None
+    handle.remove()
+    handle.remove()
+    for x in data(3):
+        plainly(optimizer, loss_of(net, x))
+        plainly(its, loss_of(other, x))
+    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), other.parameters(), strict=True))
+    assert handle.penalty is None
+    again = attach(handle.regularizer, optimizer, net)
+    plainly(optimizer, loss_of(net, data(1)[0]))
+    assert again.penalty > 0
+
+
+def test_a_handle_that_nobody_keeps_goes_on_working():
+    net, other = twins()
+    attach("l2", (optimizer := sgd(net)), net, coef=0.3)
+    gc.collect()
+    plainly(optimizer, loss_of(net, data(1)[0]))
+    plainly(sgd(other), loss_of(other, data(1)[0]))
+    assert differs(net, other)
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_refused_in_one_line_that_says_what_is_wrong():
+    net, other = twins()
+    optimizer = sgd(net)
+    l2 = make_regularizer("l2", net)
+    attach(l2, sgd(net), net)
+    attach(l2, optimizer, net)
+
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+    odd = Complex()
+    for arguments, settings, message in (
+        (("l2", optimizer, net), {"coeff": 1}, "unknown setting 'coeff' of regularizer 'l2'; did you mean 'coef'"),
+        (("l3", optimizer, net), {}, "unknown regularizer 'l3'"),
+        (("l2", optimizer, net), {"coef": -1}, "coef must be a number from 0 up, got -1"),
+        ((l2, optimizer, net), {"coef": 1}, "settings are for a regularizer given by name; .*'coef'"),
+        ((3, optimizer, net), {}, "regularizer must be a Regularizer or the name of one, got int"),
+        (("l2", net, net), {}, "optimizer must be one or several torch.optim.Optimizer, got 'Sequential'"),
+        (("l2", [], net), {}, "got none"),
+        (("l2", [optimizer, l2], net), {}, "got 'L2'"),
+        (("l2", optimizer, other), {}, "SGD holds none of the network's parameters"),
+        (("l2", optimizer, AveragedModel(net)), {}, "holds none of the network's parameters"),
+        (("l2", [optimizer, sgd(net[4])], net), {}, "hold the same parameter: '4.(weight|bias)', '4"),
+        (("l2", sgd(net[:2]), net), {}, "no given optimizer holds: '2.weight', '2.bias' and 2 more; pass the part"),
+        (("swr", sgd(net[:2]), net), {}, "no given optimizer holds: '2.weight', '2.bias' and 2 more; pass the part"),
+        ((Chain(net, l2), sgd(net[:2]), net), {}, "no given optimizer holds: '2.weight'"),
+        ((make_regularizer("l2", net[:2]), sgd(net[2:]), net[2:]), {}, "another network: .*'0.weight', '0.bias'"),
+        ((l2, optimizer, net), {}, "attached to this optimizer and network already"),
+        (("l2", sgd(odd), odd), {}, "complex parameters are not supported: 'b'"),
+    ):
+        with pytest.raises(SettingsError, match=message) as error:
+            attach(*arguments, **settings)
+        assert "\n" not in str(error.value)
+
+
+def test_a_refused_attachment_leaves_no_hook():
+    net = plain_mlp()
+    optimizer = sgd(net)
+    handle = attach("l2", optimizer, net, coef=0.3)
+    with pytest.raises(SettingsError):
+        attach(handle.regularizer, optimizer, net)
+    handle.remove()
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
+
+
+def test_the_part_that_is_trained_can_be_attached_where_the_whole_cannot():
+    net = plain_mlp()
+    optimizer = sgd(net[2:])
+    attach("l2", optimizer, net[2:], coef=0.3)
+    net[:2].requires_grad_(False)
+    attach("l2", optimizer, net, coef=0.3)
+
+
+def test_a_sparse_gradient_is_refused_at_the_step_where_the_penalty_has_one_and_left_to_projections():
+    for name, refused in (("l2", True), ("weight_clipping", False)):
+        net = nn.Sequential(nn.Embedding(4, 3, sparse=True), nn.Linear(3, 3))
+        optimizer = sgd(net)
+        attach(name, optimizer, net)
+        loss_of(net, torch.tensor([1])).backward()
+        if refused:
+            with pytest.raises(RuntimeError, match=r"the gradient of '0.weight' is sparse and the penalty's is not"):
+                optimizer.step()
+        else:
+            optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use")
+def test_sharded_parameters_are_refused(one_process):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    mesh = init_device_mesh("cpu", (1,))
+    net = plain_mlp()
+    fully_shard(net, mesh=mesh)
+    with pytest.raises(SettingsError, match=r"DTensor\) are not supported: '0.weight'"):
+        attach("l2", sgd(net), net)
+    whole = FullyShardedDataParallel(plain_mlp(), device_id=torch.device("cpu"))
+    with pytest.raises(SettingsError, match=r"FullyShardedDataParallel\) are not supported"):
+        attach("l2", sgd(whole), whole)
+
+
+# --- the example --------------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_plain_torch_trains_and_prints_its_penalty(capsys):
+    main = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "plain_torch.py"))["main"]
+    assert main(steps=30) < 1.3  # log(4) = 1.39 at the start
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    penalties = [float(line.rpartition("penalty ")[2]) for line in lines]
+    assert all(penalty > 0 for penalty in penalties)

@@ -1,0 +1,659 @@
+"""What is read of a network: traced, watched in a real call, said by the user, or refused."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from conftest import plain_mlp
+from torch import nn
+from torch.nn import functional as F
+
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.interventions import HeadReset
+from rl_plasticity.networks import NETWORKS, make_network
+from rl_plasticity.regularizers import REGULARIZERS, SoftWeightRescaling, WeightRescaling, make_regularizer
+from rl_plasticity.structure import activations_of, hidden_units, layers, read
+
+
+def summary(structure):
+    return [(layer.name, layer.role, layer.inputs, layer.head) for layer in structure.layers]
+
+
+class Twin(nn.Module):
+    """Two chains, registered one after the other; what `obstacle` does keeps symbols out."""
+
+    def __init__(self, obstacle=lambda x: x):
+        super().__init__()
+        self.q0 = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1))
+        self.q1 = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1))
+        self.obstacle = obstacle
+
+    def forward(self, x):
+        x = self.obstacle(x)
+        return self.q0(x), self.q1(x)
+
+
+def one_axis(x):
+    if x.dim() == 1:
+        x = x.unsqueeze(0)
+    return x
+
+
+def four_columns(x):
+    assert x.shape[1] == 4
+    return x
+
+
+def joined_with_zeros(x):
+    return x + torch.zeros(x.shape[0], 4)
+
+
+def looked_at(x):
+    return x if x.sum() > 0 else -x
+
+
+OBSTACLES = [one_axis, four_columns, looked_at]
+
+
+@pytest.mark.parametrize("obstacle", [*OBSTACLES, joined_with_zeros])
+def test_a_real_call_shows_what_cannot_be_traced(obstacle):
+    structure = read(Twin(obstacle), torch.randn(3, 4))
+    assert structure.unknown is None
+    assert summary(structure) == [
+        ("q0.0", "linear", (), False),
+        ("q0.2", "linear", (0,), True),
+        ("q1.0", "linear", (), False),
+        ("q1.2", "linear", (2,), True),
+    ]
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "cnn_bn", "resnet18", "vit_tiny"])
+def test_both_ways_read_the_same(name):
+    net = make_network(name, (1, 8, 8), 10, [0])
+    x = torch.randn(1, 2, 1, 8, 8) if name in ("mlp", "cnn", "cnn_bn") else torch.randn(2, 1, 8, 8)
+    traced, watched = read(net), read(net, x)
+    assert summary(traced) == summary(watched)
+    assert [u.activation for u in traced.hidden_units(net)] == [u.activation for u in watched.hidden_units(net)]
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_reading_leaves_the_network_and_all_random_states_as_they_were(example):
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.norm, self.drop = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls.add_(1)
+            return self.drop(self.norm(self.body(x + torch.randn(1) + random.random() + np.random.rand())))  # noqa: NPY002
+
+    net = Noisy()
+    net.norm.eval()
+    before = copy.deepcopy(net.state_dict())
+    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
+    structure = read(net, torch.randn(5, 4, generator=torch.Generator().manual_seed(1)) if example else None)
+    assert structure.unknown is None
+    drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
+    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
+    assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
+    assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
+    assert all(p.grad is None for p in net.parameters())
+    assert [m.training for m in (net, net.body, net.norm, net.drop)] == [True, True, False, True]
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+def test_a_user_s_own_hooks_see_no_symbols():
+    net, seen = plain_mlp(), []
+    for module in net.modules():
+        module.register_forward_hook(lambda m, inputs, output: seen.append(type(output)))
+        module.register_forward_pre_hook(lambda m, inputs: seen.append(type(inputs[0])))
+    assert read(net).unknown is None
+    assert seen == []
+    read(net, torch.randn(2, 5))
+    assert set(seen) == {torch.Tensor}
+
+
+ORDERED = {"swr": {}, "wrs": {}}
+
+
+@pytest.mark.parametrize("name", ORDERED)
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_without_a_trace_or_an_example_what_depends_on_order_or_heads_says_what_to_pass(name, obstacle):
+    net = Twin(obstacle)
+    with pytest.raises(ValueError, match=r"cannot be traced .*pass example=\(a real input"):
+        make_regularizer(name, net)
+    make_regularizer(name, net, example=(torch.randn(3, 4),))
+    make_regularizer(name, net, example={"x": torch.randn(3, 4)})
+
+
+@pytest.mark.parametrize("name", [n for n in REGULARIZERS if n not in ORDERED])
+def test_what_needs_no_order_works_without(name):
+    make_regularizer(name, Twin(looked_at)).penalty(Twin())
+
+
+def test_heads_can_be_said():
+    net = Twin(looked_at)
+    regularizer = make_regularizer("wrs", net, heads=["q0.2", "q1.2"], every_updates=1)
+    before = [net.q0[2].weight.clone(), net.q1[2].weight.clone()]
+    regularizer.project_(net)
+    torch.testing.assert_close(net.q0[0].weight.norm(dim=1), torch.ones(6))
+    assert all(torch.equal(a, b) for a, b in zip(before, (net.q0[2].weight, net.q1[2].weight), strict=True))
+    with pytest.raises(SettingsError, match=r"no linear or convolution layer is called 'q0\.3'; did you mean 'q0\.2'"):
+        make_regularizer("wrs", net, heads=["q0.3"])
+
+
+def test_a_part_that_a_call_does_not_reach_is_not_guessed_at():
+    class WithTarget(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.target = nn.Linear(4, 2), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.q(x)
+
+    for name in ORDERED:
+        with pytest.raises(ValueError, match="a call does not reach target: pass the part of the network that is"):
+            make_regularizer(name, WithTarget())
+
+
+def test_a_regularizer_that_was_added_without_the_argument_takes_no_example(monkeypatch):
+    class Plain(REGULARIZERS["l2"]):
+        def __init__(self, net, coef=1.0):
+            super().__init__(net, coef)
+
+    monkeypatch.setitem(REGULARIZERS, "plain", Plain)
+    make_regularizer("plain", plain_mlp())
+    with pytest.raises(SettingsError, match="'plain' takes no example: give its constructor the argument `structure`"):
+        make_regularizer("plain", plain_mlp(), example=(torch.randn(2, 5),))
+
+
+def test_an_example_that_does_not_fit_says_so():
+    with pytest.raises(ValueError, match=r"example: Sequential cannot be called on it: .*shapes cannot be multiplied"):
+        read(plain_mlp(), torch.randn(2, 4))
+
+
+def test_what_cannot_be_followed_is_not_guessed_at():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    class Custom(nn.Module):
+        kept = None
+
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.b(Twice.apply(self.a(x)) + (0 if self.kept is None else self.kept))
+
+    net = Custom()
+    assert summary(read(net, torch.randn(2, 3))) == [("a", "linear", (), False), ("b", "linear", (0,), True)]
+    net.kept = net.a(torch.randn(1, 3))  # made of its weights in another call
+    with pytest.raises(ValueError, match="an operation could not be followed"):
+        make_regularizer("wrs", net, example=(torch.randn(2, 3),))
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, torch.optim.swa_utils.AveragedModel])
+@pytest.mark.parametrize("name", [n for n in REGULARIZERS if n != "none"])
+def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap):
+    plain = plain_mlp()
+    wrapped = wrap(copy.deepcopy(plain))
+    mine, theirs = make_regularizer(name, plain), make_regularizer(name, wrapped)
+    assert mine.state_dict().keys() == theirs.state_dict().keys()
+    for net in (plain, wrapped):
+        for p in net.parameters():
+            p.data.mul_(1.5)
+    for _ in range(2):
+        torch.testing.assert_close(mine.penalty(plain), theirs.penalty(wrapped))
+        for regularizer, net, parameters in ((mine, plain, plain), (theirs, wrapped, wrapped)):
+            if name == "ewc":
+                names = [n for n, _ in plain.named_parameters()]
+                gradients = [torch.ones_like(p) for p in parameters.parameters()]
+                regularizer.observe_(net, dict(zip(names, gradients, strict=True)))
+            regularizer.project_(net)
+    for p, q in zip(plain.parameters(), wrapped.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
+# --- positively homogeneous or not ------------------------------------------------------------------------------------
+
+
+class Between(nn.Module):
+    def __init__(self, operation, norm=False):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.operation = operation
+        self.norm = nn.LayerNorm(3) if norm else nn.Identity()
+
+    def forward(self, x):
+        return self.norm(self.b(self.operation(self.a(x))))
+
+
+HOMOGENEOUS = {
+    "relu": torch.relu,
+    "leaky relu": lambda x: F.leaky_relu(x, 0.1),
+    "module": nn.ReLU(),
+    "clamped": lambda x: x.relu() * 3,
+    "reshaped": lambda x: x.view(-1, 2, 4).flatten(1).relu(),
+}
+OTHERS = {
+    "tanh": (torch.tanh, "tanh"),
+    "tanh module": (nn.Tanh(), "Tanh"),
+    "gelu": (F.gelu, "gelu"),
+    "shifted": (lambda x: x + 1, "the addition of a constant"),
+    "square": (lambda x: x * x, "a product of two activations"),
+    "softmax": (nn.Softmax(-1), "oftmax"),
+    "by hand": (lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True), "std"),
+}
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("operation", HOMOGENEOUS)
+def test_scope_preserving_keeps_the_function_where_it_says_it_does(operation, example):
+    net = Between(HOMOGENEOUS[operation])
+    regularizer = SoftWeightRescaling(net, coef=0.5, scope="preserving", structure=read(net, example))
+    x = torch.randn(16, 4)
+    for p in net.parameters():
+        p.data.mul_(1.7)
+    before, weight = net(x), net.a.weight.clone()
+    regularizer.project_(net)
+    torch.testing.assert_close(net(x), before, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(net.a.weight, weight)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("operation", OTHERS)
+def test_scope_preserving_refuses_what_is_not_positively_homogeneous_and_names_it(operation, example, norm):
+    function, name = OTHERS[operation]
+    net = Between(function, norm)
+    with pytest.raises(ValueError, match=rf"not so at b \(behind .*{name}"):
+        make_regularizer("swr", net, example=example, scope="preserving")
+    with pytest.warns(UserWarning, match=rf"f' = C f only approximately at b \(behind .*{name}"):
+        make_regularizer("swr", net, example=example)
+
+
+# --- functions that are activations -----------------------------------------------------------------------------------
+
+
+class Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b, self.c = nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.c(torch.tanh(self.b(F.relu(self.norm(self.a(x))))))
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+def test_hidden_units_come_out_of_functions_too(example):
+    net = Functional()
+    units = hidden_units(net, example)
+    assert [(u.incoming.name, [n.name for n in u.norms], u.activation, u.outgoing[0].name) for u in units] == [
+        ("a", ["norm"], "relu()", "b"),
+        ("b", [], "tanh()", "c"),
+    ]
+    x = torch.randn(7, 4)
+    first, second = activations_of(net, units, (x,))
+    expected = F.relu(net.norm(net.a(x)))
+    torch.testing.assert_close(first, expected)
+    torch.testing.assert_close(second, torch.tanh(net.b(expected)))
+
+
+@pytest.mark.parametrize(
+    "scramble",
+    [
+        lambda x: torch.cat([x, -x], -1).relu()[..., :6],
+        lambda x: x.view(-1, 2, 3).transpose(1, 2).reshape(-1, 6).relu(),
+        lambda x: x.relu().view(-1, 2, 3).transpose(1, 2).reshape(-1, 6),
+        lambda x: x.chunk(2, -1)[0].relu().repeat(1, 2),
+        lambda x: x.relu()[:, torch.arange(5, -1, -1)],
+        lambda x: x.relu() * x.sigmoid(),
+    ],
+)
+def test_units_whose_columns_are_not_in_order_are_no_hidden_units(scramble):
+    class Scrambled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.b(scramble(self.a(x)))
+
+    assert hidden_units(Scrambled(), torch.randn(3, 4)) == []
+
+
+# --- bare parameters --------------------------------------------------------------------------------------------------
+
+
+class RMSNorm(nn.Module):
+    """As language models have it: its class is unknown."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+
+    def forward(self, x):
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(4, 6), RMSNorm(6), nn.Linear(6, 3)
+        self.scale = nn.Parameter(torch.ones(6))  # multiplies, does not normalize
+        self.w, self.c = nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.zeros(5))
+        self.log_std = nn.Parameter(torch.full((5,), -0.5))
+        self.mu, self.sigma = nn.Parameter(torch.randn(2, 5)), nn.Parameter(torch.full((2, 5), 0.1))
+
+    def forward(self, x):
+        h = self.b(self.norm(self.a(x).relu() * self.scale)).relu() @ self.w + self.c
+        noisy = F.linear(h.relu(), self.mu + self.sigma * torch.ones(2, 5))
+        return noisy, h + self.log_std.exp() * torch.randn_like(h)
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+def test_a_bare_parameter_is_told_by_its_use(example):
+    structure = read(Bare(), example)
+    found = {layer.weight_name: (layer.role, layer.bias_name, layer.transposed) for layer in structure.layers}
+    assert found == {
+        "a.weight": ("linear", "a.bias", False),
+        "scale": ("gain", None, False),
+        "norm.weight": ("norm", None, False),
+        "b.weight": ("linear", "b.bias", False),
+        "w": ("linear", "c", True),
+        "mu": ("undecided", None, False),
+        "sigma": ("undecided", None, False),
+        "log_std": ("undecided", None, False),
+    }
+
+
+def test_the_spectral_penalty_is_of_matrices_gains_and_biases_and_leaves_alone_what_cannot_be_told():
+    net = Bare()
+    with pytest.warns(UserWarning, match="leaves alone what cannot be told .*: sigma, mu, log_std; pass example"):
+        regularizer = make_regularizer("spectral", net, coef=1.0)
+    with torch.no_grad():
+        net.norm.weight[0], net.scale[1] = 1.5, 0.2
+    expected = sum((torch.linalg.svdvals(w)[0] ** 2 - 1) ** 2 for w in (net.a.weight, net.b.weight, net.w))
+    expected = expected + sum(b.square().sum() ** 2 for b in (net.a.bias, net.b.bias, net.c))
+    torch.testing.assert_close(regularizer.penalty(net), expected + 0.5**2 + 0.8**2, rtol=1e-4, atol=1e-5)
+
+
+def test_roles_say_what_bare_parameters_are():
+    net = Bare()
+    structure = read(net, roles={"log_std": "ignore", "m*": "matrix", "sigma": "ignore"})
+    assert structure.undecided == ()
+    assert "sigma" not in [layer.weight_name for layer in structure.layers]
+    with pytest.raises(SettingsError, match="unknown role 'nrom' of 'log_std'; did you mean 'norm'"):
+        read(net, roles={"log_std": "nrom"})
+    with pytest.raises(SettingsError, match="no parameter matches 'log_sdt'; did you mean 'log_std'"):
+        read(net, roles={"log_sdt": "norm"})
+
+
+class Experts(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.w, self.how = nn.Parameter(torch.randn(3, 4, 5)), how
+        self.head = nn.Linear(5, 2)
+
+    def forward(self, x):  # [batch, 4]
+        x = x.unsqueeze(0).expand(3, -1, -1)
+        if self.how == "one by one":
+            return self.head(torch.stack([x[i] @ self.w[i] for i in range(3)]).relu().sum(0))
+        h = torch.bmm(x, self.w) if self.how == "bmm" else torch.einsum("ebi,eio->ebo", x, self.w)
+        return self.head(h.relu().sum(0))
+
+
+@pytest.mark.parametrize("how", ["bmm", "einsum", "one by one"])
+@pytest.mark.parametrize("example", [None, torch.randn(7, 4)], ids=["traced", "watched"])
+def test_stacked_matrices_are_as_many_layers(how, example):
+    net = Experts(how)
+    structure = read(net, example)
+    assert [(layer.key, layer.part, layer.transposed) for layer in structure.layers][:3] == [
+        ("w.0", 0, True), ("w.1", 1, True), ("w.2", 2, True),
+    ]  # fmt: skip
+    regularizer = make_regularizer("spectral", net, coef=1.0, example=example)
+    expected = sum((torch.linalg.svdvals(w)[0] ** 2 - 1) ** 2 for w in (*net.w, net.head.weight))
+    torch.testing.assert_close(regularizer.penalty(net), expected + net.head.bias.square().sum() ** 2)
+    wrs = make_regularizer("wrs", net, every_updates=1, example=example)
+    wrs.project_(net)
+    torch.testing.assert_close(net.w.norm(dim=1), torch.ones(3, 5))  # each unit of each expert
+    assert not torch.allclose(net.head.weight.norm(dim=1), torch.ones(2))
+
+
+def test_stacked_matrices_of_which_no_use_is_seen_are_undecided_until_said():
+    class Hidden(Experts):
+        def forward(self, x):
+            return super().forward(x if x.sum() > 0 else -x)
+
+    net = Hidden("bmm")
+    assert read(net).undecided == ("w",)
+    assert [layer.key for layer in read(net, roles={"w": "matrices"}).layers][:3] == ["w.0", "w.1", "w.2"]
+
+
+# --- modules of torch whose weights are linear maps -------------------------------------------------------------------
+
+X = torch.randn(2, 6, 4)  # [batch, time, features]
+MODULES = {
+    "lstm": (lambda: nn.LSTM(4, 5, num_layers=2, batch_first=True), (X,), 4),
+    "gru": (lambda: nn.GRU(4, 5, bidirectional=True, batch_first=True), (X,), 4),
+    "rnn": (lambda: nn.RNN(4, 5, bias=False, batch_first=True), (X,), 2),
+    "projected lstm": (lambda: nn.LSTM(4, 5, proj_size=3, batch_first=True), (X,), 3),
+    "gru cell": (lambda: nn.GRUCell(4, 5), (X[0],), 2),
+    "bilinear": (lambda: nn.Bilinear(4, 4, 3), (X, X), 1),
+    "one projection": (lambda: nn.MultiheadAttention(4, 2), (X, X, X), 2),
+    "separate projections": (lambda: nn.MultiheadAttention(4, 2, kdim=3, vdim=2), (X, X[..., :3], X[..., :2]), 4),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
+@pytest.mark.parametrize("kind", MODULES)
+def test_each_matrix_of_a_module_counts_and_its_bias_with_it(kind):
+    make, inputs, matrices = MODULES[kind]
+    net = make()
+    structure = read(net, inputs)
+    assert structure.unknown is None
+    assert structure.undecided == ()
+    assert sum(layer.matrix(net) is not None for layer in structure.layers) == matrices
+    assert {n for layer in structure.layers for n in layer.parameter_names} == {n for n, _ in net.named_parameters()}
+    regularizer = make_regularizer("spectral", net, coef=1.0, example=inputs)
+    expected = 0
+    for p in net.parameters():
+        matrix = p.flatten(1) if p.ndim > 1 else None
+        expected += p.square().sum() ** 2 if matrix is None else (torch.linalg.svdvals(matrix)[0] ** 2 - 1) ** 2
+    torch.testing.assert_close(regularizer.penalty(net), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_recurrent_layer_has_its_head_behind_it_and_is_not_homogeneous():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 2)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0])
+
+    structure = read(Recurrent(), X)
+    assert [(layer.weight_name, layer.head) for layer in structure.layers] == [
+        ("lstm.weight_ih_l0", False), ("lstm.weight_hh_l0", False), ("head.weight", True),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"not so at .*head \(behind LSTM"):
+        make_regularizer("swr", Recurrent(), example=X, scope="preserving")
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["swr", "wrs", "weight_decay"])
+def test_a_small_factor_is_not_lost_in_the_rounding_of_half_precision(name):
+    settings = {"swr": {"coef": 1e-3}, "weight_decay": {"coef": 1e-4}}
+    settings["wrs"] = {"norm_decay": 1e-4, "every_updates": 10**9}
+    nets = [nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4)) for _ in range(2)]
+    nets[0] = nets[0].bfloat16()
+    nets[1].load_state_dict(nets[0].state_dict())
+    regularizers = [make_regularizer(name, net, **settings[name]) for net in nets]
+    if name == "swr":
+        for net in nets:
+            for p in net.parameters():
+                p.data.mul_(2)
+    start = [p.detach().clone() for p in nets[1].parameters()]
+    for _ in range(1000):
+        for net, regularizer in zip(nets, regularizers, strict=True):
+            regularizer.penalty(net)
+            regularizer.project_(net)
+    for half, full in zip(*(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(half.float(), full, rtol=1e-2, atol=1e-3)
+    moved = [(p - q).norm() / q.norm() for p, q in zip(nets[1].parameters(), start, strict=True)]
+    assert max(m for m in moved if m.isfinite()) > 0.05
+
+
+def test_a_mixed_network_s_float32_layers_are_held_whatever_the_others_are():
+    net = nn.Sequential(nn.Linear(8, 8).bfloat16(), nn.Linear(8, 8))
+    regularizer = make_regularizer("swr", net, coef=1e-3)
+    assert regularizer.coef.dtype == torch.float32
+    initial = net[1].weight.norm().item()
+    with torch.no_grad():
+        net[1].weight.mul_(2)
+    for _ in range(5000):
+        regularizer.project_(net)
+    assert net[1].weight.norm().item() == pytest.approx(initial, rel=0.01)
+
+
+def test_inside_autocast_the_penalty_is_what_it_is_outside():
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    regularizers = [make_regularizer("spectral", net, coef=1.0) for _ in range(2)]
+    outside = regularizers[0].penalty(net)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = regularizers[1].penalty(net)
+    assert inside.dtype == torch.float32
+    torch.testing.assert_close(inside, outside, rtol=1e-6, atol=0)
+
+
+# --- frozen now or later ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in REGULARIZERS if n != "none"])
+def test_what_is_frozen_later_is_left_alone_while_it_is(name):
+    net = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    settings = {"every_updates": 1} if name == "wrs" else {"coef": 0.5}
+    regularizer = make_regularizer(name, net, **settings)
+    for p in net.parameters():
+        p.data.mul_(3)
+    net[:2].requires_grad_(False)
+    before = [p.clone() for p in net[:2].parameters()]
+    moved = net[3].weight.clone()
+    penalty = regularizer.penalty(net)
+    if penalty.requires_grad:
+        penalty.backward()
+    regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
+    regularizer.project_(net)
+    assert all(torch.equal(a, b) for a, b in zip(before, net[:2].parameters(), strict=True))
+    assert all(p.grad is None for p in net[:2].parameters())
+    if name != "ewc":
+        assert net[3].weight.grad is not None or not torch.equal(net[3].weight, moved)
+    net[:2].requires_grad_(True)
+    regularizer.penalty(net)  # and not any more
+
+
+@pytest.mark.parametrize("name", [n for n in REGULARIZERS if n not in ("none", "swr")])
+def test_what_is_unfrozen_later_is_an_error_that_says_to_make_the_regularizer_again(name):
+    net = plain_mlp()
+    net[0].requires_grad_(False)
+    regularizer = make_regularizer(name, net)
+    regularizer.penalty(net)
+    net[0].requires_grad_(True)
+
+    def update():
+        regularizer.penalty(net)
+        regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
+        regularizer.project_(net)
+
+    with pytest.raises(RuntimeError, match=r"0\.weight was frozen when the regularizer was made and is not now"):
+        update()
+
+
+def test_a_strength_that_a_loaded_state_replaces_is_said():
+    old, new = (make_regularizer("spectral", plain_mlp(), coef=coef) for coef in (1e-3, 1e-4))
+    with pytest.warns(UserWarning, match=r"coef is .*e-05.*; the loaded state makes it .*001"):
+        new.load_state_dict(old.state_dict())
+    assert new.coef == old.coef
+    new.load_state_dict(old.state_dict())  # the same: nothing to say
+
+
+# --- the first value --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit_tiny"])
+def test_the_first_largest_singular_values_are_right(name):
+    net = make_network(name, (3, 8, 8), 10, [0])
+    regularizer = make_regularizer("spectral", net)
+    for layer in regularizer.layers:
+        matrix = layer.matrix(net)
+        if matrix is not None and matrix.numel() < 400_000:
+            sigma = regularizer._sigma1(layer.key, matrix.detach()).item()
+            assert sigma == pytest.approx(torch.linalg.svdvals(matrix.detach())[0].item(), rel=1e-3), layer.name
+
+
+# --- what is not supported --------------------------------------------------------------------------------------------
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(3))
+
+
+def complex_():
+    return nn.Sequential(nn.Linear(3, 3, dtype=torch.complex64))
+
+
+def sparse():
+    net = nn.Sequential(nn.Linear(3, 3))
+    net[0].weight = nn.Parameter(net[0].weight.detach().to_sparse())
+    return net
+
+
+def hooked():
+    with pytest.warns(FutureWarning):
+        return nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 3)))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lazy, r"0\.weight has no shape yet: call the network once on real inputs"),
+        (complex_, r"0\.weight is complex, which is not supported"),
+        (sparse, r"0\.weight is sparse, which is not supported"),
+        (hooked, r"0 computes its weight in a hook \(WeightNorm\): use torch.nn.utils.parametrizations"),
+    ],
+)
+def test_parameters_that_no_method_can_act_on_are_one_clear_line(make, said):
+    net = make()
+    with pytest.raises(ValueError, match=said):
+        make_regularizer("l2", net)
+
+
+def test_every_named_network_can_be_read_without_an_example():
+    for name in NETWORKS:
+        with torch.device("meta"):
+            net = make_network(name, (3, 32, 32), 10, [0])
+        assert read(net).unknown is None, name
+        assert sum(layer.head for layer in layers(net)) == 1
+
+
+def test_a_head_reset_says_what_it_needs():
+    from rl_plasticity.learner import Learner
+
+    with pytest.raises(ValueError, match=r"a head reset must know the output layers, and Twin\.forward cannot be"):
+        HeadReset().apply_(Learner(lambda seeds: Twin(looked_at)))
+
+
+def test_wrs_of_both_heads_needs_no_order():
+    WeightRescaling(Twin(looked_at), rescale_head=True)
