@@ -91,6 +91,8 @@ class Probe(nn.Module):
             self.register_buffer(f"input_{len(self._keys)}", x.detach().clone(), persistent=False)
             self._keys.append(key)
         structure = read(net, None if self._learner else example)
+        if structure.unknown or not structure.hidden_units(net):  # the call loses some parametrizations, as in ReDo
+            structure = read(net)
         self._order = structure.layers
         self.layers: list[Layer] = [layer for layer in self._order if layer.matrix(net) is not None]
         self.units: list[HiddenUnits] = [] if structure.unknown else structure.hidden_units(net)

@@ -21,7 +21,7 @@ from rl_plasticity.metrics import (
     singular_values,
     stable_rank,
 )
-from rl_plasticity.networks import MLP
+from rl_plasticity.networks import MLP, standardize_weights_
 from rl_plasticity.probe import Probe, measure, size_of
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.supervised import cross_entropy
@@ -233,6 +233,12 @@ def test_functions_as_activations_and_a_forward_that_depends_on_data_are_measure
     assert means == {name for name in found if "/" not in name} >= {"dormant", "balancedness", "gradient_rank"}
     for name in means:
         torch.testing.assert_close(found[name], expected[name])
+
+
+def test_a_parametrized_network_whose_call_cannot_be_followed_is_measured_by_its_trace():
+    net = CASES["stacked_cnn_bn"].of_seeds(range(3))
+    standardize_weights_(net)
+    assert "dormant" in measure(net, CASES["stacked_cnn_bn"].input())
 
 
 class TwoInputs(nn.Module):

@@ -66,7 +66,9 @@ class HeadReset(Intervention):
                     moment[chosen] = 0
 
     def _last_names(self, net: nn.Module, example: Example | None) -> set[str]:
-        structure = read(net, example)
+        structure = read(net)
+        if structure.unknown and example is not None:
+            structure = read(net, example)
         structure.require_heads("a head reset")
         if self.num_layers > 1:
             structure.require_order("a reset of several last layers")
