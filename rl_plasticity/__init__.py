@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rl_plasticity.metrics import METRICS
     from rl_plasticity.networks import MLP, NETWORKS
     from rl_plasticity.optimizers import OPTIMIZERS
+    from rl_plasticity.probe import Probe, measure
     from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, make_regularizer
     from rl_plasticity.runs.folder import RunFolder
     from rl_plasticity.settings import Setting
@@ -32,6 +33,7 @@ _HOMES = {
     "metrics": ("METRICS",),
     "networks": ("MLP", "NETWORKS"),
     "optimizers": ("OPTIMIZERS",),
+    "probe": ("Probe", "measure"),
     "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
     "runs.folder": ("RunFolder",),
     "settings": ("Setting",),
@@ -55,6 +57,7 @@ __all__ = [
     "FaultyRun",
     "Intervention",
     "Learner",
+    "Probe",
     "Regularizer",
     "ReplayBuffer",
     "RunFolder",
@@ -63,6 +66,7 @@ __all__ = [
     "attach",
     "make_intervention",
     "make_regularizer",
+    "measure",
 ]
 
 

@@ -70,8 +70,11 @@ class Learner(nn.Module):
 
     # --- new weights, for interventions: rare, eager --------------------------------------------------------------
 
-    def fresh(self, runs: Tensor | None = None) -> nn.Module:
-        """A network like this one with new initial weights for `runs` (all by default), other than any drawn before."""
+    def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:
+        """A network like this one with new initial weights for `runs` (all by default), other than any drawn before.
+
+        `names` are the parameters that the caller will use; here all are new, whichever they are.
+        """
         chosen = slice(None) if runs is None else runs
         draw = self.draws.clone()
         self.draws[chosen] += 1
@@ -81,6 +84,10 @@ class Learner(nn.Module):
         """The network as it was when its runs' weights were last drawn in full."""
         return self._new(self.origin.tolist()).to(next(self.net.parameters()).device)
 
+    def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        """The regularizer takes over what one of `fresh` captures, of `runs` and the parameters `only`."""
+        self.regularizer.recapture_(self.regularize(fresh), runs, only)
+
     @torch.no_grad()
     def restart_(self, runs: Tensor | None = None) -> None:
         """New weights, optimizer and regularizer state for `runs` (all by default), as a new learner would have."""
@@ -88,7 +95,7 @@ class Learner(nn.Module):
         self.origin[chosen] = self.draws[chosen]
         fresh = self.fresh(runs)
         copy_runs_(self.net, fresh, runs)
-        self.regularizer.recapture_(self.regularize(fresh), runs)
+        self.recapture_(fresh, runs)
         self.optimizer.restart_(runs)
 
     def _new(self, draws: Sequence[int]) -> nn.Module:

@@ -1,12 +1,13 @@
-"""A learner's network looked at on frozen inputs, so that what is measured is comparable over time."""
+"""A network looked at on frozen inputs, so that what is measured is comparable over time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.interventions import eval_mode
-from rl_plasticity.layers import Layer
+from rl_plasticity.errors import first_line
+from rl_plasticity.interventions import untouched
+from rl_plasticity.layers import Layer, runs_of, unwrapped
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
@@ -23,51 +24,111 @@ from rl_plasticity.metrics import (
     singular_values,
     weight_norm,
 )
-from rl_plasticity.structure import HiddenUnits, activations_of, hidden_units, layers
+from rl_plasticity.structure import Example, HiddenUnits, activations_of, arguments_of, read
 
 PROBE_SIZE = 256  # examples whose activations are looked at
 GRADIENTS = 32  # of them, those of which each one's gradient is taken
 LARGEST = 4_000_000  # weights of a layer whose gradients are taken: one example's then are 16 MB
 
 
+def measure(
+    net: nn.Module,
+    example: Example,
+    loss: Callable[..., Tensor] | None = None,
+    targets: Tensor | Sequence[Tensor] = (),
+) -> dict[str, Tensor]:
+    """Every plasticity metric of any network, each ``[*runs]`` (a plain number for an ordinary network), by name::
+
+        measure(net, x)["dormant"]
+        measure(net, x, nn.functional.cross_entropy, labels)["gradient_rank"]
+
+    The names are those that the training commands log: the mean over layers as NAME, that of each layer as NAME/LAYER,
+    and weight_norm and sigma1 of the network. Nothing of the network changes: modes, buffers, gradients, random states.
+    What is relative to an earlier time (distance, representation_change) a `Probe` measures.
+
+    Args:
+        net: any network; a `Learner` is looked at as its network.
+        example: a batch that it reads, a tensor, a tuple (``net(*example)``) or a dict (``net(**example)``); the
+            first axis, behind runs axes, is that of the examples.
+        loss, targets: see `Probe.gradients`; without a loss there are no metrics of gradients.
+
+    Raises:
+        ValueError: a network without layers, or a loss or targets that are not of single examples.
+    """
+    values = Probe(net.net if isinstance(net, Learner) else net, example).measure(loss, targets)
+    return {name: value for name, value in values.items() if name not in ("distance", "representation_change")}
+
+
 class Probe(nn.Module):
     """Measures a network's weights, features and gradients. Nothing that training uses is changed.
 
-    The features of the last measurement are saved, so a resumed run goes on measuring as it would have.
+    The features of the last measurement are saved, and of a plain network its first parameters, so a resumed run goes
+    on measuring as it would have.
 
     Args:
-        learner: whose network is looked at; always in evaluation mode, so BatchNorm's statistics stay.
-        inputs: what the network reads, each ``[*runs, n, ...]``; always the same.
+        target: a learner, whose network is looked at, or a network; always in evaluation mode, so BatchNorm's
+            statistics stay. What a plain network's parameters are now is what distance is measured from.
+        example: what the network reads, each tensor ``[*runs, n, ...]``; always the same. A tensor, a tuple
+            (``net(*example)``) or a dict (``net(**example)``).
+
+    Raises:
+        ValueError: a plain network without layers, or an example that is not made of tensors.
     """
 
     before: Tensor
 
-    def __init__(self, learner: Learner, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, target: Learner | nn.Module, example: Example) -> None:
         super().__init__()
-        self._learner = [learner]  # in a list: not a submodule of this one
-        self.layers: list[Layer] = [layer for layer in layers(learner.net) if layer.matrix(learner.net) is not None]
-        self.units: list[HiddenUnits] = hidden_units(learner.net)
-        self._names = []
-        for i, x in enumerate(inputs):
-            self.register_buffer(f"input_{i}", x.detach().clone(), persistent=False)
-            self._names.append(f"input_{i}")
+        net = target.net if isinstance(target, Learner) else unwrapped(target)
+        # In tuples: not submodules of this one.
+        self._net, self._learner = (net,), ((target,) if isinstance(target, Learner) else ())
+        self.runs = runs_of(net)
+        self._keys: list[str | None] = []  # by which the inputs are passed; None: by position
+        positional, named = arguments_of(example)
+        for key, x in [*((None, x) for x in positional), *named.items()]:
+            if not isinstance(x, Tensor):
+                raise ValueError(f"example must be made of tensors, got {type(x).__name__}")
+            self.register_buffer(f"input_{len(self._keys)}", x.detach().clone(), persistent=False)
+            self._keys.append(key)
+        structure = read(net, None if self._learner else example)
+        if structure.unknown or not structure.hidden_units(net):  # the call loses some parametrizations, as in ReDo
+            structure = read(net)
+        self._order = structure.layers
+        self.layers: list[Layer] = [layer for layer in self._order if layer.matrix(net) is not None]
+        self.units: list[HiddenUnits] = [] if structure.unknown else structure.hidden_units(net)
+        if not self._learner and not self.layers:
+            raise ValueError("nothing to measure: the network has no layer with a trainable weight")
+        if not self._learner:
+            for i, parameter in enumerate(net.parameters()):
+                self.register_buffer(f"initial_{i}", parameter.detach().clone())
         features = self._features()
         self.register_buffer("before", features[-1].clone() if features else torch.zeros(0))
 
     @property
+    def net(self) -> nn.Module:
+        """The network that is looked at."""
+        return self._net[0]
+
+    @property
     def inputs(self) -> list[Tensor]:
         """What the network is called on."""
-        return [self.get_buffer(name) for name in self._names]
+        return [self.get_buffer(f"input_{i}") for i in range(len(self._keys))]
 
     @torch.no_grad()
-    def measure(self, loss: Callable[..., Tensor], targets: Sequence[Tensor]) -> dict[str, Tensor]:
+    def measure(
+        self, loss: Callable[..., Tensor] | None = None, targets: Tensor | Sequence[Tensor] = ()
+    ) -> dict[str, Tensor]:
         """Every measure ``[*runs]`` by name: the mean over layers as NAME, that of each layer as NAME/LAYER.
 
         Args:
-            loss: of the network's output and `targets`, for one example, ``[*runs]``.
-            targets: each ``[*runs, n, ...]``, as many as inputs.
+            loss, targets: see `gradients`; without a loss there are none.
         """
-        values = self.weights() | self.features() | self.gradients(loss, targets)
+        values = {} if self._learner else _sizes(self.net, self.layers, self.runs)
+        values |= self.weights() | self.features()
+        if loss is not None:
+            values |= self.gradients(loss, targets)
+        elif isinstance(targets, Tensor) or targets:
+            raise ValueError("targets are for a loss, and none was given")
         if self.before.numel():
             after = self._features()[-1]
             values["representation_change"] = representation_change(self.before, after)
@@ -76,14 +137,12 @@ class Probe(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """Of the weight matrices, and the distance of all parameters from their initial values."""
-        (learner,) = self._learner
-        matrices = {layer.name: layer.matrix(learner.net) for layer in self.layers}
-        tensors = {name: (m.detach(), singular_values(m.detach())) for name, m in matrices.items() if m is not None}
-        values = _measured(OfWeights, tensors)
+        matrices = {layer.name: layer.matrix(self.net) for layer in self.layers}
+        wide = {name: _wide(m.detach()) for name, m in matrices.items() if m is not None}
+        values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in wide.items()})
         if "sigma1" in values:  # that name is the largest of any layer, see `size_of`
             values["mean_sigma1"] = values.pop("sigma1")
-        current, initial = learner.net.parameters(), learner.initial().parameters()
-        values["distance"] = distance(current, initial, learner.runs)
+        values["distance"] = distance(map(_wide, self.net.parameters()), map(_wide, self._initial()), self.runs)
         chain = self._chain()
         if chain:
             values["balancedness"] = balancedness(chain, updates=50)
@@ -94,55 +153,125 @@ class Probe(nn.Module):
         names = [unit.activation + (f".{unit.call}" if unit.call else "") for unit in self.units]
         return _measured(OfFeatures, {n: (a, singular_values(a)) for n, a in zip(names, self._features(), strict=True)})
 
-    def gradients(self, loss: Callable[..., Tensor], targets: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Effective gradient diversity: of the matrix of single examples' gradients of each weight."""
-        (learner,) = self._learner
-        k = len(learner.runs)
+    def gradients(self, loss: Callable[..., Tensor], targets: Tensor | Sequence[Tensor] = ()) -> dict[str, Tensor]:
+        """Effective gradient diversity: of the matrix of single examples' gradients of each weight.
+
+        Args:
+            loss: called as ``loss(output, *targets)`` with what the network returns for a batch of one example, and
+                its targets; returns ``[*runs]``: one number for an ordinary network. So the training loss, a mean over
+                the batch, can be given as it is.
+            targets: one or several, each ``[*runs, n, ...]``, as many as inputs.
+
+        Raises:
+            ValueError: of a plain network: not as many targets as inputs; a loss of another shape; a loss or a network
+                that cannot be differentiated for one example at a time, as one that writes to a buffer or draws noise.
+        """
+        k = len(self.runs)
         names = {layer.weight_name: layer.name for layer in self.layers if layer.weight_name is not None}
-        small = [n for n in names if learner.net.get_parameter(n).numel() <= LARGEST * max(1, *learner.runs, 1)]
+        small = [n for n in names if self.net.get_parameter(n).numel() <= LARGEST * max(1, *self.runs, 1)]
         if not small:
             return {}
-        first = [x.narrow(k, 0, min(GRADIENTS, x.shape[k])) for x in (*self.inputs, *targets)]
-        inputs, wanted = tuple(first[: len(self._names)]), tuple(first[len(self._names) :])
-        with eval_mode(learner.net), torch.enable_grad():
-            spectra = gradient_spectrum(learner.net, small, loss, inputs, wanted, learner.runs)
-        return _measured(OfGradients, {names[name]: (s,) for name, s in spectra.items()})
+        wanted = (targets,) if isinstance(targets, Tensor) else tuple(targets)
+        if not self._learner:
+            self._require_examples([*self.inputs, *wanted])
+            loss = _of_one_example(loss, self.runs)
+        first = [x.narrow(k, 0, min(GRADIENTS, x.shape[k])) for x in (*self.inputs, *wanted)]
+        n = len(self._keys)
+        positional, named = self._arguments(first[:n])
+        try:
+            with untouched(self.net), torch.enable_grad():
+                spectra = gradient_spectrum(self.net, small, loss, positional, tuple(first[n:]), self.runs, named=named)
+        except RuntimeError as error:
+            if self._learner:
+                raise
+            raise ValueError(
+                f"network and loss cannot be differentiated for one example at a time: {first_line(error)}"
+            ) from error
+        return _measured(OfGradients, {names[name]: (_wide(s),) for name, s in spectra.items()})
+
+    def _require_examples(self, tensors: Sequence[Tensor]) -> None:
+        k = len(self.runs)
+        if len({x.shape[k] if x.ndim > k else None for x in tensors}) > 1:
+            shapes = ", ".join(str([*x.shape]) for x in tensors)
+            raise ValueError(f"example and targets must have as many examples each, in axis {k}: got {shapes}")
+
+    def _arguments(self, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """`inputs` as the network is called on them: by position and by name."""
+        keyed = list(zip(self._keys, inputs, strict=True))
+        return tuple(x for key, x in keyed if key is None), {key: x for key, x in keyed if key is not None}
+
+    def _initial(self) -> Iterable[Tensor]:
+        if self._learner:
+            return self._learner[0].initial().parameters()
+        return [self.get_buffer(f"initial_{i}") for i, _ in enumerate(self.net.parameters())]
 
     def _features(self) -> list[Tensor]:
         """Activations of each layer of hidden units ``[*runs, examples, units]``."""
-        (learner,) = self._learner
         if not self.units:
             return []
-        with torch.no_grad(), eval_mode(learner.net):
-            activations = activations_of(learner.net, self.units, self.inputs)
-        return [feature_matrix(a, learner.runs) for a in activations]
+        positional, named = self._arguments(self.inputs)
+        with untouched(self.net):
+            activations = activations_of(self.net, self.units, named or positional)
+        return [self._matrix(unit, a) for unit, a in zip(self.units, activations, strict=True)]
+
+    def _matrix(self, unit: HiddenUnits, activation: Tensor) -> Tensor:
+        """Rows of examples (and positions), columns of units."""
+        k = len(self.runs)
+        if self._learner or unit.incoming.role == "conv":
+            # So a learner's have always been logged, also where tokens stand between examples and units.
+            return _wide(feature_matrix(activation, self.runs))
+        if activation.ndim < k + 2:
+            raise ValueError(f"example must be a batch: {unit.activation!r} gives {[*activation.shape]}")
+        return _wide(activation.flatten(k, -2))
 
     def _chain(self) -> list[Tensor]:
         """The weights of a network of linear layers with nothing but ReLUs between; empty if it is none.
 
         Only there does scaling a unit's incoming weights and unscaling its outgoing ones keep the function.
         """
-        (learner,) = self._learner
-        net = learner.net
+        net = self.net
         plain = all(
             layer.role == "linear" and not layer.joins_branches and (i == 0 or layer.inputs == (i - 1,))
-            for i, layer in enumerate(layers(net))
+            for i, layer in enumerate(self._order)
         )
-        relu = all(isinstance(net.get_submodule(u.activation), nn.ReLU) for u in self.units)
+        modules = dict(net.named_modules())
+        relu = all(u.activation == "relu()" or isinstance(modules.get(u.activation), nn.ReLU) for u in self.units)
         if not plain or not relu or len(self.units) != len(self.layers) - 1:
             return []
-        return [m.detach() for layer in self.layers if (m := layer.matrix(net)) is not None]
+        return [_wide(m.detach()) for layer in self.layers if (m := layer.matrix(net)) is not None]
 
 
 @torch.no_grad()
 def size_of(learner: Learner, gradient_norm: Tensor) -> dict[str, Tensor]:
     """What is cheap enough to look at often: the norm and largest singular value of the weights, the effective rate."""
-    matrices = [m for layer in learner.regularizer.layers if (m := layer.matrix(learner.net)) is not None]
-    norm = weight_norm(learner.net.parameters(), learner.runs)
-    values = {"weight_norm": norm, "effective_lr": effective_learning_rate(gradient_norm, norm)}
-    if matrices:
-        values["sigma1"] = largest_sigma1(matrices)
-    return values
+    values = _sizes(learner.net, learner.regularizer.layers, learner.runs)
+    norm = values["weight_norm"]
+    return {"weight_norm": norm, "effective_lr": effective_learning_rate(gradient_norm, norm)} | values
+
+
+def _sizes(net: nn.Module, ordered: Sequence[Layer], runs: tuple[int, ...]) -> dict[str, Tensor]:
+    """The norm of all parameters, and the largest singular value of any of these layers, if they have matrices."""
+    matrices = [_wide(m) for layer in ordered if (m := layer.matrix(net)) is not None]
+    norm = weight_norm(map(_wide, net.parameters()), runs)
+    return {"weight_norm": norm} | ({"sigma1": largest_sigma1(matrices)} if matrices else {})
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """At least float32: what is summed in bfloat16 is good for two digits."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _of_one_example(loss: Callable[..., Tensor], runs: tuple[int, ...]) -> Callable[..., Tensor]:
+    """`loss`, which must give one number for each run."""
+
+    def checked(output: object, *targets: Tensor) -> Tensor:
+        value: object = loss(output, *targets)
+        if not isinstance(value, Tensor) or value.shape not in (runs, (*runs, 1)):
+            got = [*value.shape] if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"the loss of one example must be a tensor of shape {[*runs]}, got {got}")
+        return value
+
+    return checked
 
 
 def _measured(

@@ -1,6 +1,8 @@
 """Random numbers of independent runs: every run has its own streams, all derived from its own seed."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -11,6 +13,19 @@ def derive(seed: int, *keys: int) -> int:
     """A seed below 2^63 that depends on `seed` and every key (numpy's SeedSequence): other keys, unrelated streams."""
     words = np.random.SeedSequence(seed, spawn_key=keys).generate_state(2)
     return int(words[0]) << 31 ^ int(words[1])
+
+
+@contextmanager
+def random_states_kept(net: nn.Module) -> Iterator[None]:
+    """Whatever is drawn inside, as by a call of `net`, the global random states are as before afterwards."""
+    states = np.random.get_state(), random.getstate()  # noqa: NPY002
+    devices = {p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        np.random.set_state(states[0])  # noqa: NPY002
+        random.setstate(states[1])
 
 
 class RunStreams(nn.Module):

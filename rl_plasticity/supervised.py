@@ -244,7 +244,7 @@ def apply_(due: list[Chosen], learner: Learner, task: Task, data: Data) -> None:
         first = torch.arange(min(task.rows.shape[-1], EVALUATION_BATCH)).expand(task.rows.shape[0], -1)
         seen = {"net": (inputs(task, data, first, learner.runs)[0],)}
         for intervention, which in due:
-            intervention.apply_(learner, which, seen)
+            intervention.apply_(learner, runs=which, inputs=seen)
 
 
 @torch.no_grad()

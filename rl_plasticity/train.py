@@ -168,7 +168,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                     at.updates += 1
                     for intervention, runs in plan.interventions:
                         if intervention.due(at.updates):
-                            intervention.apply_(agent, runs, agent.inputs(batch))
+                            intervention.apply_(agent, runs=runs, inputs=agent.inputs(batch))
                     if at.updates % s.log_every_updates == 0:
                         log_update(session, agent, metrics)
                     if s.measure_every_updates and at.updates % s.measure_every_updates == 0:

@@ -134,7 +134,8 @@ def imported_with_only(modules, *distributions):
 
 
 def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone():
-    modules = [f"rl_plasticity.{name}" for name in ("regularizers", "interventions", "metrics", "learner", "attached")]
+    rooms = ("regularizers", "interventions", "metrics", "learner", "attached", "probe")
+    modules = [f"rl_plasticity.{name}" for name in rooms]
     assert "torch" in imported_with_only(modules, "torch", "numpy")
     for name in ("gymnasium", "hydra", "omegaconf", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):
         assert name not in needed_by("torch", "numpy")

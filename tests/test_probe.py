@@ -5,9 +5,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import CASES
+from conftest import CASES, plain_mlp
 from torch import nn
 
+import rl_plasticity
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
@@ -20,8 +21,8 @@ from rl_plasticity.metrics import (
     singular_values,
     stable_rank,
 )
-from rl_plasticity.networks import MLP
-from rl_plasticity.probe import Probe, size_of
+from rl_plasticity.networks import MLP, standardize_weights_
+from rl_plasticity.probe import Probe, measure, size_of
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.supervised import cross_entropy
 
@@ -172,3 +173,192 @@ def test_measuring_changes_nothing_of_the_training(case):
         learners.append(learner.state_dict())
     for name, value in learners[0].items():
         assert torch.equal(value, learners[1][name]), name
+
+
+# --- any network ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_network_is_measured_in_one_line_by_the_names_and_numbers_of_training(case):
+    kind = CASES[case]
+    x, k = kind.input(), len(kind.runs)
+    learner = Learner(kind.of_seeds, range(*(kind.runs or (1,))))
+
+    def loss(output):
+        return output.square().flatten(k).mean(-1)
+
+    expected = Probe(learner, [x]).measure(loss, []) | size_of(learner, torch.ones(kind.runs))
+    if case == "foreign":  # tokens between examples and units, see the next test
+        expected = {name: value for name, value in expected.items() if "dormant" not in name and "feature" not in name}
+    found = rl_plasticity.measure(learner.net, x, loss)
+    # These are relative to something that a network alone does not have.
+    for name in expected.keys() - {"distance", "representation_change", "effective_lr"}:
+        assert torch.equal(found[name], expected[name]), name
+    assert not {"distance", "representation_change", "effective_lr"} & found.keys()
+    without = measure(learner, (x,))
+    assert {name for name in found if name not in without} == {name for name in found if "gradient" in name} != set()
+    assert all(torch.equal(found[name], value) for name, value in without.items())
+
+
+def test_behind_tokens_the_units_are_in_the_last_axis():
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    with torch.no_grad():
+        net[0].bias[:5] = -100.0
+    x = torch.randn(6, 4, 3)  # examples, tokens, features
+    found = measure(net, x)
+    hidden = net[1](net[0](x)).flatten(0, 1)
+    assert found["dead"] == 5 / 8
+    torch.testing.assert_close(found["dormant"], dormant_fraction(hidden, 0.025))
+    torch.testing.assert_close(found["feature_rank"], effective_rank(singular_values(hidden)))
+
+
+class Functional(nn.Module):
+    """Activations are functions, and the forward depends on data."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.ModuleList(plain_mlp()[::2])
+
+    def forward(self, x):
+        x = x / 2 if len(x) > 1 and x.abs().amax() > 1e9 else x
+        return self.body[2](self.body[1](self.body[0](x).relu()).relu())
+
+
+def test_functions_as_activations_and_a_forward_that_depends_on_data_are_measured_alike():
+    net, x = Functional(), torch.randn(6, 5)
+    alike = plain_mlp()
+    alike.load_state_dict({name: p for name, p in zip(alike.state_dict(), net.parameters(), strict=True)})
+    found, expected = (measure(one, x, lambda output: output.square().mean()) for one in (net, alike))
+    means = {name for name in expected if "/" not in name}
+    assert means == {name for name in found if "/" not in name} >= {"dormant", "balancedness", "gradient_rank"}
+    for name in means:
+        torch.testing.assert_close(found[name], expected[name])
+
+
+def test_a_parametrized_network_whose_call_cannot_be_followed_is_measured_by_its_trace():
+    net = CASES["stacked_cnn_bn"].of_seeds(range(3))
+    standardize_weights_(net)
+    assert "dormant" in measure(net, CASES["stacked_cnn_bn"].input())
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = plain_mlp()
+
+    def forward(self, obs, act):
+        return self.body(obs - 2 * act)
+
+
+def test_an_example_is_a_tensor_a_tuple_or_a_dict_and_targets_are_one_or_several():
+    net, a, b, y = TwoInputs(), torch.randn(6, 5), torch.randn(6, 5), torch.randint(3, (6,))
+    loss = nn.functional.cross_entropy
+    expected = measure(net.body, a - 2 * b, loss, y)
+    for example in ((a, b), [a, b], {"act": b, "obs": a}):
+        for targets in (y, (y,)):
+            found = measure(net, example, loss, targets)
+            assert found.keys() == {name if "/" not in name else name.replace("/", "/body.") for name in expected}
+            for name, value in expected.items():
+                torch.testing.assert_close(found[name.replace("/", "/body.")], value, msg=name)
+
+
+def test_measuring_any_network_changes_nothing_of_it_whatever_its_forward_draws_and_writes():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 3))
+            self.register_buffer("calls", torch.zeros(()))
+            self.noisy = True
+
+        def forward(self, x):
+            x = x + random.random() + np.random.rand()  # noqa: NPY002
+            if self.noisy:  # what the gradient of one example at a time refuses
+                self.calls += 1
+                x = x + torch.rand(())
+            return self.body(x)
+
+    net, x = Noisy(), torch.randn(6, 5)
+    net.body[3].eval()  # a mode of its own
+    net(x).sum().backward()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    gradients = [p.grad.clone() for p in net.parameters()]
+    modes = [m.training for m in net.modules()]
+    for noisy, given in ((True, ()), (False, (nn.functional.cross_entropy, torch.randint(3, (6,))))):
+        net.noisy = noisy
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+        measure(net, x, *given)
+        drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+        assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), gradients, strict=True))
+    assert [m.training for m in net.modules()] == modes
+    assert all(p.requires_grad for p in net.parameters())
+
+
+def test_a_probe_of_a_network_measures_from_its_parameters_when_it_was_made_and_saves_them():
+    net, x = plain_mlp(), torch.randn(6, 5)
+    probe = Probe(net, x)
+    assert probe.measure()["distance"] == probe.measure()["representation_change"] == 0
+    start = [p.detach().clone() for p in net.parameters()]
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(torch.randn(p.shape))
+    values = probe.measure()
+    expected = torch.stack([(p - q).square().sum() for p, q in zip(net.parameters(), start, strict=True)]).sum().sqrt()
+    torch.testing.assert_close(values["distance"], expected)
+    assert values["representation_change"] > 0
+    assert values["weight_norm"] == measure(net, x)["weight_norm"]
+    rebuilt = Probe(net, x)
+    assert rebuilt.weights()["distance"] == 0
+    rebuilt.load_state_dict(probe.state_dict())
+    assert rebuilt.measure()["distance"] == values["distance"]
+    assert not any("net" in name or "body" in name for name in probe.state_dict())
+
+
+def test_a_probe_saves_nothing_of_the_learner_it_looks_at():
+    assert Probe(learner_of(), [labelled()[0]]).state_dict().keys() == {"before"}
+
+
+def test_what_is_measured_of_a_network_in_bfloat16_is_in_float32():
+    net = plain_mlp().bfloat16()
+    x = torch.randn(6, 5).bfloat16()
+    found = measure(net, x, lambda output: output.square().mean())
+    assert {value.dtype for value in found.values()} == {torch.float32}
+    wide = measure(plain_mlp_like(net), x.float())
+    torch.testing.assert_close(found["weight_norm"], wide["weight_norm"])
+    torch.testing.assert_close(found["stable_rank/2"], wide["stable_rank/2"])
+
+
+def plain_mlp_like(net):
+    wide = plain_mlp()
+    wide.load_state_dict(net.state_dict())
+    return wide
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((nn.Sequential(nn.ReLU()), torch.ones(6, 5)), "nothing to measure: the network has no layer"),
+        ((plain_mlp(), torch.ones(5)), r"example must be a batch: '1' gives \[8\]"),
+        ((plain_mlp(), {"input": 3}), "example must be made of tensors, got int"),
+        ((plain_mlp(), torch.ones(6, 5), None, torch.ones(6)), "targets are for a loss"),
+        (
+            (plain_mlp(), torch.ones(6, 5), nn.functional.mse_loss, torch.ones(5, 3)),
+            r"as many examples each, in axis 0: got \[6, 5\], \[5, 3\]",
+        ),
+        (
+            (plain_mlp(), torch.ones(6, 5), lambda output: output.square()),
+            r"the loss of one example must be a tensor of shape \[\], got \[1, 3\]",
+        ),
+        ((plain_mlp(), torch.ones(6, 5), lambda output: 1.0), r"of shape \[\], got float"),
+        (
+            (plain_mlp(), torch.ones(6, 5), lambda output: output.sum() * output.sum().item()),
+            "network and loss cannot be differentiated for one example at a time: RuntimeError",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_one_line(given, message):
+    with pytest.raises(ValueError, match=message) as error:
+        measure(*given)
+    assert "\n" not in str(error.value)

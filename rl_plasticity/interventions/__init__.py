@@ -3,8 +3,9 @@
 from typing import Any
 
 from rl_plasticity.errors import choose
-from rl_plasticity.interventions.base import Inputs, Intervention, Restartable
-from rl_plasticity.interventions.recycling import ReDo, eval_mode
+from rl_plasticity.interventions.base import Inputs, Intervention, Renewable, Restartable
+from rl_plasticity.interventions.plain import PlainNet
+from rl_plasticity.interventions.recycling import ReDo, eval_mode, untouched
 from rl_plasticity.interventions.resets import HeadReset, LearningRateDecay, PeriodicReset, ShrinkAndPerturb
 
 INTERVENTIONS: dict[str, type[Intervention]] = {
@@ -31,9 +32,12 @@ __all__ = [
     "Intervention",
     "LearningRateDecay",
     "PeriodicReset",
+    "PlainNet",
     "ReDo",
+    "Renewable",
     "Restartable",
     "ShrinkAndPerturb",
     "eval_mode",
     "make_intervention",
+    "untouched",
 ]

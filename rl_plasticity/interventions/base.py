@@ -1,14 +1,56 @@
 """Interventions: rare, discrete changes of the networks. Eager, in place, on all runs or on chosen ones."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.interventions.plain import Optimizers, PlainNet
 from rl_plasticity.learner import Learner
+from rl_plasticity.regularizers import Regularizer
 from rl_plasticity.settings import Setting, checked
+from rl_plasticity.structure import Example
+
+
+class Moments(Protocol):
+    """What an intervention needs of an optimizer."""
+
+    def moments(self, name: str) -> list[Tensor]:
+        """The tensors stored for the parameter called `name`, zero at first."""
+        ...
+
+
+class Renewable(Protocol):
+    """What an intervention needs of a network and what belongs to it: a `Learner`, or a plain network's `PlainNet`."""
+
+    @property
+    def net(self) -> nn.Module:
+        """The network."""
+        ...
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Its leading axes."""
+        ...
+
+    @property
+    def optimizer(self) -> Moments:
+        """Its optimizer's state."""
+        ...
+
+    def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:
+        """A network like this one with new initial weights for `runs`: at least the parameters `names`."""
+        ...
+
+    def initial(self) -> nn.Module:
+        """The network as it was at first."""
+        ...
+
+    def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        """The regularizer's reference becomes what it is for `fresh`, for the parameters `only`."""
+        ...
 
 
 class Restartable(Protocol):
@@ -29,7 +71,8 @@ class Restartable(Protocol):
         ...
 
 
-Inputs = Mapping[str, Sequence[Tensor]]
+Inputs = Mapping[str, Example]
+Target = Restartable | Learner | PlainNet
 EveryUpdates = Annotated[int | None, Setting("period in updates; null: not by updates", least=1)]
 EveryTasks = Annotated[int | None, Setting("period in changes of task; null: not by tasks", least=1)]
 
@@ -69,29 +112,88 @@ class Intervention:
 
     def apply_(
         self,
-        agent_or_learner: Restartable | Learner,
+        target: Restartable | Learner | nn.Module,
+        optimizer: Optimizers | None = None,
+        *,
         runs: Tensor | Sequence[int] | None = None,
-        inputs: Inputs | None = None,
+        inputs: Mapping[str, Sequence[Tensor]] | None = None,
+        example: Example | None = None,
+        make: Callable[[], nn.Module] | None = None,
+        regularizer: Regularizer | None = None,
+        regularize: Callable[[nn.Module], Regularizer] | None = None,
+        followers: nn.Module | Sequence[nn.Module] = (),
     ) -> None:
-        """Intervene now.
+        """Intervene now: on an agent, on a `Learner`, or on any network with torch optimizers of its own::
+
+            make_intervention("redo").apply_(net, optimizer, example=x)
+            make_intervention("head").apply_(net, optimizer)
+            make_intervention("shrink_perturb", init="fresh").apply_(net, make=make_net)
+            make_intervention("periodic").apply_(net, optimizer, make=make_net, followers=target_net)
+
+        A plain network changes in place, and so does its optimizer's state: the learning rate and groups stay. New
+        weights come from `make`, or else from ``reset_parameters`` of its modules, with draws from torch's global
+        random state; a network whose weights are initialized in another way than its modules' own takes `make`. A
+        regularizer that is not passed keeps its reference (l2_init's initial weights, SWR's norms, spectral's
+        vectors), which then is that of the old weights.
 
         Args:
-            agent_or_learner: what to change.
+            target: what to change.
+            optimizer: of a plain network, one or several; ``()`` where it has none. shrink_perturb needs none.
             runs: indices of the runs to change, or a mask of them ``[runs]`` (bool); all by default.
-            inputs: for methods that look at activations: a batch of each learner's inputs, by the learner's
-                name ("net" for a single learner).
-        """
-        chosen = None if runs is None else torch.as_tensor(runs)
-        for learner, _ in learners_of(agent_or_learner).values():
-            chosen = _indices(chosen, learner.runs)
-        self._apply_(agent_or_learner, chosen, inputs)
+            inputs: of an agent or a learner, for methods that look at activations: a batch of each learner's inputs,
+                by the learner's name ("net" for a single learner).
+            example: the same of a plain network: a batch as a tensor, a tuple (``net(*example)``) or a dict
+                (``net(**example)``). redo needs it; head where the forward cannot be traced.
+            make: a function without arguments to a new network like the plain one, with new weights each time. It is
+                moved to the network's devices and dtypes.
+            regularizer: of the plain network. What it holds of the weights that become new is captured anew.
+            regularize: comes with it: a function from a network to a regularizer like that one, as a `Learner` has.
+            followers: of a plain network: those whose weights track it (targets) and change alike.
 
-    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+        Raises:
+            SettingsError: something is missing, or given to a target that has its own.
+            ValueError: runs that do not exist; a network with nothing that the method can act on.
+        """
+        given: dict[str, object] = {
+            "optimizer": optimizer,
+            "example": example,
+            "make": make,
+            "regularizer": regularizer,
+            "regularize": regularize,
+            "followers": followers or None,
+        }
+        changed: Target
+        seen: Inputs | None = inputs
+        if isinstance(target, Learner) or not isinstance(target, nn.Module) or hasattr(target, "learners"):
+            if not hasattr(target, "restart_"):
+                raise SettingsError(
+                    f"an intervention changes a network, a Learner or an agent, got {type(target).__name__}"
+                )
+            superfluous = [name for name, value in given.items() if value is not None]
+            if superfluous:
+                raise SettingsError(
+                    f"{superfluous[0]} is for a plain network: a Learner or an agent has its own, and takes runs= and "
+                    "inputs= by keyword"
+                )
+            changed = cast(Target, target)
+        else:
+            if inputs is not None:
+                raise SettingsError("inputs is for a Learner or an agent: pass a plain network's as example=")
+            changed = PlainNet(target, optimizer, make, regularizer, regularize, followers)
+            seen = None if example is None else {"net": example}
+        chosen = None if runs is None else torch.as_tensor(runs)
+        for learner, _ in learners_of(changed).values():
+            chosen = _indices(chosen, learner.runs)
+        self._apply_(changed, chosen, seen)
+
+    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
         raise TypeError(f"{type(self).__name__} is not an intervention: it changes nothing")
 
 
-def learners_of(target: Restartable | Learner) -> dict[str, tuple[Learner, list[nn.Module]]]:
-    """Each learner with the networks that follow it (a target network)."""
+def learners_of(target: Target) -> dict[str, tuple[Renewable, list[nn.Module]]]:
+    """Each learner, or the plain network, with the networks that follow it (a target network)."""
+    if isinstance(target, PlainNet):
+        return {"net": (target, target.followers)}
     if isinstance(target, Learner):
         return {"net": (target, [])}
     follow = target.followers

@@ -7,11 +7,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Restartable, learners_of
+from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
 from rl_plasticity.layers import lookup
-from rl_plasticity.learner import Learner
+from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import activations_of, hidden_units
+from rl_plasticity.structure import Example, HiddenUnits, activations_of, hidden_units
 
 
 class ReDo(Intervention):
@@ -44,29 +44,25 @@ class ReDo(Intervention):
         self.threshold = threshold
 
     @torch.no_grad()
-    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
         for name, (learner, _) in learners_of(target).items():
             if inputs is None or name not in inputs:
-                raise ValueError(f"ReDo looks at activations: it needs inputs for {name!r}")
-            units = hidden_units(learner.net)
-            if not units:
-                raise ValueError("ReDo has nothing to act on: the network has no hidden activation module")
-            with eval_mode(learner.net):
-                activations = activations_of(learner.net, units, inputs[name])
+                raise ValueError(f"ReDo looks at activations: it needs inputs for {name!r}, a plain network example=")
             k = len(learner.runs)
-            chosen = torch.zeros(learner.runs, dtype=torch.bool, device=activations[0].device)
-            chosen[... if runs is None else runs] = True
-            dormant = []  # of each layer, [*runs, units]
-            for unit, activation in zip(units, activations, strict=True):
-                axis = k + 1 if unit.incoming.role == "conv" else -1
-                dormant.append((self._score(activation.movedim(axis, k), k) <= self.threshold) & chosen.unsqueeze(-1))
+            units, dormant = [], []  # dormant: of each layer, [*runs, units]
+            for unit, activation in _look(learner.net, inputs[name]):
+                chosen = torch.zeros(learner.runs, dtype=torch.bool, device=activation.device)
+                chosen[... if runs is None else runs] = True
+                score = self._score(activation.movedim(_axis(unit), k), k)
+                units.append(unit)
+                dormant.append((score <= self.threshold) & chosen.unsqueeze(-1))
 
-            fresh = learner.fresh(runs)
+            changes = []  # parameter, where along which axis, and whether to a fresh value or to zero
             for unit, mask in zip(units, dormant, strict=True):
                 for layer in (unit.incoming, *unit.norms):
                     for parameter in layer.parameter_names:
                         axis = k + 1 if layer.transposed and parameter == layer.weight_name else k
-                        self._change_(learner, parameter, mask, axis, lookup(fresh, parameter))
+                        changes.append((parameter, mask, axis, True))
             # Outgoing weights last: what leads from one recycled unit to another is zero.
             for unit, mask in zip(units, dormant, strict=True):
                 for layer in unit.outgoing:
@@ -75,7 +71,13 @@ class ReDo(Intervention):
                     columns = lookup(learner.net, layer.weight_name).shape[axis]
                     # A linear layer behind a flattened feature map reads each unit (channel) from several columns.
                     each = mask.repeat_interleave(columns // mask.shape[-1], dim=-1)
-                    self._change_(learner, layer.weight_name, each, axis, None)
+                    changes.append((layer.weight_name, each, axis, False))
+
+            moments = {parameter: learner.optimizer.moments(parameter) for parameter, *_ in changes}
+            fresh = learner.fresh(runs, {parameter for parameter, _, _, renew in changes if renew})
+            for parameter, mask, axis, renew in changes:
+                value = lookup(fresh, parameter) if renew else None
+                self._change_(lookup(learner.net, parameter), moments[parameter], mask, axis, value)
 
     @staticmethod
     def _score(activation: Tensor, k: int) -> Tensor:
@@ -85,16 +87,40 @@ class ReDo(Intervention):
         return torch.where(mean > 0, size / mean, torch.zeros_like(size))
 
     @staticmethod
-    def _change_(learner: Learner, name: str, mask: Tensor, axis: int, value: Tensor | None) -> None:
+    def _change_(parameter: Tensor, moments: list[Tensor], mask: Tensor, axis: int, value: Tensor | None) -> None:
         """Where `mask` ``[*runs, n]`` along `axis`: the parameter takes `value` (None: 0), its moments 0."""
-        parameter = lookup(learner.net, name)
         shape = [*mask.shape[:-1], *(1,) * (parameter.ndim - mask.ndim + 1)]
         shape[axis] = mask.shape[-1]
-        entries = mask.reshape(shape)
-        for moment in learner.optimizer.moments(name):
+        entries = mask.reshape(shape).to(parameter.device)
+        for moment in moments:
             moment.masked_fill_(entries, 0)
         replacement = torch.zeros_like(parameter) if value is None else value
         parameter.copy_(torch.where(entries, replacement, parameter))
+
+
+def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
+    """The hidden units of `net`, layer by layer, and their activations after the non-linearity on `example`."""
+    with untouched(net):
+        # The call sees more than the trace, as functions inside torch's own modules, but loses some parametrizations.
+        units = hidden_units(net, example) or hidden_units(net)
+        if not units:
+            raise ValueError("ReDo has nothing to act on: the network has no hidden activation")
+        seen = list(zip(units, activations_of(net, units, example), strict=True))
+    for unit, activation in seen:
+        k, matrix = len(unit.incoming.runs), unit.incoming.matrix(net)
+        assert matrix is not None  # hidden_units takes no others
+        axis = _axis(unit)
+        if activation.ndim < k + 2 or activation.shape[axis] != matrix.shape[-2]:
+            raise ValueError(
+                f"{unit.activation!r} gives {[*activation.shape]} for the {matrix.shape[-2]} units of "
+                f"{unit.incoming.name!r}: inputs must be a batch, with the examples in their first axis"
+            )
+    return seen
+
+
+def _axis(unit: HiddenUnits) -> int:
+    """Where the activations have their units: channels behind the examples, else last."""
+    return len(unit.incoming.runs) + 1 if unit.incoming.role == "conv" else -1
 
 
 @contextmanager
@@ -107,3 +133,16 @@ def eval_mode(net: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+@contextmanager
+def untouched(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients inside; what a forward draws or writes to a buffer is undone afterwards."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in net.buffers()]
+    try:
+        with eval_mode(net), random_states_kept(net), torch.no_grad():
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)

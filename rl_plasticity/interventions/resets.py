@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Restartable, learners_of
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
 from rl_plasticity.layers import lookup
 from rl_plasticity.learner import Learner
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import read
+from rl_plasticity.structure import Example, read
 
 
 class PeriodicReset(Intervention):
@@ -24,7 +25,7 @@ class PeriodicReset(Intervention):
     def __init__(self, every_updates: EveryUpdates = 2_560_000, every_tasks: EveryTasks = None) -> None:
         super().__init__(every_updates, every_tasks)
 
-    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
         target.restart_(runs)
 
 
@@ -48,24 +49,26 @@ class HeadReset(Intervention):
         super().__init__(every_updates, every_tasks)
         self.num_layers = num_layers
 
-    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
-        for learner, followers in learners_of(target).values():
-            names = self._last_names(learner.net)
+    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+        for key, (learner, followers) in learners_of(target).items():
+            names = self._last_names(learner.net, None if inputs is None else inputs.get(key))
             if not names:
                 raise ValueError("HeadReset has nothing to act on: the network has no output layer")
-            fresh = learner.fresh(runs)
-            chosen = slice(None) if runs is None else runs
+            moments = [moment for name in names for moment in learner.optimizer.moments(name)]
+            fresh = learner.fresh(runs, names)
+            learner.recapture_(fresh, runs, only=names)
+            chosen = ... if runs is None else runs
             with torch.no_grad():
                 for net in (learner.net, *followers):
                     for name in names:
                         lookup(net, name)[chosen] = lookup(fresh, name)[chosen]
-                for name in names:
-                    for moment in learner.optimizer.moments(name):
-                        moment[chosen] = 0
-            learner.regularizer.recapture_(learner.regularize(fresh), runs, only=names)
+                for moment in moments:
+                    moment[chosen] = 0
 
-    def _last_names(self, net: nn.Module) -> set[str]:
+    def _last_names(self, net: nn.Module, example: Example | None) -> set[str]:
         structure = read(net)
+        if structure.unknown and example is not None:
+            structure = read(net, example)
         structure.require_heads("a head reset")
         if self.num_layers > 1:
             structure.require_order("a reset of several last layers")
@@ -96,7 +99,8 @@ class ShrinkAndPerturb(Intervention):
 
     Args:
         coef: the SWR paper's grid is 0.2 to 0.8.
-        init: "saved", the values the weights started from (as the SWR paper), or "fresh", new ones each time.
+        init: "saved", the values the weights started from (as the SWR paper), which a `Learner` knows, or "fresh", new
+            ones each time.
     """
 
     @checked
@@ -111,10 +115,11 @@ class ShrinkAndPerturb(Intervention):
         self.coef, self.init = coef, init
 
     @torch.no_grad()
-    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
         chosen = ... if runs is None else runs
         for learner, followers in learners_of(target).values():
-            source = learner.initial() if self.init == "saved" else learner.fresh(runs)
+            names = {name for name, _ in learner.net.named_parameters()}
+            source = learner.initial() if self.init == "saved" else learner.fresh(runs, names)
             initial = dict(source.named_parameters())
             for net in (learner.net, *followers):
                 for name, parameter in net.named_parameters():
@@ -142,10 +147,14 @@ class LearningRateDecay(Intervention):
         super().__init__(at_updates=tuple(at_updates))
         self.factor, self.rebase = factor, rebase
 
-    def _apply_(self, target: Restartable | Learner, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
         if runs is not None:
             raise ValueError("a learning rate is shared by all runs; it cannot decay for some")
         for learner, _ in learners_of(target).values():
+            if not isinstance(learner, Learner):
+                raise SettingsError(
+                    "a torch optimizer's rate decays by torch.optim.lr_scheduler; then SWR's rebase_(net)"
+                )
             learner.optimizer.lr.mul_(self.factor)
             if self.rebase:
                 learner.regularizer.rebase_(learner.net)

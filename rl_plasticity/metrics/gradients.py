@@ -2,7 +2,7 @@
 
 import copy
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ def gradient_spectrum(
     targets: tuple[Tensor, ...],
     runs: tuple[int, ...] = (),
     chunk: int = 64,
+    named: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Singular values of the per-example gradients G = [g_1, ..., g_n] of each parameter, name -> ``[*runs, n]``.
 
@@ -54,12 +55,12 @@ def gradient_spectrum(
     The network is used in evaluation mode, as a copy: neither BatchNorm's statistics nor any gradient change.
 
     Args:
-        net: called as ``net(*inputs)``.
+        net: called as ``net(*inputs, **named)``.
         names: of parameters, as in ``net.named_parameters()``.
         loss: called as ``loss(output, *targets)`` with what `net` returns for a batch of one example
             ``[*runs, 1, ...]``, and its targets; returns ``[*runs]``. So the training loss, a mean over the batch, can
             be given as it is.
-        inputs, targets: tensors ``[*runs, n, ...]``.
+        inputs, targets, named: tensors ``[*runs, n, ...]``.
         runs: the leading axes of inputs, targets and parameters; ``()`` for an ordinary network.
         chunk: how many examples at a time.
 
@@ -73,7 +74,8 @@ def gradient_spectrum(
             raise ValueError(f"no parameter is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
-    k, n = len(runs), inputs[0].shape[len(runs)]
+    named = dict(named or {})
+    k, n = len(runs), [*inputs, *named.values()][0].shape[len(runs)]
     chosen = {name: parameters[name] for name in names}
     gradients_of = _gradients_of_examples(copy.deepcopy(net).eval(), loss, k)
 
@@ -82,7 +84,8 @@ def gradient_spectrum(
             return t.detach().narrow(k, start, min(chunk, n - start))
 
         with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the fused attention kernels
-            gradients = gradients_of(chosen, tuple(map(cut, inputs)), tuple(map(cut, targets)))
+            by_name = {name: cut(x) for name, x in named.items()}
+            gradients = gradients_of(chosen, tuple(map(cut, inputs)), by_name, tuple(map(cut, targets)))
         return {name: g.movedim(0, k).reshape(*runs, g.shape[0], -1) for name, g in gradients.items()}
 
     return {name: _roots(gram).to(parameters[name].dtype) for name, gram in _gram_matrices(rows, n, chunk).items()}
@@ -91,12 +94,15 @@ def gradient_spectrum(
 def _gradients_of_examples(net: nn.Module, loss: Callable[..., Tensor], axis: int) -> Callable[..., dict[str, Tensor]]:
     """A function of parameters by name, inputs and targets: their gradients, with the examples of `axis` in front."""
 
-    def total(parameters: dict[str, Tensor], x: tuple[Tensor, ...], y: tuple[Tensor, ...]) -> Tensor:
-        output: Any = functional_call(net, parameters, tuple(t.unsqueeze(axis) for t in x))
+    def total(
+        parameters: dict[str, Tensor], x: tuple[Tensor, ...], named: dict[str, Tensor], y: tuple[Tensor, ...]
+    ) -> Tensor:
+        by_name = {name: t.unsqueeze(axis) for name, t in named.items()}
+        output: Any = functional_call(net, parameters, tuple(t.unsqueeze(axis) for t in x), by_name)
         losses = loss(output, *(t.unsqueeze(axis) for t in y))
         return losses.sum()  # runs share nothing: the gradient of the sum is that of each run
 
-    return vmap(grad(total), in_dims=(None, axis, axis))
+    return vmap(grad(total), in_dims=(None, axis, axis, axis))
 
 
 def _gram_matrices(rows: Callable[[int], dict[str, Tensor]], n: int, chunk: int) -> dict[str, Tensor]:

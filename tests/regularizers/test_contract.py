@@ -178,7 +178,7 @@ def test_training_goes_on_after_every_intervention_with_state_in_place_and_as_if
                 intervention = make_intervention(
                     reset, every_updates=4, **({"threshold": 0.8} if reset == "redo" else {})
                 )
-                intervention.apply_(learner, runs, {"net": (x,)})
+                intervention.apply_(learner, runs=runs, inputs={"net": (x,)})
             learner.minimize(loss_of(learner.net(x), (3,)))
         assert [v.data_ptr() for v in learner.regularizer.state_dict().values()] == addresses
         assert all(v.isfinite().all() for v in (*learner.net.parameters(), *state.values()))

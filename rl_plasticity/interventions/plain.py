@@ -1,0 +1,258 @@
+"""A plain ``nn.Module`` with ``torch.optim`` optimizers, as interventions see it: what they need of a `Learner`."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.errors import SettingsError, first_line
+from rl_plasticity.layers import runs_of, unwrapped
+from rl_plasticity.learner import copy_runs_
+from rl_plasticity.regularizers import Regularizer
+
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+
+
+class PlainNet:
+    """A network that somebody's own loop trains.
+
+    Args:
+        net: the network; parameters change in place, so its optimizers still hold them.
+        optimizer: one or several; ``()`` where it has none.
+        make: returns a new network like this one; without it see `renewed`.
+        regularizer, regularize: the network's, and what makes one like it of a new network.
+        followers: networks with the same parameters: targets.
+
+    Raises:
+        SettingsError: what is given does not belong together.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        optimizer: Optimizers | None,
+        make: Callable[[], nn.Module] | None,
+        regularizer: Regularizer | None,
+        regularize: Callable[[nn.Module], Regularizer] | None,
+        followers: nn.Module | Sequence[nn.Module],
+    ) -> None:
+        if (regularizer is None) != (regularize is None):
+            raise SettingsError(
+                "regularizer= and regularize= go together: regularize is a function from a network to a regularizer "
+                "like that one, as lambda net: make_regularizer('l2_init', net)"
+            )
+        self.net, self.runs, self.make = unwrapped(net), runs_of(net), make
+        self.regularizer, self.regularize = regularizer, regularize
+        self.followers = [unwrapped(f) for f in ([followers] if isinstance(followers, nn.Module) else followers)]
+        for follower in self.followers:
+            _require_alike(self.net, follower, "followers=")
+        self._optimizer = None if optimizer is None else TorchState(self.net, optimizer)
+
+    @property
+    def optimizer(self) -> "TorchState":
+        """Its optimizers' state."""
+        if self._optimizer is None:
+            raise SettingsError("pass the network's torch optimizers: apply_(net, optimizer), or () if it has none")
+        return self._optimizer
+
+    def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:
+        """A new network like this one; all of it is new, whatever the `runs`, or at least the parameters `names`."""
+        if self.make is None:
+            return renewed(self.net, names)
+        made = self.make()
+        if not isinstance(made, nn.Module):
+            raise SettingsError(f"make= must return a network, got {type(made).__name__}")
+        fresh = unwrapped(made)
+        _require_alike(self.net, fresh, "make=")
+        if any(p is q for p, q in zip(self.net.parameters(), fresh.parameters(), strict=True)):
+            raise SettingsError("make= must return a new network each time, not the one that is to change")
+        mine = _tensors(self.net)
+        for name, tensor in _tensors(fresh).items():
+            tensor.data = tensor.data.to(mine[name].device, mine[name].dtype)
+            tensor.requires_grad_(mine[name].requires_grad)
+        return fresh
+
+    def initial(self) -> nn.Module:
+        """Unknown of a plain network."""
+        raise SettingsError(
+            "what a plain network's weights started from is not known: use init='fresh', or a Learner, which knows"
+        )
+
+    def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        """The regularizer, if any, takes the values in `fresh` as its reference; `only` for these parameters."""
+        if self.regularizer is not None and self.regularize is not None:
+            self.regularizer.recapture_(self.regularize(fresh), runs, only)
+
+    def restart_(self, runs: Tensor | None = None) -> None:
+        """New weights and buffers, here and in the followers; optimizers and regularizer start afresh."""
+        optimizer = self.optimizer
+        if runs is not None and optimizer.optimizers:
+            raise SettingsError(
+                "torch.optim counts the steps of all runs at once: to restart some of them use a Learner"
+            )
+        fresh = self.fresh(runs)
+        self.recapture_(fresh, runs)
+        for net in (self.net, *self.followers):
+            copy_runs_(net, fresh, runs)
+        optimizer.restart_()
+
+
+class TorchState:
+    """The state that ``torch.optim`` optimizers keep of a network's parameters, found by parameter.
+
+    Raises:
+        SettingsError: something else than a torch optimizer, one that holds no parameter of the network, or LBFGS.
+    """
+
+    # Beside a parameter of shape () these have its shape, but they count and are no moments.
+    COUNTS = ("step", "mu_product", "eta", "mu")
+
+    def __init__(self, net: nn.Module, optimizers: Optimizers) -> None:
+        single = isinstance(optimizers, torch.optim.Optimizer) or not isinstance(optimizers, Sequence)
+        self.net = net
+        self.optimizers: list[torch.optim.Optimizer] = [optimizers] if single else [*optimizers]  # type: ignore[list-item, misc]
+        mine = {id(p) for p in net.parameters()}
+        for optimizer in self.optimizers:
+            kind = type(optimizer).__name__
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                raise SettingsError(f"a plain network goes with torch.optim optimizers, got {kind}")
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise SettingsError(
+                    "LBFGS keeps one flat state of all parameters: there are no moments of a single one"
+                )
+            if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+                raise SettingsError(
+                    f"{kind} holds none of the network's parameters: make the optimizer of this network's parameters()"
+                )
+
+    def moments(self, name: str) -> list[Tensor]:
+        """The tensors stored for the parameter called `name`, each of its shape and zero at first.
+
+        Raises:
+            SettingsError: the state is of another kind, as Adafactor's rows and columns.
+        """
+        parameter = self.net.get_parameter(name)
+        return [moment for optimizer in self.optimizers for moment in self._moments(optimizer, parameter, name)]
+
+    def _moments(self, optimizer: torch.optim.Optimizer, parameter: Tensor, name: str) -> Iterator[Tensor]:
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if key in self.COUNTS:
+                continue
+            if isinstance(value, Tensor):
+                if value.shape == parameter.shape and _zero_at_first(optimizer, key):
+                    yield value
+                    continue
+                known = value.ndim == 0 and parameter.ndim > 0  # a number that belongs to the parameter as a whole
+            else:
+                known = not isinstance(value, list | tuple | dict)
+            if not known:
+                raise SettingsError(
+                    f"{type(optimizer).__name__} keeps {key!r} of {name!r}, which is no moment that is zero at first: "
+                    "single units or layers cannot start afresh with it"
+                )
+
+    def restart_(self) -> None:
+        """Empty the state of all parameters of the network; learning rates and groups stay."""
+        for optimizer in self.optimizers:
+            for parameter in self.net.parameters():
+                if isinstance(optimizer, torch.optim.Adagrad):  # some versions make its state in the constructor only
+                    for key, value in optimizer.state.get(parameter, {}).items():
+                        value.fill_(optimizer.defaults["initial_accumulator_value"] if key == "sum" else 0)
+                else:
+                    optimizer.state.pop(parameter, None)
+
+
+def _zero_at_first(optimizer: torch.optim.Optimizer, key: str) -> bool:
+    if isinstance(optimizer, torch.optim.Adagrad):
+        return not optimizer.defaults["initial_accumulator_value"]
+    return key not in ("step_size", "ax", "z")  # Rprop's step sizes, ASGD's and schedule-free averages of the weights
+
+
+# --- new weights ------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def renewed(net: nn.Module, names: set[str] | None = None) -> nn.Module:
+    """A copy of `net` with new weights by its modules' own ``reset_parameters``, from torch's global random state.
+
+    Children come first, so that a module that initializes its children has the last word. Frozen parameters, and what
+    no module resets, keep their values. That is how torch initializes: where a network does it another way, it takes
+    ``make=``.
+
+    Args:
+        names: the parameters that must be new; by default all that are trainable, and all buffers that are saved.
+
+    Raises:
+        SettingsError: a network with runs, whose draws come from their seeds; one that cannot be copied; something
+            that must be new and that no module resets, or that several modules share.
+    """
+    if runs_of(net):
+        raise SettingsError("the runs of a stacked network start from seeds: pass make=, which returns a new one")
+    try:
+        copied = copy.deepcopy(net)
+        for parameter in copied.parameters():
+            if parameter.requires_grad:
+                parameter.fill_(math.nan)  # what is still so afterwards was not reset
+        reset = {name for name, module in _children_first(copied) if _reset_(module)}
+    except Exception as error:  # anything a module's own copying or initialization may raise
+        raise SettingsError(
+            f"no new weights without make=, which returns a new network: {first_line(error)}"
+        ) from error
+
+    def missing(name: str, why: str) -> SettingsError:
+        return SettingsError(f"{name!r} {why}: pass make=, which returns a new network")
+
+    owners: dict[int, int] = {}
+    for _, parameter in net.named_parameters(remove_duplicate=False):
+        owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    theirs = dict(copied.named_parameters())
+    for name, mine in net.named_parameters():
+        wanted = mine.requires_grad and (names is None or name in names)
+        if wanted and owners[id(mine)] > 1:
+            raise missing(name, "is shared by several modules, and which of them initializes it is not known")
+        if not mine.requires_grad or theirs[name].isnan().any():
+            if wanted:
+                raise missing(name, "is reset by no module of the network")
+            theirs[name].copy_(mine)
+    saved = net.state_dict().keys()
+    for name, _ in net.named_buffers():
+        owner = name.rpartition(".")[0]
+        if names is None and name in saved and owner not in reset and not _frozen(net.get_submodule(owner)):
+            raise missing(name, "is a buffer that no module of the network resets")
+    return copied
+
+
+def _children_first(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """As ``module.apply`` goes, with names."""
+    for child_name, child in module.named_children():
+        yield from _children_first(child, f"{name}.{child_name}".lstrip("."))
+    yield name, module
+
+
+def _reset_(module: nn.Module) -> bool:
+    """Call the module's own initialization, if it has one and is not frozen."""
+    reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+    if reset is None or _frozen(module):
+        return False
+    reset()
+    return True
+
+
+def _frozen(module: nn.Module) -> bool:
+    """Whether it has parameters, and none is trainable."""
+    trainable = [p.requires_grad for p in module.parameters()]
+    return bool(trainable) and not any(trainable)
+
+
+def _require_alike(net: nn.Module, other: nn.Module, what: str) -> None:
+    mine, theirs = ({n: tuple(t.shape) for n, t in _tensors(one).items()} for one in (net, other))
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            shapes = f"{mine.get(name, 'missing')} here, {theirs.get(name, 'missing')} there"
+            raise SettingsError(f"{what} must be of networks like this one, but {name!r} is {shapes}")
+
+
+def _tensors(net: nn.Module) -> dict[str, Tensor]:
+    return {**dict(net.named_parameters()), **dict(net.named_buffers())}

@@ -1,0 +1,605 @@
+"""Interventions on a plain network with torch optimizers: against a learner, a new network and new optimizers."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from conftest import CASES, plain_mlp
+from torch import nn, optim
+
+from rl_plasticity.agents import SAC
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.interventions import Intervention, LearningRateDecay, make_intervention
+from rl_plasticity.interventions.base import learners_of
+from rl_plasticity.interventions.plain import TorchState
+from rl_plasticity.learner import Learner
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import make_regularizer
+
+
+def muon(net):
+    matrices = [p for p in net.parameters() if p.ndim == 2]
+    return [optim.Muon(matrices, lr=1e-2), optim.SGD([p for p in net.parameters() if p.ndim != 2], 1e-2, 0.9)]
+
+
+OPTIMIZERS = {
+    "Adam": lambda net: optim.Adam(net.parameters(), amsgrad=True),
+    "AdamW": lambda net: optim.AdamW(net.parameters()),
+    "fused": lambda net: optim.Adam(net.parameters(), fused=True),
+    "SGD": lambda net: optim.SGD(net.parameters(), lr=1e-2, momentum=0.9, dampening=0.5),
+    "RMSprop": lambda net: optim.RMSprop(net.parameters(), centered=True, momentum=0.9),
+    "Adagrad": lambda net: optim.Adagrad(net.parameters()),
+    "Adadelta": lambda net: optim.Adadelta(net.parameters()),
+    "Adamax": lambda net: optim.Adamax(net.parameters()),
+    "NAdam": lambda net: optim.NAdam(net.parameters()),
+    "RAdam": lambda net: optim.RAdam(net.parameters()),
+    "Muon": muon,
+}
+
+
+def train(net, optimizers, x, steps=3):
+    optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
+    for step in range(steps):
+        output = net(x)
+        loss = (output - torch.linspace(-1 - step, 1, output.shape[-1])).square().mean()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def trained(make=plain_mlp, optimizer=lambda net: optim.Adam(net.parameters()), x=None):
+    net = make()
+    optimizers = optimizer(net)
+    x = torch.randn(6, 5) if x is None else x
+    train(net, optimizers, x)
+    return net, optimizers, x
+
+
+def snapshot(net):
+    return {name: value.clone() for name, value in net.state_dict().items()}
+
+
+def changed(net, before):
+    return {name for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
+
+
+def state_of(optimizers, parameter):
+    optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
+    return {k: v for o in optimizers for k, v in o.state.get(parameter, {}).items() if isinstance(v, torch.Tensor)}
+
+
+def draws():
+    return random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
+
+
+def seed_all():
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+
+
+class Noisy(nn.Module):
+    """Draws in its forward from every global random state and counts its calls, in evaluation mode too."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = plain_mlp()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.body(x + random.random() + np.random.rand() + torch.rand(()))  # noqa: NPY002
+
+
+# --- ReDo -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "cnn_bn", "stacked3"])
+def test_redo_of_a_plain_network_equals_redo_of_a_learner_with_its_weights_and_moments(kind):
+    case = CASES[kind]
+    x, k = case.input(), len(case.runs)
+    learner = Learner(case.of_seeds, range(*(case.runs or (1,))), lambda net: make_regularizer("l2_init", net))
+    for _ in range(3):
+        learner.minimize(learner.net(x).sub(torch.arange(3.0)).square().flatten(k).mean(-1))
+    net = copy.deepcopy(learner.net)
+    # In another order than the network's, and in groups: only the parameter itself says whose state it is.
+    parameters = [*reversed([*net.parameters()])]
+    optimizer = optim.Adam([{"params": parameters[::2]}, {"params": parameters[1::2], "lr": 0.1}])
+    for name, p in net.named_parameters():
+        m, v = (moment.clone() for moment in learner.optimizer.moments(name))
+        optimizer.state[p] = {"step": torch.tensor(3.0), "exp_avg": m, "exp_avg_sq": v}
+    before, redo = snapshot(net), make_intervention("redo", threshold=0.8)
+    redo.apply_(net, optimizer, example=(x,), make=lambda: learner._new([1] * (case.runs or (1,))[0]))
+    redo.apply_(learner, inputs={"net": (x,)})
+    for name, value in learner.net.state_dict().items():
+        assert torch.equal(net.state_dict()[name], value), name
+    assert len(changed(net, before)) > 3
+    for name, p in net.named_parameters():
+        state = optimizer.state[p]
+        for mine, theirs in zip((state["exp_avg"], state["exp_avg_sq"]), learner.optimizer.moments(name), strict=True):
+            assert torch.equal(mine, theirs), name
+        assert state["step"] == 3
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 0.1]
+
+
+def with_dormant_unit():
+    net, optimizer, x = trained()
+    with torch.no_grad():
+        net[0].bias += 5.0
+        net[2].bias += 5.0
+        net[0].bias[2] = -100.0
+    return net, optimizer, x
+
+
+def test_redo_zeroes_the_moments_of_the_unit_s_rows_and_columns_and_of_nothing_else():
+    net, optimizer, x = with_dormant_unit()
+    before, moments = snapshot(net), {p: state_of(optimizer, p)["exp_avg"].clone() for p in net.parameters()}
+    make_intervention("redo", threshold=0).apply_(net, optimizer, example=x)
+    others = [i for i in range(8) if i != 2]
+    for p, rows, columns in ((net[0].weight, 2, ...), (net[0].bias, 2, ...), (net[2].weight, ..., 2)):
+        expected = moments[p].clone()
+        expected[(rows,) if columns is ... else (slice(None), columns)] = 0
+        assert torch.equal(optimizer.state[p]["exp_avg"], expected)
+        assert moments[p].any()
+    assert changed(net, before) == {"0.weight", "0.bias", "2.weight"}
+    assert torch.equal(net[0].weight[others], before["0.weight"][others])
+    assert not net[2].weight[:, 2].any()
+    for p in (net[2].bias, net[4].weight, net[4].bias):
+        assert torch.equal(optimizer.state[p]["exp_avg"], moments[p])
+
+
+def test_redo_draws_new_weights_and_nothing_else_whatever_the_network_draws_and_writes():
+    net, optimizer, x = trained(Noisy)
+    calls, modes = net.calls.clone(), [m.training for m in net.modules()]
+    gradients = [p.grad.clone() for p in net.parameters()]
+    seed_all()
+    Noisy()
+    expected = draws()
+    seed_all()
+    make_intervention("redo", threshold=0.8).apply_(net, optimizer, example=x, make=Noisy)
+    assert draws() == expected
+    assert torch.equal(net.calls, calls)
+    assert [m.training for m in net.modules()] == modes
+    assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), gradients, strict=True))
+
+
+def test_redo_leaves_batch_norm_statistics_alone():
+    net, optimizer, x = trained(lambda: CASES["cnn_bn"].make(0), x=CASES["cnn_bn"].input())
+    before = snapshot(net)
+    make_intervention("redo", threshold=0.8).apply_(net, optimizer, example=x)
+    assert changed(net, before)
+    assert not any("running" in name or "tracked" in name for name in changed(net, before))
+    assert net.training
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = plain_mlp()
+
+    def forward(self, obs, act):
+        return self.body(obs - 2 * act)
+
+
+class Functional(nn.Module):
+    """Activations are functions, and the forward depends on data."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.ModuleList(plain_mlp()[::2])
+
+    def forward(self, x):
+        x = x / 2 if x.abs().amax() > 1e9 else x
+        return self.body[2](self.body[1](self.body[0](x).relu()).relu())
+
+
+def test_an_example_shows_functions_as_activations_and_the_head_where_data_decides_the_way():
+    net, optimizer, x = trained(Functional)
+    with torch.no_grad():
+        net.body[0].bias[2] = -100.0
+    before = snapshot(net)
+    make_intervention("redo", threshold=0).apply_(net, optimizer, example=x)
+    assert "body.0.bias" in changed(net, before)
+    assert not net.body[1].weight[:, 2].any()
+    before = snapshot(net)
+    with pytest.raises(ValueError, match="pass example="):
+        make_intervention("head").apply_(net, optimizer)
+    make_intervention("head").apply_(net, optimizer, example=x)
+    assert changed(net, before) == {"body.2.weight", "body.2.bias"}
+
+
+def test_an_example_is_a_tensor_a_tuple_or_a_dict():
+    a, b = torch.randn(6, 5), torch.randn(6, 5)
+    ends = []
+    for example in ((a, b), {"act": b, "obs": a}, [a, b]):
+        torch.manual_seed(0)
+        net = TwoInputs()
+        make_intervention("redo", threshold=0.8).apply_(net, (), example=example)
+        ends.append(snapshot(net))
+    assert all(torch.equal(ends[0][name], end[name]) for end in ends[1:] for name in end)
+    torch.manual_seed(0)
+    net = plain_mlp()
+    make_intervention("redo", threshold=0.8).apply_(net, (), example=a - 2 * b)
+    assert not changed(net, {name.removeprefix("body."): value for name, value in ends[0].items()})
+
+
+# --- head and periodic, any optimizer ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_head_reset_zeroes_what_an_optimizer_holds_of_the_head_and_keeps_its_step_count(kind):
+    net, optimizers, _ = trained(optimizer=OPTIMIZERS[kind])
+    before = snapshot(net)
+    states = {p: {k: v.clone() for k, v in state_of(optimizers, p).items()} for p in net.parameters()}
+    assert all(any(v.any() for k, v in state.items() if k != "step") for state in states.values())
+    make_intervention("head").apply_(net, optimizers)
+    assert changed(net, before) == {"4.weight", "4.bias"}
+    for name, p in net.named_parameters():
+        for key, value in state_of(optimizers, p).items():
+            if name.startswith("4.") and value.shape == p.shape:
+                assert not value.any(), key
+            else:
+                assert torch.equal(value, states[p][key]), key
+
+
+@pytest.mark.parametrize("kind", [*OPTIMIZERS, "Adagrad from 0.1", "Rprop", "Adafactor"])
+def test_after_a_full_reset_training_goes_on_as_with_a_new_network_and_a_new_optimizer(kind):
+    more = {
+        "Adagrad from 0.1": lambda net: optim.Adagrad(net.parameters(), initial_accumulator_value=0.1),
+        "Rprop": lambda net: optim.Rprop(net.parameters()),
+        "Adafactor": lambda net: optim.Adafactor(net.parameters()),
+    }
+    make_optimizer = (OPTIMIZERS | more)[kind]
+    net, optimizers, x = trained(optimizer=make_optimizer)
+    new = plain_mlp()
+    parameters = [*net.parameters()]
+    make_intervention("periodic").apply_(net, optimizers, make=lambda: copy.deepcopy(new))
+    assert all(p is q for p, q in zip(net.parameters(), parameters, strict=True))
+    train(net, optimizers, x, 4)
+    train(new, make_optimizer(new), x, 4)
+    for p, q in zip(net.parameters(), new.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_a_full_reset_keeps_learning_rates_groups_and_the_state_of_other_networks_parameters():
+    net, other = plain_mlp(), plain_mlp()
+    optimizer = optim.Adam([{"params": [*net.parameters()], "lr": 0.1}, {"params": [*other.parameters()]}])
+    train(other, optimizer, torch.randn(6, 5)), train(net, optimizer, torch.randn(6, 5))
+    make_intervention("periodic").apply_(net, optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 1e-3]
+    assert {id(p) for p in optimizer.state} == {id(p) for p in other.parameters()}
+
+
+def test_a_count_beside_a_parameter_without_axes_is_no_moment():
+    net = nn.Module()
+    net.alpha, net.one = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.ones(1))
+    for optimizer in (optim.Adam(net.parameters()), optim.NAdam(net.parameters())):
+        for p in net.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        for name, p in net.named_parameters():
+            found = TorchState(net, optimizer).moments(name)
+            state = optimizer.state[p]
+            assert [id(m) for m in found] == [id(state["exp_avg"]), id(state["exp_avg_sq"])]
+    optimizer.state[net.one]["updates"] = torch.tensor(3.0)  # as somebody else's optimizer may count
+    assert len(TorchState(net, optimizer).moments("one")) == 2
+
+
+def test_parameters_that_no_optimizer_holds_have_no_moments():
+    net = plain_mlp()
+    optimizer = optim.Adam(net[0].parameters())
+    train(net, optimizer, torch.randn(6, 5))
+    before = snapshot(net)
+    make_intervention("head").apply_(net, optimizer)
+    assert changed(net, before) == {"4.weight", "4.bias"}
+    assert set(optimizer.state) == {*net[0].parameters()}
+
+
+# --- new weights ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [{}, {"make": lambda: fresh_mlp()}])
+def test_new_weights_are_those_of_a_new_network_by_torch_s_random_state_and_others_each_time(given):
+    net, optimizer, _ = trained(fresh_mlp)
+    torch.manual_seed(3)
+    expected = [fresh_mlp() for _ in range(2)]
+    state = torch.get_rng_state()
+    torch.manual_seed(3)
+    for new in expected:
+        make_intervention("periodic").apply_(net, optimizer, **given)
+        for p, q in zip(net.parameters(), new.parameters(), strict=True):
+            assert torch.equal(p, q)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(expected[0][0].weight, expected[1][0].weight)
+
+
+def fresh_mlp():
+    return nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_a_module_that_initializes_its_children_has_the_last_word():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(3, 2)
+            self.reset_parameters()
+
+        def reset_parameters(self):
+            nn.init.constant_(self.head.weight, 7.0)
+            nn.init.constant_(self.head.bias, 8.0)
+
+    net = Own()
+    with torch.no_grad():
+        net.head.weight.zero_(), net.head.bias.zero_()
+    make_intervention("periodic").apply_(net, ())
+    assert (net.head.weight == 7).all()
+    assert (net.head.bias == 8).all()
+    attention = nn.MultiheadAttention(8, 2)
+    make_intervention("periodic").apply_(attention, ())
+    assert not attention.out_proj.bias.any()  # zero by attention's own _reset_parameters, not by Linear's
+
+
+def test_what_no_module_resets_is_named_and_nothing_changes():
+    net, optimizer, x = trained(lambda: CASES["foreign"].make(0), x=CASES["foreign"].input())
+    before = snapshot(net)
+    with pytest.raises(SettingsError, match="'position' is reset by no module of the network: pass make="):
+        make_intervention("periodic").apply_(net, optimizer)
+    with pytest.raises(SettingsError, match="'position' is reset by no module"):
+        make_intervention("shrink_perturb", init="fresh").apply_(net)
+    assert not changed(net, before)
+    make_intervention("head").apply_(net, optimizer)  # needs the head only
+    make_intervention("redo", threshold=0.9).apply_(net, optimizer, example=x)
+    assert {"head.weight", "mlp.0.weight"} <= changed(net, before) <= {
+        "head.weight", "head.bias", "mlp.0.weight", "mlp.0.bias", "mlp.2.weight",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("left_out", ["weight", "bias"])
+def test_a_reset_that_leaves_out_a_parameter_or_a_part_of_one_does_not_pass_for_one_that_sets_it(left_out):
+    class Forgetful(nn.Linear):
+        def reset_parameters(self):
+            nn.init.ones_(self.weight if left_out == "bias" else self.weight[:1])
+            if left_out == "weight":
+                nn.init.ones_(self.bias)
+
+    net = Forgetful(3, 2)
+    with torch.no_grad():
+        net.weight.zero_(), net.bias.zero_()
+    with pytest.raises(SettingsError, match=f"'{left_out}' is reset by no module"):
+        make_intervention("periodic").apply_(net, ())
+
+
+def test_tied_parameters_and_saved_buffers_that_no_module_resets_take_make():
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    net[2].weight = net[0].weight
+    with pytest.raises(SettingsError, match=r"'0\.weight' is shared by several modules"):
+        make_intervention("periodic").apply_(net, ())
+    with pytest.raises(SettingsError, match="'calls' is a buffer that no module of the network resets"):
+        make_intervention("periodic").apply_(Noisy(), ())
+    counted = Noisy()
+    counted(torch.ones(1, 5))
+    make_intervention("shrink_perturb", init="fresh").apply_(counted)  # of parameters only
+    make_intervention("periodic").apply_(counted, (), make=Noisy)
+    assert counted.calls == 0
+
+
+@pytest.mark.parametrize("given", [{}, {"make": lambda: CASES["cnn_bn"].make(5)}])
+def test_a_full_reset_takes_over_fresh_batch_norm_statistics(given):
+    net, optimizer, _ = trained(lambda: CASES["cnn_bn"].make(0), x=CASES["cnn_bn"].input())
+    assert net.features[1].running_mean.any()
+    make_intervention("periodic").apply_(net, optimizer, **given)
+    assert not net.features[1].running_mean.any()
+    assert (net.features[1].running_var == 1).all()
+    assert net.features[1].num_batches_tracked == 0
+
+
+def test_without_make_frozen_parameters_and_their_modules_statistics_stay():
+    net = CASES["cnn_bn"].make(0)
+    net(CASES["cnn_bn"].input())
+    net.features.requires_grad_(False)
+    before = snapshot(net)
+    make_intervention("periodic").apply_(net, ())
+    assert changed(net, before) == {f"classifier.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")}
+    make_intervention("periodic").apply_(net, (), make=lambda: CASES["cnn_bn"].make(5))
+    assert "features.0.weight" in changed(net, before)
+    assert not net.features[0].weight.requires_grad
+
+
+def test_what_make_returns_takes_the_network_s_types_and_what_is_frozen_in_it():
+    net = plain_mlp().double()
+    net[2].bfloat16().requires_grad_(False)
+    regularizer = make_regularizer("l2_init", net)
+    seen = []
+
+    def regularize(fresh):
+        seen.extend((p.dtype, p.requires_grad) for p in fresh.parameters())
+        return make_regularizer("l2_init", fresh)
+
+    make_intervention("periodic").apply_(net, (), make=plain_mlp, regularizer=regularizer, regularize=regularize)
+    assert seen == [(p.dtype, p.requires_grad) for p in net.parameters()]
+    kinds = [(torch.float64, True), (torch.bfloat16, False), (torch.float64, True)]
+    assert seen == [kind for kind in kinds for _ in range(2)]
+    assert torch.equal(net[0].weight, regularizer._recall("initial", "0.weight"))
+
+
+def test_a_make_that_returns_another_network_or_the_same_one_is_an_error():
+    net = plain_mlp()
+    before = snapshot(net)
+    wider = lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 3))  # noqa: E731
+    for make, message in (
+        (wider, r"make= must be of networks like this one, but '2.bias' is \(8,\) here, \(9,\) there"),
+        (lambda: net, "make= must return a new network each time"),
+        (lambda: None, "make= must return a network, got NoneType"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            make_intervention("periodic").apply_(net, (), make=make)
+    assert not changed(net, before)
+
+
+# --- followers and regularizers ---------------------------------------------------------------------------------------
+
+
+def test_targets_take_the_new_head_the_mixture_and_the_new_network():
+    net, optimizer, _ = trained()
+    target = plain_mlp()
+    before = snapshot(target)
+    make_intervention("head").apply_(net, optimizer, followers=target)
+    assert changed(target, before) == {"4.weight", "4.bias"}
+    assert torch.equal(target[4].weight, net[4].weight)
+    assert not torch.equal(target[0].weight, net[0].weight)
+
+    before, new = snapshot(target), plain_mlp()
+    make_intervention("shrink_perturb", init="fresh", coef=0.3).apply_(net, make=lambda: new, followers=[target])
+    for name, value in target.state_dict().items():
+        torch.testing.assert_close(value, 0.7 * before[name] + 0.3 * new.state_dict()[name])
+
+    make_intervention("periodic").apply_(net, optimizer, followers=(target, other := plain_mlp()))
+    for follower in (target, other):
+        assert not changed(follower, snapshot(net))
+
+
+def test_shrink_and_perturb_leaves_optimizers_alone():
+    net, optimizer, _ = trained()
+    state = copy.deepcopy(optimizer.state_dict()["state"])
+    make_intervention("shrink_perturb", init="fresh").apply_(net, optimizer)
+    for i, of_parameter in optimizer.state_dict()["state"].items():
+        assert all(torch.equal(value, state[i][key]) for key, value in of_parameter.items())
+
+
+def test_a_regularizer_takes_the_new_weights_as_its_reference_where_they_are_new():
+    net, optimizer, _ = trained()
+    given = {"regularizer": make_regularizer("l2_init", net), "regularize": lambda n: make_regularizer("l2_init", n)}
+    before = snapshot(given["regularizer"])
+    train(net, optimizer, torch.randn(6, 5))
+    make_intervention("head").apply_(net, optimizer, **given)
+    assert changed(given["regularizer"], before) == {"initial/4/weight", "initial/4/bias"}
+    assert torch.equal(given["regularizer"]._recall("initial", "4.weight"), net[4].weight)
+    make_intervention("periodic").apply_(net, optimizer, **given)
+    assert given["regularizer"].penalty(net) == 0
+    train(net, optimizer, torch.randn(6, 5))
+    make_intervention("periodic").apply_(net, optimizer)
+    assert given["regularizer"].penalty(net) > 0  # was not told
+
+
+def test_a_full_reset_gives_a_regularizer_what_a_new_one_has():
+    net, optimizer, _ = trained()
+    for name in ("swr", "spectral", "wrs"):
+        regularizer, make = make_regularizer(name, net), lambda n, name=name: make_regularizer(name, n)
+        for _ in range(3):
+            regularizer.penalty(net)
+            regularizer.project_(net)
+        make_intervention("periodic").apply_(net, optimizer, regularizer=regularizer, regularize=make)
+        for key, value in make(net).state_dict().items():
+            torch.testing.assert_close(regularizer.state_dict()[key], value)
+
+
+# --- what does not go together --------------------------------------------------------------------------------------
+
+
+def adam(net):
+    return optim.Adam(net.parameters())
+
+
+ERRORS = {
+    "another net's optimizer": (
+        "head", lambda net: {"optimizer": adam(plain_mlp())}, "Adam holds none of the network's parameters",
+    ),
+    "LBFGS": ("periodic", lambda net: {"optimizer": optim.LBFGS(net.parameters())}, "LBFGS keeps one flat state"),
+    "not an optimizer": ("head", lambda net: {"optimizer": [1, 2]}, "goes with torch.optim optimizers, got int"),
+    "no optimizer": ("head", lambda net: {}, r"pass the network's torch optimizers: apply_\(net, optimizer\)"),
+    "no optimizer for periodic": ("periodic", lambda net: {}, "pass the network's torch optimizers"),
+    "no optimizer for redo": ("redo", lambda net: {"example": torch.ones(6, 5)}, "pass the network's torch optimizers"),
+    "no example": ("redo", lambda net: {"optimizer": adam(net)}, "needs inputs for 'net', a plain network example="),
+    "one example, no batch": (
+        "redo", lambda net: {"optimizer": adam(net), "example": torch.ones(5)}, "inputs must be a batch",
+    ),
+    "inputs": ("redo", lambda net: {"optimizer": adam(net), "inputs": {}}, "pass a plain network's as example="),
+    "saved weights": ("shrink_perturb", lambda net: {}, "use init='fresh'"),
+    "a regularizer alone": (
+        "periodic",
+        lambda net: {"optimizer": (), "regularizer": make_regularizer("swr", net)},
+        "regularizer= and regularize= go together",
+    ),
+    "another follower": (
+        "head", lambda net: {"optimizer": (), "followers": nn.Linear(5, 8)}, "followers= must be of networks like this",
+    ),
+    "runs": ("head", lambda net: {"optimizer": (), "runs": [0]}, "no runs axis"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ERRORS)
+def test_what_is_missing_or_does_not_belong_is_said_in_one_line_before_anything_changes(what):
+    name, given, message = ERRORS[what]
+    net = plain_mlp()
+    before = snapshot(net)
+    with pytest.raises(ValueError, match=message) as error:
+        make_intervention(name).apply_(net, **given(net))
+    assert "\n" not in str(error.value)
+    assert not changed(net, before)
+
+
+@pytest.mark.parametrize("kind", [optim.Rprop, optim.ASGD, optim.Adafactor])
+@pytest.mark.parametrize("name", ["head", "redo"])
+def test_state_that_is_no_moment_is_refused_rather_than_zeroed(name, kind):
+    net, optimizer, x = trained(optimizer=lambda net: kind(net.parameters()))
+    before = snapshot(net)
+    with pytest.raises(SettingsError, match=f"{kind.__name__} keeps '.*' of '.*', which is no moment"):
+        make_intervention(name).apply_(net, optimizer, example=x)
+    assert not changed(net, before)
+
+
+def test_learners_and_agents_have_their_own_optimizers_and_inputs():
+    learner = Learner(lambda seeds: plain_mlp())
+    agent = SAC(4, 2, [0], lambda net: make_regularizer("l2", net), hidden=(8, 8))
+    with pytest.raises(SettingsError, match="optimizer is for a plain network: a Learner or an agent has its own"):
+        make_intervention("head").apply_(learner, adam(learner.net))
+    with pytest.raises(SettingsError, match="example is for a plain network"):
+        make_intervention("redo").apply_(agent, example=torch.ones(3, 4))
+    with pytest.raises(SettingsError, match="takes runs= and inputs= by keyword"):
+        make_intervention("head").apply_(agent, [0])
+    with pytest.raises(SettingsError, match="changes a network, a Learner or an agent, got Adam"):
+        make_intervention("head").apply_(adam(learner.net))
+
+
+def test_some_runs_of_a_stacked_network_take_make_and_cannot_restart_a_shared_step_count():
+    net = MLP((5, 8, 3), [0, 1, 2])
+    optimizer = adam(net)
+    net(torch.randn(3, 6, 5)).square().sum().backward()
+    optimizer.step()
+    before = snapshot(net)
+    with pytest.raises(SettingsError, match="stacked network start from seeds: pass make="):
+        make_intervention("head").apply_(net, optimizer, runs=[1])
+    with pytest.raises(SettingsError, match="counts the steps of all runs at once"):
+        make_intervention("periodic").apply_(net, optimizer, runs=[1], make=lambda: MLP((5, 8, 3), [3, 4, 5]))
+    assert not changed(net, before)
+    make_intervention("head").apply_(net, optimizer, runs=[1], make=lambda: MLP((5, 8, 3), [3, 4, 5]))
+    weight, moment = net[3].weight, optimizer.state[net[3].weight]["exp_avg"]
+    assert torch.equal(weight[[0, 2]], before["3.weight"][[0, 2]])
+    assert torch.equal(weight[1], MLP((5, 8, 3), [3, 4, 5])[3].weight[1])
+    assert [bool(m.any()) for m in moment] == [True, False, True]
+
+
+def test_an_intervention_of_somebody_s_own_acts_on_a_plain_network_too():
+    class Halve(Intervention):
+        @torch.no_grad()
+        def _apply_(self, target, runs, inputs):
+            for learner, _ in learners_of(target).values():
+                for p in learner.net.parameters():
+                    p[slice(None) if runs is None else runs] *= 0.5
+
+    net = plain_mlp()
+    before = net[0].weight.detach().clone()
+    Halve(every_updates=1).apply_(net)
+    assert torch.equal(net[0].weight, before / 2)
+    with pytest.raises(SettingsError, match=r"torch\.optim\.lr_scheduler"):
+        LearningRateDecay(at_updates=[1]).apply_(net, adam(net))
+
+
+def test_a_compiled_network_is_taken_as_the_network_inside():
+    net = plain_mlp()
+    compiled = torch.compile(net)
+    before = snapshot(net)
+    make_intervention("head").apply_(compiled, adam(compiled))
+    assert changed(net, before) == {"4.weight", "4.bias"}
