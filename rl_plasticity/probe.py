@@ -91,8 +91,6 @@ class Probe(nn.Module):
             self.register_buffer(f"input_{len(self._keys)}", x.detach().clone(), persistent=False)
             self._keys.append(key)
         structure = read(net, None if self._learner else example)
-        if structure.unknown or not structure.hidden_units(net):  # the call loses some parametrizations, as in ReDo
-            structure = read(net)
         self._order = structure.layers
         self.layers: list[Layer] = [layer for layer in self._order if layer.matrix(net) is not None]
         self.units: list[HiddenUnits] = [] if structure.unknown else structure.hidden_units(net)
@@ -217,8 +215,7 @@ class Probe(nn.Module):
     def _matrix(self, unit: HiddenUnits, activation: Tensor) -> Tensor:
         """Rows of examples (and positions), columns of units."""
         k = len(self.runs)
-        if self._learner or unit.incoming.role == "conv":
-            # So a learner's have always been logged, also where tokens stand between examples and units.
+        if unit.incoming.role == "conv":
             return _wide(feature_matrix(activation, self.runs))
         if activation.ndim < k + 2:
             raise ValueError(f"example must be a batch: {unit.activation!r} gives {[*activation.shape]}")

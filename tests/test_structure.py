@@ -490,6 +490,17 @@ def test_a_recurrent_layer_has_its_head_behind_it_and_is_not_homogeneous():
         make_regularizer("swr", Recurrent(), example=X, scope="preserving")
 
 
+@pytest.mark.parametrize("name", ["mlp", "cnn_bn"])
+def test_a_real_call_shows_parametrized_layers_too(name):
+    net = make_network(name, (1, 8, 8), 10, [0, 1], parametrization="weight_standardization")
+    watched = read(net, torch.randn(2, 3, 1, 8, 8))
+    assert summary(watched) == summary(read(net))
+    assert [layer.key for layer in watched.layers if layer.weight_name] == [
+        layer.key for layer in read(net).layers if layer.weight_name
+    ]
+    assert len(watched.hidden_units(net)) == len(read(net).hidden_units(net)) > 0
+
+
 # --- precision --------------------------------------------------------------------------------------------------------
 
 

@@ -101,8 +101,7 @@ class ReDo(Intervention):
 def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
     """The hidden units of `net`, layer by layer, and their activations after the non-linearity on `example`."""
     with untouched(net):
-        # The call sees more than the trace, as functions inside torch's own modules, but loses some parametrizations.
-        units = hidden_units(net, example) or hidden_units(net)
+        units = hidden_units(net, example)
         if not units:
             raise ValueError("ReDo has nothing to act on: the network has no hidden activation")
         seen = list(zip(units, activations_of(net, units, example), strict=True))

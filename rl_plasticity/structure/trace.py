@@ -2,24 +2,22 @@
 
 import copy
 import inspect
-import random
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx, nn
 
 from rl_plasticity.layers import Layer, role_of
+from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.operations import operation_of, plain
 from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
 
 
 def trace(net: nn.Module, walk: Walk) -> str | None:
     """Walk along the dataflow graph of `net`; returns why there is none. Net and random states stay as they are."""
-    with random_states_restored():
+    with random_states_kept(net):
         try:
             graph = _graph(net)
         except Exception as error:  # anything a forward may raise on symbolic inputs
@@ -95,21 +93,6 @@ def _try_norm(walk: Walk, gain: Layer) -> None:
     except Exception:  # it takes something else
         return
     walk.find_norm(gain.name.rpartition(".")[0], copied, (x,), output, Value())
-
-
-@contextmanager
-def random_states_restored() -> Iterator[None]:
-    """Within it, torch's, numpy's and Python's global random states may be used; afterwards they are as before."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        random.setstate(states[2])
-        if on_gpus:
-            torch.cuda.set_rng_state_all(on_gpus)
 
 
 def reason(error: BaseException) -> str:

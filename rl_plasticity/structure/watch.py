@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.layers import role_of
+from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.operations import VIEWS, operation_of, plain
-from rl_plasticity.structure.trace import flat, random_states_restored, reason
+from rl_plasticity.structure.trace import flat, reason
 from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
 
 Example = Tensor | Sequence[Any] | Mapping[str, Any]
@@ -46,7 +47,7 @@ def watched_call(net: nn.Module, walk: Walk, example: Example) -> "Watch":
             hooks.append(_at_the_end(module, seen.check_norm, name))
     try:
         # With gradients: without them some modules of torch take a short cut past their own layers.
-        with _in_eval_mode(net), random_states_restored(), torch.enable_grad(), seen:
+        with _in_eval_mode(net), random_states_kept(net), torch.enable_grad(), seen:
             net(*args, **kwargs)
     except _Lost:
         raise
@@ -139,12 +140,12 @@ class Watch(TorchFunctionMode):
         self._kept += tensors
 
     def _note(self, made: Sequence[Tensor], step: Callable[[], Value]) -> None:
+        self._inside += 1  # what is done here, as computing a parametrized weight, is not the network's
         before = len(self.walk.nodes)
         self.give(made, step())
         if made and len(self.walk.nodes) > before and (node := self.walk.nodes[-1]).role == "activation":
-            self._inside += 1  # what is done here is not the network's
             self.outputs[node.name, node.call] = made[0].detach().clone()
-            self._inside -= 1
+        self._inside -= 1
 
     def _value(self, tensor: Tensor) -> Value:
         value = self._values.get(id(tensor))
