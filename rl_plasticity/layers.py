@@ -23,6 +23,7 @@ _NORMS = (
     nn.GroupNorm,
     nn.modules.batchnorm._NormBase,  # BatchNorm1d/2d/3d, SyncBatchNorm, InstanceNorm1d/2d/3d
 )
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 # Where torch keeps activations but each output depends on several inputs: no hidden units come out of them.
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.GLU, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin)
 
@@ -189,7 +190,7 @@ def lookup(net: nn.Module, name: str) -> Tensor:
         return lookup(net._net[0], name)[net.start : net.stop]
     if isinstance(net, Widened):
         return net.tensors[name] if name in net.tensors else lookup(net.net, name)
-    value: object = unwrapped(net)
+    value: object = net if type(net) not in _WRAPPERS and "_orig_mod" not in net._modules else unwrapped(net)
     for part in name.split("."):
         value = getattr(value, part)
     assert isinstance(value, Tensor)
@@ -198,7 +199,7 @@ def lookup(net: nn.Module, name: str) -> Tensor:
 
 def is_trained(net: nn.Module, name: str) -> bool:
     """Whether the tensor called `name` is not a frozen parameter; substituted tensors are trained."""
-    while isinstance(net, SomeRuns | Widened):
+    while isinstance(net, (SomeRuns, Widened)):  # a union would be made anew at each of many calls
         net = net._net[0]
     value = lookup(net, name)
     return value.requires_grad or not isinstance(value, nn.Parameter)
@@ -209,7 +210,7 @@ def unwrapped(net: nn.Module) -> nn.Module:
     while True:
         if "_orig_mod" in net._modules:  # torch.compile's wrapper, whose type only the compiler's import brings
             inner = net._modules["_orig_mod"]
-        elif isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel | AveragedModel):
+        elif isinstance(net, _WRAPPERS):
             inner = net.module
         else:
             return net
