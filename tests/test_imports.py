@@ -17,6 +17,7 @@ PACKAGE = ROOT / "rl_plasticity"
 # From the top. A module imports from its own room and from those below; rooms of one line know nothing of each other.
 LAYERS = (
     ("train", "supervised", "evaluate", "watch", "status", "compare"),
+    ("integrations",),
     ("sweeps", "command_line"),
     ("comparison",),
     ("runs",),
@@ -142,7 +143,7 @@ def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone():
 
 
 def test_importing_the_package_itself_imports_nothing_else():
-    assert imported_with_only(["rl_plasticity"]) == {"rl_plasticity"}
+    assert imported_with_only(["rl_plasticity", "rl_plasticity.integrations"]) == {"rl_plasticity"}
 
 
 def test_no_public_name_is_a_module_s_too():

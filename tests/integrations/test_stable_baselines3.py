@@ -1,0 +1,504 @@
+"""`Regularize`: an algorithm of Stable-Baselines3 learns as the same one with the regularizer written into `train`."""
+
+import copy
+import functools
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.regularizers import make_regularizer
+
+sb3 = pytest.importorskip("stable_baselines3")
+gym = pytest.importorskip("gymnasium")
+
+from stable_baselines3.common import logger as sb3_logger  # noqa: E402
+from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
+from stable_baselines3.common.utils import polyak_update  # noqa: E402
+
+from rl_plasticity.integrations.stable_baselines3 import Regularize  # noqa: E402
+
+# Strong enough that each changes the weights far beyond the tolerance within 20 steps.
+SETTINGS = {
+    "spectral": {"coef": 0.1},
+    "swr": {"coef": 0.1},
+    "wrs": {"every_updates": 3},
+    "l2_init": {"coef": 0.3},
+    "ewc": {"coef": 300.0, "fisher_decay": 0.9, "anchor_decay": 0.9},
+}
+OFF_POLICY = {"learning_starts": 20, "batch_size": 16, "buffer_size": 200, "train_freq": 1, "gradient_steps": 1}
+ON_POLICY = {"n_steps": 16, "max_grad_norm": 0.1}
+# 40 env steps of each are 20 updates, but for A2C with 3; the gradients are clipped where the algorithm does it.
+CASES = {
+    "SAC": ("Pendulum-v1", OFF_POLICY),
+    "TD3": ("Pendulum-v1", OFF_POLICY),
+    "DDPG": ("Pendulum-v1", OFF_POLICY),
+    "DQN": ("CartPole-v1", {**OFF_POLICY, "target_update_interval": 5, "max_grad_norm": 0.1}),
+    "PPO": ("CartPole-v1", {**ON_POLICY, "batch_size": 8, "n_epochs": 5}),
+    "A2C": ("CartPole-v1", ON_POLICY),
+}
+STEPS = {"PPO": 32}
+
+
+def environment(name):
+    return gym.make(name, max_episode_steps=10)
+
+
+def make(kind, cls=None, env=None, policy_kwargs=None, **settings):
+    task, defaults = CASES[kind]
+    return (cls or getattr(sb3, kind))(
+        "MlpPolicy",
+        env or environment(task),
+        policy_kwargs={"net_arch": [8, 8], **(policy_kwargs or {})},
+        **{"learning_rate": 1e-2, "seed": 3, "device": "cpu", **defaults, **settings},
+    )
+
+
+def learn(model, callback=None, kind=None):
+    model.set_random_seed(5)  # torch's, numpy's, the env's, the spaces': whatever has been drawn before
+    return model.learn(STEPS.get(kind or type(model).__name__, 40), callback)
+
+
+def state_of(model):
+    """All weights: of the networks, the targets, the temperature."""
+    weights = {name: p.detach().clone() for name, p in model.policy.state_dict().items()}
+    if getattr(model, "log_ent_coef", None) is not None:
+        weights["log_ent_coef"] = model.log_ent_coef.detach().clone()
+    return weights
+
+
+@functools.cache
+def unregularized(kind):
+    return state_of(learn(make(kind)))
+
+
+def furthest(a, b):
+    assert a.keys() == b.keys()
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+# --- the algorithms, written out by hand ------------------------------------------------------------------------------
+
+
+class ByHand:
+    """Mixed into an algorithm whose `train` below is SB3's own, without its log, with the regularizers in it."""
+
+    def regularize(self, name, **examples):
+        self.by_hand = {
+            key: make_regularizer(name, getattr(self, key), example=example, **SETTINGS[name])
+            for key, example in examples.items()
+        }
+
+    def step(self, net, loss, regularizer, optimizer, clip=None):
+        optimizer.zero_grad()
+        if clip is None:
+            (loss if regularizer is None else loss + regularizer.penalty(net)).backward()
+        else:
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+            penalty = regularizer.penalty(net)
+            if penalty.requires_grad:
+                penalty.backward()  # adds to what clipping leaves
+        if regularizer is not None:
+            regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters() if p.grad is not None})
+        optimizer.step()
+        if regularizer is not None:
+            regularizer.project_(net)
+
+
+class SACByHand(ByHand, sb3.SAC):
+    def train(self, gradient_steps, batch_size=64):
+        self.policy.set_training_mode(True)
+        for _ in range(gradient_steps):
+            batch = self.replay_buffer.sample(batch_size)
+            act, log_prob = self.actor.action_log_prob(batch.observations)
+            log_prob = log_prob.reshape(-1, 1)
+            alpha = self.log_ent_coef.detach().exp()
+            temperature_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
+            self.ent_coef_optimizer.zero_grad()
+            temperature_loss.backward()
+            self.ent_coef_optimizer.step()
+            with torch.no_grad():
+                next_act, next_log_prob = self.actor.action_log_prob(batch.next_observations)
+                next_q = torch.cat(self.critic_target(batch.next_observations, next_act), dim=1).amin(1, keepdim=True)
+                next_q = next_q - alpha * next_log_prob.reshape(-1, 1)
+                target = batch.rewards + (1 - batch.dones) * self.gamma * next_q
+            q = self.critic(batch.observations, batch.actions)
+            critic_loss = 0.5 * sum(F.mse_loss(one, target) for one in q)
+            self.step(self.critic, critic_loss, self.by_hand.get("critic"), self.critic.optimizer)
+            q = torch.cat(self.critic(batch.observations, act), dim=1).amin(1, keepdim=True)
+            actor_loss = (alpha * log_prob - q).mean()
+            self.step(self.actor, actor_loss, self.by_hand.get("actor"), self.actor.optimizer)
+            polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
+
+
+class DQNByHand(ByHand, sb3.DQN):
+    def train(self, gradient_steps, batch_size=64):
+        self.policy.set_training_mode(True)
+        for _ in range(gradient_steps):
+            batch = self.replay_buffer.sample(batch_size)
+            with torch.no_grad():
+                next_q = self.q_net_target(batch.next_observations).amax(1, keepdim=True)
+                target = batch.rewards + (1 - batch.dones) * self.gamma * next_q
+            q = self.q_net(batch.observations).gather(1, batch.actions.long())
+            loss = F.smooth_l1_loss(q, target)
+            self.step(self.q_net, loss, self.by_hand["q_net"], self.policy.optimizer, self.max_grad_norm)
+
+
+class PPOByHand(ByHand, sb3.PPO):
+    def train(self):
+        self.policy.set_training_mode(True)
+        for _ in range(self.n_epochs):
+            for batch in self.rollout_buffer.get(self.batch_size):
+                values, log_prob, _ = self.policy.evaluate_actions(batch.observations, batch.actions.flatten())
+                advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+                ratio = torch.exp(log_prob - batch.old_log_prob)
+                clipped = ratio.clamp(0.8, 1.2)
+                policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
+                loss = policy_loss + 0.5 * F.mse_loss(batch.returns, values.flatten())
+                self.step(self.policy, loss, self.by_hand["policy"], self.policy.optimizer, self.max_grad_norm)
+
+
+OBS, ACT = torch.tensor([[0.3, -0.5, 0.8]]), torch.tensor([[0.2]])
+CART = torch.tensor([[0.1, -0.2, 0.3, 0.4]])
+BY_HAND = {
+    "SAC": (SACByHand, {"actor": (OBS, True), "critic": (OBS, ACT)}),
+    "DQN": (DQNByHand, {"q_net": (CART,)}),
+    "PPO": (PPOByHand, {"policy": (CART, True)}),
+}
+
+
+def made_by_hand(kind, name, networks=None):
+    cls, examples = BY_HAND[kind]
+    model = make(kind, cls)
+    model.regularize(name, **{key: example for key, example in examples.items() if key in (networks or examples)})
+    return model
+
+
+# --- it learns the same -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_what_is_learned_with_the_callback_equals_the_algorithm_written_out_by_hand(kind, name):
+    model, hand = make(kind), made_by_hand(kind, name)
+    learn(model, Regularize(name, **SETTINGS[name]))
+    learn(hand, kind=kind)
+    assert furthest(state_of(model), state_of(hand)) < 1e-6
+    assert furthest(state_of(model), unregularized(kind)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["spectral", "wrs"])
+def test_only_the_networks_that_are_named_are_regularized(name):
+    model, hand = make("SAC"), made_by_hand("SAC", name, ["critic"])
+    learn(model, Regularize(name, ["critic"], **SETTINGS[name]))
+    learn(hand, kind="SAC")
+    assert furthest(state_of(model), state_of(hand)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["spectral", "l2_init"])
+def test_a_second_learn_neither_doubles_the_regularizer_nor_starts_it_anew(name):
+    model, hand = make("SAC"), made_by_hand("SAC", name)
+    callback = Regularize(name, **SETTINGS[name])
+    for _ in range(2):
+        learn(model, callback)
+        learn(hand, kind="SAC")
+    assert furthest(state_of(model), state_of(hand)) < 2e-6
+    for network in ("actor", "critic"):
+        for key, value in hand.by_hand[network].state_dict().items():
+            torch.testing.assert_close(callback.state_dict()[network][key], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_strength_of_zero_changes_nothing_so_that_no_random_stream_is_touched(kind):
+    model = learn(make(kind), Regularize("spectral", coef=0.0))
+    assert furthest(state_of(model), unregularized(kind)) == 0
+
+
+def test_starting_leaves_the_global_random_streams_and_those_of_the_spaces_as_they_were():
+    model = make("SAC")
+    callback = Regularize("spectral")
+    model._setup_learn(10, None)
+    callback.init_callback(model)
+
+    def streams():
+        spaces = (model.observation_space, model.action_space)
+        states = [space.np_random.bit_generator.state for space in spaces]
+        of_numpy = np.random.get_state()[1].tolist()  # noqa: NPY002
+        return copy.deepcopy((states, torch.get_rng_state().tolist(), random.getstate(), of_numpy))
+
+    before = streams()
+    callback.on_training_start({}, {})
+    assert streams() == before
+    callback.remove()
+
+
+# --- what is touched and what is not ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_wrs_gives_hidden_units_unit_norm_and_leaves_heads_alone(kind):
+    model = make(kind, learning_rate=1e-3)
+    before = {name: p.norm() for name, p in model.policy.named_parameters()}
+    learn(model, Regularize("wrs", every_updates=1))
+    heads = {
+        "SAC": ["actor.mu", "actor.log_std", "critic.qf0.4", "critic.qf1.4"],
+        "TD3": ["actor.mu.4", "critic.qf0.4", "critic.qf1.4"],
+        "DDPG": ["actor.mu.4", "critic.qf0.4"],
+        "DQN": ["q_net.q_net.4"],
+        "PPO": ["action_net", "value_net"],
+        "A2C": ["action_net", "value_net"],
+    }[kind]
+    hidden = 0
+    for name, p in model.policy.named_parameters():
+        if "target" in name or not name.endswith("weight"):
+            continue
+        if name.removesuffix(".weight") in heads:
+            assert abs(p.norm() - before[name]) < 0.1, name
+            assert (p.norm(dim=1) - 1).abs().max() > 1e-3, name
+        else:
+            hidden += 1
+            torch.testing.assert_close(p.norm(dim=1), torch.ones(len(p)), msg=name)
+    assert hidden == {"SAC": 6, "TD3": 6, "DDPG": 4, "DQN": 2, "PPO": 4, "A2C": 4}[kind]
+    if kind in ("PPO", "A2C"):
+        assert model.policy.action_net.weight.norm() < 0.1  # SB3 makes it with 0.01
+
+
+@pytest.mark.parametrize("kind", ["SAC", "TD3", "DQN"])
+def test_targets_are_neither_projected_nor_penalized(kind):
+    # They follow nothing here, so they would keep their first weights but for a regularizer.
+    model = make(kind, tau=0.0)
+    before = state_of(model)
+    learn(model, [Regularize("wrs", every_updates=1), Regularize("l2", coef=1.0)])
+    after = state_of(model)
+    targets = [name for name in before if "target" in name]
+    assert targets
+    for name in before:
+        assert torch.equal(before[name], after[name]) == (name in targets), name
+
+
+@pytest.mark.parametrize("kind", ["PPO", "SAC"])
+def test_the_exploration_noise_is_no_weight(kind):
+    # A step of l2 alone would take all that it acts on to zero.
+    settings = {"learning_rate": 1e-3, "use_sde": kind == "SAC"}
+    sgd = {"optimizer_class": torch.optim.SGD, "optimizer_kwargs": {}, "log_std_init": -2.0}
+    model = make(kind, env=environment("Pendulum-v1"), policy_kwargs=sgd, **settings)
+    learn(model, Regularize("l2", coef=1e3))
+    net = model.actor if kind == "SAC" else model.policy
+    assert (net.log_std + 2).abs().max() < 0.5
+    assert max(p.abs().max() for name, p in net.named_parameters() if name.endswith("weight")) < 0.1
+
+
+def test_with_state_dependent_exploration_which_makes_its_noise_before_the_call_the_order_is_read_too():
+    model = make("SAC", use_sde=True)
+    learn(model, Regularize("wrs", ["actor"], every_updates=1))
+    torch.testing.assert_close(model.actor.latent_pi[2].weight.norm(dim=1), torch.ones(8))
+    assert (model.actor.mu[0].weight.norm(dim=1) - 1).abs().max() > 1e-3
+
+
+class OneLayer(BaseFeaturesExtractor):
+    def __init__(self, observation_space):
+        super().__init__(observation_space, 6)
+        self.layer = nn.Linear(3, 6)
+
+    def forward(self, observations):
+        return self.layer(observations).relu()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_features_extractor_is_regularized_once_by_whoever_trains_it(shared):
+    sgd = {"optimizer_class": torch.optim.SGD, "optimizer_kwargs": {}}
+    model = make("SAC", policy_kwargs={"features_extractor_class": OneLayer, "share_features_extractor": shared, **sgd})
+    callback = Regularize("l2", coef=0.5)
+    learn(model, callback)
+    names = {network: {*regularizer.names} for network, regularizer in callback.regularizers.items()}
+    extractor = {"features_extractor.layer.weight", "features_extractor.layer.bias"}
+    assert extractor <= names["actor"]
+    assert (extractor <= names["critic"]) is not shared
+    if shared:
+        assert model.actor.features_extractor is model.critic.features_extractor
+        assert not extractor & names["critic"]
+
+
+@pytest.mark.parametrize("kind", ["SAC", "PPO"])
+def test_dictionaries_as_observations_are_read_too(kind):
+    env = gym.wrappers.TransformObservation(
+        environment("Pendulum-v1"),
+        lambda obs: {"all": obs, "one": obs[:1]},
+        gym.spaces.Dict(all=gym.spaces.Box(-np.inf, np.inf, (3,)), one=gym.spaces.Box(-1, 1, (1,))),
+    )
+    settings = CASES[kind][1]
+    model = getattr(sb3, kind)("MultiInputPolicy", env, policy_kwargs={"net_arch": [8, 8]}, device="cpu", **settings)
+    learn(model, Regularize("wrs", every_updates=1))
+    hidden = model.actor.latent_pi[0] if kind == "SAC" else model.policy.mlp_extractor.policy_net[0]
+    torch.testing.assert_close(hidden.weight.norm(dim=1), torch.ones(8))
+
+
+# --- saved, loaded, gone on -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["spectral", "ewc"])
+def test_a_model_that_was_saved_and_loaded_goes_on_exactly_with_the_callback_s_state_and_only_so(name, tmp_path):
+    model, callback = make("SAC"), Regularize(name, **SETTINGS[name])
+    learn(model, callback)
+    model.save(tmp_path / "model.zip")
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    torch.save(callback.state_dict(), tmp_path / "regularizer.pt")
+    learn(model, callback)
+    for with_state in (True, False):
+        loaded = sb3.SAC.load(tmp_path / "model.zip", environment("Pendulum-v1"), device="cpu")
+        loaded.load_replay_buffer(tmp_path / "buffer.pkl")
+        again = Regularize(name, **SETTINGS[name])
+        if with_state:
+            again.load_state_dict(torch.load(tmp_path / "regularizer.pt"))
+        learn(loaded, again)
+        away = furthest(state_of(model), state_of(loaded))
+        assert away == 0 if with_state else away > 1e-4
+
+
+def test_the_state_outlives_the_hooks_and_can_be_saved_before_it_is_used():
+    model, callback = make("PPO"), Regularize("l2_init")
+    assert callback.state_dict() == {}
+    learn(model, callback)
+    saved = callback.state_dict()
+    assert [*saved] == ["policy"]
+    other = Regularize("l2_init")
+    other.load_state_dict(saved)
+    assert other.state_dict() == saved
+
+
+def test_after_learning_the_optimizers_are_as_they_were_before():
+    model = make("SAC")
+    optimizers = [model.actor.optimizer, model.critic.optimizer]
+
+    def hooks():
+        return [len(o._optimizer_step_pre_hooks) + len(o._optimizer_step_post_hooks) for o in optimizers]
+
+    before = hooks()
+    learn(model, Regularize("l2"))
+    assert hooks() == before
+
+
+class Stopping(BaseCallback):
+    """Raises at the last step of a first ``learn``."""
+
+    stopped = False
+
+    def _on_step(self):
+        if self.num_timesteps == 40 and not self.stopped:
+            self.stopped = True
+            raise KeyboardInterrupt
+        return True
+
+
+def test_a_learn_that_was_interrupted_can_be_repeated_without_doubling():
+    model, hand = make("SAC"), made_by_hand("SAC", "l2_init")
+    callback = Regularize("l2_init", **SETTINGS["l2_init"])
+    for one, callbacks in ((model, [callback]), (hand, [])):
+        with pytest.raises(KeyboardInterrupt):
+            learn(one, [*callbacks, Stopping()], kind="SAC")
+        learn(one, callbacks, kind="SAC")
+    assert furthest(state_of(model), state_of(hand)) < 2e-6
+
+
+def test_after_an_interrupted_learn_remove_takes_the_hooks_away():
+    model, callback = make("SAC"), Regularize("l2")
+    with pytest.raises(KeyboardInterrupt):
+        learn(model, [callback, Stopping()])
+    assert model.critic.optimizer._optimizer_step_pre_hooks
+    callback.remove()
+    assert not model.critic.optimizer._optimizer_step_pre_hooks
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["SAC", "DQN", "PPO"])
+def test_the_penalty_of_each_network_stands_in_sb3_s_log(kind, tmp_path):
+    model, callback = make(kind), Regularize("spectral", coef=0.1)
+    model.set_logger(sb3_logger.configure(str(tmp_path), ["csv"]))
+    model.learn(64, [callback, Regularize("swr")], log_interval=1)
+    model.logger.close()
+    table = np.genfromtxt(tmp_path / "progress.csv", delimiter=",", names=True, deletechars="")
+    networks = {"SAC": ["actor", "critic"], "DQN": ["q_net"], "PPO": ["policy"]}[kind]
+    for network in networks:
+        column = table[f"regularizer/{network}_spectral"]
+        assert np.nanmin(column) > 0
+        assert np.unique(column[~np.isnan(column)]).size > 1
+        assert not table[f"regularizer/{network}_swr"][-1]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_misspelt_is_refused_when_the_callback_is_made():
+    with pytest.raises(SettingsError, match="unknown regularizer 'spektral'; did you mean 'spectral'"):
+        Regularize("spektral")
+    with pytest.raises(SettingsError, match="unknown setting 'coeff' of regularizer 'l2'; did you mean 'coef'"):
+        Regularize("l2", coeff=1)
+
+
+def test_networks_that_the_algorithm_does_not_train_are_refused_before_the_first_step():
+    for kind, networks, message in (
+        ("SAC", ["critics"], "networks: SAC trains no 'critics'; did you mean 'critic'"),
+        ("SAC", ["critic_target"], "SAC trains no 'critic_target'; did you mean 'critic'"),
+        ("SAC", "actors", "SAC trains no 'actors'; did you mean 'actor'"),
+        ("DQN", ["critic"], r"DQN trains no 'critic' \(valid: q_net\)"),
+        ("PPO", [], "networks: none is given"),
+    ):
+        model = make(kind)
+        with pytest.raises(SettingsError, match=message):
+            learn(model, Regularize("l2", networks))
+        assert model.num_timesteps == 0
+        assert all(not o._optimizer_step_pre_hooks for o in optimizers_of(model))
+
+
+def optimizers_of(model):
+    parts = [model.policy, *(getattr(model, name, None) for name in ("actor", "critic"))]
+    return [part.optimizer for part in parts if isinstance(getattr(part, "optimizer", None), torch.optim.Optimizer)]
+
+
+def test_a_network_that_the_method_cannot_act_on_leaves_no_hook_on_the_others():
+    model = make("SAC")
+    with pytest.raises(SettingsError, match="heads: no linear or convolution layer is called 'mu'"):
+        learn(model, Regularize("wrs", heads=["mu"]))  # the actor has one, the critic has not
+    assert all(not o._optimizer_step_pre_hooks for o in optimizers_of(model))
+
+
+def test_an_algorithm_that_is_not_known_is_refused_in_one_line():
+    class Foreign(sb3.common.on_policy_algorithm.OnPolicyAlgorithm):
+        def train(self):
+            raise AssertionError
+
+    env = environment("CartPole-v1")
+    rest = {"gae_lambda": 1, "ent_coef": 0, "vf_coef": 1, "max_grad_norm": 1, "use_sde": False, "sde_sample_freq": -1}
+    policy = sb3.common.policies.ActorCriticPolicy
+    model = Foreign(policy, env, learning_rate=1e-3, n_steps=8, gamma=0.9, device="cpu", **rest)
+    with pytest.raises(
+        SettingsError, match="what Foreign trains is not known here: A2C, DDPG, DQN, PPO, SAC and TD3 are"
+    ):
+        model.learn(8, Regularize("l2"))
+
+
+def test_a_callback_is_not_taken_over_to_another_model_unless_it_is_told_to_by_its_state():
+    callback = Regularize("l2_init")
+    learn(make("PPO"), callback)
+    other = make("PPO")
+    with pytest.raises(SettingsError, match="this callback has regularized another model: make a new one"):
+        learn(other, callback)
+    callback.load_state_dict(callback.state_dict())
+    learn(other, callback)
+
+
+def test_a_state_of_other_networks_is_refused():
+    callback = Regularize("l2")
+    learn(make("SAC"), callback)
+    other = Regularize("l2")
+    other.load_state_dict(callback.state_dict())
+    with pytest.raises(SettingsError, match="the loaded state is of the networks actor, critic; these are q_net"):
+        learn(make("DQN"), other)

@@ -1,0 +1,224 @@
+"""`attach_to_loss`: each Q network of a TorchRL loss is regularized as a network of its own."""
+
+import copy
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rl_plasticity import attach
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.regularizers import make_regularizer
+
+pytest.importorskip("torchrl")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:No target network updater"),  # here the targets are to stay
+    pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
+]
+
+from tensordict import TensorDict  # noqa: E402
+from torchrl.envs import GymEnv  # noqa: E402
+
+from rl_plasticity.integrations.torchrl import attach_to_loss  # noqa: E402
+
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "torchrl_sac.py"))
+SETTINGS = {
+    "spectral": {"coef": 0.1},
+    "swr": {"coef": 0.1},
+    "wrs": {"every_updates": 3},
+    "l2_init": {"coef": 0.3},
+    "ewc": {"coef": 300.0, "fisher_decay": 0.9, "anchor_decay": 0.9},
+}
+OBS, ACT = torch.tensor([[0.3, -0.5, 0.8]]), torch.tensor([[0.2]])
+
+
+def make(num_qvalue_nets=2):
+    """The loss, its critics' parameters and their optimizer; always with the same weights."""
+    torch.manual_seed(1)
+    loss = EXAMPLE["make_loss"](GymEnv("Pendulum-v1"), 8, num_qvalue_nets)[1]
+    params = dict(loss.qvalue_network_params.named_parameters())
+    return loss, params, torch.optim.Adam(params.values(), 1e-2)
+
+
+def batches(steps):
+    generator = torch.Generator().manual_seed(2)
+
+    def normal(n):
+        return torch.randn(16, n, generator=generator)
+
+    for _ in range(steps):
+        done = torch.zeros(16, 1, dtype=torch.bool)
+        after = {"observation": normal(3), "reward": normal(1), "done": done, "terminated": done}
+        yield TensorDict({"observation": normal(3), "action": normal(1).tanh(), "next": after}, [16])
+
+
+def backward(loss, batch, optimizer):
+    torch.manual_seed(3)  # the loss draws actions
+    optimizer.zero_grad()
+    loss(batch)["loss_qvalue"].backward()
+
+
+def plainly(loss, optimizer, steps=20):
+    for batch in batches(steps):
+        backward(loss, batch, optimizer)
+        optimizer.step()
+
+
+def separate(loss, params, i, name, state):
+    """Network number `i` as a module of its own, with a regularizer of its own that starts from the same vectors."""
+    net = copy.deepcopy(loss.qvalue_network).requires_grad_(True)
+    copy_into(net, params, i)
+    regularizer = make_regularizer(name, net, example=(OBS, ACT), **SETTINGS[name])
+    own = regularizer.state_dict()
+    regularizer.load_state_dict({key: state[key][i] if state[key].ndim > own[key].ndim else own[key] for key in own})
+    return net, regularizer
+
+
+@torch.no_grad()
+def copy_into(net, params, i):
+    for name, p in net.named_parameters():
+        p.copy_(params[name][i])
+
+
+def by_hand(loss, params, optimizer, parts, steps=20):
+    """The loop with a penalty for each network in turn, and each projected in turn."""
+    for batch in batches(steps):
+        backward(loss, batch, optimizer)
+        for i, (net, regularizer) in enumerate(parts):
+            copy_into(net, params, i)
+            net.zero_grad()
+            penalty = regularizer.penalty(net)
+            if penalty.requires_grad:
+                penalty.backward()
+            for name, p in net.named_parameters():
+                if p.grad is not None:
+                    params[name].grad[i] += p.grad
+            regularizer.observe_(net, {name: params[name].grad[i] for name, _ in net.named_parameters()})
+        optimizer.step()
+        for i, (net, regularizer) in enumerate(parts):
+            copy_into(net, params, i)
+            regularizer.project_(net)
+            for name, p in net.named_parameters():
+                params[name].data[i] = p.detach()
+
+
+def furthest(params, others):
+    return max((params[name] - others[name]).abs().max().item() for name in params)
+
+
+@pytest.mark.parametrize("num", [1, 2])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_20_steps_equal_a_penalty_and_a_projection_by_hand_for_each_q_network(name, num):
+    (loss, params, optimizer), (other, its, hand), (plain, never, third) = make(num), make(num), make(num)
+    handle = attach_to_loss(name, optimizer, loss, "qvalue_network", example=(OBS, ACT), **SETTINGS[name])
+    parts = [separate(other, its, i, name, handle.state_dict()) for i in range(num)]
+    plainly(loss, optimizer)
+    by_hand(other, its, hand, parts)
+    plainly(plain, third)
+    assert handle.penalty.shape == (num,)
+    assert furthest(params, its) < 1e-6
+    assert furthest(params, never) > 1e-3
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_becomes_of_one_q_network_does_not_depend_on_the_other(name):
+    first = []
+    for factor in (1.0, 100.0):
+        loss, params, optimizer = make()
+        with torch.no_grad():
+            for p in params.values():
+                p[1] *= factor
+        attach_to_loss(name, optimizer, loss, "qvalue_network", example=(OBS, ACT), **SETTINGS[name])
+        generator = torch.Generator().manual_seed(4)
+        for _ in range(5):
+            for p in params.values():
+                p.grad = torch.randn(p.shape, generator=generator)
+            optimizer.step()
+        first.append([p[0].detach().clone() for p in params.values()])
+    assert all(torch.equal(p, q) for p, q in zip(*first, strict=True))
+
+
+def test_targets_and_the_weights_that_nothing_trains_stay_as_they_are():
+    loss, params, optimizer = make()
+    untrained = [*loss.target_qvalue_network_params.values(True, True), *loss.qvalue_network.parameters()]
+    before, start = [p.detach().clone() for p in untrained], {n: p.detach().clone() for n, p in params.items()}
+    attach_to_loss("wrs", optimizer, loss, "qvalue_network", example=(OBS, ACT), every_updates=1)
+    plainly(loss, optimizer, 3)
+    assert len(untrained) == 12
+    assert all(torch.equal(p, q) for p, q in zip(untrained, before, strict=True))
+    assert furthest(params, start) > 1e-2
+
+
+def test_wrs_gives_each_network_s_hidden_units_unit_norm_and_leaves_its_head_alone():
+    loss, params, optimizer = make()
+    before = params["module.4.weight"].norm(dim=-1)
+    attach_to_loss("wrs", optimizer, loss, "qvalue_network", example=(OBS, ACT), every_updates=1)
+    optimizer.step()
+    for name in ("module.0.weight", "module.2.weight"):
+        torch.testing.assert_close(params[name].norm(dim=-1), torch.ones(2, 8))
+    assert torch.equal(params["module.4.weight"].norm(dim=-1), before)
+
+
+def test_the_actor_that_the_loss_was_made_of_is_what_is_trained_so_that_attach_does_the_same():
+    (loss, _, _), (other, _, _) = make(), make()
+    for one, by_loss in ((loss, True), (other, False)):
+        parameters = dict(one.actor_network_params.named_parameters())
+        optimizer = torch.optim.Adam(parameters.values(), 1e-2)
+        if by_loss:
+            attach_to_loss("spectral", optimizer, one, "actor_network", example=(OBS,), coef=0.1)
+        else:
+            attach("spectral", optimizer, one.actor_network, example=(OBS,), coef=0.1)
+        for batch in batches(5):
+            torch.manual_seed(3)
+            optimizer.zero_grad()
+            one(batch)["loss_actor"].backward()
+            optimizer.step()
+    theirs = dict(other.actor_network_params.named_parameters())
+    assert furthest(dict(loss.actor_network_params.named_parameters()), theirs) == 0
+
+
+def test_what_cannot_be_right_is_refused_in_one_line():
+    loss, params, optimizer = make()
+    for arguments, settings, kind, message in (
+        (
+            ("l2", optimizer, loss, "qvalue"),
+            {},
+            SettingsError,
+            "SACLoss trains no parameters of .*'qvalue'; did",
+        ),
+        (("l2", optimizer, loss, "target_qvalue_network"), {}, SettingsError, "did you mean 'qvalue_network'"),
+        (("l2", optimizer, loss, "qvalue_network"), {"coeff": 1}, SettingsError, "unknown setting 'coeff'"),
+        (("swr", optimizer, loss, "qvalue_network"), {}, ValueError, "swr must know which layer .* pass example="),
+        (("wrs", optimizer, loss, "qvalue_network"), {}, ValueError, "wrs must know the output layers"),
+        (("l2", optimizer, loss, "actor_network"), {}, SettingsError, "holds none of the network's parameters"),
+    ):
+        with pytest.raises(kind, match=message) as error:
+            attach_to_loss(*arguments, **settings)
+        assert "\n" not in str(error.value)
+    unused = torch.optim.Adam(loss.qvalue_network.parameters())  # the mistake that is easily made
+    with pytest.raises(SettingsError, match="holds none of the network's parameters"):
+        attach_to_loss("l2", unused, loss, "qvalue_network")
+    assert not optimizer._optimizer_step_pre_hooks
+    assert all(isinstance(p, nn.Parameter) for p in params.values())
+
+
+def test_a_loss_whose_networks_are_not_functional_points_to_attach():
+    from torchrl.objectives import ClipPPOLoss
+
+    loss, _, optimizer = make()
+    ppo = ClipPPOLoss(loss.actor_network, copy.deepcopy(loss.qvalue_network), functional=False)
+    with pytest.raises(
+        SettingsError, match="'critic_network', for none is functional: pass the module itself to `attach`"
+    ):
+        attach_to_loss("l2", optimizer, ppo, "critic_network")
+
+
+def test_the_example_trains_and_prints_a_penalty_for_each_q_network(capsys):
+    EXAMPLE["main"](total_steps=205, random_steps=195, width=8, batch_size=16, coef=0.1)
+    EXAMPLE["main"](total_steps=205, random_steps=195, width=8, batch_size=16, coef=0.1, reg="swr")
+    first, second = (line for line in capsys.readouterr().out.splitlines() if line.startswith("step"))
+    one, other = first.partition("penalties [")[2].strip("]").split(", ")
+    assert 0 < float(one) != float(other) > 0
+    assert second.endswith("penalties [0.0, 0.0]")
