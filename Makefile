@@ -1,5 +1,6 @@
 # make train [ARGS="env=walker-run reg=swr"]   set up and run the main job
 # make test                                     set up and run all checks
+# make test-integrations                         the tests of all other libraries' loops
 # make test-ray                                  a sweep on two Ray nodes, one of which is killed
 # make test-slurm                                a sweep on a Slurm whose time limit it meets (Debian, as root: installs Slurm)
 
@@ -10,7 +11,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: train test test-ray test-slurm
+.PHONY: train test test-integrations test-ray test-slurm
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
@@ -19,6 +20,10 @@ test: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
+
+test-integrations: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group integrations
+	$(BIN)/python -m pytest -n auto tests/integrations
 
 test-ray: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"

@@ -259,6 +259,11 @@ def _refuse_what_is_not_supported(net: nn.Module) -> None:
         if kind:
             raise ValueError(f"{name} is {kind}, which is not supported: pass the part of the network without it")
     for name, module in net.named_modules():
+        if type(module).__name__ == "TensorDictParams":
+            raise ValueError(
+                f"{name or 'this'} holds the parameters of a TorchRL loss, stacked and without a forward: use "
+                "rl_plasticity.integrations.torchrl"
+            )
         if "quantized" in type(module).__module__.split("."):
             raise ValueError(f"{name or type(module).__name__} is quantized, which is not supported")
         for hook in module._forward_pre_hooks.values():

@@ -325,9 +325,9 @@ class Walk:
         if said := self._said(name) or seen:
             return said
         shape = self._core(Weight(name))
-        core = [n for n in shape if n != 1]
+        size = [n for n in shape if n != 1]
         # [out, in], a table [1, n, d], a token [1, 1, d]; what has one axis, or several matrices, cannot be told.
-        told = len(core) == 2 or (len(shape) > 1 and len(core) < 2)
+        told = len(shape) > 1 and (len(size) < 2 or size == shape[-2:])
         return "parameter" if told else "undecided"
 
 
