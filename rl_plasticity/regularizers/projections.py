@@ -45,8 +45,8 @@ class SoftWeightRescaling(Regularizer):
         accumulate: "exact" or "paper", see above.
 
     Raises:
-        ValueError: scope="preserving" for a network that joins branches or has frozen parameters: the function would
-            change.
+        ValueError: scope="preserving" for a network that joins branches, shares weights or has frozen parameters: the
+            function would change.
     """
 
     coef_classifier: Tensor
@@ -100,7 +100,11 @@ class SoftWeightRescaling(Regularizer):
             raise ValueError("scope=preserving needs a network without frozen parameters")
         inexact = []
         for i, layer in enumerate(self.layers):
+            if self.scope == "preserving" and layer.role in ("linear", "conv", "embedding") and not layer.weight_name:
+                inexact.append(f"{layer.name} (which shares its weight)")
             if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
+                if self.before_norm & {*layer.inputs}:
+                    inexact.append(f"{layer.name} (which reads what a norm layer follows elsewhere)")
                 continue  # nothing before it is rescaled but what a norm layer takes out again
             reasons = [*not_homogeneous(layer), *(["several branches"] if layer.joins_branches else [])]
             if reasons:
@@ -108,8 +112,8 @@ class SoftWeightRescaling(Regularizer):
         where = ", ".join(inexact[:3]) + (f" and {len(inexact) - 3} more" if len(inexact) > 3 else "")
         if inexact and self.scope == "preserving":
             raise ValueError(
-                "scope=preserving needs a network without branches whose activations are positively homogeneous "
-                f"(ReLU, leaky ReLU, identity); not so at {where}"
+                "scope=preserving needs a network without branches and shared weights whose activations are positively "
+                f"homogeneous (ReLU, leaky ReLU, identity); not so at {where}"
             )
         if inexact:
             warnings.warn(f"swr keeps f' = C f only approximately at {where}", stacklevel=4)
