@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import pytest
 import torch
-from networks import FOREIGN, HAS_TRANSFORMERS
+from foreign import FOREIGN, HAS_TRANSFORMERS
 
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.structure import activations_of, read
