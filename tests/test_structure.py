@@ -282,6 +282,18 @@ def test_scope_preserving_refuses_what_is_not_positively_homogeneous_and_names_i
         make_regularizer("swr", net, example=example)
 
 
+@pytest.mark.parametrize("norm", [False, True])
+def test_scope_preserving_refuses_a_network_that_returns_what_it_would_scale(norm):
+    class Returning(Between):
+        def forward(self, x):
+            h = self.operation(self.a(x))
+            return h, self.norm(self.b(h))
+
+    for example in (None, torch.randn(5, 4)):
+        with pytest.raises(ValueError, match=r"not so at a \(which the network returns\)"):
+            make_regularizer("swr", Returning(torch.relu, norm), example=example, scope="preserving")
+
+
 # --- functions that are activations -----------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, I
 from rl_plasticity.layers import lookup
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenUnits, activations_of, hidden_units
+from rl_plasticity.structure import Example, HiddenUnits, activations_of, read
 
 
 class ReDo(Intervention):
@@ -101,7 +101,9 @@ class ReDo(Intervention):
 def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
     """The hidden units of `net`, layer by layer, and their activations after the non-linearity on `example`."""
     with untouched(net):
-        units = hidden_units(net, example)
+        structure = read(net, example)
+        structure.require_order("ReDo", everywhere=False)
+        units = structure.hidden_units(net)
         if not units:
             raise ValueError("ReDo has nothing to act on: the network has no hidden activation")
         seen = list(zip(units, activations_of(net, units, example), strict=True))

@@ -159,6 +159,17 @@ class Regularizer(nn.Module):
             if is_trained(net, name):
                 raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
 
+    def _say_undecided(self, net: nn.Module, least_axes: int = 2) -> None:
+        """A warning that names the bare parameters that are left alone because nothing tells what they are."""
+        axes = {name: lookup(net, name).ndim - len(self.runs) for name in self.structure.undecided}
+        names = [name for name, number in axes.items() if number >= least_axes]
+        if names:
+            warnings.warn(
+                f"{type(self).__name__} leaves alone what cannot be told to be a gain or a matrix: {', '.join(names)}; "
+                "pass example=(a real input, ...) or roles={name: role}",
+                stacklevel=4,
+            )
+
     def _require_plain(self, layers: Iterable[Layer]) -> None:
         for layer in layers:
             if layer.is_computed:

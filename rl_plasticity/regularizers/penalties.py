@@ -1,6 +1,5 @@
 """Penalties: regularizers that add a term to the loss."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -183,12 +182,7 @@ class Spectral(Regularizer):
     ) -> None:
         super().__init__(net, coef, structure)
         self._require([layer for layer in self.layers if layer.weight_name or layer.bias_name], "trainable layer")
-        if self.structure.undecided:
-            warnings.warn(
-                f"spectral leaves alone what cannot be told to be a gain or a matrix: "
-                f"{', '.join(self.structure.undecided)}; pass example=(a real input, ...) or roles={{name: role}}",
-                stacklevel=3,
-            )
+        self._say_undecided(net, least_axes=0)
         self.k = k
         generator = torch.Generator().manual_seed(0)  # the global random state stays as it is
         for layer in self.layers:

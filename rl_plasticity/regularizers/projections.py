@@ -45,8 +45,8 @@ class SoftWeightRescaling(Regularizer):
         accumulate: "exact" or "paper", see above.
 
     Raises:
-        ValueError: scope="preserving" for a network that joins branches or has frozen parameters: the function would
-            change.
+        ValueError: scope="preserving" for a network that joins branches, shares weights or has frozen parameters: the
+            function would change.
     """
 
     coef_classifier: Tensor
@@ -90,6 +90,7 @@ class SoftWeightRescaling(Regularizer):
         classifier = [layer.head or (has_conv and layer.role == "linear") for layer in self.rescaled.values()]
         self.register_buffer("is_classifier", torch.tensor(classifier, device=self.coef.device), persistent=False)
         self._check_exactness()
+        self._say_undecided(net)
         for layer in self.rescaled.values():
             self._remember("norm", layer.key, self._norm(layer, net))
         self._remember_rounding(net, (name for layer in self.layers for name in layer.parameter_names))
@@ -100,17 +101,24 @@ class SoftWeightRescaling(Regularizer):
             raise ValueError("scope=preserving needs a network without frozen parameters")
         inexact = []
         for i, layer in enumerate(self.layers):
+            if self.scope == "preserving" and layer.role in ("linear", "conv", "embedding") and not layer.weight_name:
+                inexact.append(f"{layer.name} (which shares its weight)")
             if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
+                if self.before_norm & {*layer.inputs}:
+                    inexact.append(f"{layer.name} (which reads what a norm layer follows elsewhere)")
                 continue  # nothing before it is rescaled but what a norm layer takes out again
             reasons = [*not_homogeneous(layer), *(["several branches"] if layer.joins_branches else [])]
             if reasons:
                 inexact.append(f"{layer.name} (behind {', '.join(reasons[:3])})")
         inexact += ["frozen biases"] if any(name.endswith("bias") for name in self.frozen) else []
+        for i in self.structure.returned if self.scope == "preserving" else ():
+            if i in self.before_norm or not (self.has_norm or self.layers[i].head):
+                inexact.append(f"{self.layers[i].name} (which the network returns)")
         where = ", ".join(inexact[:3]) + (f" and {len(inexact) - 3} more" if len(inexact) > 3 else "")
         if inexact and self.scope == "preserving":
             raise ValueError(
-                "scope=preserving needs a network without branches whose activations are positively homogeneous "
-                f"(ReLU, leaky ReLU, identity); not so at {where}"
+                "scope=preserving needs a network without branches and shared weights whose activations are positively "
+                f"homogeneous (ReLU, leaky ReLU, identity); not so at {where}"
             )
         if inexact:
             warnings.warn(f"swr keeps f' = C f only approximately at {where}", stacklevel=4)
@@ -212,6 +220,7 @@ class WeightRescaling(Regularizer):
             self.structure.require_heads("wrs")
         self._require(self.rescaled, "hidden linear or convolution layer")
         self._require_plain(self.rescaled)
+        self._say_undecided(net)
         self._remember_rounding(net, (n for layer in [*self.norms, *self.rescaled] for n in layer.parameter_names))
 
     @torch.no_grad()
@@ -271,6 +280,7 @@ class WeightClipping(Regularizer):
         self.clipped = [layer for layer in self.layers if layer.is_linear_map]
         self._require(self.clipped, "linear or convolution layer")
         self._require_plain(self.clipped)
+        self._say_undecided(net)
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:

@@ -49,6 +49,7 @@ class Structure:
         has_heads: whether it is known which layers are heads.
         undecided: bare parameters of which it cannot be told what they are.
         trained: the names of all parameters that are trained.
+        outputs: the nodes, by their position, that what the network returns comes from.
     """
 
     nodes: tuple[Layer, ...]
@@ -57,29 +58,47 @@ class Structure:
     has_heads: bool = True
     undecided: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
+    outputs: tuple[int, ...] = ()
 
     @property
     def layers(self) -> list[Layer]:
         """The layers in forward order, their inputs and what lies between past activations."""
-        numbers = [i for i, node in enumerate(self.nodes) if node.role != "activation"]
-        position = {number: place for place, number in enumerate(numbers)}
+        position = self._positions
         ordered = []
-        for i in numbers:
-            sources, through = set(), set(self.nodes[i].through)
-            waiting = [*self.nodes[i].inputs]
-            while waiting:
-                j = waiting.pop()
-                if j in position or j == RAW:
-                    sources.add(j)
-                else:
-                    through |= {self.nodes[j].kind, *self.nodes[j].through}
-                    waiting += self.nodes[j].inputs
+        for i in position:
+            sources, through = self._past_activations(self.nodes[i].inputs)
+            through |= {*self.nodes[i].through}
             inputs = tuple(sorted(position[k] for k in sources - {RAW}))
-            through = through if inputs else set()  # what is done to the network's own input changes with no weight
-            ordered.append(
-                replace(self.nodes[i], inputs=inputs, joins_branches=len(sources) > 1, through=tuple(sorted(through)))
-            )
+            kept = (
+                tuple(sorted(through)) if inputs else ()
+            )  # what is done to the network's own input scales with nothing
+            ordered.append(replace(self.nodes[i], inputs=inputs, joins_branches=len(sources) > 1, through=kept))
         return ordered
+
+    @property
+    def returned(self) -> list[int]:
+        """The positions in `layers` of those whose output, perhaps through activations, the network returns."""
+        return sorted(self._positions[i] for i in self._past_activations(self.outputs)[0] - {RAW})
+
+    @property
+    def _positions(self) -> dict[int, int]:
+        """Of each node that is a layer: its place among the layers."""
+        numbers = [i for i, node in enumerate(self.nodes) if node.role != "activation"]
+        return {number: place for place, number in enumerate(numbers)}
+
+    def _past_activations(self, nodes: Iterable[int]) -> tuple[set[int], set[str]]:
+        """The layers, and `RAW`, that these nodes are or come from; the operations on the way."""
+        sources: set[int] = set()
+        through: set[str] = set()
+        waiting = [*nodes]
+        while waiting:
+            i = waiting.pop()
+            if i == RAW or self.nodes[i].role != "activation":
+                sources.add(i)
+            else:
+                through |= {self.nodes[i].kind, *self.nodes[i].through}
+                waiting += self.nodes[i].inputs
+        return sources, through
 
     def require_heads(self, method: str) -> None:
         """Raises ValueError if it is not known which layers are heads, and says what to pass."""
@@ -90,13 +109,14 @@ class Structure:
             )
         self._require_all(method)
 
-    def require_order(self, method: str) -> None:
-        """Raises ValueError if it is not known which layer feeds which, and says what to pass."""
+    def require_order(self, method: str, everywhere: bool = True) -> None:
+        """Raises ValueError if it is not known which layer feeds which, or of all `everywhere`; says what to pass."""
         if self.unknown is not None:
             raise ValueError(
                 f"{method} must know which layer feeds which, and {self.unknown}: pass example=(a real input, ...)"
             )
-        self._require_all(method)
+        if everywhere:
+            self._require_all(method)
 
     def _require_all(self, method: str) -> None:
         if self.unreached:
@@ -230,6 +250,7 @@ def read(
         has_heads=unknown is None or heads is not None,
         undecided=tuple(undecided),
         trained=tuple(trained),
+        outputs=tuple(sorted(walk.outputs - {RAW})),
     )
 
 

@@ -29,7 +29,9 @@ def trace(net: nn.Module, walk: Walk) -> str | None:
         given = flat([node.args, node.kwargs])
         inputs = [values[a] for a in given if isinstance(a, fx.Node)]
         others = [a for a in given if not isinstance(a, fx.Node)]
-        if node.op == "get_attr":
+        if node.op == "output":
+            walk.outputs = joined(inputs).sources
+        elif node.op == "get_attr":
             values[node] = Value(weight=weights.get(str(node.target)))
         else:
             values[node] = _follow(walk, node, inputs, others)
@@ -64,8 +66,6 @@ def _follow(walk: Walk, node: fx.Node, inputs: Sequence[Value], others: Sequence
     """The value of one node of the graph."""
     if node.op == "placeholder":
         return Value(frozenset({RAW}))
-    if node.op == "output":
-        return Value()
     if node.op == "call_module":
         module = walk.modules[str(node.target)]
         if role_of(module) is None:

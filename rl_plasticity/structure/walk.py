@@ -76,6 +76,7 @@ class Walk:
         self.name_of = {id(p): n for n, p in net.named_parameters()}  # tied parameters count once, by first name
         self.nodes: list[Layer] = []
         self.seen: set[str] = set()  # the parameters, and parts of them, that have a node
+        self.outputs: frozenset[int] = frozenset()  # the nodes that what the network returns comes from
 
     def trained(self, parameter: Tensor) -> bool:
         """Whether a parameter is to be acted on."""
@@ -177,6 +178,8 @@ class Walk:
             return self.node(f"{op}()", "norm", data)
         if op in ops.ACTIVATIONS and data.has_layers and not data.through & ops.JOINS:
             return self.node(f"{op}()", "activation", data, kind=op)
+        if data.parameters and data.sources:
+            return Value(data.sources, data.through | {"a computed parameter"})
         several = sum(a.has_layers for a in values) > 1
         constant = any(isinstance(n, int | float) and n for n in others) or any(not a.sources for a in values)
         if op in ops.PRODUCTS or (op in ops.SCALINGS and several):
@@ -352,6 +355,8 @@ def _is_transposed_in(equation: str, arguments: Sequence[Value]) -> bool | None:
     if not arrow or len(at) != 1 or len(terms) != len(arguments):
         return None
     mine, theirs = terms[at[0]], "".join(t for i, t in enumerate(terms) if i != at[0])
+    if len(mine) == 3 and mine[0] in out:  # several matrices
+        mine = mine[1:]
     contracted = [i for i, letter in enumerate(mine) if letter in theirs and letter not in out]
     made = [i for i, letter in enumerate(mine) if letter in out and letter not in theirs]
     return contracted[0] < made[0] if len(contracted) == len(made) == 1 else None

@@ -48,7 +48,7 @@ def watched_call(net: nn.Module, walk: Walk, example: Example) -> "Watch":
     try:
         # With gradients: without them some modules of torch take a short cut past their own layers.
         with _in_eval_mode(net), random_states_kept(net), torch.enable_grad(), seen:
-            net(*args, **kwargs)
+            seen.ended(net(*args, **kwargs))
     except _Lost:
         raise
     except Exception as error:
@@ -138,6 +138,10 @@ class Watch(TorchFunctionMode):
         for tensor in tensors:
             self._values[id(tensor)] = value
         self._kept += tensors
+
+    def ended(self, output: Any) -> None:
+        """The network returned this."""
+        self.walk.outputs = joined(self._values.get(id(t), Value()) for t in tensors_in(output)).sources
 
     def _note(self, made: Sequence[Tensor], step: Callable[[], Value]) -> None:
         self._inside += 1  # what is done here, as computing a parametrized weight, is not the network's

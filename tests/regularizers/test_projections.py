@@ -352,6 +352,37 @@ def test_scope_preserving_refuses_a_network_whose_function_it_would_change(joine
         SoftWeightRescaling(Branched())  # the paper's scope makes no such promise
 
 
+def test_scope_preserving_refuses_where_one_of_two_paths_from_a_norm_layer_is_normed_again():
+    class Skip(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(16, 2)
+            self.norm, self.after = nn.LayerNorm(8), nn.LayerNorm(8)
+
+        def forward(self, x):
+            h = self.norm(self.a(x)).relu()
+            return self.head(torch.cat([h, self.after(self.b(h)).relu()], dim=-1))
+
+    with pytest.raises(ValueError, match="not so at head"):
+        SoftWeightRescaling(Skip(), scope="preserving")
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_scope_preserving_refuses_a_head_that_shares_its_weight(normed):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.body, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False)
+            self.norm = nn.LayerNorm(4) if normed else nn.Identity()
+            self.head.weight = self.embedding.weight
+
+        def forward(self, tokens):
+            return self.head(self.norm(self.body(self.embedding(tokens))).relu())
+
+    with pytest.raises(ValueError, match=r"not so at head \(which shares its weight\)"):
+        SoftWeightRescaling(Tied(), scope="preserving")
+
+
 def test_scope_preserving_keeps_a_layer_that_started_at_zero():
     net = plain_mlp()
     nn.init.zeros_(net[2].weight)

@@ -1,0 +1,273 @@
+"""Networks as other people write them, each with what has to be read of it: written by hand, from the definitions."""
+
+import importlib.util
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
+
+
+class Expected(NamedTuple):
+    """What has to be read of a network.
+
+    Patterns of parameter names (``fnmatch``); a parameter that none matches is a matrix where it has more axes than
+    one, a vector where it has one.
+    """
+
+    make: Callable[[], nn.Module]
+    example: Callable[[], Any]
+    heads: tuple[str, ...]  # names of the layers that are output layers
+    norms: tuple[str, ...] = ()  # gains of norm layers
+    gains: tuple[str, ...] = ()  # that normalize nothing
+    stacks: tuple[str, ...] = ()  # [n, ., .]: n matrices
+    transposed: tuple[str, ...] = ()  # kernels [in, out, ...]
+    tables: tuple[str, ...] = ("*embed*", "position")  # matrices that are looked up or added
+    undecided: tuple[str, ...] = ()
+    traced: bool = False  # the forward can be read without an example
+    units: int = 0  # chains of hidden units
+
+
+def ids(size: int = 20) -> Tensor:
+    return torch.randint(1, size, (2, 6), generator=torch.Generator().manual_seed(1))
+
+
+def bert() -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+            max_position_embeddings=8, num_labels=3,
+        )
+    )  # fmt: skip
+
+
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+    )
+
+
+def llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=20, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, max_position_embeddings=8, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
+        )
+    )  # fmt: skip
+
+
+def t5() -> nn.Module:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=20, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0,
+            pad_token_id=0, tie_word_embeddings=False,
+        )
+    )  # fmt: skip
+
+
+class Recurrent(nn.Module):
+    """An embedding, a recurrent layer, a policy's and a value's head."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 6)
+        self.rnn = kind(6, 8, num_layers=2, batch_first=True)
+        self.policy, self.value = nn.Linear(8, 3), nn.Linear(8, 1)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.rnn(self.embedding(tokens))[0][:, -1]
+        return self.policy(h), self.value(h)
+
+
+class Bilinear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 6), nn.Linear(4, 5)
+        self.bilinear, self.head = nn.Bilinear(6, 5, 7), nn.Linear(7, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.bilinear(self.left(x).relu(), self.right(x).relu()).relu())
+
+
+class CrossAttention(nn.Module):
+    """Attention whose queries, keys and values have matrices of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.memory = nn.Linear(4, 8), nn.Linear(5, 6)
+        self.attention = nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        m = self.memory(memory)
+        return self.head(self.attention(self.query(x), m, m, need_weights=False)[0])
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.position = nn.Parameter(torch.randn(1, 6, 8) * 0.1)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embedding(tokens) + self.position).mean(1))
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1 = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU())
+        self.down2 = nn.Sequential(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.GroupNorm(2, 6), nn.ReLU())
+        self.up = nn.ConvTranspose2d(6, 4, 2, stride=2)
+        self.merge = nn.Sequential(nn.Conv2d(8, 4, 3, padding=1), nn.ReLU())
+        self.head = nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip = self.down1(x)
+        return self.head(self.merge(torch.cat([self.up(self.down2(skip)), skip], 1)))
+
+
+class Mamba(nn.Module):
+    """A selective state space as Mamba's: depthwise convolution, bare A_log, D and dt_bias, a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.norm = nn.LayerNorm(8)
+        self.in_proj = nn.Linear(8, 32, bias=False)
+        self.conv1d = nn.Conv1d(16, 16, 4, groups=16, padding=3)
+        self.x_proj = nn.Linear(16, 2 + 2 * 4, bias=False)
+        self.dt_proj = nn.Linear(2, 16, bias=False)
+        self.dt_bias = nn.Parameter(torch.linspace(-4, -2, 16))
+        self.A_log = nn.Parameter(torch.log(torch.arange(1, 5).float()).repeat(16, 1))
+        self.D = nn.Parameter(torch.ones(16))
+        self.out_proj = nn.Linear(16, 8, bias=False)
+        self.head = nn.Linear(8, 20)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.embedding(tokens)  # [batch, length, 8]
+        x, gate = self.in_proj(self.norm(h)).chunk(2, -1)
+        x = F.silu(self.conv1d(x.transpose(1, 2))[..., : tokens.shape[1]].transpose(1, 2))
+        low, b, c = self.x_proj(x).split([2, 4, 4], -1)
+        step = F.softplus(self.dt_proj(low) + self.dt_bias)  # [batch, length, 16]
+        decay = torch.exp(step.unsqueeze(-1) * -torch.exp(self.A_log))  # [batch, length, 16, 4]
+        state, outputs = torch.zeros_like(decay[:, 0]), []
+        for t in range(tokens.shape[1]):
+            state = decay[:, t] * state + (step[:, t] * x[:, t]).unsqueeze(-1) * b[:, t].unsqueeze(1)
+            outputs.append((state * c[:, t].unsqueeze(1)).sum(-1))
+        y = (torch.stack(outputs, 1) + x * self.D) * F.silu(gate)
+        return self.head(h + self.out_proj(y))
+
+
+class Experts(nn.Module):
+    """A mixture of experts with stacked weights ``[experts, in, out]``."""
+
+    def __init__(self, einsum: bool) -> None:
+        super().__init__()
+        self.einsum = einsum
+        self.first, self.router, self.head = nn.Linear(5, 6), nn.Linear(6, 3), nn.Linear(6, 2)
+        self.w1 = nn.Parameter(torch.randn(3, 6, 12) / math.sqrt(6))
+        self.w2 = nn.Parameter(torch.randn(3, 12, 6) / math.sqrt(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()  # [batch, 6]
+        share = self.router(x).softmax(-1)  # [batch, experts]
+        if self.einsum:
+            h = torch.einsum("bi,eio->ebo", x, self.w1).relu()
+            y = torch.einsum("ebi,eio->ebo", h, self.w2)
+        else:
+            y = torch.bmm(torch.bmm(x.expand(3, *x.shape), self.w1).relu(), self.w2)
+        return self.head((y * share.T.unsqueeze(-1)).sum(0))
+
+
+class NoisyLinear(nn.Module):
+    """Fortunato et al. (2018): weights with noise of a learned size."""
+
+    def __init__(self, n: int, m: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(n)
+        self.weight_mu = nn.Parameter(torch.empty(m, n).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((m, n), 0.5 * bound))
+        self.bias_mu = nn.Parameter(torch.empty(m).uniform_(-bound, bound))
+        self.bias_sigma = nn.Parameter(torch.full((m,), 0.5 * bound))
+        self.register_buffer("weight_noise", torch.randn(m, n))
+        self.register_buffer("bias_noise", torch.randn(m))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight_mu + self.weight_sigma * self.weight_noise
+        return F.linear(x, weight, self.bias_mu + self.bias_sigma * self.bias_noise)
+
+
+class Tied(nn.Module):
+    """A language model whose head is its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.body(self.embedding(tokens)))
+
+
+def noisy() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), NoisyLinear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def vectors(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+FOREIGN = {
+    "bert": Expected(
+        bert, lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*LayerNorm.weight",), units=3
+    ),
+    "gpt2": Expected(
+        gpt2, lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*.ln_?.weight",), tables=("*.w?e.weight",)
+    ),
+    "llama": Expected(llama, lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*norm.weight",)),
+    "t5": Expected(
+        t5, lambda: {"input_ids": ids(), "decoder_input_ids": ids()}, heads=("lm_head",), norms=("*layer_norm.weight",),
+        tables=("shared.weight", "*relative_attention_bias.weight"), units=4,
+    ),
+    "lstm": Expected(lambda: Recurrent(nn.LSTM), ids, heads=("policy", "value"), traced=True),
+    "gru": Expected(lambda: Recurrent(nn.GRU), ids, heads=("policy", "value"), traced=True),
+    "bilinear": Expected(Bilinear, lambda: vectors(2, 4), heads=("head",), traced=True, units=1),
+    "cross_attention": Expected(
+        CrossAttention, lambda: (vectors(2, 3, 4), vectors(2, 6, 5)), heads=("head",), traced=True
+    ),
+    "encoder": Expected(Encoder, ids, heads=("head",), norms=("*.norm?.weight",), units=2),
+    "unet": Expected(
+        UNet, lambda: vectors(2, 3, 8, 8), heads=("head",), norms=("down?.1.weight",), transposed=("up.weight",),
+        traced=True, units=2,
+    ),
+    "mamba": Expected(
+        Mamba, ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",)
+    ),
+    "experts_bmm": Expected(lambda: Experts(False), lambda: vectors(4, 5), heads=("head",), stacks=("w?",)),
+    "experts_einsum": Expected(
+        lambda: Experts(True), lambda: vectors(4, 5), heads=("head",), stacks=("w?",), traced=True
+    ),
+    "noisy": Expected(
+        noisy, lambda: vectors(2, 5), heads=("4",), undecided=("2.*_mu", "2.*_sigma"),
+        traced=True,
+    ),
+    "tied": Expected(Tied, ids, heads=("head",), traced=True, units=1),
+}  # fmt: skip

@@ -1,0 +1,269 @@
+"""`Regularize` in a Lightning Trainer equals the loop written out by hand, and resumes exactly."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+pytest.importorskip("lightning.pytorch")
+
+import lightning.pytorch as lightning
+
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.integrations.lightning import Regularize
+from rl_plasticity.regularizers import make_regularizer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec.*:"),
+    pytest.mark.filterwarnings("ignore:.*number of training batches.*"),
+    pytest.mark.filterwarnings("ignore:.*Checkpoint directory.*"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+]
+
+# Strong enough that each changes the weights far beyond the tolerance within a few steps.
+SETTINGS = {
+    "l2_init": {"coef": 0.3},
+    "ewc": {"coef": 3.0, "fisher_decay": 0.9, "anchor_decay": 0.9},
+    "spectral": {"coef": 0.1},
+    "swr": {"coef": 0.1},
+    "wrs": {"every_updates": 3, "norm_decay": 0.01},
+    "weight_decay": {"coef": 0.03},
+}
+BATCH = 8
+X = torch.randn(80 * BATCH, 5, generator=torch.Generator().manual_seed(5))
+
+
+def make_net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def loss_of(net, x):
+    """Larger than one, so that clipping clips."""
+    return 5 * (net(x) - torch.linspace(-1, 1, 3)).square().mean()
+
+
+class Automatic(lightning.LightningModule):
+    def __init__(self, seed=0):
+        super().__init__()
+        self.net = make_net(seed)
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        return loss_of(self, batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+class Manual(Automatic):
+    accumulation = 1
+
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        self.manual_backward(loss_of(self, batch[0]) / self.accumulation)
+        if (batch_idx + 1) % self.accumulation == 0:
+            self.clip_gradients(optimizer, gradient_clip_val=0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def batches(steps):
+    return DataLoader(TensorDataset(X[: steps * BATCH]), batch_size=BATCH)
+
+
+def trainer_of(*callbacks, steps=20, kind=lightning, **settings):
+    settings = {"logger": False, "enable_checkpointing": False, **settings}
+    return kind.Trainer(
+        max_steps=steps, max_epochs=-1, callbacks=[*callbacks], accelerator="cpu", enable_progress_bar=False,
+        enable_model_summary=False, **settings,
+    )  # fmt: skip
+
+
+def by_hand(net, regularizer, steps=20, accumulation=1, clip=None, dtype=None):
+    """The same updates; returns the penalties."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    penalties = []
+    for step in X[: steps * accumulation * BATCH].split(accumulation * BATCH):
+        optimizer.zero_grad()
+        for x in step.split(BATCH):
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                loss = loss_of(net, x) / accumulation
+            loss.backward()
+        if clip is not None:
+            assert nn.utils.clip_grad_norm_(net.parameters(), clip) > 0
+        penalty = regularizer.penalty(net)
+        if penalty.requires_grad:
+            penalty.backward()
+        regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()})
+        optimizer.step()
+        regularizer.project_(net)
+        penalties.append(penalty.item())
+    return penalties
+
+
+def difference(net, other):
+    return max((p - q).abs().max().item() for p, q in zip(net.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("accumulation", "clip", "module"), [(1, None, "net"), (4, None, None), (4, 0.5, "net")])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, accumulation, clip, module):
+    model, other, plain = Automatic(), make_net(), make_net()
+    callback = Regularize(name, module, **SETTINGS[name])
+    trainer = trainer_of(callback, accumulate_grad_batches=accumulation, gradient_clip_val=clip)
+    trainer.fit(model, batches(20 * accumulation))
+    assert trainer.global_step == 20
+    penalties = by_hand(other, make_regularizer(name, other, **SETTINGS[name]), 20, accumulation, clip)
+    by_hand(plain, make_regularizer("none", plain), 20, accumulation, clip)
+    assert difference(model, other) < 1e-6
+    assert difference(model, plain) > 1e-3
+    logged = trainer.callback_metrics["penalty" if module is None else f"penalty/{module}"]
+    assert logged.item() == pytest.approx(penalties[-1], rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_manual_optimization_is_regularized_as_automatic_is(accumulation):
+    model, other = Manual(), make_net()
+    model.accumulation = accumulation
+    trainer_of(Regularize("spectral", coef=0.1)).fit(model, batches(20 * accumulation))
+    by_hand(other, make_regularizer("spectral", other, coef=0.1), 20, accumulation, clip=0.5)
+    assert difference(model, other) < 1e-6
+
+
+def test_a_penalty_in_training_step_is_clipped_with_the_rest_and_so_differs():
+    class Wrong(Automatic):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx) + regularizer.penalty(self.net)
+
+    model, other = Wrong(), make_net()
+    regularizer = make_regularizer("l2_init", model.net, coef=0.3)
+    trainer_of(gradient_clip_val=0.5).fit(model, batches(20))
+    by_hand(other, make_regularizer("l2_init", other, coef=0.3), clip=0.5)
+    assert difference(model, other) > 1e-3
+
+
+def test_in_mixed_precision_the_penalty_is_computed_in_float32():
+    model, other = Automatic(), make_net()
+    callback = Regularize("spectral", coef=0.1)
+    trainer_of(callback, precision="bf16-mixed").fit(model, batches(20))
+    by_hand(other, make_regularizer("spectral", other, coef=0.1), dtype=torch.bfloat16)
+    assert difference(model, other) < 1e-5
+    assert callback.regularizer.coef.dtype == torch.float32
+
+
+def test_each_network_of_several_optimizers_has_its_own_regularizer():
+    class Two(Automatic):
+        def __init__(self):
+            super().__init__()
+            self.second = make_net(1)
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            for optimizer, net in zip(self.optimizers(), (self.net, self.second), strict=True):
+                optimizer.zero_grad()
+                self.manual_backward(loss_of(net, batch[0]))
+                optimizer.step()
+
+        def configure_optimizers(self):
+            return [torch.optim.Adam(net.parameters(), lr=1e-2) for net in (self.net, self.second)]
+
+    model, first, second = Two(), make_net(), make_net(1)
+    callbacks = [Regularize("spectral", "net", coef=0.1), Regularize("l2_init", "second", coef=0.3)]
+    trainer = trainer_of(*callbacks, steps=40)  # Lightning counts each optimizer's
+    trainer.fit(model, batches(20))
+    by_hand(first, make_regularizer("spectral", first, coef=0.1))
+    by_hand(second, make_regularizer("l2_init", second, coef=0.3))
+    assert difference(model.net, first) < 1e-6
+    assert difference(model.second, second) < 1e-6
+    assert {"penalty/net", "penalty/second"} <= trainer.callback_metrics.keys()
+    assert len({callback.state_key for callback in callbacks}) == 2
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_fit_resumed_from_a_checkpoint_equals_one_that_never_stopped(name, tmp_path):
+    # The same batch again and again, for Lightning resumes at the end of an epoch with a batch of that one.
+    same = DataLoader(TensorDataset(X[:BATCH].repeat(7, 1)), batch_size=BATCH)
+    model, other = Automatic(), Automatic(seed=1)  # of other weights, so that what is captured anew shows
+    saving = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1)
+    trainer_of(Regularize(name, **SETTINGS[name]), saving, steps=14, enable_checkpointing=True).fit(model, same)
+    (middle,) = tmp_path.glob("*step=7.ckpt")
+    resumed = trainer_of(Regularize(name, **SETTINGS[name]), steps=14)
+    resumed.fit(other, same, ckpt_path=middle)
+    assert resumed.global_step == 14
+    assert difference(model, other) == 0
+
+
+def test_a_checkpoint_without_the_state_is_refused(tmp_path):
+    trainer = trainer_of(steps=2)
+    trainer.fit(Automatic(), batches(2))
+    trainer.save_checkpoint(tmp_path / "plain.ckpt")
+    callback = Regularize("l2_init")
+    with pytest.raises(SettingsError, match=r"has no state of Regularize\{'regularizer': 'l2_init'"):
+        trainer_of(callback, steps=4).fit(Automatic(), batches(4), ckpt_path=tmp_path / "plain.ckpt")
+
+
+def test_the_hooks_are_gone_after_a_fit_and_a_second_fit_keeps_the_regularizer():
+    model = Automatic()
+    callback = Regularize("l2_init", "net", coef=0.3)
+    trainer = trainer_of(callback, steps=2)
+    trainer.fit(model, batches(2))
+    (optimizer,) = trainer.optimizers
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+    first = callback.regularizer
+    trainer_of(callback, steps=2).fit(model, batches(2))
+    assert callback.regularizer is first
+    assert callback.handle is None
+
+
+def test_bad_settings_are_refused_when_the_fit_starts():
+    with pytest.raises(SettingsError, match="no module is called 'nett'; did you mean 'net'"):
+        trainer_of(Regularize("l2", "nett")).fit(Automatic(), batches(2))
+    with pytest.raises(SettingsError, match="this one is made already"):
+        Regularize(make_regularizer("l2", make_net()), coef=0.1)
+
+    class Without(Automatic):
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.net[0].parameters())
+
+    with pytest.raises(SettingsError, match=r"no optimizer of Without holds a parameter of 'net.5'"):
+        trainer_of(Regularize("l2", "net.5")).fit(Without(), batches(2))
+
+
+def test_the_package_of_its_own_takes_the_same_callback():
+    alone = pytest.importorskip("pytorch_lightning")
+
+    class Model(alone.LightningModule):
+        __init__, forward, training_step = Automatic.__init__, Automatic.forward, Automatic.training_step
+        configure_optimizers = Automatic.configure_optimizers
+
+    def initialize(self):
+        alone.LightningModule.__init__(self)
+        self.net = make_net()
+
+    Model.__init__ = initialize
+    model, other = Model(), make_net()
+    trainer = trainer_of(Regularize("spectral", coef=0.1), kind=alone)
+    trainer.fit(model, batches(20))
+    by_hand(other, make_regularizer("spectral", other, coef=0.1))
+    assert difference(model, other) < 1e-6
+    assert "penalty" in trainer.callback_metrics
+
+
+def test_the_example_of_lightning_learns(capsys):
+    main = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lightning_classifier.py"))["main"]
+    last = main(epochs=3)
+    assert last["accuracy"] > 0.6
+    assert last["penalty"] > 0
+    assert "penalty" in capsys.readouterr().out

@@ -1,0 +1,224 @@
+"""`Regularize` in a Hugging Face Trainer equals the loop written out by hand, and resumes exactly."""
+
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, default_data_collator
+
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.integrations.transformers import Regularize
+from rl_plasticity.regularizers import make_regularizer
+
+# Accelerate's deprecated way of asking torch for its precision.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(allow_tf32|TF32|pin_memory).*:UserWarning")
+
+# Strong enough that each changes the weights far beyond the tolerance within a few steps.
+SETTINGS = {
+    "l2_init": {"coef": 0.3},
+    "spectral": {"coef": 0.1},
+    "swr": {"coef": 0.1},
+    "wrs": {"every_updates": 3, "norm_decay": 0.01},
+}
+IDS = torch.randint(20, (64, 8), generator=torch.Generator().manual_seed(3))
+DATA = [{"input_ids": ids, "labels": ids} for ids in IDS]
+BATCH = 4
+
+
+def gpt2(seed=0, dropout=0.0):
+    torch.manual_seed(seed)
+    config = GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = dropout
+    return GPT2LMHeadModel(config)
+
+
+def trained(net, out, *callbacks, steps=20, accumulation=1, kind=Trainer, resume=None, **arguments):
+    """A Trainer that has trained, and the micro-batches it took."""
+    seen = []
+
+    def collate(items):
+        seen.append(default_data_collator(items))
+        return seen[-1]
+
+    arguments = TrainingArguments(
+        str(out), max_steps=steps, per_device_train_batch_size=BATCH, gradient_accumulation_steps=accumulation,
+        learning_rate=1e-2, lr_scheduler_type="constant", max_grad_norm=0.5, use_cpu=True, report_to="none",
+        logging_steps=1, disable_tqdm=True, dataloader_pin_memory=False, **{"save_strategy": "no", **arguments},
+    )  # fmt: skip
+    trainer = kind(net, arguments, train_dataset=DATA, data_collator=collate, callbacks=[*callbacks])
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, seen
+
+
+def by_hand(net, regularizer, batches, accumulation=1, dtype=None):
+    """The same updates; returns the penalties."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.0, fused=True)
+    penalties = []
+    for i in range(0, len(batches), accumulation):
+        micro_batches = batches[i : i + accumulation]
+        count = sum(b["labels"].numel() for b in micro_batches)
+        optimizer.zero_grad()
+        for batch in micro_batches:
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                loss = net(**batch, num_items_in_batch=count).loss
+            loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        penalty = regularizer.penalty(net)
+        if penalty.requires_grad:
+            penalty.backward()
+        regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()})
+        optimizer.step()
+        regularizer.project_(net)
+        penalties.append(penalty.item())
+    return penalties
+
+
+def difference(net, other):
+    return max((p - q).abs().max().item() for p, q in zip(net.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, accumulation, tmp_path):
+    net, other, plain = gpt2(), gpt2(), gpt2()
+    callback = Regularize(name, example={"input_ids": IDS[:2]}, **SETTINGS[name])
+    trainer, batches = trained(net, tmp_path, callback, accumulation=accumulation)
+    assert trainer.state.global_step == 20
+    batches = batches[: 20 * accumulation]  # some are fetched ahead
+    regularizer = make_regularizer(name, other, example={"input_ids": IDS[:2]}, **SETTINGS[name])
+    penalties = by_hand(other, regularizer, batches, accumulation)
+    by_hand(plain, make_regularizer("none", plain), batches, accumulation)
+    assert difference(net, other) < 1e-6
+    assert difference(net, plain) > 1e-2
+    logged = [entry["penalty"] for entry in trainer.state.log_history if "loss" in entry]
+    assert logged == pytest.approx(penalties, rel=1e-5, abs=1e-7)
+
+
+def test_a_penalty_in_compute_loss_counts_once_for_each_accumulated_batch_and_so_differs(tmp_path):
+    class Wrong(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            return loss + regularizer_of[0].penalty(model)
+
+    differences = {}
+    for accumulation in (1, 4):
+        net, other = gpt2(), gpt2()
+        regularizer_of = [make_regularizer("l2_init", net, coef=0.3)]
+        _, batches = trained(net, tmp_path, steps=10, accumulation=accumulation, kind=Wrong)
+        by_hand(other, make_regularizer("l2_init", other, coef=0.3), batches[: 10 * accumulation], accumulation)
+        differences[accumulation] = difference(net, other)
+    assert differences[4] > 1e-3
+    # Even without accumulation, what it adds is clipped with the rest.
+    assert differences[1] > 1e-5
+
+
+def test_in_mixed_precision_the_penalty_is_computed_in_float32(tmp_path):
+    net, other = gpt2(), gpt2()
+    callback = Regularize("spectral", coef=0.1)
+    _, batches = trained(net, tmp_path, callback, accumulation=2, bf16=True)
+    regularizer = make_regularizer("spectral", other, coef=0.1)
+    by_hand(other, regularizer, batches[:40], 2, dtype=torch.bfloat16)
+    assert difference(net, other) < 1e-6
+    assert callback.regularizer.coef.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_training_resumed_from_a_checkpoint_equals_training_that_never_stopped(name, tmp_path):
+    def callback():
+        return Regularize(name, example={"input_ids": IDS[:2]}, **SETTINGS[name])
+
+    settings = {"accumulation": 2, "steps": 11}
+    net, other = gpt2(dropout=0.1), gpt2(seed=1, dropout=0.1)  # of other weights, so that what is captured anew shows
+    trained(net, tmp_path, callback(), **settings, save_strategy="steps", save_steps=5)
+    trained(other, tmp_path, callback(), **settings, resume=str(tmp_path / "checkpoint-5"))
+    assert difference(net, other) == 0
+
+
+@pytest.mark.parametrize("where", ["told", "not told", "of another training"])
+def test_a_checkpoint_elsewhere_is_told_to_the_callback_and_another_training_s_is_never_taken(where, tmp_path):
+    net, other = gpt2(), gpt2(seed=1)
+    saving = {"steps": 6, "save_strategy": "steps", "save_steps": 5}
+    trained(net, tmp_path / "first", Regularize("l2_init", coef=0.3), **saving)
+    trained(gpt2(seed=2), tmp_path / "second", Regularize("l2_init", coef=0.3), **saving)
+    moved = tmp_path / "moved"
+    shutil.move(tmp_path / "first" / "checkpoint-5", moved)
+    out = tmp_path / ("second" if where == "of another training" else "third")
+    callback = Regularize("l2_init", coef=0.3, resume_from=moved if where == "told" else None)
+    if where == "told":
+        trained(other, out, callback, steps=6, resume=str(moved))
+        assert difference(net, other) == 0
+    else:
+        with pytest.raises(SettingsError, match=r"resumes at step 5, but there is no .*pass resume_from="):
+            trained(other, out, callback, steps=6, resume=str(moved))
+
+
+def test_the_hooks_are_gone_after_training_and_a_second_training_keeps_the_regularizer(tmp_path):
+    net = gpt2()
+    callback = Regularize("l2_init", coef=0.3)
+    trainer, _ = trained(net, tmp_path, callback, steps=2)
+    optimizer = trainer.optimizer.optimizer
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+    assert callback.handle is None
+    first = callback.regularizer
+    trainer.train()
+    assert callback.regularizer is first
+
+
+def test_an_error_in_training_leaves_no_second_hook_behind(tmp_path):
+    class Failing(Trainer):
+        fails = True
+
+        def training_step(self, *args, **kwargs):
+            if self.state.global_step == 1 and self.fails:
+                raise RuntimeError("as told")
+            return super().training_step(*args, **kwargs)
+
+    net = gpt2()
+    Failing.fails = True
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=2, use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )  # fmt: skip
+    callback = Regularize("spectral", coef=0.1)
+    trainer = Failing(net, arguments, train_dataset=DATA, callbacks=[callback])
+    with pytest.raises(RuntimeError, match="as told"):
+        trainer.train()
+    Failing.fails = False
+    trainer.train()
+    assert not trainer.optimizer.optimizer._optimizer_step_pre_hooks
+
+
+def test_a_regularizer_that_is_made_already_is_taken_as_it_is(tmp_path):
+    net, other = gpt2(), gpt2()
+    regularizer = make_regularizer("spectral", net, coef=0.1)
+    callback = Regularize(regularizer)
+    _, batches = trained(net, tmp_path, callback, steps=5)
+    by_hand(other, make_regularizer("spectral", other, coef=0.1), batches[:5])
+    assert callback.regularizer is regularizer
+    assert difference(net, other) < 1e-6
+    with pytest.raises(SettingsError, match="this one is made already"):
+        Regularize(regularizer, coef=0.1)
+
+
+def test_bad_settings_are_refused_when_training_begins(tmp_path):
+    with pytest.raises(SettingsError, match="did you mean 'spectral'"):
+        trained(gpt2(), tmp_path, Regularize("spectra"), steps=1)
+    with pytest.raises(ValueError, match="pass example="):
+        trained(gpt2(), tmp_path, Regularize("wrs"), steps=1)
+
+
+def test_the_example_of_the_hugging_face_trainer_learns_and_resumes(capsys, tmp_path):
+    main = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "huggingface_trainer.py"))["main"]
+    history = main(steps=20, out=tmp_path)
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert losses[-1] < losses[0] - 0.1
+    assert all(entry["penalty"] > 0 for entry in history if "loss" in entry)
+    assert (tmp_path / "checkpoint-20" / "regularizer_Spectral.safetensors").exists()
