@@ -16,7 +16,6 @@ PACKAGE = ROOT / "rl_plasticity"
 
 # From the top. A module imports from its own room and from those below; rooms of one line know nothing of each other.
 LAYERS = (
-    ("integrations",),
     ("train", "supervised", "evaluate", "watch", "status", "compare"),
     ("integrations",),
     ("sweeps", "command_line"),

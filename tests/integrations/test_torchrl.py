@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_plasticity import attach
+from rl_plasticity import attach, make_intervention
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.regularizers import make_regularizer
 
@@ -222,3 +222,16 @@ def test_the_example_trains_and_prints_a_penalty_for_each_q_network(capsys):
     one, other = first.partition("penalties [")[2].strip("]").split(", ")
     assert 0 < float(one) != float(other) > 0
     assert second.endswith("penalties [0.0, 0.0]")
+
+
+def test_the_loss_or_its_bare_parameters_are_no_network_to_attach_to():
+    loss, _, optimizer = make()
+    for net in (loss, loss.qvalue_network_params):
+        with pytest.raises(ValueError, match=r"TorchRL loss, stacked .*: use rl_plasticity\.integrations\.torchrl"):
+            attach("spectral", optimizer, net)
+
+
+def test_redo_on_the_module_that_nothing_trains_is_refused():
+    loss, _, optimizer = make()
+    with pytest.raises(SettingsError, match="Adam holds none of the network's parameters"):
+        make_intervention("redo").apply_(loss.qvalue_network, optimizer, example=(OBS, ACT))
