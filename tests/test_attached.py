@@ -617,11 +617,13 @@ def test_a_wrapped_network_ends_with_the_same_weights(name, kind):
     assert_same(net, other)
 
 
-@pytest.mark.parametrize("bucket_view", [False, True])
+@pytest.mark.parametrize("option", ["none", "gradient_as_bucket_view", "find_unused_parameters"])
 @pytest.mark.parametrize("name", ["spectral", "swr", "ewc"])
-def test_a_data_parallel_process_ends_with_the_same_weights(name, bucket_view, one_process):
+@pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified")
+def test_a_data_parallel_process_ends_with_the_same_weights(name, option, one_process):
     net, other = twins()
-    train_wrapped(DistributedDataParallel(net, gradient_as_bucket_view=bucket_view), net, name, data(5))
+    options = {} if option == "none" else {option: True}
+    train_wrapped(DistributedDataParallel(net, **options), net, name, data(5))
     train_wrapped(other, other, name, data(5))
     assert_same(net, other)
 

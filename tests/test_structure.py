@@ -134,6 +134,17 @@ def test_what_needs_no_order_works_without(name):
     make_regularizer(name, Twin(looked_at)).penalty(Twin())
 
 
+def test_modules_without_a_forward_are_regularized_where_that_needs_no_order():
+    net = nn.ModuleDict({"actor": plain_mlp(), "critic": plain_mlp()})
+    regularizer = make_regularizer("spectral", net, coef=1.0)
+    parts = [make_regularizer("spectral", part, coef=1.0) for part in net.values()]
+    expected = sum(r.penalty(p) for r, p in zip(parts, net.values(), strict=True))
+    torch.testing.assert_close(regularizer.penalty(net), expected)
+    with pytest.raises(ValueError, match="wrs must know the output layers, and ModuleDict"):
+        make_regularizer("wrs", net)
+    make_regularizer("wrs", net, heads=["actor.4", "critic.4"])
+
+
 def test_heads_can_be_said():
     net = Twin(looked_at)
     regularizer = make_regularizer("wrs", net, heads=["q0.2", "q1.2"], every_updates=1)
@@ -610,6 +621,9 @@ def test_a_strength_that_a_loaded_state_replaces_is_said():
         new.load_state_dict(old.state_dict())
     assert new.coef == old.coef
     new.load_state_dict(old.state_dict())  # the same: nothing to say
+    old, new = (make_regularizer("wrs", plain_mlp(), norm_decay=decay) for decay in (1e-3, 1e-4))
+    with pytest.warns(UserWarning, match="norm_decay is"):
+        new.load_state_dict(old.state_dict())
 
 
 # --- the first value --------------------------------------------------------------------------------------------------

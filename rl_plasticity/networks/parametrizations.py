@@ -2,7 +2,8 @@
 
 Both are ``torch.nn.utils.parametrize`` parametrizations of the linear and convolution layers of a network, with or
 without a runs axis. What is trained is the layer's ``parametrizations.weight.original``; that tensor is what
-``regularizers.layers`` shows as the layer's weight, and what penalties, projections and interventions act on.
+interventions change. Penalties of a weight (`spectral`) are of the computed one, those of all parameters (`l2`) of what
+is trained; projections, which the computation would undo, refuse.
 """
 
 from collections.abc import Callable, Collection

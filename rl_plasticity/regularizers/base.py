@@ -179,9 +179,10 @@ class Regularizer(nn.Module):
                 )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        saved = state_dict.get(f"{prefix}coef")
-        if isinstance(saved, Tensor) and not (saved.shape == self.coef.shape and bool((saved == self.coef).all())):
-            warnings.warn(f"coef is {self.coef.tolist()}; the loaded state makes it {saved.tolist()}", stacklevel=2)
+        for name in ("coef", "coef_classifier", "norm_decay"):
+            mine, saved = self._buffers.get(name), state_dict.get(f"{prefix}{name}")
+            if mine is not None and isinstance(saved, Tensor) and not torch.equal(mine, saved.to(mine)):
+                warnings.warn(f"{name} is {mine.tolist()}; the loaded state makes it {saved.tolist()}", stacklevel=2)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _remember(self, kind: str, parameter: str, value: Tensor) -> None:

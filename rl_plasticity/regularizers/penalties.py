@@ -163,12 +163,13 @@ class Spectral(Regularizer):
 
     Source: Lewandowski et al. (2024), arXiv 2406.06811, section 4 (the regularizer R(theta)) and Appendix A.7 (norm and
     convolution layers); k = 2 and one power iteration as there. Where the paper does not say, tables and
-    attention's in_proj are matrices, and u, v start after `warmup` steps, so that the first value is already right.
+    attention's in_proj are matrices, and u, v start after at least `warmup` steps, and as many as bring sigma1 within
+    1e-3. Bare parameters of which nothing tells what they are (a `log_std`) are left alone, with a warning.
 
     Args:
         coef: lambda of the paper; 1e-4 for actor and critic in its reinforcement learning experiments.
         k: the exponent.
-        warmup: power-iteration steps when the regularizer is made.
+        warmup: power-iteration steps when the regularizer is made, at least.
     """
 
     @checked
@@ -177,7 +178,7 @@ class Spectral(Regularizer):
         net: nn.Module,
         coef: Strength = 1e-4,
         k: Annotated[int, Setting("the exponent", least=1)] = 2,
-        warmup: Annotated[int, Setting("power-iteration steps at the start", least=0)] = 15,
+        warmup: Annotated[int, Setting("power-iteration steps at the start, at least", least=0)] = 15,
         structure: Structure | None = None,
     ) -> None:
         super().__init__(net, coef, structure)
