@@ -6,6 +6,7 @@ What takes seconds to import is imported by those who need it: `status` starts a
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,7 +35,9 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
         if others != arguments:
             print(help_(others))
             return
-        status = act(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _one_line(name, warnings.showwarning)
+            status = act(arguments)
     except SettingsError as error:
         sys.exit(complain(name, error, 2))
     except (FaultyRun, OSError) as error:
@@ -43,6 +46,18 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
         sys.exit(128 + signal.SIGINT)
     if status:
         sys.exit(status)
+
+
+def _one_line(name: str, show: Callable[..., None]) -> Callable[..., None]:
+    """A way to show warnings: those of this package as a line of the command, others as `show` does."""
+
+    def shown(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if Path(filename).is_relative_to(Path(__file__).parent):
+            complain(name, str(message), 0)
+        else:
+            show(message, category, filename, *rest)
+
+    return shown
 
 
 def complain(name: str, error: Exception | str, status: int) -> int:

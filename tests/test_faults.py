@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import gymnasium as gym
@@ -273,6 +274,23 @@ def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_close
     assert "an environment raised KeyError: 'a bug" in said
     assert left in said
     assert Broken.closed == Broken.made >= 2  # of training and of evaluation
+
+
+def test_a_warning_of_the_package_is_one_line_of_the_command_and_another_s_goes_where_it_went(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train"])
+
+    def act(arguments):
+        warnings.simplefilter("always")
+        warnings.warn_explicit("the network\nis odd", UserWarning, command_line.__file__, 1)
+        warnings.warn_explicit("so is this", UserWarning, "/elsewhere/other.py", 7)
+
+    others = []
+    show = lambda message, *rest: others.append(str(message))  # noqa: E731
+    monkeypatch.setattr(warnings, "showwarning", show)
+    command_line.main("train", lambda _: "", act)
+    assert capsys.readouterr().err == "rl_plasticity.train: the network is odd\n"
+    assert others == ["so is this"]
+    assert warnings.showwarning is show
 
 
 # --- bad input, whatever it is --------------------------------------------------------------------------------------
