@@ -56,6 +56,8 @@ def attach(
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
             unscales gradients itself.
     """
+    if not isinstance(net, nn.Module):
+        raise SettingsError(f"net must be a network, got {type(net).__name__}: attach(regularizer, optimizer, net)")
     net, optimizers = unwrapped(net), _listed(optimizer)
     _check_held(optimizers, net)
     _check_kinds(net)
@@ -84,12 +86,21 @@ class Attached:
         self._due: dict[Optimizer, dict[str, Tensor]] = {}  # the penalty's gradients that each has still to add
         self._stepped: set[Optimizer] = set()  # since the last projection
         for other in _ALIVE:
-            if other.regularizer is regularizer and other.net is net and {*other.optimizers} & {*optimizers}:
-                raise SettingsError("this regularizer is attached to this optimizer and network already")
+            same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
+            same = same or other.regularizer is regularizer  # parts of others may be of one kind twice
+            if same and other.net is net and {*other.optimizers} & {*optimizers}:
+                raise SettingsError(
+                    f"a regularizer of this kind ({type(regularizer).__name__}) is attached to this optimizer and "
+                    "network already: call remove() of its handle first"
+                )
         before = [optimizer.register_step_pre_hook(self._before) for optimizer in optimizers]
         after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
         self._hooks = [*before, *after]
         _ALIVE.add(self)
+
+    def __repr__(self) -> str:
+        optimizers = ", ".join(type(optimizer).__name__ for optimizer in self.optimizers)
+        return f"Attached({type(self.regularizer).__name__} to {type(self.net).__name__} by {optimizers})"
 
     def state_dict(self) -> dict[str, Any]:
         """The regularizer's state, to save beside network and optimizer."""

@@ -93,7 +93,9 @@ class Probe(nn.Module):
         structure = read(net, None if self._learner else example)
         self._order = structure.layers
         self.layers: list[Layer] = [layer for layer in self._order if layer.matrix(net) is not None]
-        self.units: list[HiddenUnits] = [] if structure.unknown else structure.hidden_units(net)
+        # A learner's are those that can be recycled, which is what has always been logged; else all there are.
+        found = structure.hidden_units(net) if self._learner else structure.activations()
+        self.units: list[HiddenUnits] = [] if structure.unknown else found
         if not self._learner and not self.layers:
             raise ValueError("nothing to measure: the network has no layer with a trainable weight")
         if not self._learner:

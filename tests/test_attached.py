@@ -770,3 +770,32 @@ def test_the_example_of_plain_torch_trains_and_prints_its_penalty(capsys):
     assert len(lines) == 5
     penalties = [float(line.rpartition("penalty ")[2]) for line in lines]
     assert all(penalty > 0 for penalty in penalties)
+
+
+def test_the_same_kind_twice_would_count_twice_and_is_refused_until_removed():
+    net, _ = twins()
+    optimizer = adam(net)
+    handle = attach("spectral", optimizer, net)
+    assert repr(handle).startswith("Attached(Spectral to ")
+    with pytest.raises(SettingsError, match=r"of this kind \(Spectral\) is attached .* call remove\(\)"):
+        attach("spectral", optimizer, net, coef=0.1)
+    attach("l2", optimizer, net)
+    handle.remove()
+    attach("spectral", optimizer, net)
+
+
+def test_arguments_in_another_order_and_a_chain_by_name_are_said():
+    net, _ = twins()
+    optimizer = adam(net)
+    with pytest.raises(SettingsError, match=r"net must be a network, got Adam: attach\(regularizer, optimizer, net\)"):
+        attach("spectral", net, optimizer)
+    with pytest.raises(SettingsError, match=r"'spectral\+l2': several regularizers are one as Chain\(net, "):
+        attach("spectral+l2", optimizer, net)
+
+
+def test_a_state_of_another_method_changes_nothing():
+    net, _ = twins()
+    handle = attach("spectral", adam(net), net, coef=0.5)
+    with pytest.raises(RuntimeError, match="the state is of another regularizer or network than this Spectral"):
+        handle.load_state_dict(make_regularizer("weight_clipping", net).state_dict())
+    assert handle.regularizer.coef == 0.5

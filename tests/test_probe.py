@@ -362,3 +362,23 @@ def test_what_cannot_be_measured_is_said_in_one_line(given, message):
     with pytest.raises(ValueError, match=message) as error:
         measure(*given)
     assert "\n" not in str(error.value)
+
+
+def test_every_activation_of_a_plain_network_is_measured_whatever_reads_it():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.more = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            h = torch.relu(self.norm(self.conv(x)))
+            return self.head((h + torch.relu(self.more(h))).mean((2, 3)))
+
+    net, x = Residual().eval(), torch.randn(6, 1, 5, 5)
+    with torch.no_grad():
+        net.more.weight[2], net.more.bias[2] = 0, -1
+        net.more.bias[[0, 1, 3]] = 5
+    values = measure(net, x)
+    assert values["dead/relu().1"] == 0.25  # channels, not columns
+    assert values["dead/relu()"] == 0

@@ -250,6 +250,7 @@ class Between(nn.Module):
 
 
 HOMOGENEOUS = {
+    "padded with zeros": lambda x: F.pad(x.relu(), (0, 2))[..., :8],
     "relu": torch.relu,
     "leaky relu": lambda x: F.leaky_relu(x, 0.1),
     "module": nn.ReLU(),
@@ -257,6 +258,7 @@ HOMOGENEOUS = {
     "reshaped": lambda x: x.view(-1, 2, 4).flatten(1).relu(),
 }
 OTHERS = {
+    "padded with ones": (lambda x: F.pad(x.relu(), (0, 2), value=1.0)[..., :8], "the addition of a constant"),
     "tanh": (torch.tanh, "tanh"),
     "tanh module": (nn.Tanh(), "Tanh"),
     "gelu": (F.gelu, "gelu"),
@@ -303,6 +305,44 @@ def test_scope_preserving_refuses_a_network_that_returns_what_it_would_scale(nor
     for example in (None, torch.randn(5, 4)):
         with pytest.raises(ValueError, match=r"not so at a \(which the network returns\)"):
             make_regularizer("swr", Returning(torch.relu, norm), example=example, scope="preserving")
+
+
+ENDS = {
+    "sum of heads": (lambda net, h: net.b(h) + net.c(h), "several branches"),
+    "squashed": (lambda net, h: torch.tanh(net.b(h)), "tanh"),
+    "shifted": (lambda net, h: net.b(h) + 2, "the addition of a constant"),
+}
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("end", ENDS)
+def test_swr_says_where_what_is_returned_does_not_scale(end, example):
+    returned, reason = ENDS[end]
+
+    class Ending(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
+            self.c = nn.Linear(8, 3) if end == "sum of heads" else None
+
+        def forward(self, x):
+            return returned(self, self.a(x).relu())
+
+    with pytest.warns(UserWarning, match=rf"only approximately at what the network returns \(behind {reason}"):
+        make_regularizer("swr", Ending(), example=example)
+
+
+def test_swr_says_that_a_layer_called_twice_scales_twice():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.b(self.a(self.a(x).relu()).relu())
+
+    with pytest.warns(UserWarning, match=r"only approximately at a \(which shares its weight\)"):
+        make_regularizer("swr", Twice())
 
 
 # --- functions that are activations -----------------------------------------------------------------------------------
@@ -463,6 +503,24 @@ def test_stacked_matrices_of_which_no_use_is_seen_are_undecided_until_said():
     assert [layer.key for layer in read(net, roles={"w": "matrices"}).layers][:3] == ["w.0", "w.1", "w.2"]
 
 
+class ActorCritic(nn.Module):
+    """As single-file agents have it: no forward, and a log_std of shape [1, n]."""
+
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = plain_mlp(), plain_mlp()
+        self.log_std = nn.Parameter(torch.full((1, 3), -0.3))
+
+
+def test_a_log_std_of_any_shape_is_left_alone_with_a_word():
+    net = ActorCritic()
+    with pytest.warns(UserWarning, match=r"Spectral leaves alone what cannot be told .*: log_std; pass"):
+        regularizer = make_regularizer("spectral", net, coef=1.0)
+    regularizer.penalty(net).backward()
+    assert net.log_std.grad is None
+    assert net.actor[0].weight.grad is not None
+
+
 # --- modules of torch whose weights are linear maps -------------------------------------------------------------------
 
 X = torch.randn(2, 6, 4)  # [batch, time, features]
@@ -617,7 +675,7 @@ def test_what_is_unfrozen_later_is_an_error_that_says_to_make_the_regularizer_ag
 
 def test_a_strength_that_a_loaded_state_replaces_is_said():
     old, new = (make_regularizer("spectral", plain_mlp(), coef=coef) for coef in (1e-3, 1e-4))
-    with pytest.warns(UserWarning, match=r"coef is .*e-05.*; the loaded state makes it .*001"):
+    with pytest.warns(UserWarning, match=r"coef is 0\.0001; the loaded state makes it 0\.001"):
         new.load_state_dict(old.state_dict())
     assert new.coef == old.coef
     new.load_state_dict(old.state_dict())  # the same: nothing to say

@@ -38,6 +38,11 @@ class PlainNet:
         regularize: Callable[[nn.Module], Regularizer] | None,
         followers: nn.Module | Sequence[nn.Module],
     ) -> None:
+        if regularizer is not None and not isinstance(regularizer, Regularizer):
+            kind = type(regularizer).__name__
+            raise SettingsError(
+                f"regularizer= takes a regularizer, got {kind}; of what `attach` gives, handle.regularizer"
+            )
         if (regularizer is None) != (regularize is None):
             raise SettingsError(
                 "regularizer= and regularize= go together: regularize is a function from a network to a regularizer "

@@ -1,5 +1,6 @@
 """Interventions that recycle single units, and looking at their activations."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -102,10 +103,17 @@ def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
     """The hidden units of `net`, layer by layer, and their activations after the non-linearity on `example`."""
     with untouched(net):
         structure = read(net, example)
-        structure.require_order("ReDo", everywhere=False)
+        structure.require_order("ReDo")
         units = structure.hidden_units(net)
+        known = {(unit.activation, unit.call) for unit in units}
+        left = [u.activation for u in structure.activations() if (u.activation, u.call) not in known]
+        why = "its units are joined, shared, moved or read by something that is no layer"
         if not units:
-            raise ValueError("ReDo has nothing to act on: the network has no hidden activation")
+            behind = f" but behind {', '.join(left[:3])}, where {why}" if left else ""
+            raise ValueError(f"ReDo has nothing to act on: the network has no hidden activation{behind}")
+        if left:
+            some = ", ".join(left[:3]) + (" and others" if len(left) > 3 else "")
+            warnings.warn(f"ReDo leaves alone what is behind {some}: {why}", stacklevel=6)
         seen = list(zip(units, activations_of(net, units, example), strict=True))
     for unit, activation in seen:
         k, matrix = len(unit.incoming.runs), unit.incoming.matrix(net)

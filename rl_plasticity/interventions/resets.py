@@ -53,7 +53,10 @@ class HeadReset(Intervention):
         for key, (learner, followers) in learners_of(target).items():
             names = self._last_names(learner.net, None if inputs is None else inputs.get(key))
             if not names:
-                raise ValueError("HeadReset has nothing to act on: the network has no output layer")
+                raise ValueError(
+                    "a head reset has nothing to act on: the network has no output layer with a weight of its own (a "
+                    "language model's may be its embedding's)"
+                )
             moments = [moment for name in names for moment in learner.optimizer.moments(name)]
             fresh = learner.fresh(runs, names)
             learner.recapture_(fresh, runs, only=names)
@@ -69,7 +72,7 @@ class HeadReset(Intervention):
         structure = read(net)
         if structure.unknown and example is not None:
             structure = read(net, example)
-        structure.require_heads("a head reset")
+        structure.require_heads("a head reset", takes_heads=False)
         if self.num_layers > 1:
             structure.require_order("a reset of several last layers")
         ordered = structure.layers

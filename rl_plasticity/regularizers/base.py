@@ -178,11 +178,27 @@ class Regularizer(nn.Module):
                     "undoes: its weight is computed from other tensors"
                 )
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Continue from a saved state.
+
+        Raises:
+            RuntimeError: it is of another method or network; nothing has changed then.
+        """
+        mine, theirs = self.state_dict().keys(), state_dict.keys()
+        if mine != theirs:
+            wrong = sorted(mine ^ theirs)[0]
+            raise RuntimeError(
+                f"the state is of another regularizer or network than this {type(self).__name__}: {wrong!r} is only in "
+                f"{'the state' if wrong in theirs else 'the regularizer'}"
+            )
+        return super().load_state_dict(state_dict, *args, **kwargs)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in ("coef", "coef_classifier", "norm_decay"):
             mine, saved = self._buffers.get(name), state_dict.get(f"{prefix}{name}")
             if mine is not None and isinstance(saved, Tensor) and not torch.equal(mine, saved.to(mine)):
-                warnings.warn(f"{name} is {mine.tolist()}; the loaded state makes it {saved.tolist()}", stacklevel=2)
+                before, after = (", ".join(f"{x:g}" for x in t.flatten().tolist()) for t in (mine, saved))
+                warnings.warn(f"{name} is {before}; the loaded state makes it {after}", stacklevel=4)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _remember(self, kind: str, parameter: str, value: Tensor) -> None:
@@ -253,6 +269,8 @@ def make_regularizer(
         SettingsError: an unknown name or setting (the nearest valid one is named), or a setting out of range.
         ValueError: the network has nothing that the method can act on, or what it must know cannot be read.
     """
+    if name not in REGULARIZERS and "+" in name:
+        raise SettingsError(f"{name!r}: several regularizers are one as Chain(net, make_regularizer(...), ...)")
     make = choose(REGULARIZERS, name, settings, "regularizer")
     if example is None and heads is None and roles is None and only is None:
         return make(net)

@@ -101,19 +101,24 @@ class SoftWeightRescaling(Regularizer):
             raise ValueError("scope=preserving needs a network without frozen parameters")
         inexact = []
         for i, layer in enumerate(self.layers):
-            if self.scope == "preserving" and layer.role in ("linear", "conv", "embedding") and not layer.weight_name:
+            taken = layer.weight_name is None and not any(name.startswith(f"{layer.name}.") for name in self.frozen)
+            if layer.role in ("linear", "conv", "embedding") and (taken or layer.weight_name in self.structure.shared):
                 inexact.append(f"{layer.name} (which shares its weight)")
             if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
                 if self.before_norm & {*layer.inputs}:
                     inexact.append(f"{layer.name} (which reads what a norm layer follows elsewhere)")
                 continue  # nothing before it is rescaled but what a norm layer takes out again
-            reasons = [*not_homogeneous(layer), *(["several branches"] if layer.joins_branches else [])]
+            reasons = [*not_homogeneous(layer.through), *(["several branches"] if layer.joins_branches else [])]
             if reasons:
                 inexact.append(f"{layer.name} (behind {', '.join(reasons[:3])})")
         inexact += ["frozen biases"] if any(name.endswith("bias") for name in self.frozen) else []
-        for i in self.structure.returned if self.scope == "preserving" else ():
-            if i in self.before_norm or not (self.has_norm or self.layers[i].head):
-                inexact.append(f"{self.layers[i].name} (which the network returns)")
+        for ends, through, join in self.structure.ends:
+            reasons = [*not_homogeneous(through), *(["several branches"] if join else [])]
+            if self.scope == "all" and reasons:
+                inexact.append(f"what the network returns (behind {', '.join(reasons[:3])})")
+            for i in ends if self.scope == "preserving" else ():
+                if i in self.before_norm or not (self.has_norm or self.layers[i].head):
+                    inexact.append(f"{self.layers[i].name} (which the network returns)")
         where = ", ".join(inexact[:3]) + (f" and {len(inexact) - 3} more" if len(inexact) > 3 else "")
         if inexact and self.scope == "preserving":
             raise ValueError(

@@ -49,7 +49,9 @@ class Structure:
         has_heads: whether it is known which layers are heads.
         undecided: bare parameters of which it cannot be told what they are.
         trained: the names of all parameters that are trained.
-        outputs: the nodes, by their position, that what the network returns comes from.
+        returned: what the network returns: of each tensor the nodes, by position, that it comes from, and the
+            operations since.
+        shared: the names of parameters that are used more than once.
     """
 
     nodes: tuple[Layer, ...]
@@ -58,7 +60,8 @@ class Structure:
     has_heads: bool = True
     undecided: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
-    outputs: tuple[int, ...] = ()
+    returned: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
+    shared: frozenset[str] = frozenset()
 
     @property
     def layers(self) -> list[Layer]:
@@ -76,9 +79,15 @@ class Structure:
         return ordered
 
     @property
-    def returned(self) -> list[int]:
-        """The positions in `layers` of those whose output, perhaps through activations, the network returns."""
-        return sorted(self._positions[i] for i in self._past_activations(self.outputs)[0] - {RAW})
+    def ends(self) -> list[tuple[list[int], list[str], bool]]:
+        """Of each returned tensor: the layers it comes from, by position, the operations since, whether they join."""
+        position = self._positions
+        found = []
+        for nodes, through in self.returned:
+            sources, passed = self._past_activations(nodes)
+            ordered = sorted(position[i] for i in sources - {RAW})
+            found.append((ordered, sorted({*through} | passed) if ordered else [], len(sources) > 1 and bool(ordered)))
+        return found
 
     @property
     def _positions(self) -> dict[int, int]:
@@ -100,23 +109,22 @@ class Structure:
                 waiting += self.nodes[i].inputs
         return sources, through
 
-    def require_heads(self, method: str) -> None:
+    def require_heads(self, method: str, takes_heads: bool = True) -> None:
         """Raises ValueError if it is not known which layers are heads, and says what to pass."""
         if not self.has_heads:
             raise ValueError(
-                f"{method} must know the output layers, and {self.unknown}: pass example=(a real input, ...), or "
-                "heads=[names of the output layers]"
+                f"{method} must know the output layers, and {self.unknown}: pass example=(a real input, ...)"
+                + (", or heads=[names of the output layers]" if takes_heads else "")
             )
         self._require_all(method)
 
-    def require_order(self, method: str, everywhere: bool = True) -> None:
-        """Raises ValueError if it is not known which layer feeds which, or of all `everywhere`; says what to pass."""
+    def require_order(self, method: str) -> None:
+        """Raises ValueError if it is not known which layer feeds which, and says what to pass."""
         if self.unknown is not None:
             raise ValueError(
                 f"{method} must know which layer feeds which, and {self.unknown}: pass example=(a real input, ...)"
             )
-        if everywhere:
-            self._require_all(method)
+        self._require_all(method)
 
     def _require_all(self, method: str) -> None:
         if self.unreached:
@@ -151,9 +159,22 @@ class Structure:
             outgoing = tuple(node for node in nodes if i in node.inputs)
             if incoming is None or not incoming.is_linear_map or not outgoing:
                 continue
+            if self.shared & {name for layer in (incoming, *norms, *outgoing) for name in layer.parameter_names}:
+                continue  # recycled for one use it would change the other
             if all(_reads_only(i, node, incoming, net) for node in outgoing):
                 chains.append(HiddenUnits(incoming, tuple(norms), activation.name, activation.call, outgoing))
         return chains
+
+    def activations(self) -> list[HiddenUnits]:
+        """Every activation behind a layer, for looking at; `hidden_units` are those whose units can be recycled."""
+        found = []
+        for node in self.nodes:
+            sources = self._past_activations(node.inputs)[0] - {RAW} if node.role == "activation" else set()
+            while sources and all(self.nodes[i].role in ("norm", "gain") for i in sources):
+                sources = {k for i in sources for k in self._past_activations(self.nodes[i].inputs)[0]} - {RAW}
+            if sources:
+                found.append(HiddenUnits(self.nodes[max(sources)], (), node.name, node.call, ()))
+        return found
 
 
 def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
@@ -171,9 +192,9 @@ def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
     return columns % units == 0 if flattened else columns == units
 
 
-def not_homogeneous(layer: Layer) -> list[str]:
-    """The operations between a layer's inputs and itself for which f(a x) = a f(x) does not hold."""
-    return [name for name in layer.through if name not in ops.HOMOGENEOUS]
+def not_homogeneous(operations: Iterable[str]) -> list[str]:
+    """Those of the operations for which f(a x) = a f(x) does not hold."""
+    return [name for name in operations if name not in ops.HOMOGENEOUS]
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -250,7 +271,8 @@ def read(
         has_heads=unknown is None or heads is not None,
         undecided=tuple(undecided),
         trained=tuple(trained),
-        outputs=tuple(sorted(walk.outputs - {RAW})),
+        returned=tuple((tuple(sorted(v.sources)), tuple(sorted(v.through))) for v in walk.returned),
+        shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
     )
 
 

@@ -30,7 +30,7 @@ def trace(net: nn.Module, walk: Walk) -> str | None:
         inputs = [values[a] for a in given if isinstance(a, fx.Node)]
         others = [a for a in given if not isinstance(a, fx.Node)]
         if node.op == "output":
-            walk.outputs = joined(inputs).sources
+            walk.returned = inputs
         elif node.op == "get_attr":
             values[node] = Value(weight=weights.get(str(node.target)))
         else:

@@ -1,5 +1,6 @@
 """Walking through a network, operation by operation: which layers there are, and what feeds each."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -76,7 +77,8 @@ class Walk:
         self.name_of = {id(p): n for n, p in net.named_parameters()}  # tied parameters count once, by first name
         self.nodes: list[Layer] = []
         self.seen: set[str] = set()  # the parameters, and parts of them, that have a node
-        self.outputs: frozenset[int] = frozenset()  # the nodes that what the network returns comes from
+        self.returned: list[Value] = []
+        self.uses: Counter[str] = Counter()  # how many nodes read a parameter
 
     def trained(self, parameter: Tensor) -> bool:
         """Whether a parameter is to be acted on."""
@@ -129,6 +131,7 @@ class Walk:
             more = {"kind": type(module).__name__}
         out = self.node(prefix, role, data, weight_name=weight_name, bias_name=bias_name, **more)
         self.seen.update(name for name in names if name is not None)
+        self.uses.update(name for name in names if name is not None)
         if weight is not None and weight.startswith("parametrizations."):  # all that this weight is computed from
             chain = f"{prefix}.{weight.rpartition('.')[0]}.".lstrip(".")
             self.seen.update(n for n in self.name_of.values() if n.startswith(chain))
@@ -182,7 +185,10 @@ class Walk:
             return Value(data.sources, data.through | {"a computed parameter"})
         several = sum(a.has_layers for a in values) > 1
         constant = any(isinstance(n, int | float) and n for n in others) or any(not a.sources for a in values)
-        if op in ops.PRODUCTS or (op in ops.SCALINGS and several):
+        numbers = [n for n in others if isinstance(n, int | float)]
+        if op == "pad" and len(numbers) % 2 and numbers[-1]:  # the sizes come in pairs, the value behind them
+            op = "the addition of a constant"
+        elif op in ops.PRODUCTS or (op in ops.SCALINGS and several):
             op = "a product of two activations" if several else "mul"
         elif op in ops.SUMS and constant:
             op = "the addition of a constant"
@@ -268,6 +274,7 @@ class Walk:
         for bias in biases:
             bias_name = self._take(bias.name) if len(parts) == 1 and parts[0] is None else None
         outs = []
+        self.uses[weight.name] += 1
         for part in parts:
             key = weight.name if part is None else f"{weight.name}.{part}"
             name = key if typed is None else owner
@@ -292,6 +299,7 @@ class Walk:
         """The name, for the node that it belongs to from now on; None if it is another's or frozen."""
         free = name not in self.seen and self._is_trained(name)
         self.seen.add(name)
+        self.uses[name] += 1
         return name if free else None
 
     def _bare_part(self, prefix: str, key: str | None) -> None:
@@ -328,9 +336,8 @@ class Walk:
         if said := self._said(name) or seen:
             return said
         shape = self._core(Weight(name))
-        size = [n for n in shape if n != 1]
-        # [out, in], a table [1, n, d], a token [1, 1, d]; what has one axis, or several matrices, cannot be told.
-        told = len(shape) > 1 and (len(size) < 2 or size == shape[-2:])
+        # [out, in] and a table [1, n, d]; one axis may be anything (a log_std [1, n]), three several matrices.
+        told = [n for n in shape if n != 1] == shape[-2:]
         return "parameter" if told else "undecided"
 
 

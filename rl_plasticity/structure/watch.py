@@ -141,7 +141,7 @@ class Watch(TorchFunctionMode):
 
     def ended(self, output: Any) -> None:
         """The network returned this."""
-        self.walk.outputs = joined(self._values.get(id(t), Value()) for t in tensors_in(output)).sources
+        self.walk.returned = [self._values.get(id(t), Value()) for t in tensors_in(output)]
 
     def _note(self, made: Sequence[Tensor], step: Callable[[], Value]) -> None:
         self._inside += 1  # what is done here, as computing a parametrized weight, is not the network's

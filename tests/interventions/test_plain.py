@@ -9,6 +9,7 @@ import torch
 from conftest import CASES, plain_mlp
 from torch import nn, optim
 
+from rl_plasticity import attach
 from rl_plasticity.agents import SAC
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import Intervention, LearningRateDecay, make_intervention
@@ -603,3 +604,68 @@ def test_a_compiled_network_is_taken_as_the_network_inside():
     before = snapshot(net)
     make_intervention("head").apply_(compiled, adam(compiled))
     assert changed(net, before) == {"4.weight", "4.bias"}
+
+
+# --- units that are used elsewhere ------------------------------------------------------------------------------------
+
+
+class Uses(nn.Module):
+    """What is used twice, or by a path that the example does not take."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.a, self.b, self.o, self.how = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), how
+        if how == "branch":
+            self.c = nn.Linear(6, 6)
+
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        if self.how == "tied":
+            return torch.relu(self.b(h)) @ self.a.weight
+        if self.how == "twice":
+            return self.o(torch.relu(self.b(torch.relu(self.b(h)))))
+        return self.o(torch.relu(self.b(h) if x.sum() > 0 else self.c(h)))
+
+
+SAID = {
+    "tied": r"nothing to act on: .* but behind relu\(\), relu\(\), where its units are",
+    "twice": "nothing to act on: .* but behind",
+    "branch": "a call does not reach c",
+}
+
+
+@pytest.mark.parametrize("how", SAID)
+def test_redo_changes_no_unit_that_another_use_reads(how):
+    net, x = Uses(how), torch.rand(32, 6)
+    if how == "tied":
+        net.o = nn.Identity()
+    with torch.no_grad():
+        for layer in (net.a, net.b):
+            layer.weight[1], layer.bias[1] = 0, -5
+    before = net(x), net(-x)
+    with pytest.raises(ValueError, match=SAID[how]):
+        make_intervention("redo", threshold=0.0).apply_(net, torch.optim.Adam(net.parameters()), example=x)
+    assert all(torch.equal(net(y), f) for y, f in zip((x, -x), before, strict=True))
+
+
+def test_redo_says_which_activations_it_leaves_alone():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c, self.o = (nn.Linear(6, 6) for _ in range(4))
+
+        def forward(self, x):
+            h = torch.relu(self.a(x))
+            return self.o(h + self.c(torch.tanh(self.b(h))))
+
+    net = Residual()
+    with pytest.warns(UserWarning, match=r"ReDo leaves alone what is behind relu\(\): its units are joined"):
+        make_intervention("redo").apply_(net, torch.optim.Adam(net.parameters()), example=torch.randn(8, 6))
+
+
+def test_a_handle_where_the_regularizer_belongs_is_named():
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(net.parameters())
+    handle = attach("l2_init", optimizer, net)
+    with pytest.raises(SettingsError, match=r"got Attached; of what `attach` gives, handle\.regularizer"):
+        make_intervention("periodic").apply_(net, optimizer, regularizer=handle)
