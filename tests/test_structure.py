@@ -442,7 +442,7 @@ def test_a_bare_parameter_is_told_by_its_use(example):
 
 def test_the_spectral_penalty_is_of_matrices_gains_and_biases_and_leaves_alone_what_cannot_be_told():
     net = Bare()
-    with pytest.warns(UserWarning, match="leaves alone what cannot be told .*: sigma, mu, log_std; pass example"):
+    with pytest.warns(UserWarning, match="leaves alone what cannot be told .*: sigma, mu, log_std; roles="):
         regularizer = make_regularizer("spectral", net, coef=1.0)
     with torch.no_grad():
         net.norm.weight[0], net.scale[1] = 1.5, 0.2
@@ -514,7 +514,7 @@ class ActorCritic(nn.Module):
 
 def test_a_log_std_of_any_shape_is_left_alone_with_a_word():
     net = ActorCritic()
-    with pytest.warns(UserWarning, match=r"Spectral leaves alone what cannot be told .*: log_std; pass"):
+    with pytest.warns(UserWarning, match=r"Spectral leaves alone what cannot be told .*: log_std; roles="):
         regularizer = make_regularizer("spectral", net, coef=1.0)
     regularizer.penalty(net).backward()
     assert net.log_std.grad is None

@@ -166,7 +166,7 @@ class Regularizer(nn.Module):
         if names:
             warnings.warn(
                 f"{type(self).__name__} leaves alone what cannot be told to be a gain or a matrix: {', '.join(names)}; "
-                "pass example=(a real input, ...) or roles={name: role}",
+                "roles={name: role} says what it is, 'ignore' that this is meant; example=(a real input, ...) may show",
                 stacklevel=4,
             )
 
