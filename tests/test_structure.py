@@ -395,6 +395,24 @@ def test_units_whose_columns_are_not_in_order_are_no_hidden_units(scramble):
     assert hidden_units(Scrambled(), torch.randn(3, 4)) == []
 
 
+@pytest.mark.parametrize("returned", ["after", "before", "joined"])
+def test_units_that_the_network_returns_are_not_hidden(returned):
+    class Returning(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 6)
+
+        def forward(self, x):
+            before = self.a(x)
+            h = before.relu()
+            if returned == "joined":
+                return self.b(h) + h
+            return self.b(h), h if returned == "after" else before
+
+    net = Returning()
+    assert hidden_units(net) == hidden_units(net, torch.randn(3, 4)) == []
+
+
 # --- bare parameters --------------------------------------------------------------------------------------------------
 
 

@@ -72,9 +72,8 @@ class Structure:
             sources, through = self._past_activations(self.nodes[i].inputs)
             through |= {*self.nodes[i].through}
             inputs = tuple(sorted(position[k] for k in sources - {RAW}))
-            kept = (
-                tuple(sorted(through)) if inputs else ()
-            )  # what is done to the network's own input scales with nothing
+            # What is done to the network's own input scales with no layer.
+            kept = tuple(sorted(through)) if inputs else ()
             ordered.append(replace(self.nodes[i], inputs=inputs, joins_branches=len(sources) > 1, through=kept))
         return ordered
 
@@ -141,7 +140,8 @@ class Structure:
         carries. And the layer behind it reads nothing else, so that its columns are the units' in order.
         """
         nodes = self.nodes
-        readers = Counter(i for node in nodes for i in node.inputs)
+        returned = {i for sources, _ in self.returned for i in sources}
+        readers = Counter([i for node in nodes for i in node.inputs] + [*returned])
 
         def source(node: Layer) -> Layer | None:
             """What alone feeds `node` and feeds nothing else."""
@@ -150,7 +150,7 @@ class Structure:
 
         chains = []
         for i, activation in enumerate(nodes):
-            if activation.role != "activation":
+            if activation.role != "activation" or i in returned:
                 continue
             norms, incoming = [], source(activation)
             while incoming is not None and incoming.role == "norm":
