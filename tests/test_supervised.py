@@ -115,7 +115,9 @@ def test_every_large_network_makes_a_few_updates_on_generated_data(net, tmp_path
         "resnet18": ["data.augment=true", "task=pixel_permutation"],
         "vit_tiny": ["task=class_incremental", "num_tasks=2"],
     }.get(net, [])
-    folder = run_supervised([*settings, f"net={net}", f"measure_every_updates={int(not largest)}"], tmp_path / "run")
+    # Measuring takes seconds where layers are large.
+    measured = f"measure_every_updates={int(net == 'vit_tiny')}"
+    folder = run_supervised([*settings, f"net={net}", measured], tmp_path / "run")
     assert_finite(folder)
     assert value(folder, "task/train_loss")
 

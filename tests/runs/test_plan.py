@@ -90,7 +90,7 @@ CHOICES = {
     ),
     "reg.name": (
         ["reg=[none,swr,spectral,wrs]"],
-        {"none": ["reg=none"], "wrs": ["reg=wrs"], "spectral": ["reg=spectral"]},
+        {"wrs": ["reg=wrs"], "spectral": ["reg=spectral"]},
     ),
 }
 
