@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import first_line
-from rl_plasticity.interventions import untouched
 from rl_plasticity.layers import Layer, runs_of, unwrapped
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics import (
@@ -24,7 +23,7 @@ from rl_plasticity.metrics import (
     singular_values,
     weight_norm,
 )
-from rl_plasticity.structure import Example, HiddenUnits, activations_of, arguments_of, read
+from rl_plasticity.structure import Example, HiddenUnits, activations_of, arguments_of, read, untouched
 
 PROBE_SIZE = 256  # examples whose activations are looked at
 GRADIENTS = 32  # of them, those of which each one's gradient is taken

@@ -5,7 +5,7 @@ from typing import Any
 from rl_plasticity.errors import choose
 from rl_plasticity.interventions.base import Inputs, Intervention, Renewable, Restartable
 from rl_plasticity.interventions.plain import PlainNet
-from rl_plasticity.interventions.recycling import ReDo, eval_mode, untouched
+from rl_plasticity.interventions.recycling import ReDo
 from rl_plasticity.interventions.resets import HeadReset, LearningRateDecay, PeriodicReset, ShrinkAndPerturb
 
 INTERVENTIONS: dict[str, type[Intervention]] = {
@@ -37,7 +37,5 @@ __all__ = [
     "Renewable",
     "Restartable",
     "ShrinkAndPerturb",
-    "eval_mode",
     "make_intervention",
-    "untouched",
 ]

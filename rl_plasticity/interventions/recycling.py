@@ -1,8 +1,6 @@
 """Interventions that recycle single units, and looking at their activations."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import torch
@@ -10,9 +8,8 @@ from torch import Tensor, nn
 
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
 from rl_plasticity.layers import lookup
-from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenUnits, activations_of, read
+from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, untouched
 
 
 class ReDo(Intervention):
@@ -130,28 +127,3 @@ def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
 def _axis(unit: HiddenUnits) -> int:
     """Where the activations have their units: channels behind the examples, else last."""
     return len(unit.incoming.runs) + 1 if unit.incoming.role == "conv" else -1
-
-
-@contextmanager
-def eval_mode(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, each module's own mode afterwards: looking must not move BatchNorm's statistics."""
-    modes = {module: module.training for module in net.modules()}
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-
-
-@contextmanager
-def untouched(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients inside; what a forward draws or writes to a buffer is undone afterwards."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in net.buffers()]
-    try:
-        with eval_mode(net), random_states_kept(net), torch.no_grad():
-            yield
-    finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)

@@ -9,7 +9,7 @@ from rl_plasticity.structure.reading import (
     not_homogeneous,
     read,
 )
-from rl_plasticity.structure.watch import Example, arguments_of
+from rl_plasticity.structure.watch import Example, arguments_of, eval_mode, untouched
 
 __all__ = [
     "Example",
@@ -17,8 +17,10 @@ __all__ = [
     "Structure",
     "activations_of",
     "arguments_of",
+    "eval_mode",
     "hidden_units",
     "layers",
     "not_homogeneous",
     "read",
+    "untouched",
 ]

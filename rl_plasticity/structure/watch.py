@@ -47,7 +47,7 @@ def watched_call(net: nn.Module, walk: Walk, example: Example) -> "Watch":
             hooks.append(_at_the_end(module, seen.check_norm, name))
     try:
         # With gradients: without them some modules of torch take a short cut past their own layers.
-        with _in_eval_mode(net), random_states_kept(net), torch.enable_grad(), seen:
+        with untouched(net), torch.enable_grad(), seen:
             seen.ended(net(*args, **kwargs))
     except _Lost:
         raise
@@ -170,16 +170,25 @@ def _at_the_end(module: nn.Module, do: Callable[..., None], name: str) -> Any:
 
 
 @contextmanager
-def _in_eval_mode(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; modes and buffers as they were afterwards."""
+def eval_mode(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside, each module's own mode afterwards: looking must not move BatchNorm's statistics."""
     modes = {module: module.training for module in net.modules()}
-    buffers = [(buffer, buffer.detach().clone()) for buffer in net.buffers()]
+    net.eval()
     try:
-        net.eval()
         yield
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+@contextmanager
+def untouched(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients inside; what a forward draws or writes to a buffer is undone afterwards."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in net.buffers()]
+    try:
+        with eval_mode(net), random_states_kept(net), torch.no_grad():
+            yield
+    finally:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
