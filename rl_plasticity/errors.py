@@ -34,6 +34,11 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     return f"; did you mean {close!r}?" if close is not None else f" (valid: {', '.join(valid) or 'none'})"
 
 
+def reason(error: BaseException) -> str:
+    """What an error says, in one line; its kind where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def first_line(error: BaseException) -> str:
     """What an error says, with its kind, in one line: ``KeyError: 'x'``."""
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

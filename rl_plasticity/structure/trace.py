@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from rl_plasticity.errors import reason
 from rl_plasticity.layers import Layer, role_of
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.operations import operation_of, plain
@@ -93,11 +94,6 @@ def _try_norm(walk: Walk, gain: Layer) -> None:
     except Exception:  # it takes something else
         return
     walk.find_norm(gain.name.rpartition(".")[0], copied, (x,), output, Value())
-
-
-def reason(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def flat(values: Any) -> list[Any]:

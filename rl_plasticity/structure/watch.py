@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from rl_plasticity.errors import reason
 from rl_plasticity.layers import role_of
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.operations import VIEWS, operation_of, plain
-from rl_plasticity.structure.trace import flat, reason
+from rl_plasticity.structure.trace import flat
 from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
 
 Example = Tensor | Sequence[Any] | Mapping[str, Any]

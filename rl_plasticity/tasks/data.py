@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_plasticity.errors import choose
+from rl_plasticity.errors import choose, reason
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting
 from rl_plasticity.tasks import formats
-from rl_plasticity.tasks.formats import Checksums, DataError, Part, Reader, first_line, library
+from rl_plasticity.tasks.formats import Checksums, DataError, Part, Reader, library
 
 Split = Literal["train", "validation", "test"]
 
@@ -272,7 +272,7 @@ def _from_hub(name: str, spec: "_Spec", checksums: Checksums) -> tuple[Part, Par
         try:
             fetched = fetch(cached=False)
         except Exception as error:  # the library's, the connection's and the disk's errors alike
-            raise DataError(f"{name} cannot be downloaded ({first_line(error)}): {advice}") from error
+            raise DataError(f"{name} cannot be downloaded ({reason(error)}): {advice}") from error
     if not spec.hub_parquet:
         return _from_folder(name, spec, Path(fetched), checksums)
     tables = [part.with_format("arrow")[:] for part in fetched]

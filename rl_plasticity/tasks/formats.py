@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, reason
 
 Part = tuple[np.ndarray, np.ndarray]  # images uint8 [n, c, h, w] and labels int64 [n]
 Files = Mapping[str, Callable[[], bytes]]  # how to read each file of a folder or an archive, by its path in it
@@ -37,11 +37,6 @@ def library(name: str) -> Any:
             f"this data set needs the library {package}, which is not installed: pip install 'rl_plasticity[images]', "
             f"or use data=digits, or data.root=FOLDER with the data set's original files"
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def times(shape: Iterable[int]) -> str:
@@ -86,12 +81,12 @@ def members(archive: Path) -> Iterator[Files]:
     try:
         opened = zipfile.ZipFile(archive) if archive.suffix == ".zip" else tarfile.open(archive)  # noqa: SIM115
     except broken as error:
-        raise DataError(f"{archive.name} is truncated or not an archive ({first_line(error)})") from error
+        raise DataError(f"{archive.name} is truncated or not an archive ({reason(error)})") from error
     with opened:
         try:
             names = opened.namelist() if isinstance(opened, zipfile.ZipFile) else opened.getnames()
         except broken as error:
-            raise DataError(f"{archive.name} is truncated ({first_line(error)})") from error
+            raise DataError(f"{archive.name} is truncated ({reason(error)})") from error
 
         def reader(name: str) -> Callable[[], bytes]:
             def read() -> bytes:
@@ -117,7 +112,7 @@ def content_of(files: Files, name: str, checksums: Checksums) -> bytes:
         _compare(key.rpartition("/")[2], hashlib.md5(content, usedforsecurity=False).hexdigest(), checksums)
         return gzip.decompress(content) if key.endswith(".gz") else content
     except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:  # KeyError: a link
-        raise DataError(f"{key} is truncated or damaged ({first_line(error)})") from error
+        raise DataError(f"{key} is truncated or damaged ({reason(error)})") from error
 
 
 def idx(train: str, test: str, transposed: bool = False) -> Reader:
@@ -181,7 +176,7 @@ def svhn(files: Files, checksums: Checksums) -> tuple[Part, Part]:
         try:
             variables = library("scipy.io").loadmat(io.BytesIO(content), variable_names=("X", "y"))
         except Exception as error:  # scipy raises what the damage happens to cause
-            raise DataError(f"{name} is truncated or not a MATLAB file ({first_line(error)})") from error
+            raise DataError(f"{name} is truncated or not a MATLAB file ({reason(error)})") from error
         for variable in ("X", "y"):
             if variable not in variables:
                 raise DataError(f"{name}: no variable {variable!r}")
@@ -237,7 +232,7 @@ def parquet_part(paths: Iterable[Path], columns: tuple[str, str], shape: tuple[i
         except DataError:
             raise
         except (OSError, ValueError) as error:  # pyarrow.ArrowInvalid is a ValueError
-            raise DataError(f"{path} is truncated or not a parquet file ({first_line(error)})") from error
+            raise DataError(f"{path} is truncated or not a parquet file ({reason(error)})") from error
         parts.append(table_part(table, columns, shape, str(path)))
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
@@ -270,7 +265,7 @@ def pictures(files: Iterable[bytes], count: int, shape: tuple[int, ...], where: 
         try:
             picture = image.open(io.BytesIO(content)).convert("L" if c == 1 else "RGB")
         except (OSError, SyntaxError, TypeError) as error:
-            raise DataError(f"{where}: image {i} is truncated or not an image ({first_line(error)})") from error
+            raise DataError(f"{where}: image {i} is truncated or not an image ({reason(error)})") from error
         if picture.size != (w, h):
             raise DataError(f"{where}: image {i} is {picture.width}x{picture.height} pixels, expected {w}x{h}")
         out[i] = np.asarray(picture).reshape(h, w, c)
