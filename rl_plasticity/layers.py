@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim.swa_utils import AveragedModel
@@ -228,6 +229,11 @@ def unwrapped(net: nn.Module) -> nn.Module:
 def per_run(value: Tensor, like: Tensor) -> Tensor:
     """`value` ``[*runs]`` with trailing axes of length one, to broadcast against `like` ``[*runs, ...]``."""
     return value.reshape(*value.shape, *(1,) * (like.ndim - value.ndim)) if value.ndim else value
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """float32 or wider: half precision has too few digits for sums and small factors."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def runs_of(net: nn.Module) -> tuple[int, ...]:

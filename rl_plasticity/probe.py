@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import first_line
-from rl_plasticity.layers import Layer, runs_of, unwrapped
+from rl_plasticity.layers import Layer, runs_of, unwrapped, wide
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
@@ -137,11 +137,11 @@ class Probe(nn.Module):
     def weights(self) -> dict[str, Tensor]:
         """Of the weight matrices, and the distance of all parameters from their initial values."""
         matrices = {layer.name: layer.matrix(self.net) for layer in self.layers}
-        wide = {name: _wide(m.detach()) for name, m in matrices.items() if m is not None}
+        wide = {name: wide(m.detach()) for name, m in matrices.items() if m is not None}
         values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in wide.items()})
         if "sigma1" in values:  # that name is the largest of any layer, see `size_of`
             values["mean_sigma1"] = values.pop("sigma1")
-        values["distance"] = distance(map(_wide, self.net.parameters()), map(_wide, self._initial()), self.runs)
+        values["distance"] = distance(map(wide, self.net.parameters()), map(wide, self._initial()), self.runs)
         chain = self._chain()
         if chain:
             values["balancedness"] = balancedness(chain, updates=50)
@@ -186,7 +186,7 @@ class Probe(nn.Module):
             raise ValueError(
                 f"network and loss cannot be differentiated for one example at a time: {first_line(error)}"
             ) from error
-        return _measured(OfGradients, {names[name]: (_wide(s),) for name, s in spectra.items()})
+        return _measured(OfGradients, {names[name]: (wide(s),) for name, s in spectra.items()})
 
     def _require_examples(self, tensors: Sequence[Tensor]) -> None:
         k = len(self.runs)
@@ -217,10 +217,10 @@ class Probe(nn.Module):
         """Rows of examples (and positions), columns of units."""
         k = len(self.runs)
         if unit.incoming.role == "conv":
-            return _wide(feature_matrix(activation, self.runs))
+            return wide(feature_matrix(activation, self.runs))
         if activation.ndim < k + 2:
             raise ValueError(f"example must be a batch: {unit.activation!r} gives {[*activation.shape]}")
-        return _wide(activation.flatten(k, -2))
+        return wide(activation.flatten(k, -2))
 
     def _chain(self) -> list[Tensor]:
         """The weights of a network of linear layers with nothing but ReLUs between; empty if it is none.
@@ -236,7 +236,7 @@ class Probe(nn.Module):
         relu = all(u.activation == "relu()" or isinstance(modules.get(u.activation), nn.ReLU) for u in self.units)
         if not plain or not relu or len(self.units) != len(self.layers) - 1:
             return []
-        return [_wide(m.detach()) for layer in self.layers if (m := layer.matrix(net)) is not None]
+        return [wide(m.detach()) for layer in self.layers if (m := layer.matrix(net)) is not None]
 
 
 @torch.no_grad()
@@ -249,14 +249,9 @@ def size_of(learner: Learner, gradient_norm: Tensor) -> dict[str, Tensor]:
 
 def _sizes(net: nn.Module, ordered: Sequence[Layer], runs: tuple[int, ...]) -> dict[str, Tensor]:
     """The norm of all parameters, and the largest singular value of any of these layers, if they have matrices."""
-    matrices = [_wide(m) for layer in ordered if (m := layer.matrix(net)) is not None]
-    norm = weight_norm(map(_wide, net.parameters()), runs)
+    matrices = [wide(m) for layer in ordered if (m := layer.matrix(net)) is not None]
+    norm = weight_norm(map(wide, net.parameters()), runs)
     return {"weight_norm": norm} | ({"sigma1": largest_sigma1(matrices)} if matrices else {})
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """At least float32: what is summed in bfloat16 is good for two digits."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _of_one_example(loss: Callable[..., Tensor], runs: tuple[int, ...]) -> Callable[..., Tensor]:

@@ -98,11 +98,6 @@ class Regularizer(nn.Module):
             raise SettingsError(f"{name} must be {expected}, got shape {list(strength.shape)}: {value}")
         return strength
 
-    @staticmethod
-    def _wide(tensor: Tensor) -> Tensor:
-        """float32 or wider: half precision has too few digits for sums and small factors."""
-        return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-
     def _remember_rounding(self, net: nn.Module, names: Iterable[str]) -> None:
         """Half-precision weights keep beside them, in float32, what their rounding leaves out.
 

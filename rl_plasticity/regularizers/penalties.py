@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import lookup, per_run
+from rl_plasticity.layers import lookup, per_run, wide
 from rl_plasticity.regularizers.base import Regularizer, Strength
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Structure
@@ -31,7 +31,7 @@ class L2(Regularizer):
     def penalty(self, net: nn.Module) -> Tensor:
         total = super().penalty(net)
         for name in self._now(net, self.names):
-            total = total + _sum(self._wide(lookup(net, name)).square(), self.runs)
+            total = total + _sum(wide(lookup(net, name)).square(), self.runs)
         return self.coef / 2 * total
 
 
@@ -46,7 +46,7 @@ class L2Init(Regularizer):
         super().__init__(net, coef, structure)
         self.names = self._trainable(net)
         for name in self.names:
-            self._remember("initial", name, self._wide(lookup(net, name)))
+            self._remember("initial", name, wide(lookup(net, name)))
 
     def penalty(self, net: nn.Module) -> Tensor:
         total = sum(
@@ -71,7 +71,7 @@ class Wasserstein(Regularizer):
             self._remember("sorted", name, self._sorted(lookup(net, name)))
 
     def _sorted(self, parameter: Tensor) -> Tensor:
-        return self._wide(parameter).reshape(*self.runs, -1).sort(-1).values
+        return wide(parameter).reshape(*self.runs, -1).sort(-1).values
 
     def penalty(self, net: nn.Module) -> Tensor:
         total = sum(
@@ -113,8 +113,8 @@ class EWC(Regularizer):
         self.observed = False  # the gradients of the update under way
         self.names = self._trainable(net)
         for name in self.names:
-            self._remember("anchor", name, self._wide(lookup(net, name)))
-            self._remember("fisher", name, torch.zeros_like(self._wide(lookup(net, name))))
+            self._remember("anchor", name, wide(lookup(net, name)))
+            self._remember("fisher", name, torch.zeros_like(wide(lookup(net, name))))
 
     def penalty(self, net: nn.Module) -> Tensor:
         total = super().penalty(net)
@@ -125,7 +125,7 @@ class EWC(Regularizer):
     def _pull(self, net: nn.Module, name: str) -> Tensor:
         # Clones, because both move before the next backward pass might have read them.
         fisher, anchor = self._recall("fisher", name).clone(), self._recall("anchor", name).clone()
-        return _sum(fisher * (self._wide(lookup(net, name)) - anchor).square(), self.runs)
+        return _sum(fisher * (wide(lookup(net, name)) - anchor).square(), self.runs)
 
     @torch.no_grad()
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
@@ -136,9 +136,9 @@ class EWC(Regularizer):
                 f"{', '.join(map(repr, list(gradients)[:2])) or 'nothing'}"
             )
         for name in self._now(net, stepping):
-            parameter = self._wide(lookup(net, name))
+            parameter = wide(lookup(net, name))
             fisher, anchor = self._recall("fisher", name), self._recall("anchor", name)
-            of_loss = self._wide(gradients[name]) - per_run(self.coef, parameter) * fisher * (parameter - anchor)
+            of_loss = wide(gradients[name]) - per_run(self.coef, parameter) * fisher * (parameter - anchor)
             fisher.lerp_(of_loss.square(), 1 - self.fisher_decay)
             anchor.lerp_(parameter, 1 - self.anchor_decay)
         self.observed = True
@@ -190,7 +190,7 @@ class Spectral(Regularizer):
             matrix = layer.matrix(net)
             if layer.weight_name is None or matrix is None:
                 continue
-            matrix = self._wide(matrix).detach()
+            matrix = wide(matrix).detach()
             out, fan_in = matrix.shape[-2:]
             u = torch.randn(*self.runs, 1, out, generator=generator).to(matrix)
             v = torch.randn(*self.runs, fan_in, 1, generator=generator).to(matrix)
@@ -233,11 +233,11 @@ class Spectral(Regularizer):
         for layer in self._layers_now(net, self.layers):
             matrix, gain = layer.matrix(net), layer.gain(net)
             if matrix is not None:
-                sigmas.append(self._sigma1(layer.key, self._wide(matrix)))
+                sigmas.append(self._sigma1(layer.key, wide(matrix)))
             if gain is not None:
-                ones.append(self._wide(gain))
+                ones.append(wide(gain))
             for vector in layer.vectors(net):
-                zeros.setdefault(vector.shape[-1], []).append(self._wide(vector))
+                zeros.setdefault(vector.shape[-1], []).append(wide(vector))
         total = super().penalty(net)
         if sigmas:
             sigma1 = torch.stack(sigmas).flatten(-3)  # [layers, *runs]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import Layer, lookup, per_run
+from rl_plasticity.layers import Layer, lookup, per_run, wide
 from rl_plasticity.regularizers.base import Regularizer
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Structure, not_homogeneous
@@ -131,7 +131,7 @@ class SoftWeightRescaling(Regularizer):
     def _norm(self, layer: Layer, net: nn.Module) -> Tensor:
         weight = layer.weight(net)
         assert weight is not None
-        weight = self._wide(weight)
+        weight = wide(weight)
         norm: Tensor = torch.linalg.vector_norm(weight, dim=tuple(range(len(self.runs), weight.ndim)))
         return norm
 
