@@ -137,8 +137,8 @@ class Probe(nn.Module):
     def weights(self) -> dict[str, Tensor]:
         """Of the weight matrices, and the distance of all parameters from their initial values."""
         matrices = {layer.name: layer.matrix(self.net) for layer in self.layers}
-        wide = {name: wide(m.detach()) for name, m in matrices.items() if m is not None}
-        values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in wide.items()})
+        dense = {name: wide(m.detach()) for name, m in matrices.items() if m is not None}
+        values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in dense.items()})
         if "sigma1" in values:  # that name is the largest of any layer, see `size_of`
             values["mean_sigma1"] = values.pop("sigma1")
         values["distance"] = distance(map(wide, self.net.parameters()), map(wide, self._initial()), self.runs)
