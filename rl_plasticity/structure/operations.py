@@ -43,9 +43,13 @@ HOMOGENEOUS |= {
 }
 
 
-def plain(name: str) -> str:
-    """``__radd__``, ``add_`` and ``add`` are nearly one: ``radd``, ``add`` and ``add``."""
-    return name.strip("_")
+def plain(name: str, of_number: bool = False) -> str:
+    """``__radd__``, ``add_`` and ``add`` are nearly one: ``radd``, ``add`` and ``add``.
+
+    With a number as the first argument a quotient is one over a value, ``rtruediv``.
+    """
+    op = name.strip("_")
+    return "rtruediv" if of_number and op in ("div", "truediv") else op
 
 
 def operation_of(module: nn.Module) -> str | None:

@@ -72,11 +72,8 @@ def _follow(walk: Walk, node: fx.Node, inputs: Sequence[Value], others: Sequence
         if role_of(module) is None:
             return walk.call(operation_of(module) or type(module).__name__, inputs)
         return walk.module(str(node.target), joined(inputs))
-    op = plain(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target)))
-    if op == "getattr":
-        op = str(node.args[1])
-    elif op in ("div", "truediv") and not isinstance(node.args[0], fx.Node):
-        op = "rtruediv"  # a number over a value
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    op = str(node.args[1]) if name == "getattr" else plain(name, not isinstance(node.args[0], fx.Node))
     return walk.call(op, inputs, others)
 
 

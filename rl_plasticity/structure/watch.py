@@ -100,11 +100,9 @@ class Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":  # of a property: x.T, x.shape
             name = getattr(getattr(func, "__self__", None), "__name__", name)
-        op, given = plain(name), flat([args, kwargs])
+        op, given = plain(name, not isinstance(args[0], Tensor)) if args else plain(name), flat([args, kwargs])
         inputs = [a for a in given if isinstance(a, Tensor)]
         made = tensors_in(args[0] if op == "setitem" else result)
-        if op in ("div", "truediv") and not isinstance(args[0], Tensor):
-            op = "rtruediv"  # a number over a value
         unchanged = op in VIEWS and len(inputs) == 1 and all(t is inputs[0] for t in made)
         if inputs and made and not unchanged and op not in ("requires_grad", "grad", "register_hook"):
             others = [a for a in given if not isinstance(a, Tensor)]
@@ -120,10 +118,11 @@ class Watch(TorchFunctionMode):
         self._inside -= 1
         if not self._inside:
             values = [self._value(t) for t in tensors_in(inputs)]
-            operation = operation_of(module)
-            step = self.walk.call if operation else self.walk.module
-            argument: Any = (operation, values) if operation else (name, joined(values))
-            self._note(tensors_in(output), lambda: step(*argument))
+            op = operation_of(module)
+            self._note(
+                tensors_in(output),
+                lambda: self.walk.module(name, joined(values)) if op is None else self.walk.call(op, values),
+            )
 
     def check_norm(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
         """After a module of bare parameters: whether it is a norm layer."""
