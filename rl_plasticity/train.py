@@ -5,7 +5,6 @@ if __name__ == "__main__":
 
     end_quietly_when_interrupted()
 
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.rollout import evaluate, first_episode
 from rl_plasticity.compiled import compiled
-from rl_plasticity.configs.schema import Train
+from rl_plasticity.configs.schema import Train, updates_after
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
@@ -213,10 +212,7 @@ def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tup
 
 def updates_due(steps: int, replay_ratio: float) -> int:
     """Updates to make after env step number `steps` of learning, for `replay_ratio` updates per env step."""
-    if steps < 1:
-        return 0
-    so_far, before = (math.floor(n * replay_ratio + 1e-6) for n in (steps, steps - 1))  # 1300 * 0.7 is 910
-    return so_far - before
+    return updates_after(steps, replay_ratio) - updates_after(steps - 1, replay_ratio)
 
 
 @torch.no_grad()

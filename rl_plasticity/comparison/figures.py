@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
+from rl_plasticity.comparison import steps
 from rl_plasticity.comparison.groups import Group, identity, labels, short
 from rl_plasticity.comparison.loading import Run
-from rl_plasticity.comparison.summary import Comparison, Row
+from rl_plasticity.comparison.summary import FEW, Comparison, Row
 from rl_plasticity.metrics import statistics
-from rl_plasticity.metrics.statistics import Array
-from rl_plasticity.runs.folder import Curve, MetricName
+from rl_plasticity.runs.folder import MetricName
 
 COLUMN, PAGE = 3.35, 6.9  # inches
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
@@ -73,7 +73,7 @@ def draw(comparison: Comparison) -> Iterator[Drawn]:
             yield _learning_curves(c, looks)
         yield _final(c, looks)
         yield from _accuracy_over_updates(c, looks)
-        if min(row.seeds for row in c.rows) > 1 and all(np.isfinite(row.mean.value) for row in c.rows):
+        if min(row.seeds for row in c.rows) > 1 and any(row.diverged < sum(map(len, row.final)) for row in c.rows):
             yield _profiles(c, looks)
             if c.baseline is not None and len(c.rows) > 1:
                 yield _improvement(c, looks)
@@ -87,7 +87,7 @@ def draw(comparison: Comparison) -> Iterator[Drawn]:
 def _learning_curves(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     figure, panels = _panels(len(c.at), min(3, len(c.at)))
     what = "at the end of each task" if c.unit == "task" else f"over {c.unit}s"
-    caption = f"{c.metric} {what}: mean over seeds and {_band(c)}."
+    caption = f"{c.metric} {what}: mean over seeds and {_band(c)}.{_without_diverged(c)}"
     dotted = " Groups are compared at the dotted line, where the shortest run ends."
     for axes, (task, at) in zip(panels, c.at.items(), strict=True):
         groups = [row.group for row in c.rows if task in row.group.tasks]
@@ -98,6 +98,7 @@ def _learning_curves(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
             caption = caption.removesuffix(dotted) + dotted
         axes.set_xlabel(_axis_of_steps(c.unit))
         axes.set_title(task if len(c.at) > 1 else "")
+        _say_why_empty(axes)
         _format_axes(axes, c.metric)
     panels[0].set_ylabel(_metric_label(c))
     _legend(figure, c, looks)
@@ -109,30 +110,38 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     axes = figure.subplots()
     for y, row in enumerate(c.rows):
         look = looks[row.group.label]
-        axes.barh(y, row.mean.value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
+        points = np.concatenate(row.final)
+        points = points[np.isfinite(points)]
+        if math.isfinite(row.mean.value):
+            axes.barh(y, row.mean.value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
         if row.mean.interval:
             axes.plot(row.mean.interval, [y, y], color="black", lw=1)
-        points = np.concatenate(row.final)
+        if row.diverged:
+            axes.annotate(f"{row.diverged} not finite", (0.99, y), xycoords=("axes fraction", "data"), fontsize=6,
+                          ha="right", va="center", color="#a00000", zorder=5)  # fmt: skip
         spread = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(1)
         axes.scatter(points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3)
     _label_rows(axes, [row.label for row in c.rows])
     axes.set_xlabel(_metric_label(c))
     caption = f"{c.metric} at {c.where}: mean (bar), {_interval(c)} (line) and each run (point)."
+    caption += _without_diverged(c)
     return Drawn("final_performance", "Final performance", figure, caption)
 
 
 def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     figure, (axes,) = _panels(1, 1)
     scores = np.concatenate([s for row in c.rows for s in row.final])
+    scores = scores[np.isfinite(scores)]
     margin = 0.03 * (np.ptp(scores) or 1)
     thresholds = np.linspace(scores.min() - margin, scores.max() + margin, 201)
     rng = np.random.default_rng(0)
     for row in c.rows:
         look = looks[row.group.label]
-        profile = statistics.performance_profile(row.final, thresholds)
+        final = [statistics.worst(s) for s in row.final]  # below every threshold
+        profile = statistics.performance_profile(final, thresholds)
         axes.plot(thresholds, profile, color=look.colour, ls=look.style, zorder=look.order)
-        if look.colour != GREY:
-            drawn = [s[rng.integers(len(s), size=(2000, len(s)))] for s in row.final]
+        if look.colour != GREY and row.seeds >= FEW:
+            drawn = [s[rng.integers(len(s), size=(2000, len(s)))] for s in final]
             low, high = np.quantile(statistics.performance_profile(drawn, thresholds), [0.025, 0.975], axis=0)
             axes.fill_between(thresholds, low, high, color=look.colour, alpha=BAND / 2, lw=0)
     axes.set_xlabel(f"threshold of {_metric_label(c)}")
@@ -141,7 +150,7 @@ def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     _legend(figure, c, looks)
     caption = (
         f"Performance profiles: the share of runs whose {c.metric} at {c.where} is above a threshold, with pointwise "
-        f"95 % bootstrap intervals; {_seeds(c)}."
+        f"95 % bootstrap intervals {_from_few(c)}."
     )
     return Drawn("performance_profiles", "Performance profiles", figure, caption)
 
@@ -163,7 +172,7 @@ def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     axes.set_xlabel(f"P(better than {c.baseline.label})")
     caption = (
         f"Probability that a run of the group has a higher {c.metric} at {c.where} than one of {c.baseline.label}, "
-        f"with 95 % stratified bootstrap intervals; {_seeds(c)}. At 0.5 neither is better."
+        f"with 95 % stratified bootstrap intervals {_from_few(c)}. At 0.5 neither is better."
     )
     return Drawn("probability_of_improvement", "Probability of improvement", figure, caption)
 
@@ -290,27 +299,26 @@ def _panels(
 
 
 def _curve(axes: Axes, c: Comparison, g: Group, runs: Sequence[Run], metric: str, looks: Mapping[str, Look]) -> None:
-    """Mean and interval of a group's runs up to where the shortest ends."""
+    """Mean of a group's runs at the steps that all have, 500 at most, and its interval; of few seeds each run."""
     curves = [c.curve(run, metric) for run in runs if metric in run.curves]
-    if not curves:
+    common = steps.shared(metric, curves) if curves else np.array([], np.int64)
+    if not len(common):
         return
+    if len(common) > 500:
+        common = common[np.linspace(0, len(common) - 1, 500).astype(int)]
     look = looks[g.label]
-    steps, values = _aligned(curves)
-    marker = "o" if len(steps) == 1 or (_is_of_tasks(metric) and len(steps) <= 30) else ""
-    axes.plot(steps, values.mean(0), color=look.colour, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2)
-    if len(values) > 1 and look.colour != GREY:
-        low, high = statistics.mean_interval(values, resamples=1000)
-        axes.fill_between(steps, low, high, color=look.colour, alpha=BAND, lw=0, zorder=look.order - 1)
-
-
-def _aligned(curves: Sequence[Curve]) -> tuple[Array, Array]:
-    """All on the steps of any, 500 at most: each run's latest value, where all have begun and none has ended."""
-    start, end = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
-    steps = np.unique(np.concatenate([curve.steps for curve in curves]))
-    steps = steps[(steps >= start) & (steps <= end)]
-    if len(steps) > 500:
-        steps = steps[np.linspace(0, len(steps) - 1, 500).astype(int)]
-    return steps, np.array([statistics.value_at(curve.steps, curve.values, steps) for curve in curves])
+    values = np.array([steps.at(curve, common) for curve in curves])
+    means, low, high = statistics.mean_curve(values)
+    marker = "o" if len(common) == 1 or (_is_of_tasks(metric) and len(common) <= 30) else ""
+    axes.plot(common, means, color=look.colour, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2)
+    if look.colour == GREY or len(values) == 1:
+        return
+    if len(values) >= FEW:
+        axes.fill_between(common, low, high, color=look.colour, alpha=BAND, lw=0, zorder=look.order - 1)
+    else:
+        with np.errstate(invalid="ignore"):
+            finite = np.where(np.isfinite(values), values, np.nan)
+        axes.plot(common, finite.T, color=look.colour, lw=0.5, alpha=0.5, zorder=look.order - 1)
 
 
 def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mapping[str, Look]) -> None:
@@ -323,9 +331,18 @@ def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mappin
     drawn = [np.asarray(line.get_ydata(), float) for line in axes.lines if len(np.atleast_1d(line.get_ydata())) > 2]
     values = np.concatenate(drawn) if drawn else np.array([])
     values = values[np.isfinite(values)]
-    if len(values) and values.min() > 0 and values.max() > 100 * values.min():
+    if len(values) and values.min() > 0 and values.max() / 100 > values.min():
         axes.set_yscale("log")
+    _say_why_empty(axes)
     _format_axes(axes, name)
+
+
+def _say_why_empty(axes: Axes) -> None:
+    """Words where no line has a finite value."""
+    drawn = [np.asarray(line.get_ydata(), float) for line in axes.lines if line.get_zorder() > 0]
+    if not any(np.isfinite(y).any() for y in drawn):
+        why = "no finite value" if drawn else "no steps that\nall runs have"
+        axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="#a00000")
 
 
 def _legend(figure: Figure, c: Comparison, looks: Mapping[str, Look]) -> None:
@@ -419,9 +436,20 @@ def _seeds(c: Comparison) -> str:
     return f"{c.seeds} a group and task" if len(c.at) > 1 else f"{c.seeds} a group"
 
 
+def _from_few(c: Comparison) -> str:
+    return f"from {FEW} seeds on ({_seeds(c)})"
+
+
 def _interval(c: Comparison) -> str:
-    return f"95 % bootstrap interval of the mean where there are several seeds ({_seeds(c)})"
+    return f"95 % Student's t interval of it {_from_few(c)}"
 
 
 def _band(c: Comparison) -> str:
-    return f"pointwise {_interval(c)}"
+    each = ""
+    if min(row.seeds for row in c.rows) < FEW:
+        each = "; with fewer each run as a thin line"
+    return f"pointwise {_interval(c)}{each}"
+
+
+def _without_diverged(c: Comparison) -> str:
+    return " Values that are not finite are left out." if any(row.diverged for row in c.rows) else ""

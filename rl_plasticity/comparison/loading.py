@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_plasticity.configs.schema import TASKS_ONLY
 from rl_plasticity.runs.folder import Curve, MetricName, RunFolder, RunName
 
 Settings = dict[str, Any]
@@ -44,6 +45,8 @@ def read(folder: RunFolder) -> list[Run]:
         SettingsError: the folder is damaged or not a run's.
     """
     kind, settings, starts = folder.kind, flat(folder.settings), folder.starts
+    if kind == "train" and settings.get(TASKS_ONLY, 0) is None:  # as earlier versions wrote it
+        del settings[TASKS_ONLY]
     runs = []
     for name, curves in folder.metrics().items():
         ends = curves.pop("task/index", None)

@@ -9,50 +9,61 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rl_plasticity.comparison import steps
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import statistics
-from rl_plasticity.metrics.statistics import Array, Interval
+from rl_plasticity.metrics.statistics import Array, Interval, Steps
 from rl_plasticity.runs.folder import Curve, MetricName
 
-FEW = 5  # below so many seeds intervals are said to be rough
+FEW = 5  # below so many seeds the points stand for themselves; only gaps have an interval, Student's
+NEVER_RESET = "(never reset)"
+FEW_HINT = f"With fewer than {FEW} seeds that is a hint at most."
 
 
 class Estimate(NamedTuple):
-    """A number with its 95 % interval, or without: there is one seed."""
+    """A number, its 95 % interval where there are enough runs for one, and how many runs or pairs it is of."""
 
     value: float
     interval: Interval | None = None
     note: str = ""
+    n: int | None = None
 
 
 @dataclass(frozen=True)
 class Row:
     """The statistics of one group. Lists are over tasks; scores are by rising seed.
 
+    A score that is not finite, of a run that diverged, counts as the worst in what goes by ranks (the interquartile
+    mean, the probability of improvement) and is left out of the other means.
+
     Args:
+        diverged: how many of its runs have a final score that is not finite.
         final: at the last common step.
-        auc: means over the curve up to there.
+        auc: means over the common steps up to there.
         change: supervised: the last common task's value minus the first's.
         online: supervised: mean over tasks of the online accuracy.
         reach: the steps at which each run reached the target, infinity for never; None without a target.
         improvement, gap: over the baseline; None for the baseline and without one.
+        joint: the gap's interval that holds for all groups at once: each at 1 - 0.05 / groups (Bonferroni).
     """
 
     group: Group
     unfinished: bool
     seeds: int
+    diverged: int
     final: list[Array]
     mean: Estimate
     error: float
     iqm: Estimate
     auc: Estimate
     change: Estimate | None
-    online: float | None
+    online: Estimate | None
     reach: Array | None
     improvement: Estimate | None
     gap: Estimate | None
+    joint: Interval | None
 
     @property
     def label(self) -> str:
@@ -68,7 +79,7 @@ class Comparison:
         kind: the command whose runs they are.
         unit: of the metric's steps: env step, update or task.
         scale: what values are multiplied by: 1/1000 for several DeepMind Control tasks, else 1.
-        at: the last common step of each task.
+        steps: of each task those that every run has; runs are compared at the last.
         tasks: those that every group has; the others are in no statistic.
     """
 
@@ -77,17 +88,23 @@ class Comparison:
     unit: str
     scale: float
     target: float | None
-    at: Mapping[str, int]
+    steps: Mapping[str, Steps]
     tasks: Sequence[str]
     baseline: Group | None
     rows: Sequence[Row]
     warnings: Sequence[str]
 
+    @property
+    def at(self) -> dict[str, int]:
+        """The step of each task that runs are compared at."""
+        return {task: int(of_task[-1]) for task, of_task in self.steps.items()}
+
     def number(self, value: float) -> str:
-        """Four significant digits of the largest score, and as many decimals for all."""
+        """Four significant digits of the largest score, and as many decimals for all; never 0 for what is not 0."""
         largest = max((abs(v) for row in self.rows for s in row.final for v in s if math.isfinite(v)), default=0)
         decimals = 3 if largest == 0 else max(0, 4 - math.ceil(math.log10(largest)))
-        return f"{value:.{min(3, decimals) if largest >= 0.1 else decimals}f}"
+        text = f"{value:.{min(3, decimals) if largest >= 0.1 else decimals}f}"
+        return f"{value:.1e}" if value and float(text) == 0 else text
 
     def curve(self, run: Run, metric: str) -> Curve:
         """A run's curve; of the metric compared, in the table's scale."""
@@ -111,24 +128,22 @@ class Comparison:
         number, rows = self.number, self.rows
         columns = {
             "group": [row.label for row in rows],
-            "seeds": [str(row.seeds) for row in rows],
+            "seeds": [f"{row.seeds} ({row.diverged} not finite)" if row.diverged else str(row.seeds) for row in rows],
             "final": [
                 number(row.mean.value) + (f" ± {number(row.error)}" if math.isfinite(row.error) else "") for row in rows
             ],
-            "IQM [95 %]": [
-                shown(row.iqm, number) if row.iqm.interval else f"{number(row.iqm.value)} (1 seed: no interval)"
-                for row in rows
-            ],
+            "IQM [95 %]" if any(row.iqm.interval for row in rows) else "IQM": [shown(row.iqm, number) for row in rows],
             "mean over tasks" if self.unit == "task" else "AUC": [number(row.auc.value) for row in rows],
         }
         if any(row.change is not None for row in rows):
             columns["last - first task"] = [number(row.change.value) if row.change else "" for row in rows]
         if any(row.online is not None for row in rows):
-            columns["online accuracy"] = ["" if row.online is None else f"{row.online:.3f}" for row in rows]
+            columns["online accuracy"] = [f"{row.online.value:.3f}" if row.online else "" for row in rows]
         if self.target is not None:
             columns[f"{self.unit}s to {self.target:g}"] = [_reached(row.reach) for row in rows if row.reach is not None]
         if self.baseline is not None:
-            columns["P(improvement) [95 %]"] = [
+            bracket = " [95 %]" if any(row.improvement and row.improvement.interval for row in rows) else ""
+            columns[f"P(improvement){bracket}"] = [
                 shown(row.improvement, "{:.2f}".format) if row.improvement else "" for row in rows
             ]
             columns["gap [95 %]"] = [shown(row.gap, number) if row.gap else "baseline" for row in rows]
@@ -137,14 +152,16 @@ class Comparison:
 
     def verdict(self) -> str:
         """What was compared and what the numbers say, in a few sentences. They name no causes."""
-        best, *others = sorted(self.rows, key=lambda r: -r.iqm.value if math.isfinite(r.iqm.value) else math.inf)
+        best, *others = sorted(self.rows, key=lambda r: -r.iqm.value)
         where = f"each of {len(self.tasks)} tasks" if len(self.tasks) > 1 else self.tasks[0]
         text = f"{counted(len(self.rows), 'group')} of {self.seeds} on {where}. "
         divided = ", return / 1000" if self.scale != 1 else ""
         name = f"{self.metric} (interquartile mean{divided}, at {self.where})"
+        if not math.isfinite(best.iqm.value):
+            return f"{text}In no group is {name} finite."
         if not others:
             return f"{text}{name} is {shown(best.iqm, self.number)} for {best.group.label}."
-        text += f"The highest {name} is that of {best.group.label}"
+        text += f"The highest {name} of the {len(self.rows)} is that of {best.group.label}"
         measured = best
         if best.group is self.baseline:  # which has no gap to itself; the next best has
             measured = others[0]
@@ -155,16 +172,18 @@ class Comparison:
         gap = measured.gap
         assert gap is not None
         if not math.isfinite(gap.value):
-            return f"{text}. A value is not finite, so there is no gap to name."
+            return f"{text}. No run of one of the two is finite, so there is no gap to name."
         text += f". The mean of {measured.group.label} is {self.number(abs(gap.value))} "
         text += f"{'above' if gap.value >= 0 else 'below'} that of {self.baseline.label}"
-        if gap.interval is None:
+        if measured.joint is None:
             return f"{text}; with 1 seed there is no interval, so this may be chance."
-        low, high = gap.interval
-        how = gap.note if gap.note == "unpaired" else f"paired by seed, {gap.note}"
-        zero = "includes 0: these seeds do not tell the two apart" if low <= 0 <= high else "excludes 0"
-        hint = f" With fewer than {FEW} seeds that is a hint at most." if measured.seeds < FEW else ""
-        return f"{text} (95 % interval [{self.number(low)}, {self.number(high)}], {how}), which {zero}.{hint}"
+        low, high = measured.joint
+        how = gap.note if gap.note.startswith("unpaired") else f"paired by seed, {gap.note}"
+        many = f" that holds for all {len(others)} groups at once" if len(others) > 1 else ""
+        text += f" (95 % interval{many} [{self.number(low)}, {self.number(high)}], {how}), which "
+        if low <= 0 <= high:
+            return f"{text}includes 0: these seeds do not tell the two apart."
+        return f"{text}excludes 0." + (f" {FEW_HINT}" if measured.seeds < FEW else "")
 
     def to_csv(self) -> str:
         """All numbers, tidy: ``group,task,seed,metric,step,statistic,value,low,high,n``.
@@ -188,25 +207,25 @@ class Comparison:
             for name, estimate in self._estimates(row).items():
                 if estimate is not None:
                     low, high = estimate.interval or ("", "")
-                    n = sum(len(s) for s in row.final)
-                    writer.writerow([label, everywhere, "", self.metric, step, name, estimate.value, low, high, n])
+                    counted = [estimate.value, low, high, "" if estimate.n is None else estimate.n]
+                    writer.writerow([label, everywhere, "", self.metric, step, name, *counted])
         return out.getvalue()
 
     def _estimates(self, row: Row) -> dict[str, Estimate | None]:
         """A row's numbers by their names in ``comparison.csv``."""
         estimates: dict[str, Estimate | None] = {
             "mean": row.mean,
-            "standard_error": Estimate(row.error),
+            "standard_error": Estimate(row.error, n=row.mean.n),
             "iqm": row.iqm,
             "area_under_curve": row.auc,
             "last_minus_first_task": row.change,
-            "online_accuracy": None if row.online is None else Estimate(row.online),
+            "online_accuracy": row.online,
             "probability_of_improvement": row.improvement,
             "gap_unpaired" if row.gap and row.gap.note.startswith("unpaired") else "gap_paired": row.gap,
         }
         if self.kind == "train" and self.metric == "eval/return" and _is_control(row.group.runs[0]):
             score = row.mean.value if self.scale != 1 else float(statistics.normalized_score(np.array(row.mean.value)))
-            estimates["normalized_score"] = Estimate(score)
+            estimates["normalized_score"] = Estimate(score, n=row.mean.n)
         return estimates
 
 
@@ -234,13 +253,15 @@ def summarize(
     elif MetricName.parse(metric).of == "task":
         unit = "task"
     every_task, tasks = _tasks(groups, warnings)
-    at = {task: _last_common(groups, task, metric, unit) for task in every_task}
-    unfinished = _unfinished(groups, kind, warnings)
+    common = {task: steps.compared(groups, task, metric, unit, warnings) for task in every_task}
+    groups = [_told_of_resets(g, common, unit, warnings) for g in groups]
+    unfinished = steps.unfinished(groups, kind, warnings)
     scale = _scale(groups, kind, metric, warnings) if len(every_task) > 1 else 1.0
     reference = _baseline(groups, baseline, warnings)
-    comparison = Comparison(kind, metric, unit, scale, target, at, tasks, reference, (), ())
-    rows = [_row(comparison, g, any(id(r) in unfinished for r in g.runs)) for g in groups]
+    comparison = Comparison(kind, metric, unit, scale, target, common, tasks, reference, (), ())
+    rows = [_row(comparison, g, any(id(r) in unfinished for r in g.runs), len(groups) - 1) for g in groups]
     _warn_of_few_seeds(rows, warnings)
+    _warn_of_diverged(comparison, groups, warnings)
     _warn_of_versions(groups, warnings)
     return replace(comparison, rows=rows, warnings=warnings)
 
@@ -280,11 +301,20 @@ def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> l
     if not left:
         known = dict.fromkeys(name for g in groups for r in g.runs for name in r.curves)
         raise SettingsError(f"no run has the metric {metric!r}{nearest(metric, known)}")
-    for g in left:
-        for r in g.runs:
-            if not np.isfinite(r.curves[metric].values).all():
-                warnings.append(f"{r}: {metric} is not finite everywhere")
     return left
+
+
+def _told_of_resets(g: Group, common: Mapping[str, Steps], unit: str, warnings: list[str]) -> Group:
+    """The group with the word in its label that no intervention had come by the step that is compared."""
+    without = [t for t, runs in g.tasks.items() if all(steps.never_reset(r, unit, int(common[t][-1])) for r in runs)]
+    if not without:
+        return g
+    where = f" on {', '.join(without)}" if len(g.tasks) > 1 else ""
+    warnings.append(
+        f"{g.label}{where}: its first {g.settings['reset.name']} would come after {unit} {common[without[0]][-1]}, so "
+        "what is compared are runs without it"
+    )
+    return replace(g, label=f"{g.label} {NEVER_RESET}") if len(without) == len(g.tasks) else g
 
 
 def _tasks(groups: Sequence[Group], warnings: list[str]) -> tuple[list[str], list[str]]:
@@ -315,44 +345,53 @@ def _is_control(run: Run) -> bool:
     return ":" not in str(run.settings["env.name"])
 
 
-def _row(c: Comparison, g: Group, unfinished: bool) -> Row:
-    final = _scores(c, g, _final)
-    change = online = reach = improvement = gap = None
+def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
+    """The statistics of a group; `compared` groups have a gap to the baseline."""
+    curves = _curves(c, g)
+    final = [of_task[:, -1] for of_task in curves]
+    areas = [
+        np.array([statistics.area_under_curve(c.steps[t], values) for values in of_task])
+        for t, of_task in zip(c.tasks, curves, strict=True)
+    ]
+    change = online = reach = improvement = gap = joint = None
     if c.unit == "task" and min(c.at[t] for t in c.tasks) > 1:
-        change = _estimate(statistics.mean, _scores(c, g, lambda curve, step: _final(curve, step) - curve.values[0]))
+        change = _mean([of_task[:, -1] - of_task[:, 0] for of_task in curves])
     if c.unit == "task" and all("task/online_accuracy" in r.curves for r in g.runs):
-        online = float(np.mean([_online(r, c.at[t]) for t in c.tasks for r in g.tasks[t]]))
+        online = _mean([np.array([_online(r, c.at[t]) for r in g.tasks[t]]) for t in c.tasks])
     if c.target is not None:
-        curves = [c.curve(r, c.metric) for t in c.tasks for r in g.tasks[t]]
-        reach = np.array([statistics.steps_to_reach(*curve, c.target) for curve in curves])
+        reach = np.array(
+            [
+                statistics.steps_to_reach(c.steps[t], statistics.worst(values), c.target)
+                for t, of_task in zip(c.tasks, curves, strict=True)
+                for values in of_task
+            ]
+        )
     if c.baseline is not None and g is not c.baseline:
-        other = _scores(c, c.baseline, _final)
-        improvement = _estimate(statistics.probability_of_improvement, final, other)
-        gap = _gap(g, c.baseline, final, other, c.tasks)
+        other = [of_task[:, -1] for of_task in _curves(c, c.baseline)]
+        improvement = _of_ranks(statistics.probability_of_improvement, final, other)
+        gap, joint = _gap(g, c.baseline, final, other, c.tasks, compared)
     return Row(
         group=g,
         unfinished=unfinished,
         seeds=min(len(s) for s in final),
+        diverged=int(sum((~np.isfinite(s)).sum() for s in final)),
         final=final,
-        mean=_estimate(statistics.mean, final),
-        error=statistics.standard_error(final),
-        iqm=_estimate(statistics.iqm, final),
-        auc=_estimate(statistics.mean, _scores(c, g, lambda curve, step: statistics.area_under_curve(*curve, step))),
+        mean=_mean(final),
+        error=statistics.standard_error(_finite(final)),
+        iqm=_of_ranks(statistics.iqm, final),
+        auc=_mean(areas),
         change=change,
         online=online,
         reach=reach,
         improvement=improvement,
         gap=gap,
+        joint=joint,
     )
 
 
-def _scores(c: Comparison, g: Group, value: Callable[[Curve, int], float]) -> list[Array]:
-    """A number of each run, by task, in the scale of the table."""
-    return [np.array([value(r.curves[c.metric], c.at[t]) for r in g.tasks[t]]) * c.scale for t in c.tasks]
-
-
-def _final(curve: Curve, step: int) -> float:
-    return float(statistics.value_at(*curve, step))
+def _curves(c: Comparison, g: Group) -> list[Array]:
+    """Of each task the runs' values at the common steps, ``[runs, steps]``, in the scale of the table."""
+    return [np.array([steps.at(r.curves[c.metric], c.steps[t]) for r in g.tasks[t]]) * c.scale for t in c.tasks]
 
 
 def _reached(steps: Array) -> str:
@@ -361,47 +400,13 @@ def _reached(steps: Array) -> str:
     return f"{number} ({np.isfinite(steps).sum()} of {len(steps)})"
 
 
-def _last_common(groups: Sequence[Group], task: str, metric: str, unit: str) -> int:
-    runs = [r for g in groups for r in g.tasks.get(task, ())]
-    shortest = min(runs, key=lambda r: r.curves[metric].steps[-1])
-    at = int(shortest.curves[metric].steps[-1])
-    for r in runs:
-        first = r.curves[metric].steps[0]
-        if first > at:
-            raise SettingsError(
-                f"{shortest} ends at {unit} {at}, before the first {metric} of {r} at {first}: leave one"
-            )
-    return at
-
-
-def _unfinished(groups: Sequence[Group], kind: str, warnings: list[str]) -> set[int]:
-    """The ids of runs that have not come to their end. A supervised run's end is that of the longest with its task."""
-    ids = set()
-    seeds: dict[str, list[str]] = {}
-    for g in groups:
-        for task, runs in g.tasks.items():
-            longest = max(len(p.borders) for other in groups for p in other.tasks.get(task, ()))
-            for r in runs:
-                if kind == "train":
-                    done = max(int(curve.steps[-1]) for curve in r.curves.values())
-                    total, unit = int(r.settings["total_env_steps"]), "env steps"
-                else:
-                    done, total, unit = len(r.borders), int(r.settings.get("num_tasks") or longest), "tasks"
-                if done < total:
-                    ids.add(id(r))
-                    warning = f"* {g.label} is unfinished, at {done} of {total} {unit}: {r.folder}"
-                    seeds.setdefault(warning, []).append(str(r.seed))
-    warnings += [f"{warning} (seed {', '.join(numbers)})" for warning, numbers in seeds.items()]
-    return ids
-
-
 def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -> Group | None:
     if label is not None:
         named = {g.label: g for g in groups}
         if label not in named:
             raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
         return named[label]
-    periodic = [g for g in groups if g.settings.get("reset.name") == "periodic"]
+    periodic = [g for g in groups if g.settings.get("reset.name") == "periodic" and not g.label.endswith(NEVER_RESET)]
     plain = [g for g in groups if g.settings.get("reset.name") == g.settings.get("reg.name") == "none"]
     for candidates in (periodic, plain):
         if len(candidates) == 1:
@@ -413,28 +418,55 @@ def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -
     return None
 
 
-def _estimate(statistic: Callable[..., Array], *samples: list[Array]) -> Estimate:
-    enough = min(len(s) for strata in samples for s in strata) > 1
-    return Estimate(float(statistic(*samples)), statistics.bootstrap_interval(statistic, *samples) if enough else None)
+def _finite(scores: list[Array]) -> list[Array]:
+    return [s[np.isfinite(s)] for s in scores]
 
 
-def _gap(g: Group, baseline: Group, x: list[Array], y: list[Array], tasks: Sequence[str]) -> Estimate:
-    """The difference of means; by seed where each task has 2 or more that both groups have."""
+def _mean(scores: list[Array]) -> Estimate:
+    """Of the finite scores, with Student's interval where there are enough of them; NaN where a task has none."""
+    finite = _finite(scores)
+    fewest, n = min(map(len, finite)), sum(map(len, finite))
+    if not fewest:
+        return Estimate(math.nan, n=n)
+    interval = statistics.student_interval(finite) if fewest >= FEW else None
+    return Estimate(float(statistics.mean(finite)), interval, n=n)
+
+
+def _of_ranks(statistic: Callable[..., Array], *samples: list[Array]) -> Estimate:
+    """With the bootstrap's interval where there are enough runs; none where every resample is the same."""
+    ranked = [[statistics.worst(scores) for scores in strata] for strata in samples]
+    interval = None
+    if min(len(scores) for strata in ranked for scores in strata) >= FEW:
+        low, high = statistics.bootstrap_interval(statistic, *ranked)
+        interval = (low, high) if low < high else None
+    return Estimate(float(statistic(*ranked)), interval, n=sum(map(len, ranked[0])))
+
+
+def _gap(
+    g: Group, baseline: Group, x: list[Array], y: list[Array], tasks: Sequence[str], compared: int
+) -> tuple[Estimate, Interval | None]:
+    """The difference of means, by seed where each task has 2 or more that both groups have; and the joint interval."""
     scores = [
         [
-            {run.seed: float(v) for run, v in zip(of.tasks[t], values, strict=True)}
+            {run.seed: float(v) for run, v in zip(of.tasks[t], values, strict=True) if math.isfinite(v)}
             for t, values in zip(tasks, z, strict=True)
         ]
         for of, z in ((g, x), (baseline, y))
     ]
     pairs = [statistics.paired_differences(a, b) for a, b in zip(*scores, strict=True)]
-    number = min(len(p) for p in pairs)
-    if number > 1:
-        return _estimate(statistics.mean, pairs)._replace(note=f"{number} seeds")
-    if number == 1 and all(len(s) == 1 for s in (*x, *y)):
-        return _estimate(statistics.mean, pairs)._replace(note="1 seed: no interval")
-    estimate = _estimate(lambda a, b: statistics.mean(a) - statistics.mean(b), x, y)
-    return estimate._replace(note="unpaired" if estimate.interval else "unpaired, 1 seed: no interval")
+    number = min(map(len, pairs))
+    samples, note = [_finite(x), _finite(y)], "unpaired"
+    if number > 1 or (number == 1 and all(len(s) == 1 for s in (*x, *y))):
+        samples, note = [pairs], counted(number, "seed")
+    fewest = min(len(s) for strata in samples for s in strata)
+    value = math.nan
+    if fewest:
+        value = float(statistics.mean(samples[0])) - sum(float(statistics.mean(strata)) for strata in samples[1:])
+    n = sum(len(s) for s in samples[0])
+    if fewest < 2:
+        return Estimate(value, None, f"{note}: no interval", n), None
+    joint = statistics.student_interval(*samples, level=1 - 0.05 / compared)
+    return Estimate(value, statistics.student_interval(*samples), note, n), joint
 
 
 def _online(run: Run, tasks: int) -> float:
@@ -447,7 +479,27 @@ def _warn_of_few_seeds(rows: Sequence[Row], warnings: list[str]) -> None:
     if single:
         warnings.append(f"1 seed: no interval for {_listed(single)}")
     if few:
-        warnings.append(f"fewer than {FEW} seeds, so intervals are rough and too narrow: {_listed(few)}")
+        warnings.append(f"fewer than {FEW} seeds, so only gaps have an interval, and a wide one: {_listed(few)}")
+
+
+def _warn_of_diverged(c: Comparison, groups: Sequence[Group], warnings: list[str]) -> None:
+    for g in groups:
+        for task in c.tasks:
+            curves = {r.seed: steps.at(r.curves[c.metric], c.steps[task]) for r in g.tasks[task]}
+            ended = [seed for seed, values in curves.items() if not math.isfinite(values[-1])]
+            passing = [seed for seed, values in curves.items() if not np.isfinite(values).all() and seed not in ended]
+            on = f" on {task}" if len(c.tasks) > 1 else ""
+            if ended:
+                warnings.append(
+                    f"{g.label}{on}: {c.metric} is not finite at {c.unit} {c.at[task]} in {len(ended)} of "
+                    f"{counted(len(curves), 'run')} (seed {', '.join(map(str, ended))}): the worst in ranks, left out "
+                    "of means"
+                )
+            if passing:
+                warnings.append(
+                    f"{g.label}{on}: {c.metric} is not finite on the way (seed {', '.join(map(str, passing))}): left "
+                    "out of the mean of areas"
+                )
 
 
 def _warn_of_versions(groups: Sequence[Group], warnings: list[str]) -> None:

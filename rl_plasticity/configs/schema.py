@@ -8,6 +8,7 @@ settings are ``reg.l2.coef=...``. A list trains all its members side by side in 
 settings, which come before those of the command line.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -37,6 +38,7 @@ FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
 Group = dict[str, Any]  # the name of what was chosen, and its settings
 SIDE_BY_SIDE = ("reg", "reset")  # groups whose settings may be lists
+TASKS_ONLY = "reset.every_tasks"  # a setting that reinforcement learning, where no task follows another, does not have
 
 Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, belongs_to="machine")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
@@ -81,6 +83,11 @@ class Train:
     logger: Logger = "tensorboard"
     out: Out = "auto"
     resume: Resume = None
+
+
+def updates_after(learning_steps: int, replay_ratio: float) -> int:
+    """Updates that were made after so many env steps of learning, which begins after the random ones."""
+    return max(0, math.floor(learning_steps * replay_ratio + 1e-6))  # 1300 * 0.7 is 910
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +222,7 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     if kind in DEFAULT_PRESET:
         load_plugs(given.pop("plugins", []))
         given = _with_preset(kind, given)
-    groups = {group: _chosen(group, given.pop(group, KINDS[group].default)) for group in GROUPS[kind]}
+    groups = {group: _chosen(group, given.pop(group, KINDS[group].default), kind) for group in GROUPS[kind]}
     if kind is Train and (module := plugins.module_of(env := str(groups["env"]["name"].default))):
         plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
     has_period = any(name.startswith("reset.every") for name in given)
@@ -277,11 +284,13 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
             raise SettingsError(f"the setting {group!r} is missing")
         if not isinstance(choice, dict) or "name" not in choice:
             raise SettingsError(f"{group} must be a group with a name, got {choice!r}")
-        groups[group] = _chosen(group, _choice_of(choice))
+        groups[group] = _chosen(group, _choice_of(choice), kind)
         if group == "env" and (module := plugins.module_of(str(choice["name"]))) and module not in plugins.loaded:
             raise SettingsError(f"env {choice['name']!r}: no saved settings load the module {module!r}")
     declared = settings_of(kind) | _flat(groups)
     values = {name: value for name, value in flat_values(saved) if name == "env.name" or not _is_name(name)}
+    if kind is Train and values.get(TASKS_ONLY, 0) is None:  # as earlier versions wrote it
+        del values[TASKS_ONLY]
     for name in values:
         if name not in declared and name != "preset":
             raise SettingsError(f"unknown setting {name!r}{nearest(name, declared)}")
@@ -337,10 +346,11 @@ def describe(kind: type[Any]) -> str:
         for group in GROUPS[kind]:
             common = settings_of(common) if (common := KINDS[group].common) else {}
             for choice in KINDS[group].choices:
-                settings = {n: d for n, d in KINDS[group].settings(choice).items() if n not in common}
+                settings = _flat({group: _chosen(group, choice, kind)})
+                settings = {n: d for n, d in settings.items() if n.partition(".")[2] not in common}
                 if settings:
                     lines.append(f"  {group}={choice}")
-                lines += [f"  {_described(f'{group}.{name}', d)}" for name, d in settings.items()]
+                lines += [f"  {_described(name, d)}" for name, d in settings.items()]
             if common:
                 lines.append(f"  {group}, any")
             lines += [f"  {_described(f'{group}.{name}', d)}" for name, d in common.items() if name != "render"]
@@ -451,8 +461,8 @@ def _with_preset(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, **given, "preset": name}
 
 
-def _chosen(group: str, choice: Any) -> dict[str, Any]:
-    """A tree of what a choice can be told: names of what was chosen, and declared settings."""
+def _chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[str, Any]:
+    """A tree of what a choice can be told: names of what was chosen, and declared settings (of all commands)."""
     kind = KINDS[group]
     if group == "env":
         return {"name": Declared((str,), choice, Setting()), **kind.settings("")}
@@ -462,7 +472,8 @@ def _chosen(group: str, choice: Any) -> dict[str, Any]:
         return {"name": "none"}
     if not isinstance(choice, str) or choice not in kind.choices:
         raise SettingsError(f"unknown {group} {choice!r}{nearest(choice, _choices(group))}")
-    return {"name": choice, **kind.settings(choice)}
+    left_out = TASKS_ONLY if command is Train else ""
+    return {"name": choice, **{n: d for n, d in kind.settings(choice).items() if f"{group}.{n}" != left_out}}
 
 
 def _several(choice: str | list[Any]) -> dict[str, Any]:

@@ -6,11 +6,14 @@ are resamples. Agarwal et al. 2021 is "Deep Reinforcement Learning at the Edge o
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 Array = NDArray[np.float64]
+Steps = NDArray[np.int64]
 Strata = Sequence[Array]
 Interval = tuple[float, float]
 
@@ -20,11 +23,39 @@ def mean(scores: Strata) -> Array:
     return np.asarray(np.mean([s.mean(-1) for s in scores], axis=0))
 
 
+def worst(scores: Array) -> Array:
+    """The scores for ranks: one that is not finite, of a run that diverged, is below every other."""
+    return np.where(np.isfinite(scores), scores, -np.inf)
+
+
 def standard_error(scores: Strata) -> float:
     """The standard error of `mean`: sqrt(sum over tasks of s^2 / n) / tasks, s with n - 1; NaN with one run."""
     if min(len(s) for s in scores) < 2:
         return float("nan")
     return float(np.sqrt(sum(s.var(ddof=1) / len(s) for s in scores)) / len(scores))
+
+
+def student_interval(*samples: Strata, level: float = 0.95) -> Interval:
+    """Student's t interval of ``mean(x)``, or of ``mean(x) - mean(y)`` (Welch 1947).
+
+    value -+ t sqrt(v), where v is the sum of v_i = s^2 / n / tasks^2 over the tasks of each sample and t has
+    v^2 / sum(v_i^2 / (n - 1)) degrees of freedom (Satterthwaite). It covers a normal mean as often as it says, however
+    few the runs; a bootstrap of 2 runs' mean covers it half the time.
+
+    Raises:
+        ValueError: a task with one run, which has no interval.
+    """
+    if min(len(s) for strata in samples for s in strata) < 2:
+        raise ValueError("an interval needs at least 2 runs of each task")
+    value = float(mean(samples[0])) - sum(float(mean(strata)) for strata in samples[1:])
+    parts = np.array([(s.var(ddof=1) / len(s) / len(strata) ** 2, len(s) - 1) for strata in samples for s in strata])
+    variances, freedom = parts.T
+    total = variances.sum()
+    if total == 0:
+        return value, value
+    shares = variances / total
+    half = float(stdtrit(1 / (shares**2 / freedom).sum(), (1 + level) / 2) * np.sqrt(total))
+    return value - half, value + half
 
 
 def iqm(scores: Strata) -> Array:
@@ -46,7 +77,8 @@ def bootstrap_interval(
 
     Runs are drawn with replacement within each task, and each sample for itself (Agarwal et al. 2021, section 4.1;
     Efron 1979). The interval holds `level` of the resampled statistics, as much below it as above. It is a little
-    too narrow for few runs: with 5, a nominal 95 % interval of a mean covers it about 84 % of the time.
+    too narrow for few runs: with 5, a nominal 95 % interval of a mean covers it about 84 % of the time. An end may be
+    -inf where scores are.
 
     Args:
         statistic: of one strata for each sample, with a leading axis of resamples.
@@ -59,20 +91,25 @@ def bootstrap_interval(
         raise ValueError("an interval needs at least 2 runs of each task")
     rng = np.random.default_rng(seed)
     drawn = [[s[rng.integers(len(s), size=(resamples, len(s)))] for s in strata] for strata in samples]
-    low, high = np.quantile(statistic(*drawn), [(1 - level) / 2, (1 + level) / 2])
+    values = statistic(*drawn)
+    # Between -inf and a number there is nothing to interpolate.
+    method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], method=method)
     return float(low), float(high)
 
 
-def mean_interval(curves: Array, level: float = 0.95, resamples: int = 2_000, seed: int = 0) -> tuple[Array, Array]:
-    """At each of `steps`, the bootstrap's percentile interval of the mean over runs: ``[n, steps] -> 2 x [steps]``.
+def mean_curve(curves: Array, level: float = 0.95) -> tuple[Array, Array, Array]:
+    """Mean over runs at each step, and the ends of Student's t interval of it: ``[n, steps] -> 3 x [steps]``.
 
-    A resample is of whole curves, and of its draws only the counts matter: one matrix product makes all the means.
+    Values that are not finite are left out; NaN where no value is left, and for the ends where it is only one.
     """
-    n = len(curves)
-    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples)
-    with np.errstate(invalid="ignore"):  # a curve with an infinite value has no interval there: not a number
-        low, high = np.quantile(counts @ curves / n, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return low, high
+    finite = np.isfinite(curves)
+    n = finite.sum(0)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        means = np.where(finite, curves, 0).sum(0) / n
+        variance = (np.where(finite, curves - means, 0) ** 2).sum(0) / (n - 1)
+        half = stdtrit(np.maximum(n - 1, 1), (1 + level) / 2) * np.sqrt(variance / n)
+    return means, means - half, means + half
 
 
 def probability_of_improvement(x: Strata, y: Strata) -> Array:
@@ -81,8 +118,11 @@ def probability_of_improvement(x: Strata, y: Strata) -> Array:
     Mean over tasks of the mean over all pairs of 1 if x > y, 1/2 if they tie, else 0: the Mann-Whitney U statistic
     over its maximum (Agarwal et al. 2021, section 4.3). Runs are not paired.
     """
-    pairs = [np.sign(a[..., :, None] - b[..., None, :]).mean((-2, -1)) for a, b in zip(x, y, strict=True)]
-    return np.asarray((np.mean(pairs, axis=0) + 1) / 2)
+    pairs = []
+    for a, b in zip(x, y, strict=True):
+        a, b = a[..., :, None], b[..., None, :]
+        pairs.append(((a > b).mean((-2, -1)) + (a >= b).mean((-2, -1))) / 2)
+    return np.asarray(np.mean(pairs, axis=0))
 
 
 def performance_profile(scores: Strata, thresholds: Array) -> Array:
@@ -98,22 +138,24 @@ def paired_differences(x: Mapping[int, float], y: Mapping[int, float]) -> Array:
     return np.array([x[seed] - y[seed] for seed in sorted(x.keys() & y.keys())])
 
 
-def value_at(steps: NDArray[np.int64], values: Array, at: Array | float) -> Array:
+def value_at(steps: Steps, values: Array, at: Steps | Array | float) -> Array:
     """The latest value at or before each of the steps `at`; NaN before the first."""
     last = np.searchsorted(steps, at, side="right") - 1
     return np.where(last >= 0, values[last], np.nan)
 
 
-def area_under_curve(steps: NDArray[np.int64], values: Array, until: float) -> float:
-    """The mean of the values up to and with step `until`.
+def area_under_curve(steps: Steps, values: Array) -> float:
+    """The mean of the values, each weighted by the stretch since the step before it; the first as the second.
 
-    It is the area under the curve over its length where evaluations are equally spaced, each value standing for the
-    stretch before it. Others integrate by trapezoids, which gives the first and the last value half the weight.
+    It is the area under the curve over its length. Where evaluations are equally spaced it is their mean. Others
+    integrate by trapezoids, which gives the first and the last value half the weight.
     """
-    return float(values[steps <= until].mean())
+    stretches = np.diff(steps)
+    weights = np.concatenate([stretches[:1], stretches]) if len(stretches) else np.ones(1)
+    return float((weights * values).sum() / weights.sum())
 
 
-def steps_to_reach(steps: NDArray[np.int64], values: Array, target: float) -> float:
+def steps_to_reach(steps: Steps, values: Array, target: float) -> float:
     """The first step at which the value is `target` or more; infinity if there is none."""
     reached = np.flatnonzero(values >= target)
     return float(steps[reached[0]]) if len(reached) else float("inf")

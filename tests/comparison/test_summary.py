@@ -3,6 +3,7 @@ import csv
 import numpy as np
 import pytest
 from folders import curve, tasks, write_run
+from scipy.stats import sem, t
 
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
@@ -10,8 +11,8 @@ from rl_plasticity.comparison.summary import summarize
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 
-STEPS = "total_env_steps=3000"
-PERIODIC = ["reset=periodic", STEPS]
+STEPS = ["total_env_steps=3000", "random_env_steps=0"]
+PERIODIC = ["reset=periodic", "reset.every_updates=1000", *STEPS]
 
 
 def groups_of(tmp_path, *folders, mix=(), kind="train"):
@@ -28,7 +29,7 @@ def finals(*values):
 
 
 def test_the_table_s_numbers_are_those_by_hand(tmp_path):
-    groups = groups_of(tmp_path, ([STEPS], finals(1, 2, 3, 4, 100)), (PERIODIC, finals(0, 1, 2, 3, 4)))
+    groups = groups_of(tmp_path, (STEPS, finals(1, 2, 3, 4, 100)), (PERIODIC, finals(0, 1, 2, 3, 4)))
     c = summarize(groups, target=2)
     none, periodic = c.rows
     assert c.baseline is periodic.group
@@ -40,23 +41,25 @@ def test_the_table_s_numbers_are_those_by_hand(tmp_path):
     # against 0..4: 1 beats 1 and ties 1, 2 beats 2 and ties, ...; 100 beats 5
     assert none.improvement.value == pytest.approx((1.5 + 2.5 + 3.5 + 4.5 + 5) / 25)
     assert none.gap.value == 20
-    low, high = none.gap.interval
-    assert 1 <= low < 20 < high  # paired: no difference is below 1
+    differences = np.array([1, 1, 1, 1, 96])
+    np.testing.assert_allclose(none.gap.interval, t.interval(0.95, 4, 20, sem(differences)))
+    assert none.joint == none.gap.interval  # the one group that is measured against another
+    assert none.mean.interval == pytest.approx(t.interval(0.95, 4, 22, sem([1, 2, 3, 4, 100])))
 
 
 def test_seeds_are_paired_where_both_have_them_and_not_elsewhere(tmp_path):
     shifted = {seed + 2: run for seed, run in finals(5, 6, 7).items()}  # seeds 2, 3, 4
-    groups = groups_of(tmp_path / "a", ([STEPS], finals(1, 2, 3, 4)), (PERIODIC, shifted))
+    groups = groups_of(tmp_path / "a", (STEPS, finals(1, 2, 3, 4)), (PERIODIC, shifted))
     gap = summarize(groups).rows[0].gap
     assert (gap.value, gap.note) == ((3 - 5 + 4 - 6) / 2, "2 seeds")
     apart = {seed + 10: run for seed, run in finals(5, 6, 7).items()}
-    gap = summarize(groups_of(tmp_path / "b", ([STEPS], finals(1, 2, 3, 4)), (PERIODIC, apart))).rows[0].gap
+    gap = summarize(groups_of(tmp_path / "b", (STEPS, finals(1, 2, 3, 4)), (PERIODIC, apart))).rows[0].gap
     assert (gap.value, gap.note) == (2.5 - 6, "unpaired")
 
 
 def test_unequal_lengths_are_compared_at_the_last_common_step_and_the_short_one_is_marked(tmp_path):
     short = {0: curve([5.0, 6.0]), 1: curve([7.0, 8.0, 9.0])}
-    c = summarize(groups_of(tmp_path, ([STEPS], finals(10, 20)), (PERIODIC, short)))
+    c = summarize(groups_of(tmp_path, (STEPS, finals(10, 20)), (PERIODIC, short)))
     assert c.at == {"cheetah-run": 2000}
     assert [row.mean.value for row in c.rows] == [7.5, 7.0]
     assert [line[0] for line in c.table()] == ["group", "none", "none + periodic*"]
@@ -64,18 +67,20 @@ def test_unequal_lengths_are_compared_at_the_last_common_step_and_the_short_one_
 
 
 def test_one_seed_has_no_interval_and_says_so(tmp_path):
-    c = summarize(groups_of(tmp_path, ([STEPS], finals(10)), (PERIODIC, finals(4))))
+    c = summarize(groups_of(tmp_path, (STEPS, finals(10)), (PERIODIC, finals(4))))
     assert c.rows[0].iqm.interval is None
     assert c.rows[0].gap.value == 6
-    assert "1 seed: no interval" in c.table()[1][3]
-    assert "1 seed" in c.verdict()
+    assert c.rows[0].gap.interval is None
+    assert c.table()[0][3] == "IQM"
+    assert c.table()[1][-1] == "1 seed: no interval"
+    assert "with 1 seed there is no interval, so this may be chance" in c.verdict()
     assert any(w.startswith("1 seed: no interval") for w in c.warnings)
 
 
 def test_the_baseline_is_the_reset_then_no_method_then_none(tmp_path):
-    two, l2 = finals(1, 2), (["reg=l2", STEPS], finals(1, 2))
-    assert summarize(groups_of(tmp_path / "a", ([STEPS], two), l2)).baseline.label == "none"
-    swr = (["reg=swr", STEPS], two)
+    two, l2 = finals(1, 2), (["reg=l2", *STEPS], finals(1, 2))
+    assert summarize(groups_of(tmp_path / "a", (STEPS, two), l2)).baseline.label == "none"
+    swr = (["reg=swr", *STEPS], two)
     c = summarize(groups_of(tmp_path / "b", swr, l2))
     assert c.baseline is None
     assert any("no baseline, so no gaps" in w for w in c.warnings)
@@ -86,7 +91,7 @@ def test_the_baseline_is_the_reset_then_no_method_then_none(tmp_path):
 
 
 def test_several_tasks_are_strata_and_control_returns_are_normalized(tmp_path):
-    folders = [([f"env={e}-run", STEPS], finals(*v)) for e, v in (("cheetah", (100, 300)), ("walker", (800, 800, 900)))]
+    folders = [([f"env={e}-run", *STEPS], finals(*v)) for e, v in (("cheetah", (100, 300)), ("walker", (800, 800, 900)))]
     c = summarize(groups_of(tmp_path, *folders, mix=["env.name"]))
     (row,) = c.rows
     assert row.mean.value == pytest.approx((0.2 + 2.5 / 3) / 2)
@@ -95,7 +100,7 @@ def test_several_tasks_are_strata_and_control_returns_are_normalized(tmp_path):
 
 
 def test_a_task_that_a_group_lacks_is_in_no_statistic(tmp_path):
-    folders = [(["env=cheetah-run", STEPS], finals(1, 2)), (["env=walker-run", STEPS], finals(500, 600))]
+    folders = [(["env=cheetah-run", *STEPS], finals(1, 2)), (["env=walker-run", *STEPS], finals(500, 600))]
     folders += [(["env=cheetah-run", *PERIODIC], finals(3, 4))]
     c = summarize(groups_of(tmp_path, *folders, mix=["env.name"]))
     assert c.tasks == ["cheetah-run"]
@@ -104,7 +109,7 @@ def test_a_task_that_a_group_lacks_is_in_no_statistic(tmp_path):
 
 
 def test_returns_of_gymnasium_tasks_are_never_divided(tmp_path):
-    folders = [([f"env=gym:{e}-v1", STEPS], finals(1, 2)) for e in ("A", "B")]
+    folders = [([f"env=gym:{e}-v1", *STEPS], finals(1, 2)) for e in ("A", "B")]
     c = summarize(groups_of(tmp_path, *folders, mix=["env.name"]))
     assert c.rows[0].mean.value == 1.5
     assert any("no common scale" in w for w in c.warnings)
@@ -120,7 +125,7 @@ def test_supervised_runs_are_compared_by_task(tmp_path):
     assert none.mean.value == pytest.approx(0.75)  # at task 2
     assert none.auc.value == pytest.approx((1 + 0.8 + 0.9 + 0.7) / 4)
     assert none.change.value == pytest.approx(-0.2)
-    assert none.online == pytest.approx(none.auc.value / 2)
+    assert none.online.value == pytest.approx(none.auc.value / 2)
     assert l2.unfinished
     assert not none.unfinished
     assert any("unfinished, at 2 of 3 tasks" in w for w in c.warnings)
@@ -133,7 +138,7 @@ def test_the_test_accuracy_is_preferred_where_all_have_it(tmp_path):
 
 def test_any_metric_can_be_compared_and_a_misspelt_one_names_the_nearest(tmp_path):
     rows = {seed: curve([1.0, 2.0]) | curve([3.0, 4.0], "critic/sigma1") for seed in range(2)}
-    groups = groups_of(tmp_path, ([STEPS], rows))
+    groups = groups_of(tmp_path, (STEPS, rows))
     assert summarize(groups, "critic/sigma1").rows[0].mean.value == 4
     with pytest.raises(SettingsError, match="no run has the metric 'critic/sigma'; did you mean 'critic/sigma1'"):
         summarize(groups, "critic/sigma")
@@ -141,13 +146,13 @@ def test_any_metric_can_be_compared_and_a_misspelt_one_names_the_nearest(tmp_pat
 
 def test_a_run_without_an_evaluation_yet_is_left_out_with_a_word(tmp_path):
     rows = finals(1, 2) | {2: curve([3.0], "q_mean")}
-    c = summarize(groups_of(tmp_path, ([STEPS], rows)))
+    c = summarize(groups_of(tmp_path, (STEPS, rows)))
     assert c.rows[0].seeds == 2
     assert any("seed 2" in w and "no eval/return yet" in w for w in c.warnings)
 
 
 def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
-    c = summarize(groups_of(tmp_path, ([STEPS], finals(10, 20)), (PERIODIC, finals(1, 2))), target=15)
+    c = summarize(groups_of(tmp_path, (STEPS, finals(10, 20)), (PERIODIC, finals(1, 2))), target=15)
     rows = list(csv.DictReader(c.to_csv().splitlines()))
     runs = {(r["group"], r["seed"]): float(r["value"]) for r in rows if r["statistic"] == "final"}
     assert runs == {("none", "0"): 10, ("none", "1"): 20, ("none + periodic", "0"): 1, ("none + periodic", "1"): 2}
@@ -155,13 +160,14 @@ def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
     assert float(found["mean"]["value"]) == 15
     assert float(found["gap_paired"]["value"]) == 13.5
     assert float(found["normalized_score"]["value"]) == 0.015
-    assert float(found["iqm"]["low"]) == 10
+    assert found["iqm"]["low"] == ""  # of two seeds
+    assert float(found["gap_paired"]["low"]) < 0 < float(found["gap_paired"]["high"])  # Student's: 12.7 standard errors
     assert float(found["probability_of_improvement"]["value"]) == 1
 
 
 def test_the_verdict_tells_an_interval_with_zero_from_one_without(tmp_path):
-    apart = summarize(groups_of(tmp_path / "a", ([STEPS], finals(10, 20, 30)), (PERIODIC, finals(1, 2, 3))))
+    apart = summarize(groups_of(tmp_path / "a", (STEPS, finals(10, 21, 30)), (PERIODIC, finals(1, 12, 20))))
     assert "above that of none + periodic" in apart.verdict()
     assert "excludes 0. With fewer than 5 seeds" in apart.verdict()
-    close = summarize(groups_of(tmp_path / "b", ([STEPS], finals(10, 1, 9)), (PERIODIC, finals(1, 10, 8))))
+    close = summarize(groups_of(tmp_path / "b", (STEPS, finals(10, 1, 9)), (PERIODIC, finals(1, 10, 8))))
     assert "includes 0" in close.verdict()

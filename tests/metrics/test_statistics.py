@@ -66,12 +66,62 @@ def test_the_same_runs_have_the_same_interval_and_global_random_state_is_left_al
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
-def test_a_curve_s_interval_is_that_of_the_mean_at_each_step():
+def test_student_s_interval_is_scipy_s_of_one_sample_and_of_two():
+    x, y = SKEWED, np.array([1.0, 5.0, 30.0])
+    expected = stats.t.interval(0.95, len(x) - 1, x.mean(), stats.sem(x))
+    np.testing.assert_allclose(statistics.student_interval([x]), expected)
+    welch = stats.ttest_ind(x, y, equal_var=False).confidence_interval(0.99)
+    np.testing.assert_allclose(statistics.student_interval([x], [y], level=0.99), welch)
+
+
+def test_student_s_interval_of_two_runs_covers_the_mean_as_often_as_it_says_where_the_bootstrap_does_not():
+    rng = np.random.default_rng(0)
+    student = bootstrap = 0
+    for _ in range(400):
+        tasks = [rng.normal(size=2), 5 + rng.normal(scale=3, size=3)]  # a task each, of mean 0 and 5
+        low, high = statistics.student_interval(tasks)
+        student += low <= 2.5 <= high
+        low, high = bootstrap_interval(mean, [tasks[0]], resamples=100)
+        bootstrap += low <= 0 <= high
+    assert student / 400 >= 0.93
+    assert bootstrap / 400 < 0.6
+
+
+def test_runs_without_spread_have_an_interval_without_width_and_one_run_has_none():
+    assert statistics.student_interval([np.ones(3)], [np.zeros(2)]) == (1.0, 1.0)
+    with pytest.raises(ValueError, match="at least 2 runs of each task"):
+        statistics.student_interval([SKEWED], [np.ones(1)])
+
+
+def test_a_curve_s_interval_is_student_s_at_each_step():
     curves = np.stack([SKEWED, SKEWED[::-1] * 2], axis=1)  # [runs, steps]
-    low, high = statistics.mean_interval(curves, resamples=50_000)
+    means, low, high = statistics.mean_curve(curves)
+    np.testing.assert_allclose(means, curves.mean(0))
     for step in range(2):
-        expected = bootstrap_interval(mean, [curves[:, step]], resamples=50_000)
-        np.testing.assert_allclose((low[step], high[step]), expected, rtol=0.05)
+        expected = statistics.student_interval([curves[:, step]])
+        np.testing.assert_allclose((low[step], high[step]), expected)
+
+
+def test_a_curve_s_values_that_are_not_finite_are_left_out_step_by_step():
+    curves = np.array([[1.0, 1.0, np.nan], [3.0, np.inf, np.nan], [5.0, 2.0, -np.inf]])
+    means, low, high = statistics.mean_curve(curves)
+    np.testing.assert_equal(means, [3.0, 1.5, np.nan])
+    np.testing.assert_allclose((low[1], high[1]), statistics.student_interval([np.array([1.0, 2.0])]))
+    assert np.isnan([low[2], high[2]]).all()
+    _, low, high = statistics.mean_curve(curves[:1])
+    assert np.isnan([low, high]).all()
+
+
+def test_a_run_that_is_not_finite_is_the_worst_in_ranks():
+    diverged = statistics.worst(np.array([np.nan, 9.0, np.inf, -np.inf]))
+    np.testing.assert_equal(diverged, [-np.inf, 9.0, -np.inf, -np.inf])
+    assert probability_of_improvement([diverged], [np.array([1.0])]) == 0.25
+    assert probability_of_improvement([diverged[:1]], [diverged[2:]]) == 0.5  # both diverged
+    one_of_five = statistics.worst(np.array([1.0, 2.0, np.nan, 4.0, 5.0]))
+    assert iqm([one_of_five]) == pytest.approx((1 + 2 + 4) / 3)  # trimmed below, with the best above
+    low, high = bootstrap_interval(iqm, [one_of_five])
+    assert low == -np.inf
+    assert high > 2
 
 
 def test_a_tie_is_half_an_improvement():
@@ -121,10 +171,11 @@ def test_a_value_is_the_latest_at_or_before_a_step():
     np.testing.assert_equal(statistics.value_at(STEPS, VALUES, np.array([9, 10, 29, 30, 99])), [np.nan, 1, 5, 3, 3])
 
 
-def test_the_area_is_the_mean_of_the_curve_up_to_and_with_the_step():
-    values = np.array([1.0, 5.0, 6.0])
-    found = [statistics.area_under_curve(STEPS, values, until) for until in (10, 20, 29, 30)]
-    assert found == [1, 3, 3, 4]
+def test_the_area_is_the_mean_where_steps_are_equally_spaced_and_weighted_by_the_stretches_elsewhere():
+    assert statistics.area_under_curve(STEPS, VALUES) == 3
+    assert statistics.area_under_curve(STEPS[:1], VALUES[:1]) == 1
+    # 10 (as the second), 10 and 5 steps long
+    assert statistics.area_under_curve(np.array([10, 20, 25]), VALUES) == pytest.approx((10 + 50 + 15) / 25)
 
 
 def test_a_target_is_reached_when_the_value_equals_it_and_stays_reached():

@@ -1,0 +1,126 @@
+"""At which steps runs are compared, and what had come to pass in each by then."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+
+from rl_plasticity.comparison.groups import Group
+from rl_plasticity.comparison.loading import Run
+from rl_plasticity.configs.schema import updates_after
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.metrics import statistics
+from rl_plasticity.metrics.statistics import Array, Steps
+from rl_plasticity.runs.folder import Curve
+
+OF_EPISODES = "train/return"  # which end where they end
+
+
+def shared(metric: str, curves: Sequence[Curve]) -> Steps:
+    """The steps at which all of these curves of a metric have a value; there may be none.
+
+    Runs that were measured every 100 and every 400 steps share every fourth of the first ones' steps, and no value
+    is taken for another step's. Episodes may end at another step in each run: of them it is every step at which one
+    of any run ends, where all have begun and none has ended.
+    """
+    if metric == OF_EPISODES:
+        common: Steps = np.unique(np.concatenate([curve.steps for curve in curves]))
+        start, end = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
+        common = common[(common >= start) & (common <= end)]
+        return common
+    common = reduce(np.intersect1d, (curve.steps for curve in curves))
+    return common
+
+
+def at(curve: Curve, steps: Steps) -> Array:
+    """A curve's values at `shared` steps."""
+    return statistics.value_at(curve.steps, curve.values, steps)
+
+
+def compared(groups: Sequence[Group], task: str, metric: str, unit: str, warnings: list[str]) -> Steps:
+    """The steps of a task that every run has; the last of them is the one that runs are compared at.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    runs = [run for g in groups for run in g.tasks.get(task, ())]
+    steps = shared(metric, [run.curves[metric] for run in runs])
+    if not len(steps):
+        shortest = min(runs, key=lambda run: run.curves[metric].steps[-1])
+        latest = max(runs, key=lambda run: run.curves[metric].steps[0])
+        end, first = shortest.curves[metric].steps[-1], latest.curves[metric].steps[0]
+        if first > end:
+            raise SettingsError(
+                f"{shortest} ends at {unit} {end}, before the first {metric} of {latest} at {first}: leave one"
+            )
+        several = [f"{_every(steps)} in {run}" for steps, run in _timetables(runs, metric, end)]
+        raise SettingsError(f"no {unit} has {metric} of every run: it is there {' and '.join(several[:2])}; leave one")
+    timetables = _timetables(runs, metric, int(steps[-1]))
+    if len(timetables) > 1 and metric != OF_EPISODES:
+        several = [f"{_every(of_run)} in {run}" for of_run, run in timetables]
+        more = f" and {len(several) - 3} more" if len(several) > 3 else ""
+        of_task = f"{task}: " if len(groups[0].tasks) > 1 else ""
+        common = f"the one {unit} that all have" if len(steps) == 1 else f"the {len(steps)} {unit}s that all have"
+        warnings.append(
+            f"{of_task}{metric} is there {', '.join(several[:3])}{more}: only {common}, to {steps[-1]}, "
+            f"{'counts' if len(steps) == 1 else 'count'}"
+        )
+    return steps
+
+
+def unfinished(groups: Sequence[Group], kind: str, warnings: list[str]) -> set[int]:
+    """The ids of runs that have not come to their end. A supervised run's end is that of the longest with its task."""
+    ids = set()
+    seeds: dict[str, list[str]] = {}
+    for g in groups:
+        for task, runs in g.tasks.items():
+            longest = max(len(p.borders) for other in groups for p in other.tasks.get(task, ()))
+            for r in runs:
+                if kind == "train":
+                    done = max(int(curve.steps[-1]) for curve in r.curves.values())
+                    total, unit = int(r.settings["total_env_steps"]), "env steps"
+                else:
+                    done, total, unit = len(r.borders), int(r.settings.get("num_tasks") or longest), "tasks"
+                if done < total:
+                    ids.add(id(r))
+                    warning = f"* {g.label} is unfinished, at {done} of {total} {unit}: {r.folder}"
+                    seeds.setdefault(warning, []).append(str(r.seed))
+    warnings += [f"{warning} (seed {', '.join(numbers)})" for warning, numbers in seeds.items()]
+    return ids
+
+
+def never_reset(run: Run, unit: str, step: int) -> bool:
+    """Whether the run has an intervention that had not come once by this step: so far the run is one without it."""
+    every = {name: run.settings.get(f"reset.every_{name}") for name in ("updates", "tasks")}
+    if not any(f"reset.every_{name}" in run.settings for name in every):  # none, or one with periods of its own
+        return False
+    if run.kind == "train":
+        learning = step - int(run.settings["random_env_steps"])
+        updates, tasks = updates_after(learning, float(run.settings["replay_ratio"])), 0
+    elif unit == "task":  # at the end of which nothing was yet done for the next
+        updates, tasks = int(run.borders[step - 1]), step - 1
+    else:
+        updates, tasks = step, int((run.borders < step).sum())
+    due = ((every["updates"], updates), (every["tasks"], tasks))
+    return not any(period is not None and period <= so_far for period, so_far in due)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _timetables(runs: Sequence[Run], metric: str, until: int) -> list[tuple[Steps, Run]]:
+    """The different steps at which runs have the metric, each with the first such run."""
+    found: dict[bytes, tuple[Steps, Run]] = {}
+    for run in runs:
+        steps = run.curves[metric].steps
+        steps = steps[steps <= until]
+        found.setdefault(steps.tobytes(), (steps, run))
+    return list(found.values())
+
+
+def _every(steps: Steps) -> str:
+    """``every 100``, or ``at 7 steps`` where they are not equally spaced."""
+    gaps = np.unique(np.diff(steps))
+    if len(gaps) == 1:
+        return f"every {gaps[0]}"
+    return f"at {steps[0]}" if len(steps) == 1 else f"at {len(steps)} steps"
