@@ -8,9 +8,10 @@ if __name__ == "__main__":
 import io
 import math
 import os
+import re
 import shlex
-import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -37,17 +38,19 @@ figures/ (PNG and PDF).
   target=NUMBER      adds the steps until the metric first reaches it
   baseline=LABEL     the group that the others are measured against; default: the one with reset=periodic, else
                      the one with reg=none and reset=none
+  leave_out=LABEL,...
+                     groups to leave out; FOLDER:LABEL leaves out only those of its runs that lie in the folder
   mix=NAME,...       settings of the task or length in which runs may differ: env.name, total_env_steps, data, ...
 """
 
 
-OPTIONS = ("out", "metric", "target", "baseline", "mix")
+OPTIONS = ("out", "metric", "target", "baseline", "leave_out", "mix")
 
 
 def command(arguments: Sequence[str]) -> None:
     """Compare, write the folder and print the table."""
     places, options = parse(arguments)
-    done = "replaced" if replaceable(options["out"]) else "wrote"
+    done = "replaced" if replaceable(_place(options["out"])) else "wrote"
     comparison = compare(*places, **options)
     show(comparison)
     print(f"\n{done} {options['out'] / 'report.html'}, comparison.csv and figures/")
@@ -60,13 +63,14 @@ def compare(
     target: float | None = None,
     baseline: str | None = None,
     mix: Sequence[str] = (),
+    leave_out: Sequence[str] = (),
 ) -> Comparison:
     """The statistics of the runs in the folders; its ``table()`` is a list of rows of text, the first the header.
 
     Args:
         places: runs' own folders, sweeps' folders or globs.
         out: the folder to write the page, the CSV and the figures to; without one nothing is written.
-        metric, target, baseline, mix: as on the command line.
+        metric, target, baseline, mix, leave_out: as on the command line.
 
     Raises:
         SettingsError: bad input: no run is there, runs that cannot be compared, an unknown metric or label, ...
@@ -76,7 +80,7 @@ def compare(
     if target is not None and not math.isfinite(target):
         raise SettingsError(f"target must be a number, got {target}")
     if out is not None:
-        replaceable(Path(out))
+        replaceable(_place(out))
     named, below = find(places)
     runs, warnings = [run for folder in named for run in read(folder)], []
     for folder in below:
@@ -86,13 +90,14 @@ def compare(
             warnings.append(f"left out: {error}")
     if not runs:
         raise SettingsError(warnings[0] if warnings else f"no run in {places[0]} has written a number yet")
-    comparison = summarize(group(runs, mix), metric, target, baseline)
+    comparison = summarize(group(runs, mix, leave_out), metric, target, baseline)
     comparison = replace(comparison, warnings=[*warnings, *comparison.warnings])
     if out is not None:
-        options = {"out": out, "metric": metric, "target": target, "baseline": baseline, "mix": ",".join(mix)}
+        options = {"out": out, "metric": metric, "target": target, "baseline": baseline}
+        options |= {"leave_out": ",".join(leave_out), "mix": ",".join(mix)}
         given = [f"{name}={value}" for name, value in options.items() if value not in (None, "")]
         command = shlex.join(["python", "-m", "rl_plasticity.compare", *map(str, places), *given])
-        _write(comparison, Path(out), command)
+        _write(comparison, _place(out), command)
     return comparison
 
 
@@ -105,8 +110,9 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     places, options = command_line.places_and_options(arguments, OPTIONS)
     given: dict[str, Any] = dict(options)
     given["out"] = Path(given.get("out", "comparison")).expanduser()
-    if "mix" in given:
-        given["mix"] = [part for part in given["mix"].split(",") if part]
+    for name in ("mix", "leave_out"):
+        if name in given:  # a label may hold a list: hidden=[64, 64]
+            given[name] = [part for part in re.split(r",(?! )", given[name]) if part]
     if "target" in given:
         try:
             given["target"] = float(given["target"])
@@ -115,24 +121,40 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return places, given
 
 
+def _place(out: str | os.PathLike[str]) -> Path:
+    """Where a comparison goes: of a link, what it leads to."""
+    return Path(out).expanduser().resolve()
+
+
 def replaceable(out: Path) -> bool:
     """Whether `out` is a comparison to be replaced; False if nothing is there.
 
     Raises:
-        SettingsError: something else is there, or something besides the comparison.
+        SettingsError: something else is there, or something besides the comparison, or it cannot be written.
     """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return False
-    here = {str(p.relative_to(out)) for p in out.rglob("*") if not p.is_dir()} if out.is_dir() else set()
-    if "report.html" not in here:
+    try:
+        parent = next(folder for folder in out.parents if folder.exists())
+        if not (parent.is_dir() and os.access(parent, os.W_OK)):
+            raise SettingsError(f"cannot write to {out}: {parent} is no folder that can be written to")
+        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+            return False
+        ours = _files_of(out)
+        here = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_symlink() or not p.is_dir()}
+    except OSError as error:
+        raise SettingsError(f"cannot write to {out}: {error.strerror or error}") from error
+    if not ours:
         raise SettingsError(f"{out} exists and is no comparison; choose another out=")
-    page = _Head()
-    page.feed((out / "report.html").read_text(errors="replace"))
-    foreign = sorted(here - set(page.named.get("files", "").split()))
-    if page.named.get("generator") != GENERATOR or foreign:
-        what = f"holds more than a comparison ({foreign[0]})" if foreign else "is no comparison"
-        raise SettingsError(f"{out} {what}; choose another out=")
+    if foreign := sorted(here - ours):
+        raise SettingsError(f"{out} holds more than a comparison ({foreign[0]}); choose another out=")
     return True
+
+
+def _files_of(out: Path) -> set[str]:
+    """The files that the comparison in `out` says are its own; none if there is no comparison."""
+    page = _Head()
+    if (out / "report.html").is_file():
+        page.feed((out / "report.html").read_text(errors="replace"))
+    return set(page.named.get("files", "").split()) if page.named.get("generator") == GENERATOR else set()
 
 
 def _write(comparison: Comparison, out: Path, command: str) -> None:
@@ -141,28 +163,31 @@ def _write(comparison: Comparison, out: Path, command: str) -> None:
     Raises:
         SettingsError: it cannot be written.
     """
-    new = out.parent / f".{out.name}.new"
     try:
-        shutil.rmtree(new, ignore_errors=True)
-        (new / "figures").mkdir(parents=True)
-        pictures, files = [], ["comparison.csv", "report.html"]
-        for drawn in draw(comparison):
-            png = io.BytesIO()
-            drawn.figure.savefig(png, dpi=200, format="png")
-            (new / "figures" / f"{drawn.name}.png").write_bytes(png.getvalue())
-            drawn.figure.savefig(new / "figures" / f"{drawn.name}.pdf")
-            files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]
-            width = drawn.figure.get_figwidth()
-            pictures.append(Picture(drawn.name, drawn.title, png.getvalue(), width, drawn.caption))
-        write_text(new / "comparison.csv", comparison.to_csv())
-        write_text(new / "report.html", render(comparison, pictures, command, files))
-        if out.exists():
-            shutil.rmtree(out)
-        new.rename(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".comparison-", dir=out.parent) as beside:
+            new = Path(beside) / "new"
+            (new / "figures").mkdir(parents=True)
+            pictures, files = [], ["comparison.csv", "report.html"]
+            for drawn in draw(comparison):
+                png = io.BytesIO()
+                drawn.figure.savefig(png, dpi=200, format="png")
+                (new / "figures" / f"{drawn.name}.png").write_bytes(png.getvalue())
+                drawn.figure.savefig(new / "figures" / f"{drawn.name}.pdf")
+                files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]
+                width = drawn.figure.get_figwidth()
+                pictures.append(Picture(drawn.name, drawn.title, png.getvalue(), width, drawn.caption))
+            write_text(new / "comparison.csv", comparison.to_csv())
+            write_text(new / "report.html", render(comparison, pictures, command, files))
+            if replaceable(out):  # as it may no longer be, with what came there meanwhile
+                for name in _files_of(out):
+                    (out / name).unlink(missing_ok=True)
+                (out / "figures").rmdir()
+            if out.exists():
+                out.rmdir()
+            new.rename(out)
     except OSError as error:
         raise SettingsError(f"cannot write to {out}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def show(comparison: Comparison) -> None:

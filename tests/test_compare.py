@@ -161,19 +161,26 @@ def test_supervised_runs_become_accuracies_over_tasks_and_updates(tmp_path):
 def test_one_run_alone_can_be_shown(tmp_path, one):
     status, out, err = call(one, f"out={tmp_path / 'out'}")
     assert status == 0
-    assert "1 seed: no interval" in out
+    assert "IQM" in out
+    assert "IQM [95 %]" not in out
     assert "unfinished, at 2000 of 9000 env steps" in err
 
 
-def test_a_value_that_is_not_finite_is_told_and_shown_as_such(tmp_path):
-    rows = {str(seed): curve([1.0, float("nan") if seed else 2.0]) for seed in range(2)}
-    write_run(tmp_path / "s" / "a", ["reset=periodic", "total_env_steps=2000"], rows)
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e308])
+def test_values_that_are_not_finite_or_huge_are_drawn_without_a_warning_and_empty_panels_say_why(tmp_path, wrong):
+    rows = {str(seed): curve([1.0, wrong if seed else 2.0]) | curve([wrong, wrong], "q_mean") for seed in range(2)}
+    write_run(tmp_path / "s" / "a", ["reg=l2", "total_env_steps=2000"], rows)
     write_run(tmp_path / "s" / "b", ["total_env_steps=2000"], {"0": curve([1.0, 5.0]), "1": curve([1.0, 6.0])})
     status, out, err = call(tmp_path / "s", f"out={tmp_path / 'out'}")
     assert status == 0
-    assert "(seed 1): eval/return is not finite everywhere" in err
-    assert "is that of none: 5.50" in out
-    assert "A value is not finite, so there is no gap" in out
+    assert "l2: eval/return is not finite at env step 2000 in 1 of 2 runs (seed 1)" in err
+    assert err.count("\n") == 2
+    assert "2 (1 not finite)" in out
+    drawn = {d.name: d.figure for d in draw(compare(tmp_path / "s"))}
+    assert [text.get_text() for text in drawn["metrics_other"].axes[0].texts] == ["no finite value"]
+    assert [text.get_text() for text in drawn["final_performance"].axes[0].texts] == ["1 not finite"]
+    assert not drawn["learning_curves"].axes[0].texts
 
 
 def test_of_many_groups_the_baseline_and_the_best_have_a_colour_and_every_bar_its_name(tmp_path):
@@ -201,6 +208,65 @@ def test_a_comparison_is_replaced_and_nothing_else_is(tmp_path, one):
     assert (out / "figures" / "mine.png").exists()
 
 
+def test_what_is_in_the_way_is_said_before_any_run_is_read_and_nothing_of_others_is_deleted(tmp_path, one):
+    mine = tmp_path / ".comparison.new" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    assert call(one, f"out={tmp_path / 'comparison'}")[0] == 0
+    assert mine.read_text() == "mine"
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300)):
+        status, _, err = call(tmp_path / "nowhere", f"out={out}")
+        assert (status, err.count("\n")) == (2, 1)
+        assert "nowhere" not in err
+    assert (tmp_path / "file").read_text() == "mine"
+    assert {p.name for p in tmp_path.iterdir()} == {".comparison.new", "comparison", "file", "one"}
+
+
+def test_out_may_be_a_link_whose_place_then_holds_the_comparison(tmp_path, one):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for said in ("wrote", "replaced"):
+        status, out, _ = call(one, f"out={tmp_path / 'link'}")
+        assert status == 0
+        assert said in out
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "elsewhere" / "report.html").exists()
+    (tmp_path / "elsewhere" / "mine").symlink_to(tmp_path / "one")
+    status, _, err = call(one, f"out={tmp_path / 'link'}")
+    assert status == 2
+    assert "holds more than a comparison (mine)" in err
+
+
+def test_what_came_to_the_place_while_it_was_drawn_is_not_deleted(tmp_path, one, monkeypatch):
+    out = tmp_path / "out"
+    call(one, f"out={out}")
+    before = (out / "comparison.csv").read_text()
+
+    def meanwhile(comparison):
+        (out / "mine.txt").write_text("mine")
+        return draw(comparison)
+
+    monkeypatch.setattr("rl_plasticity.compare.draw", meanwhile)
+    status, _, err = call(one, f"out={out}", "metric=alpha")
+    assert status == 2
+    assert "mine.txt" in err
+    assert (out / "mine.txt").read_text() == "mine"
+    assert (out / "comparison.csv").read_text() == before
+    assert {p.name for p in tmp_path.iterdir()} == {"one", "out"}
+
+
+def test_two_lists_that_share_a_setting_are_compared_together_and_a_group_can_be_left_out(tmp_path):
+    for place, coefs in (("a", ("1e-5", "1e-4")), ("b", ("1e-4", "1e-3"))):
+        rows = {f"reg.coef={k} seed={s}": curve([1.0, float(k) * s]) for k in coefs for s in range(2)}
+        write_run(tmp_path / "s" / place, ["reg=l2"], rows)
+    comparison = compare(tmp_path / "s")
+    assert [row.group.label for row in comparison.rows] == ["coef=1e-5", "coef=1e-4", "coef=1e-3"]
+    status, out, _ = call(tmp_path / "s", f"out={tmp_path / 'out'}", "leave_out=coef=1e-5,coef=1e-3")
+    assert status == 0
+    assert out.startswith("1 group of 2 seeds")
+
+
 @pytest.mark.parametrize("page", ["", "<html></html>", '<meta name="files" content="report.html">'])
 def test_a_folder_of_another_program_is_not_replaced(tmp_path, one, page):
     out = tmp_path / "out"
@@ -225,6 +291,8 @@ def test_a_folder_of_another_program_is_not_replaced(tmp_path, one, page):
         (["SWEEP", "baseline="], "baseline needs a value"),
         (["nowhere"], "nowhere does not exist"),
         (["mix=env.name"], "name at least one folder"),
+        (["", "SWEEP"], "a folder's name is empty"),
+        (["SWEEP", "leave_out=spectral"], "no runs are called 'spectral'; did you mean 'spectral coef=1e-"),
     ],
 )
 def test_bad_input_is_one_line_with_status_2_and_nothing_is_written(tmp_path, sweep, arguments, said, monkeypatch):

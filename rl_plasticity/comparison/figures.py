@@ -316,8 +316,7 @@ def _curve(axes: Axes, c: Comparison, g: Group, runs: Sequence[Run], metric: str
     if len(values) >= FEW:
         axes.fill_between(common, low, high, color=look.colour, alpha=BAND, lw=0, zorder=look.order - 1)
     else:
-        with np.errstate(invalid="ignore"):
-            finite = np.where(np.isfinite(values), values, np.nan)
+        finite = np.where(np.isfinite(values), values, np.nan)
         axes.plot(common, finite.T, color=look.colour, lw=0.5, alpha=0.5, zorder=look.order - 1)
 
 

@@ -1,10 +1,14 @@
 """Sorts runs into groups by their settings, names the groups, and refuses to mix what cannot be compared."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rl_plasticity.comparison.loading import Run, Settings
 from rl_plasticity.configs import schema
@@ -43,14 +47,17 @@ class Group:
         return [run for runs in self.tasks.values() for run in runs]
 
 
-def group(runs: Sequence[Run], mix: Sequence[str] = ()) -> list[Group]:
+def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str] = ()) -> list[Group]:
     """The groups, ordered by regularizer, intervention and the other settings that differ.
+
+    A run that is there twice with the same numbers counts once.
 
     Args:
         mix: task settings in which runs may differ, or whole groups of them: ``env.name``, ``task``.
+        leave_out: labels of groups, ``none``, or of their runs in one folder, ``results/a:none``.
 
     Raises:
-        SettingsError: runs of both commands, of different tasks or lengths, or the same run twice.
+        SettingsError: runs of both commands, of different tasks or lengths, or the same run twice with other numbers.
     """
     kinds = {run.kind: run for run in runs}
     if len(kinds) > 1:
@@ -75,19 +82,21 @@ def group(runs: Sequence[Run], mix: Sequence[str] = ()) -> list[Group]:
     strata = [n for n in allowed if n.partition(".")[0] in STRATA and _differing_runs(runs, n)]
     left_out = IGNORED | set(strata) | {name for name in LENGTHS if name in allowed}
 
-    alike: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, dict[int, Run]]] = defaultdict(dict)
+    alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[Run]] = defaultdict(list)
     for run in runs:
-        of_task = alike[identity(run.settings, left_out)].setdefault(_task_name(run, strata), {})
-        if run.seed in of_task:
-            other = of_task[run.seed].folder
-            raise SettingsError(f"{run.folder} and {other} hold the same run (settings and seed {run.seed}): leave one")
-        of_task[run.seed] = run
-    members = [{task: [r[seed] for seed in sorted(r)] for task, r in sorted(tasks.items())} for tasks in alike.values()]
-    shared = [
-        {n: v for n, v in next(iter(tasks.values()))[0].settings.items() if n not in left_out} for tasks in members
-    ]
-    groups = [Group(*parts) for parts in zip(labels(shared), shared, members, strict=True)]
-    order = differing(shared)
+        alike[identity(run.settings, left_out)].append(run)
+    shared = [{n: v for n, v in of_group[0].settings.items() if n not in left_out} for of_group in alike.values()]
+    order, called = differing(shared), labels(shared)
+    groups = []
+    for label, settings, of_group in zip(called, shared, _without(leave_out, called, [*alike.values()]), strict=True):
+        tasks: dict[str, dict[int, Run]] = defaultdict(dict)
+        for run in of_group:
+            of_task = tasks[_task_name(run, strata)]
+            of_task[run.seed] = _one_of(of_task[run.seed], run, label) if run.seed in of_task else run
+        members = {task: [of_seed[seed] for seed in sorted(of_seed)] for task, of_seed in sorted(tasks.items())}
+        groups += [Group(label, settings, members)] if members else []
+    if not groups:
+        raise SettingsError(f"leave_out={','.join(leave_out)} leaves no run")
     return sorted(
         groups,
         key=lambda g: (*map(_none_first, _base(g.settings)), [_sortable(g.settings.get(name)) for name in order]),
@@ -145,6 +154,43 @@ def short(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _without(leave_out: Sequence[str], called: Sequence[str], groups: Sequence[list[Run]]) -> list[list[Run]]:
+    """The runs of each group, called so, less those that are left out."""
+    left = [list(runs) for runs in groups]
+    for named in leave_out:
+        before = sum(map(len, left))
+        for i, label in enumerate(called):
+            place = named.removesuffix(f":{label}")
+            if named == label:
+                left[i] = []
+            elif place != named:
+                folder = Path(place).expanduser().resolve()
+                left[i] = [run for run in left[i] if not run.folder.path.resolve().is_relative_to(folder)]
+        if sum(map(len, left)) == before:
+            raise SettingsError(f"leave_out: no runs are called {named!r}{nearest(named, called)}")
+    return left
+
+
+def _one_of(a: Run, b: Run, label: str) -> Run:
+    """The longer of two runs with the same settings and seed, whose numbers are the same as far as both have them.
+
+    Raises:
+        SettingsError: they are not, or there is nothing to tell it by.
+    """
+    equal = []
+    for name in a.curves.keys() & b.curves.keys():
+        (of_a, x), (of_b, y) = a.curves[name], b.curves[name]
+        common = np.intersect1d(of_a, of_b)
+        x, y = x[np.searchsorted(of_a, common)], y[np.searchsorted(of_b, common)]
+        equal += [np.array_equal(x, y, equal_nan=True)] if len(common) else []
+    if not equal or not all(equal):
+        raise SettingsError(
+            f"{a.folder} and {b.folder} hold the same run ({label}, seed {a.seed}) with different numbers: leave one "
+            f"out with {shlex.quote(f'leave_out={b.folder}:{label}')}"
+        )
+    return max(a, b, key=lambda run: sum(len(curve.steps) for curve in run.curves.values()))
 
 
 def _task_settings(runs: Sequence[Run]) -> list[str]:

@@ -12,6 +12,7 @@ from rl_plasticity.configs.schema import TASKS_ONLY
 from rl_plasticity.runs.folder import Curve, MetricName, RunFolder, RunName
 
 Settings = dict[str, Any]
+LARGEST = 1e100  # what is beyond counts as infinite: no float holds its square, and no figure a range of such numbers
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def read(folder: RunFolder) -> list[Run]:
     if kind == "train" and settings.get(TASKS_ONLY, 0) is None:  # as earlier versions wrote it
         del settings[TASKS_ONLY]
     runs = []
-    for name, curves in folder.metrics().items():
+    for name, of_run in folder.metrics().items():
+        curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}
         ends = curves.pop("task/index", None)
         if ends is not None:  # the last of the rows at a task's end, so the others are at least as many
             number = ends.values.astype(np.int64) + 1
@@ -69,6 +71,11 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Settings:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    beyond = np.abs(values) > LARGEST
+    return np.where(beyond, np.copysign(np.inf, values), values) if beyond.any() else values
 
 
 def _overridden(settings: Settings, name: RunName) -> Settings:

@@ -152,7 +152,7 @@ def area_under_curve(steps: Steps, values: Array) -> float:
     """
     stretches = np.diff(steps)
     weights = np.concatenate([stretches[:1], stretches]) if len(stretches) else np.ones(1)
-    return float((weights * values).sum() / weights.sum())
+    return float((weights / weights.sum() * values).sum())
 
 
 def steps_to_reach(steps: Steps, values: Array, target: float) -> float:

@@ -309,6 +309,8 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
     named: dict[Path, RunFolder] = {}
     below: dict[Path, RunFolder] = {}
     for place in places:
+        if not os.fspath(place):
+            raise SettingsError("a folder's name is empty")
         path = Path(place).expanduser()
         matches = [path] if path.exists() else [*map(Path, sorted(glob.glob(str(path), recursive=True)))]  # noqa: PTH207
         if not matches:
@@ -364,10 +366,15 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def _runs_below(folder: Path) -> list[Path]:
-    inside = sorted(p.parent for p in folder.rglob("config.yaml")) if folder.is_dir() else []
-    inside = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
-    runs = set(inside)
-    return [p for p in inside if runs.isdisjoint(p.parents)]  # what a run holds is no run
+    found, seen = [], set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if "config.yaml" in files and not Path(place, "config.yaml").is_dir():
+            found.append(Path(place))
+        # What a run holds is no run, and a link may lead back to where it lies.
+        folders[:] = [] if found[-1:] == [Path(place)] or real in seen else sorted(f for f in folders if f[0] != ".")
+        seen.add(real)
+    return sorted(found)
 
 
 @functools.cache

@@ -112,9 +112,54 @@ def test_the_commands_are_never_mixed(tmp_path):
         group(runs)
 
 
-def test_the_same_settings_and_seed_twice_are_refused(tmp_path):
-    with pytest.raises(SettingsError, match=r"hold the same run .*seed 0"):
-        group(runs_of(tmp_path, ["reg=l2"], ["reg=l2", "threads=1"]))
+def lists(tmp_path, of_first, of_second):
+    """Two folders in which l2 trained side by side with another method."""
+    made = []
+    for place, rows, other in (("a", of_first, "none"), ("b", of_second, "swr")):
+        names = {f"reg.name={reg} seed=0": rows if reg == "l2" else curve([5.0, 6.0]) for reg in ("l2", other)}
+        made.append(write_run(tmp_path / place, [f"reg=[l2,{other}]"], names))
+    return [run for folder in made for run in read(RunFolder(folder))]
+
+
+def test_a_run_that_is_there_twice_with_equal_numbers_counts_once_and_the_longer_one_is_kept(tmp_path):
+    nan = float("nan")
+    groups = group(lists(tmp_path, curve([1.0, nan]), curve([1.0, nan, 3.0])))
+    assert [g.label for g in groups] == ["none", "l2", "swr"]
+    (l2,) = groups[1].runs
+    assert l2.folder.path.name == "b"
+
+
+def test_a_run_that_is_there_twice_with_other_numbers_is_refused_and_one_can_be_left_out(tmp_path):
+    runs = lists(tmp_path, curve([1.0, 2.0]), curve([1.0, 2.5]))
+    with pytest.raises(
+        SettingsError, match=r"hold the same run \(l2, seed 0\) with different numbers.*leave_out=.*/b:l2"
+    ):
+        group(runs)
+    groups = group(runs, leave_out=[f"{tmp_path / 'b'}:l2"])
+    assert [(g.label, g.runs[0].folder.path.name) for g in groups] == [("none", "a"), ("l2", "a"), ("swr", "b")]
+    assert [g.label for g in group(runs, leave_out=["l2"])] == ["none", "swr"]
+    with pytest.raises(SettingsError, match="no runs are called 'l3'; did you mean 'l2'"):
+        group(runs, leave_out=["l3"])
+    with pytest.raises(SettingsError, match="no runs are called"):
+        group(runs, leave_out=[f"{tmp_path / 'c'}:l2"])
+    with pytest.raises(SettingsError, match="leave_out=l2,none,swr leaves no run"):
+        group(runs, leave_out=["l2", "none", "swr"])
+
+
+def test_runs_that_share_no_step_cannot_be_told_to_be_the_same(tmp_path):
+    with pytest.raises(SettingsError, match="with different numbers"):
+        group(lists(tmp_path, curve([1.0]), curve([1.0], every=700)))
+
+
+def test_a_setting_that_earlier_versions_wrote_as_null_makes_no_other_group(tmp_path):
+    runs = runs_of(tmp_path, ["reset=periodic"], ["reset=periodic", "seed=5"], seeds=1)
+    folder = runs[1].folder
+    folder.metrics_csv.write_text(folder.metrics_csv.read_text().replace("\n0,", "\n5,"))
+    text = folder.config.read_text()
+    assert "every_tasks" not in text
+    folder.config.write_text(text.replace("reset:\n", "reset:\n  every_tasks: null\n"))
+    (g,) = group([runs[0], *read(folder)])
+    assert [run.seed for run in g.runs] == [0, 5]
 
 
 def test_settings_in_the_names_of_runs_make_groups(tmp_path):

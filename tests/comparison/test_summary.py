@@ -91,7 +91,9 @@ def test_the_baseline_is_the_reset_then_no_method_then_none(tmp_path):
 
 
 def test_several_tasks_are_strata_and_control_returns_are_normalized(tmp_path):
-    folders = [([f"env={e}-run", *STEPS], finals(*v)) for e, v in (("cheetah", (100, 300)), ("walker", (800, 800, 900)))]
+    folders = [
+        ([f"env={e}-run", *STEPS], finals(*v)) for e, v in (("cheetah", (100, 300)), ("walker", (800, 800, 900)))
+    ]
     c = summarize(groups_of(tmp_path, *folders, mix=["env.name"]))
     (row,) = c.rows
     assert row.mean.value == pytest.approx((0.2 + 2.5 / 3) / 2)
@@ -171,3 +173,163 @@ def test_the_verdict_tells_an_interval_with_zero_from_one_without(tmp_path):
     assert "excludes 0. With fewer than 5 seeds" in apart.verdict()
     close = summarize(groups_of(tmp_path / "b", (STEPS, finals(10, 1, 9)), (PERIODIC, finals(1, 10, 8))))
     assert "includes 0" in close.verdict()
+
+
+def line(*slopes, every, until):
+    """Seeds whose curves are straight lines, evaluated every so many steps."""
+    return {seed: curve([s * every * (i + 1) / 1000 for i in range(until // every)], every=every)
+            for seed, s in enumerate(slopes)}  # fmt: skip
+
+
+def test_different_evaluation_periods_make_no_difference_of_the_same_runs(tmp_path):
+    slopes, settings = (100, 140, 90), ["total_env_steps=759", "random_env_steps=0"]
+    often = line(*slopes, every=100, until=700)
+    seldom = line(*slopes, every=400, until=400)
+    c = summarize(groups_of(tmp_path, (settings, often), ([*settings, "reg=l2"], seldom)), target=30)
+    none, l2 = c.rows
+    assert c.at == {"cheetah-run": 400}
+    assert l2.gap.value == 0
+    assert none.auc.value == l2.auc.value
+    assert none.reach.tolist() == l2.reach.tolist()
+    assert "includes 0" in c.verdict()
+    (warning,) = [w for w in c.warnings if "every 100" in w]
+    assert "at 400" in warning
+    assert "only the one env step that all have, to 400, counts" in warning
+
+
+def test_areas_are_over_the_same_steps_with_the_same_weights_whatever_the_period(tmp_path):
+    often, seldom = line(1, 2, every=100, until=1200), line(1, 2, every=400, until=1200)
+    none, l2 = summarize(groups_of(tmp_path, (STEPS, often), (["reg=l2", *STEPS], seldom))).rows
+    assert none.auc.value == l2.auc.value == pytest.approx(1.5 * 0.8)  # steps 400, 800, 1200
+
+
+def test_runs_that_share_no_step_are_refused_with_their_periods(tmp_path):
+    thirds, halves = line(1, every=300, until=600), line(1, every=500, until=500)
+    with pytest.raises(
+        SettingsError, match=r"no env step has eval/return of every run: it is there .* in .*; leave one"
+    ):
+        summarize(groups_of(tmp_path, (STEPS, thirds), (["reg=l2", *STEPS], halves)))
+
+
+def test_returns_of_episodes_that_end_where_they_end_are_the_latest_of_each_run(tmp_path):
+    rows = [{0: {"train/return": [(7, 1.0), (30, 2.0)]}}, {0: {"train/return": [(9, 5.0), (20, 6.0), (28, 7.0)]}}]
+    c = summarize(groups_of(tmp_path, (STEPS, rows[0]), (["reg=l2", *STEPS], rows[1])), "train/return")
+    assert c.at == {"cheetah-run": 28}
+    assert [row.mean.value for row in c.rows] == [1.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "comes"),
+    [
+        (["reset.every_updates=2000"], True),
+        (["reset.every_updates=2001"], False),
+        (["reset.every_updates=1", "random_env_steps=3000"], False),
+        (["reset.every_updates=1500", "replay_ratio=0.5"], True),
+        (["reset.every_updates=1501", "replay_ratio=0.5"], False),
+    ],
+)
+def test_a_reset_that_never_came_is_said_and_is_not_the_baseline(tmp_path, settings, comes):
+    steps = 2000 if "replay_ratio=0.5" not in settings else 3000
+    shared = [f"total_env_steps={steps}", "random_env_steps=0", "replay_ratio=1"]
+    shared = [s for s in shared if s.partition("=")[0] not in {g.partition("=")[0] for g in settings}]
+    more = [s for s in settings if not s.startswith("reset")]
+    values = {seed: curve([1.0] * (steps // 1000)) for seed in range(2)}
+    c = summarize(groups_of(tmp_path, ([*shared, *more], values), (["reset=periodic", *shared, *settings], values)))
+    said = [w for w in c.warnings if "its first periodic would come after" in w]
+    assert (c.baseline.label, c.rows[1].label, len(said)) == (
+        ("none + periodic", "none + periodic", 0) if comes else ("none", "none + periodic (never reset)", 1)
+    )
+
+
+def test_a_reset_before_a_task_that_was_not_begun_has_not_come(tmp_path):
+    none = (["num_tasks=4"], {seed: tasks([1.0, 0.9]) for seed in range(2)})
+    every = [([f"reset.every_tasks={n}", "reset=periodic", "reset.every_updates=null", "num_tasks=4"], none[1])
+             for n in (1, 2)]  # fmt: skip
+    c = summarize(groups_of(tmp_path / "a", none, *every, kind="supervised"))
+    assert [r.group.label for r in c.rows] == ["none", "none + periodic every_tasks=1",
+                                               "none + periodic every_tasks=2 (never reset)"]  # fmt: skip
+    by_update = (["reset=periodic", "reset.every_updates=121", "num_tasks=4"], none[1])  # 60 updates a task
+    c = summarize(groups_of(tmp_path / "b", none, by_update, kind="supervised"))
+    assert c.rows[1].group.label == "none + periodic (never reset)"
+    for every_updates, label in ((40, "none + periodic"), (20, "none + periodic (never reset)")):  # to update 120, 60
+        rows = {0: curve([1.0, 2.0, 3.0], "net/sigma1", every_updates) | none[1][0]}
+        c = summarize(groups_of(tmp_path / label, (every[0][0], rows), kind="supervised"), "net/sigma1")
+        assert c.rows[0].group.label == label
+
+
+def test_a_run_that_is_not_finite_is_the_worst_in_ranks_and_in_no_mean(tmp_path):
+    nan, inf = float("nan"), float("inf")
+    diverged = finals(100, 102, 104, 106) | {4: curve([0.0, 50.0, nan])}
+    c = summarize(groups_of(tmp_path, (STEPS, finals(90, 91, 92, 93, 94)), (["reg=l2", *STEPS], diverged)))
+    l2 = c.rows[1]
+    assert l2.mean.value == 103
+    assert l2.mean.n == 4
+    assert l2.iqm.value == pytest.approx((100 + 102 + 104) / 3)  # of five, the one that diverged is left out below
+    assert l2.iqm.interval[0] == -inf
+    assert l2.improvement.value == pytest.approx(4 / 5)
+    assert (l2.gap.n, l2.gap.note, l2.gap.value) == (4, "4 seeds", 103 - 91.5)
+    assert c.table()[2][1] == "5 (1 not finite)"
+    assert [w for w in c.warnings if "l2: eval/return is not finite at env step 3000 in 1 of 5 runs (seed 4)" in w]
+    assert "nan" not in c.verdict()
+    rows = {(r["statistic"], r["group"]): r for r in csv.DictReader(c.to_csv().splitlines()) if not r["seed"]}
+    assert rows["gap_paired", "l2"]["n"] == "4"
+    assert rows["mean", "l2"]["n"] == "4"
+    assert rows["iqm", "l2"]["n"] == "5"
+
+
+def test_a_group_of_which_most_runs_diverged_is_never_the_highest(tmp_path):
+    inf = float("inf")
+    diverged = {seed: curve([0.0, 1.0, inf if seed else 900.0]) for seed in range(3)}
+    c = summarize(groups_of(tmp_path, (STEPS, finals(1, 2, 3)), (["reg=l2", *STEPS], diverged)))
+    assert c.rows[1].mean.value == 900
+    assert c.rows[1].iqm.value == -inf
+    assert "The highest eval/return (interquartile mean, at env step 3000) of the 2 is that of none" in c.verdict()
+    none = {0: curve([1.0, 1.0, inf])}
+    assert "In no group is" in summarize(groups_of(tmp_path / "b", (STEPS, none))).verdict()
+
+
+def test_an_area_with_a_value_that_is_not_finite_is_left_out_of_the_mean_of_areas(tmp_path):
+    rows = finals(3, 6) | {2: curve([float("nan"), 1.0, 9.0])}
+    c = summarize(groups_of(tmp_path, (STEPS, rows)))
+    assert (c.rows[0].mean.value, c.rows[0].mean.n) == (6, 3)
+    assert (c.rows[0].auc.value, c.rows[0].auc.n) == (2.25, 2)
+    assert [w for w in c.warnings if "not finite on the way (seed 2)" in w]
+
+
+def test_with_few_seeds_only_gaps_have_an_interval_and_it_is_student_s(tmp_path):
+    c = summarize(groups_of(tmp_path, (STEPS, finals(110, 120)), (PERIODIC, finals(1, 2))))
+    none = c.rows[0]
+    assert (none.mean.interval, none.iqm.interval, none.improvement.interval) == (None, None, None)
+    assert none.improvement.value == 1
+    assert none.gap.interval == pytest.approx(t.interval(0.95, 1, 113.5, sem([109, 118])))
+    assert "includes 0" not in c.verdict()  # 113.5 -+ 57.2
+    assert c.table()[0][3:6] == ["IQM", "AUC", "P(improvement)"]
+
+
+def test_five_seeds_have_intervals_but_none_where_every_resample_is_the_same(tmp_path):
+    c = summarize(groups_of(tmp_path, (STEPS, finals(*range(11, 16))), (PERIODIC, finals(*range(5)))))
+    none = c.rows[0]
+    assert none.mean.interval is not None
+    assert none.iqm.interval is not None
+    assert (none.improvement.value, none.improvement.interval) == (1, None)  # 1.00 [1.00, 1.00] would say too much
+
+
+def test_the_verdict_s_interval_holds_for_all_the_groups_that_it_chose_from(tmp_path):
+    rng = np.random.default_rng(0)
+    noise = [finals(*rng.normal(10, 3, size=5).tolist()) for _ in range(8)]
+    folders = [([f"reg.coef={i + 1}e-3", "reg=l2", *STEPS], rows) for i, rows in enumerate(noise[1:])]
+    c = summarize(groups_of(tmp_path, (STEPS, noise[0]), *folders))
+    best = max(c.rows, key=lambda row: row.iqm.value)
+    low, high = best.joint
+    assert low < best.gap.interval[0] < best.gap.interval[1] < high
+    differences = best.final[0] - c.rows[0].final[0]
+    expected = t.interval(1 - 0.05 / 7, 4, differences.mean(), sem(differences))
+    assert (low, high) == pytest.approx(expected)
+    assert "8 groups of 5 seeds" in c.verdict()
+    assert "that holds for all 7 groups at once" in c.verdict()
+
+
+def test_a_difference_that_is_not_zero_is_never_written_as_zero(tmp_path):
+    c = summarize(groups_of(tmp_path, (STEPS, finals(100.00001, 200.00001)), (PERIODIC, finals(100, 200))))
+    assert "is 1.0e-05 above" in c.verdict()
+    assert c.number(0) == "0.0"
