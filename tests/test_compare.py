@@ -179,7 +179,8 @@ def test_values_that_are_not_finite_or_huge_are_drawn_without_a_warning_and_empt
     assert "2 (1 not finite)" in out
     drawn = {d.name: d.figure for d in draw(compare(tmp_path / "s"))}
     assert [text.get_text() for text in drawn["metrics_other"].axes[0].texts] == ["no finite value"]
-    assert [text.get_text() for text in drawn["final_performance"].axes[0].texts] == ["1 not finite"]
+    bars = [text.get_text() for text in drawn["final_performance"].axes[0].get_yticklabels()]
+    assert bars == ["none", "l2 (1 not finite)"]
     assert not drawn["learning_curves"].axes[0].texts
 
 

@@ -116,12 +116,10 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
             axes.barh(y, row.mean.value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
         if row.mean.interval:
             axes.plot(row.mean.interval, [y, y], color="black", lw=1)
-        if row.diverged:
-            axes.annotate(f"{row.diverged} not finite", (0.99, y), xycoords=("axes fraction", "data"), fontsize=6,
-                          ha="right", va="center", color="#a00000", zorder=5)  # fmt: skip
         spread = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(1)
         axes.scatter(points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3)
-    _label_rows(axes, [row.label for row in c.rows])
+    diverged = [f" ({row.diverged} not finite)" if row.diverged else "" for row in c.rows]
+    _label_rows(axes, [row.label + more for row, more in zip(c.rows, diverged, strict=True)])
     axes.set_xlabel(_metric_label(c))
     caption = f"{c.metric} at {c.where}: mean (bar), {_interval(c)} (line) and each run (point)."
     caption += _without_diverged(c)
@@ -332,6 +330,7 @@ def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mappin
     values = values[np.isfinite(values)]
     if len(values) and values.min() > 0 and values.max() / 100 > values.min():
         axes.set_yscale("log")
+        axes.set_ylim(bottom=values.min() / 1.2)  # an interval may reach below 0, which has no place there
     _say_why_empty(axes)
     _format_axes(axes, name)
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import NamedTuple
 
 from rl_plasticity.comparison.groups import Group, differing, short
-from rl_plasticity.comparison.summary import Comparison, counted
+from rl_plasticity.comparison.summary import FEW, Comparison, counted
 
 GENERATOR = "rl_plasticity.compare"
 STYLE = """
@@ -124,15 +124,19 @@ def _explained(c: Comparison) -> str:
     text = f"{c.metric} at {c.where}"
     if c.scale != 1:
         text += ", divided by 1000"
-    text += ": mean ± standard error, and interquartile mean (IQM) with its 95 % stratified bootstrap interval. "
+    text += f": mean ± standard error, and interquartile mean (IQM), from {FEW} seeds on with its 95 % stratified "
+    text += "bootstrap interval. "
     text += "Mean over tasks: of the same value. " if c.unit == "task" else "AUC: mean over the curve up to there. "
+    if any(row.diverged for row in c.rows):
+        text += "Runs that are not finite are the worst in IQM and P(improvement) and left out of the other means. "
     if any(row.online is not None for row in c.rows):
         text += "Online accuracy: on each batch before it was learned, mean over tasks. "
     if c.target is not None:
         text += "Steps to the target: median over runs, never counting as infinite, and how many reached it. "
     if c.baseline is not None:
         text += f"P(improvement) and gap (difference of means) are over the baseline, {c.baseline.label}; "
-        text += "pairs: the seeds that both have, whose differences the gap is of. "
+        text += "pairs: the seeds that both have, whose differences the gap is of. Its interval is Student's t, for "
+        text += "each group by itself. "
     return text + ("* has unfinished runs." if any(row.unfinished for row in c.rows) else "")
 
 

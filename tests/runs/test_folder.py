@@ -167,3 +167,22 @@ def test_a_place_without_runs_is_named(tmp_path, place):
     with pytest.raises(SettingsError, match=r"does not exist|is no run's folder") as error:
         find([str(tmp_path / place)])
     assert place in str(error.value)
+
+
+def test_runs_are_found_behind_links_each_once_and_a_circle_of_links_ends(tmp_path):
+    for name in ("a", "b"):
+        write_run(tmp_path / "elsewhere" / name, [], {"0": curve([1.0])})
+    links = tmp_path / "links"
+    (links / "more").mkdir(parents=True)
+    (links / "first").symlink_to(tmp_path / "elsewhere" / "a")
+    (links / "more" / "all").symlink_to(tmp_path / "elsewhere")
+    (links / "more" / "circle").symlink_to(links)
+    (links / ".hidden").symlink_to(tmp_path / "elsewhere" / "b")
+    named, below = find([links])
+    assert named == []
+    assert sorted(folder.path.resolve().name for folder in below) == ["a", "b"]
+
+
+def test_an_empty_name_is_no_folder():
+    with pytest.raises(SettingsError, match="a folder's name is empty"):
+        find([""])
