@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl_plasticity.errors import FaultyRun, SettingsError, nearest
+from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line
 from rl_plasticity.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _one_line(name: str, show: Callable[..., None]) -> Callable[..., None]:
 
 def complain(name: str, error: Exception | str, status: int) -> int:
     """Print one line for the user of the command `name`, and return `status`."""
-    print(f"rl_plasticity.{name}: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"rl_plasticity.{name}: {one_line(str(error))}", file=sys.stderr)
     return status
 
 

@@ -273,13 +273,17 @@ class RunFolder(os.PathLike[str]):
             dict.fromkeys([*(map(str, named) if isinstance(named, list) else []), *([module] if module else [])])
         )
 
+    def require_provenance(self) -> None:
+        """Raises SettingsError where a start cannot be added without losing what a damaged file may still hold."""
+        if self.provenance.exists() and not self.starts:
+            raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
+
     def add_start(self, device: str, plugins: Sequence[str] = ()) -> None:
         """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time."""
         import torch
 
-        starts: list[dict[str, Any]] = []
-        if self.provenance.exists():  # a damaged file is no reason to lose what it holds
-            starts = json.loads(self.provenance.read_text())["starts"]
+        self.require_provenance()
+        starts = json.loads(self.provenance.read_text())["starts"] if self.provenance.exists() else []
         libraries = ("torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core")
         starts.append(
             {

@@ -26,7 +26,7 @@ from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
-from rl_plasticity.runs.results import Results, require
+from rl_plasticity.runs.results import Results, require, require_as_saved
 
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
@@ -209,7 +209,7 @@ class Session(Generic[S]):
         table: Any = self.parts[self.table] if self.table else None
         if self.table:
             state[self.table] = table.position()
-        state |= {"progress": self.progress.state_dict(), "sizes": self.results.sync()}
+        state |= {"progress": self.progress.state_dict(), "sizes": self.results.sync(), "ends": self.results.ends()}
         self.checkpoints.save(self.progress.step, {**state, "settings": asdict(self.settings)}, table)
         self.saved_at = self.progress.step
 
@@ -361,6 +361,9 @@ class Command(Generic[S, B]):
             if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
                 what = "; ".join(different)
                 raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
+            if saved:
+                require_as_saved(folder, saved["sizes"], saved.get("ends", {}))
+            folder.require_provenance()
             settings = replace(resolved(settings), out=str(folder), resume=None)
             plan = _plan(settings)
             built = self._built(settings, plan)
@@ -480,4 +483,4 @@ def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[An
     """What two settings differ in, apart from what belongs to the machine."""
     before, after = (schema.without_machine(kind, settings) for settings in (saved, now))
     names = dict.fromkeys([*before, *after])
-    return [f"{n} is {after.get(n)}, was {before.get(n)}" for n in names if before.get(n) != after.get(n)]
+    return [f"{n} is {after.get(n)!r}, was {before.get(n)!r}" for n in names if before.get(n) != after.get(n)]
