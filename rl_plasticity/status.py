@@ -113,8 +113,7 @@ def _read(folder: RunFolder) -> Status:
         unit, lengths = "epochs", [settings.get("num_tasks"), settings.get("epochs_per_task")]
     total = math.prod(n if isinstance(n, int) else 0 for n in lengths)
     # The newest step that any file knows of; rows of a supervised run count updates, not epochs.
-    saved = [int(p.stem[5:]) for p in folder.checkpoints.glob("step_*.pt") if p.stem[5:].isdigit()]
-    steps = [0, *saved, *(row.step for row in folder.last_rows("metrics.csv") if not supervised)]
+    steps = [0, *folder.saved_steps, *(row.step for row in folder.last_rows("metrics.csv") if not supervised)]
     timed, left = (timing.get(f"{unit.replace(' ', '_')}_{n}", math.nan) for n in ("done", "left"))
     if 0 <= timed < 1e15:
         steps.append(int(timed))

@@ -110,7 +110,7 @@ def state(folder: Path) -> dict[str, Any]:
         for key in ("agent", "learner", "probe", "probes", "envs", "order", "buffer", "progress")
         if key in found
     }
-    if "table" in found:
+    if found["table"]:
         size = found["buffer"]["size"]
         kept["rows"] = {key: found["table"][key][-size:] for key in ("obs", "act", "reward", "end")}
     return kept

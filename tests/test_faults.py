@@ -259,6 +259,41 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_numbers_are_the_same(name, 
     assert load(folder / "checkpoints")["at"] == 60
 
 
+def test_checkpoints_deleted_while_the_run_writes_are_all_written_again(main, whole, tmp_path):
+    folder = tmp_path / "run"
+    delete = lambda: shutil.rmtree(folder / "checkpoints")  # noqa: E731
+    assert main(*PENDULUM, f"out={folder}", step=50, happens=delete) == (0, "")
+    assert_nothing_was_lost(folder, whole)
+    assert load(folder / "checkpoints")["at"] == 60
+
+
+def test_damage_to_rows_that_both_checkpoints_need_is_counted_and_the_run_goes_on_without_them(tmp_path, capsys):
+    folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
+    (folder / "checkpoints" / "rows_000000020_000000040.pt").write_bytes(b"junk")
+    said = "without 40 of the 45 transitions of each run's replay buffer"
+    with pytest.raises(SettingsError, match=f"put it back as it was, or go on {said} with allow_lost_rows=true"):
+        train.command.prepare([f"resume={folder}"])
+    before = (folder / "metrics.csv").read_bytes()
+    session, parts = train.command.prepare([f"resume={folder}", "allow_lost_rows=true"])
+    assert f"going on from step 45 {said}" in capsys.readouterr().err
+    session.stop = StopAfter(5)
+    train.command.execute(session, parts)
+    assert (parts.buffer.size, parts.buffer.added) == (10, 50)
+    assert (folder / "metrics.csv").read_bytes().startswith(before)
+    resume(folder)  # nothing is missing any more
+    assert load(folder / "checkpoints")["buffer"]["size"] == 20
+
+
+def test_a_run_goes_on_without_any_of_its_transitions_if_told_to(tmp_path):
+    folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
+    for path in (folder / "checkpoints").glob("rows_*"):
+        path.unlink()
+    session, parts = train.command.prepare([f"resume={folder}", "allow_lost_rows=true"])
+    session.stop = StopAfter()
+    assert train.command.execute(session, parts) == (True, None)
+    assert parts.buffer.size == 20  # of the steps 40 to 60
+
+
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     config = folder / "config.yaml"

@@ -146,8 +146,10 @@ class Session(Generic[S]):
         if self.saved is not None:
             try:
                 for name, part in {**parts, "progress": progress}.items():
-                    rows = self.saved.get("table", {}) if name == table else {}
-                    part.load_state_dict(self.saved[name] | rows)
+                    state = self.saved[name]
+                    if name == table:
+                        state |= {**self.saved["table"], "size": state["size"] - self.saved["lost"]}
+                    part.load_state_dict(state)
             except ValueError as error:
                 raise FaultyRun(f"cannot resume: {error}") from error
         sizes = self.saved["sizes"] if self.saved else None
@@ -357,7 +359,7 @@ class Command(Generic[S, B]):
                 getattr(settings, group)[name] = g.value
         with ExitStack() as otherwise:
             lock = otherwise.enter_context(_locked(folder))
-            saved = _checkpoint_of(folder)
+            saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
             if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
                 what = "; ".join(different)
                 raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
@@ -425,7 +427,7 @@ def name_of(s: Train | Supervised, given: Sequence[Given]) -> str:
 def last_checkpoint(folder: RunFolder) -> str:
     """For messages: which checkpoint a broken run can go on from."""
     try:
-        paths = sorted(folder.checkpoints.glob("step_*.pt"))
+        paths = [*folder.saved_steps.values()]
     except OSError:
         return "its checkpoints cannot be reached"
     return f"the last good checkpoint is {paths[-1]}" if paths else "there is no checkpoint"
@@ -455,14 +457,14 @@ def _locked(folder: RunFolder) -> Lock:
         raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
 
 
-def _checkpoint_of(folder: RunFolder) -> dict[str, Any] | None:
+def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] | None:
     """The newest checkpoint; None if the run was killed before its first, so it starts from the beginning.
 
     Raises:
         SettingsError: there is none though steps were made, or it cannot be read.
     """
     try:
-        return checkpoint.load(folder.checkpoints)
+        return checkpoint.load(folder.checkpoints, allow_lost_rows=allow_lost_rows)
     except FileNotFoundError as error:
         if _has_steps(folder):
             raise SettingsError(f"cannot resume: {error}") from error
