@@ -3,7 +3,6 @@
 import difflib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -91,8 +90,3 @@ def choose(
         if key not in valid:
             raise SettingsError(f"unknown setting {key!r} of {what} {name!r}{nearest(key, valid)}")
     return partial(kind, **settings)
-
-
-def end_quietly_when_interrupted() -> None:
-    """For commands, before they import what takes seconds: Ctrl-C needs no traceback."""
-    sys.excepthook = lambda kind, *rest: None if kind is KeyboardInterrupt else sys.__excepthook__(kind, *rest)

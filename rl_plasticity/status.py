@@ -1,13 +1,12 @@
 """Tell how runs are getting on: ``python -m rl_plasticity.status results``."""
 
 if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
+    from rl_plasticity import terminal
 
-    end_quietly_when_interrupted()
+    terminal.prepare()
 
 import math
 import platform
-import signal
 import sys
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rl_plasticity import command_line
+from rl_plasticity import command_line, terminal
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import Row, RunFolder, find
 from rl_plasticity.runs.journal import last_entry
@@ -72,7 +71,7 @@ def command(arguments: Sequence[str]) -> None:
         lines = table([read(folder) for folder in [*named, *below]], time.time())
         clear = "\033[H\033[2J" if every and sys.stdout.isatty() else ""
         print(clear + "\n".join(lines), flush=True)
-        if every is None:
+        if every is None or not terminal.listens():
             return
         time.sleep(every)
 
@@ -195,5 +194,4 @@ def _duration(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # status ... | head
     command_line.main("status", lambda _: HELP.rstrip(), command)

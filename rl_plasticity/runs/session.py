@@ -52,6 +52,9 @@ class Part(Protocol):
 class StopSignal:
     """Within it the first SIGINT or SIGTERM is remembered, so that the run ends after its step; a second one kills.
 
+    So is SIGHUP, which comes when the terminal is closed, unless it is ignored (nohup). It may come twice, from the
+    shell and from the system, so that a second one of it kills nothing.
+
     Outside the main thread, where no signal can be handled, it does nothing.
     """
 
@@ -61,7 +64,10 @@ class StopSignal:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+            heeded = [signal.SIGINT, signal.SIGTERM]
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                heeded.append(signal.SIGHUP)
+            self._before = {n: signal.signal(n, self._handle) for n in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:
