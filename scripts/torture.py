@@ -3,8 +3,8 @@
     python scripts/torture.py [--train 100] [--supervised 100] [--minutes 60] [--seed 0]
 
 Both commands' runs go on at the same time, each command's are killed (SIGKILL) so many times in all. A moment counts
-only where the files left behind show that it was hit. Status 1 if a resume failed, metrics.csv or the last checkpoint is
-not identical, or a file of the user's in checkpoints/ was touched.
+only where the files left behind show that it was hit. Status 1 if a resume failed, metrics.csv or the last checkpoint
+is not identical, or a file of the user's in checkpoints/ was touched.
 """
 
 import argparse
@@ -143,14 +143,15 @@ def torture(case: Case, kills: int, until: float, place: Path, seed: int) -> Out
     rng.shuffle(moments)
     while moments and time.monotonic() < until:
         rounds += 1
-        whole, folder, theirs = place / f"whole{rounds}", place / f"killed{rounds}", Path("checkpoints/step_best.pt")
+        whole, folder = place / f"whole{rounds}", place / f"killed{rounds}"
+        theirs = folder / "checkpoints" / "step_best.pt"
         arguments = [*case.arguments.split(), *COMMON.split(), f"seed={seed + 2 * rounds}"]
         if start(case, said, *arguments, f"out={whole}").wait():
             raise RuntimeError(said.read_text())
-        done = False
+        done = put = False
         while not done:
-            if (folder / "checkpoints").is_dir():
-                (folder / theirs).write_text("the user's")
+            if theirs.parent.is_dir() and not put:
+                put = bool(theirs.write_text("the user's"))
             process = start(
                 case,
                 said,
@@ -173,9 +174,9 @@ def torture(case: Case, kills: int, until: float, place: Path, seed: int) -> Out
             wrong.append(f"round {rounds}: metrics.csv differs")
         if done and not same(state(whole), state(folder)):
             wrong.append(f"round {rounds}: the last state differs")
-        if done and (folder / theirs).read_text() != "the user's":
+        if put and theirs.read_text() != "the user's":
             wrong.append(f"round {rounds}: {theirs} was touched")
-        print(f"{case.command}: round {rounds} {'is identical' if not wrong else wrong}", flush=True)
+        print(f"{case.command}: round {rounds} {wrong or 'is identical'}", flush=True)
     return Outcome(killed, rounds, wrong)
 
 
