@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl_plasticity.errors import FaultyRun, SettingsError, nearest
+from rl_plasticity import terminal
+from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line
 from rl_plasticity.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ E = TypeVar("E", bound="Evaluate")
 def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequence[str]], int | None]) -> None:
     """Run the command `name` on the process's arguments.
 
-    The status is what `act` returns, 0 for None; 2 for bad input, 1 for a fault, each with one line; 130 for Ctrl-C.
+    The status is what `act` returns, 0 for None, which says that its work was to print; 2 for bad input, 1 for a fault,
+    each with one line; 130 for Ctrl-C.
 
     Args:
         help_: the text of ``--help``, beside what other arguments there are.
@@ -34,10 +36,13 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
     try:
         if others != arguments:
             print(help_(others))
+            terminal.require_printed()
             return
         with warnings.catch_warnings():
             warnings.showwarning = _one_line(name, warnings.showwarning)
             status = act(arguments)
+        if status is None:
+            terminal.require_printed()
     except SettingsError as error:
         sys.exit(complain(name, error, 2))
     except (FaultyRun, OSError) as error:
@@ -62,7 +67,7 @@ def _one_line(name: str, show: Callable[..., None]) -> Callable[..., None]:
 
 def complain(name: str, error: Exception | str, status: int) -> int:
     """Print one line for the user of the command `name`, and return `status`."""
-    print(f"rl_plasticity.{name}: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"rl_plasticity.{name}: {one_line(str(error))}", file=sys.stderr)
     return status
 
 

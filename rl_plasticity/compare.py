@@ -1,9 +1,9 @@
 """Compare runs: ``python -m rl_plasticity.compare results/a results/b ...``."""
 
 if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
+    from rl_plasticity import terminal
 
-    end_quietly_when_interrupted()
+    terminal.prepare()
 
 import io
 import math

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-import sys
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -13,9 +13,34 @@ Made = TypeVar("Made")
 class SettingsError(ValueError):
     """Bad input; the message is one line for the user."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
 
 class FaultyRun(RuntimeError):
     """The run cannot go on; the message is one line for the user."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+# What may be a damaged file's megabyte: what is quoted, a list, a word.
+_PIECE = re.compile(
+    r"""(?<!\w)b?(?P<quote>['"])(?:\\.|(?!(?P=quote))[^\\])*(?:(?P=quote)|$)|\[[^]]*(?:\]|$)|\{[^}]*(?:\}|$)|\S{200,}"""
+)
+
+
+def one_line(message: str) -> str:
+    """`message` as a terminal can take it: one line, nothing that is not printable, of long pieces both ends alone."""
+    message = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", _ends(message.strip(), 4000))
+    message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    return _ends(_PIECE.sub(lambda piece: _ends(piece[0], 200), message), 2000)
+
+
+def _ends(text: str, most: int) -> str:
+    """`text`, without its middle where it is longer than `most` characters."""
+    half = most // 2 - 2
+    return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
 
 
 def closest(name: object, valid: Iterable[str]) -> str | None:
@@ -65,8 +90,3 @@ def choose(
         if key not in valid:
             raise SettingsError(f"unknown setting {key!r} of {what} {name!r}{nearest(key, valid)}")
     return partial(kind, **settings)
-
-
-def end_quietly_when_interrupted() -> None:
-    """For commands, before they import what takes seconds: Ctrl-C needs no traceback."""
-    sys.excepthook = lambda kind, *rest: None if kind is KeyboardInterrupt else sys.__excepthook__(kind, *rest)

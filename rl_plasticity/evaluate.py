@@ -1,9 +1,9 @@
 """Returns of a trained policy: ``python -m rl_plasticity.evaluate RUN``."""
 
 if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
+    from rl_plasticity import terminal
 
-    end_quietly_when_interrupted()
+    terminal.prepare()
 
 import math
 from pathlib import Path

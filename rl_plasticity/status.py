@@ -1,13 +1,12 @@
 """Tell how runs are getting on: ``python -m rl_plasticity.status results``."""
 
 if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
+    from rl_plasticity import terminal
 
-    end_quietly_when_interrupted()
+    terminal.prepare()
 
 import math
 import platform
-import signal
 import sys
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rl_plasticity import command_line
+from rl_plasticity import command_line, terminal
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import Row, RunFolder, find
 from rl_plasticity.runs.journal import last_entry
@@ -72,7 +71,7 @@ def command(arguments: Sequence[str]) -> None:
         lines = table([read(folder) for folder in [*named, *below]], time.time())
         clear = "\033[H\033[2J" if every and sys.stdout.isatty() else ""
         print(clear + "\n".join(lines), flush=True)
-        if every is None:
+        if every is None or not terminal.listens():
             return
         time.sleep(every)
 
@@ -113,8 +112,7 @@ def _read(folder: RunFolder) -> Status:
         unit, lengths = "epochs", [settings.get("num_tasks"), settings.get("epochs_per_task")]
     total = math.prod(n if isinstance(n, int) else 0 for n in lengths)
     # The newest step that any file knows of; rows of a supervised run count updates, not epochs.
-    saved = [int(p.stem[5:]) for p in folder.checkpoints.glob("step_*.pt") if p.stem[5:].isdigit()]
-    steps = [0, *saved, *(row.step for row in folder.last_rows("metrics.csv") if not supervised)]
+    steps = [0, *folder.saved_steps, *(row.step for row in folder.last_rows("metrics.csv") if not supervised)]
     timed, left = (timing.get(f"{unit.replace(' ', '_')}_{n}", math.nan) for n in ("done", "left"))
     if 0 <= timed < 1e15:
         steps.append(int(timed))
@@ -196,5 +194,4 @@ def _duration(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # status ... | head
     command_line.main("status", lambda _: HELP.rstrip(), command)

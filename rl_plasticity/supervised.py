@@ -1,9 +1,9 @@
 """Train on a continual supervised problem: ``python -m rl_plasticity.supervised task=random_labels reg=swr``."""
 
 if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
+    from rl_plasticity import terminal
 
-    end_quietly_when_interrupted()
+    terminal.prepare()
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,9 @@
 """Train an agent on a control task: ``python -m rl_plasticity.train env=cheetah-run reg=spectral``."""
 
 if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
+    from rl_plasticity import terminal
 
-    end_quietly_when_interrupted()
+    terminal.prepare()
 
 import sys
 from collections.abc import Callable, Mapping

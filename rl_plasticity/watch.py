@@ -1,9 +1,9 @@
 """A trained policy as a video: ``python -m rl_plasticity.watch RUN``."""
 
 if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
+    from rl_plasticity import terminal
 
-    end_quietly_when_interrupted()
+    terminal.prepare()
 
 import os
 import subprocess

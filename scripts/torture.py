@@ -1,9 +1,10 @@
 """Kill runs at random and at the worst moments, resume them, and compare with runs that were never killed.
 
-    python scripts/torture.py [--train 50] [--supervised 50] [--seed 0]
+    python scripts/torture.py [--train 100] [--supervised 100] [--minutes 60] [--seed 0]
 
-Both commands' runs go on at the same time, each is killed (SIGKILL) so many times. A moment counts only where the files
-left behind show that it was hit. Status 1 if a resume failed, or metrics.csv or the last checkpoint is not identical.
+Both commands' runs go on at the same time, each command's are killed (SIGKILL) so many times in all. A moment counts
+only where the files left behind show that it was hit. Status 1 if a resume failed, metrics.csv or the last checkpoint
+is not identical, or a file of the user's in checkpoints/ was touched.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def state(folder: Path) -> dict[str, Any]:
         for key in ("agent", "learner", "probe", "probes", "envs", "order", "buffer", "progress")
         if key in found
     }
-    if "table" in found:
+    if found["table"]:
         size = found["buffer"]["size"]
         kept["rows"] = {key: found["table"][key][-size:] for key in ("obs", "act", "reward", "end")}
     return kept
@@ -124,54 +125,86 @@ def same(a: Any, b: Any) -> bool:
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-def torture(case: Case, kills: int, place: Path, seed: int) -> tuple[Counter[str], int, bool, bool]:
-    """How often at which moment it was killed, how many resumes failed, whether metrics and state are identical."""
+class Outcome(NamedTuple):
+    """How often a command's runs were killed at which moment, and what went wrong: a line for each fault."""
+
+    killed: Counter[str]
+    rounds: int
+    wrong: list[str]
+
+
+def torture(case: Case, kills: int, until: float, place: Path, seed: int) -> Outcome:
+    """Kill runs, of another seed each, so many times or until that time; finish the last one, and compare each."""
     rng = random.Random(seed)
-    arguments = [*case.arguments.split(), *COMMON.split()]
-    whole, folder, said = place / "whole", place / "killed", place / "said.txt"
-    assert start(case, said, *arguments, f"out={whole}").wait() == 0, said.read_text()
-    counts: Counter[str] = Counter()
-    failed, begun, moments = 0, time.monotonic(), [MOMENTS[i % len(MOMENTS)] for i in range(kills)]
+    said, begun, number, rounds = place / "said.txt", time.monotonic(), 0, 0
+    killed: Counter[str] = Counter()
+    wrong: list[str] = []
+    moments = [MOMENTS[i % len(MOMENTS)] for i in range(kills)]
     rng.shuffle(moments)
-    for number, moment in enumerate(moments):
-        started = (folder / "config.yaml").exists()
-        process = start(case, said, *([f"resume={folder}"] if started else [*arguments, f"out={folder}"]))
-        if kill(moment, case, folder, process, rng):
-            shown = moment in MOMENTS[:2] or hit(moment, case, folder)
-            counts[moment if shown else "at random"] += 1
-        elif process.returncode:
-            failed += 1
-            print(f"{case.command}: a resume failed: {said.read_text()}", flush=True)
-        else:
-            print(f"{case.command}: it was done after {number} kills", flush=True)
-            break
-        step = last_row(folder)[0]
-        print(f"{case.command} {number + 1}: {moment}, step {step}, {time.monotonic() - begun:.0f} s", flush=True)
-    if start(case, said, f"resume={folder}").wait():
-        print(f"{case.command}: the last resume failed: {said.read_text()}")
-        return counts, failed + 1, False, False
-    metrics = [(place_ / "metrics.csv").read_bytes() for place_ in (whole, folder)]
-    return counts, failed, metrics[0] == metrics[1], same(state(whole), state(folder))
+    while moments and time.monotonic() < until:
+        rounds += 1
+        whole, folder = place / f"whole{rounds}", place / f"killed{rounds}"
+        theirs = folder / "checkpoints" / "step_best.pt"
+        arguments = [*case.arguments.split(), *COMMON.split(), f"seed={seed + 2 * rounds}"]
+        if start(case, said, *arguments, f"out={whole}").wait():
+            raise RuntimeError(said.read_text())
+        done = put = False
+        while not done:
+            if theirs.parent.is_dir() and not put:
+                put = bool(theirs.write_text("the user's"))
+            process = start(
+                case,
+                said,
+                *([f"resume={folder}"] if (folder / "config.yaml").exists() else [*arguments, f"out={folder}"]),
+            )
+            if not moments or time.monotonic() > until:
+                process.wait()
+            elif kill(moments[-1], case, folder, process, rng):
+                moment, number = moments.pop(), number + 1
+                shown = moment in MOMENTS[:2] or hit(moment, case, folder)
+                killed[moment if shown else "at random"] += 1
+                step, seconds = last_row(folder)[0], time.monotonic() - begun
+                print(f"{case.command} {number}: {moment}, step {step}, {seconds:.0f} s", flush=True)
+                continue
+            if process.returncode:
+                wrong.append(f"round {rounds}, after {number} kills, a resume failed: {said.read_text()[-500:]}")
+                break
+            done = True
+        if done and (whole / "metrics.csv").read_bytes() != (folder / "metrics.csv").read_bytes():
+            wrong.append(f"round {rounds}: metrics.csv differs")
+        if done and not same(state(whole), state(folder)):
+            wrong.append(f"round {rounds}: the last state differs")
+        if put and theirs.read_text() != "the user's":
+            wrong.append(f"round {rounds}: {theirs} was touched")
+        print(f"{case.command}: round {rounds} {wrong or 'is identical'}", flush=True)
+    return Outcome(killed, rounds, wrong)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in CASES:
-        parser.add_argument(f"--{name}", type=int, default=50, help="how many kills")
+        parser.add_argument(f"--{name}", type=int, default=100, help="how many kills")
+    parser.add_argument("--minutes", type=float, default=60, help="no more kills after that")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    until = time.monotonic() + 60 * given.minutes
     good = True
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor() as pool:
         for name in CASES:
             (Path(place) / name).mkdir()
-        jobs = {n: pool.submit(torture, c, getattr(given, n), Path(place) / n, given.seed) for n, c in CASES.items()}
+        jobs = {
+            name: pool.submit(torture, case, getattr(given, name), until, Path(place) / name, given.seed)
+            for name, case in CASES.items()
+        }
         for name, job in jobs.items():
-            counts, failed, metrics, weights = job.result()
-            good = good and not failed and metrics and weights
+            killed, rounds, wrong = job.result()
+            good = good and not wrong
             print(f"\n| {name}: killed | times |\n|---|---|")
-            print("".join(f"| {moment} | {counts[moment]} |\n" for moment in MOMENTS), end="")
-            print(f"| all; resumed | {sum(counts.values())}; {sum(counts.values()) - failed} |")
-            print(f"| metrics.csv, last state identical | {metrics}, {weights} |")
+            print("".join(f"| {moment} | {killed[moment]} |\n" for moment in MOMENTS), end="")
+            print(f"| all; runs | {sum(killed.values())}; {rounds} |")
+            print(f"| wrong | {len(wrong)} |")
+            for line in wrong:
+                print(f"{name}: {line}")
     sys.exit(not good)
 
 

@@ -167,6 +167,14 @@ def test_nothing_is_written_unless_asked_for_and_nothing_of_the_run_changes(pend
     assert {p: p.read_bytes() for p in pendulum.rglob("*") if p.is_file()} == before
 
 
+def test_no_transitions_and_no_files_of_other_names_are_needed(pendulum, tmp_path, returns_of):
+    folder = shutil.copytree(pendulum, tmp_path / "copy")
+    for path in (folder / "checkpoints").glob("rows_*.pt"):
+        path.unlink()
+    (folder / "checkpoints" / "step_best.pt").touch()
+    assert returns_of(folder) == returns_of(pendulum)  # as watch: both take the agents of `Trained`
+
+
 def test_the_table_has_a_row_for_each_episode(starts, tmp_path):
     evaluate(RunFolder(starts), schema.load(Evaluate, ["episodes=2", "checkpoint=40", f"out={tmp_path / 'x.csv'}"]))
     found = [(r["run"], r["step"], r["episode"]) for r in rows(tmp_path / "x.csv")]

@@ -146,6 +146,50 @@ def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("name", ["metrics.csv", "timing.csv"])
+@pytest.mark.parametrize("damage", ["shortened", "missing", "other rows", "zeros", "header only"])
+def test_rows_that_are_not_those_of_the_checkpoint_are_refused_and_nothing_is_touched(name, damage, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    path = folder / name
+    content = path.read_bytes()
+    path.write_bytes(
+        {
+            "shortened": content[:-1],
+            "missing": b"",
+            "other rows": content[:-4] + b"9.9\n",
+            "zeros": content[:-90] + bytes(90),
+            "header only": content.split(b"\n")[0] + b"\n",
+        }[damage]
+    )
+    if damage == "missing":
+        path.unlink()
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+    with pytest.raises(SettingsError, match=rf"cannot resume: {path} .*; put it back as it was, or train anew"):
+        train.command.prepare([f"resume={folder}"])
+    assert {p: p.read_bytes() for p in before} == before
+    path.write_bytes(content + b"0,70,half a ro")  # written after the checkpoint: it comes again
+    train.command.prepare([f"resume={folder}"])
+
+
+def test_a_damaged_provenance_is_neither_lost_nor_a_traceback(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    (folder / "provenance.json").write_text("{")
+    with pytest.raises(SettingsError, match=r"provenance.json is damaged; put it back as it was, or move it away"):
+        train.command.prepare([f"resume={folder}"])
+    assert (folder / "provenance.json").read_text() == "{"
+
+
+def test_no_bytes_of_a_damaged_csv_reach_the_terminal(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    for damage in (bytes(100_000), b"x y " * 30_000 + b",1,2,3\n", b"0,5,a,\x1b[2J\x07" * 9000 + b"\n"):
+        (folder / "metrics.csv").write_bytes((whole / "metrics.csv").read_bytes() + damage + b"\n")
+        for read in (lambda: RunFolder(folder).metrics(), lambda: RunFolder(folder).last_rows("metrics.csv")):
+            with pytest.raises(SettingsError, match=r"metrics.csv is damaged") as error:
+                read()
+            assert len(str(error.value)) < 400 + len(str(folder))
+            assert str(error.value).isprintable()
+
+
 HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); "
 
 
@@ -213,6 +257,41 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_numbers_are_the_same(name, 
     assert_nothing_was_lost(folder, whole)
     assert "falling back to step_000000040.pt" in capsys.readouterr().err
     assert load(folder / "checkpoints")["at"] == 60
+
+
+def test_checkpoints_deleted_while_the_run_writes_are_all_written_again(main, whole, tmp_path):
+    folder = tmp_path / "run"
+    delete = lambda: shutil.rmtree(folder / "checkpoints")  # noqa: E731
+    assert main(*PENDULUM, f"out={folder}", step=50, happens=delete) == (0, "")
+    assert_nothing_was_lost(folder, whole)
+    assert load(folder / "checkpoints")["at"] == 60
+
+
+def test_damage_to_rows_that_both_checkpoints_need_is_counted_and_the_run_goes_on_without_them(tmp_path, capsys):
+    folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
+    (folder / "checkpoints" / "rows_000000020_000000040.pt").write_bytes(b"junk")
+    said = "without 40 of the 45 transitions of each run's replay buffer"
+    with pytest.raises(SettingsError, match=f"put it back as it was, or go on {said} with allow_lost_rows=true"):
+        train.command.prepare([f"resume={folder}"])
+    before = (folder / "metrics.csv").read_bytes()
+    session, parts = train.command.prepare([f"resume={folder}", "allow_lost_rows=true"])
+    assert f"going on from step 45 {said}" in capsys.readouterr().err
+    session.stop = StopAfter(5)
+    train.command.execute(session, parts)
+    assert (parts.buffer.size, parts.buffer.added) == (10, 50)
+    assert (folder / "metrics.csv").read_bytes().startswith(before)
+    resume(folder)  # nothing is missing any more
+    assert load(folder / "checkpoints")["buffer"]["size"] == 20
+
+
+def test_a_run_goes_on_without_any_of_its_transitions_if_told_to(tmp_path):
+    folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
+    for path in (folder / "checkpoints").glob("rows_*"):
+        path.unlink()
+    session, parts = train.command.prepare([f"resume={folder}", "allow_lost_rows=true"])
+    session.stop = StopAfter()
+    assert train.command.execute(session, parts) == (True, None)
+    assert parts.buffer.size == 20  # of the steps 40 to 60
 
 
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(whole, tmp_path):

@@ -109,7 +109,8 @@ def test_epochs_of_a_supervised_run_come_from_its_timing_and_its_checkpoints_not
     assert (read(folder).done, read(folder).total) == (0, 0)  # the number of tasks is the task's own
     timed(folder, 600, epochs_done=60.0, epochs_left=940.0)
     (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "step_000000070.pt").touch()
+    for name in ("step_000000070.pt", "step_90.pt", "step_²²²²²²²²².pt", "step_best.pt"):
+        (folder / "checkpoints" / name).touch()
     found = read(said(folder, "stopped"))
     assert (found.done, found.total, found.unit, found.latest) == (70, 1000, "epochs", "test accuracy 0.125")
     planned = write_run(tmp_path / "b", ["epochs_per_task=100", "num_tasks=3"], rows, "supervised")

@@ -81,6 +81,10 @@ class Train:
     threads: Threads = "auto"
     compile: Compile = "auto"
     logger: Logger = "tensorboard"
+    allow_lost_rows: Annotated[
+        bool,
+        Setting("resume without the transitions of a damaged file; they are counted first", belongs_to="machine"),
+    ] = False
     out: Out = "auto"
     resume: Resume = None
 
@@ -294,6 +298,8 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     for name in values:
         if name not in declared and name != "preset":
             raise SettingsError(f"unknown setting {name!r}{nearest(name, declared)}")
+    # What makes no other run of it may be younger than the run.
+    values = {name: d.default for name, d in declared.items() if d.setting.belongs_to == "machine"} | values
     for name in (*declared, "preset"):
         if name not in values:
             raise SettingsError(f"the setting {name!r} is missing")

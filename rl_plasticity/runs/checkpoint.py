@@ -4,6 +4,7 @@ import hashlib
 import io
 import sys
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from rl_plasticity import __version__
-from rl_plasticity.runs.folder import write_atomically
+from rl_plasticity.errors import one_line
+from rl_plasticity.runs.folder import checkpoint_files, checkpoint_path, write_atomically
 
 FORMAT = 4  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts, 3 unused probes
 READABLE = (2, 3, 4)  # whose agents are where they are now
@@ -33,7 +35,8 @@ class Checkpoints:
 
     ``step_NNN.pt`` is the state at that step, and says which ``rows_FIRST_END.pt`` hold its table: each has the rows
     that came between two checkpoints. So each row is written once, before the checkpoint that names it. Every file ends
-    in the SHA-256 of what is before, because PyTorch's reader lets changed bytes pass.
+    in the SHA-256 of what is before, because PyTorch's reader lets changed bytes pass. Files of other names are the
+    user's.
 
     Args:
         folder: of the checkpoints; the folder it lies in exists.
@@ -43,7 +46,7 @@ class Checkpoints:
     def __init__(self, folder: Path, saved: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
         self.chunks: list[list[int]] = saved["chunks"] if saved else []
-        self.newest = _path(folder, saved["at"]) if saved else None
+        self.newest = checkpoint_path(folder, saved["at"]) if saved else None
 
     def save(self, step: int, state: Mapping[str, Any], table: Table | None = None) -> Path:
         """Write `state` (tensors, arrays, numbers, strings and containers of them) and the new rows of `table`.
@@ -52,12 +55,13 @@ class Checkpoints:
         """
         self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder was deleted does not bring it back
         chunks = self._append(table) if table else []
-        path = _path(self.folder, step)
+        path = checkpoint_path(self.folder, step)
         made_by = {"format": FORMAT, "version": __version__}
-        _write(path, {**state, **made_by, "at": step, "chunks": chunks})
-        needed = {path, self.newest, *(_path(self.folder, *chunk) for chunk in [*self.chunks, *chunks])}
+        oldest = table.added - table.size if table else 0
+        _write(path, {**state, **made_by, "at": step, "chunks": chunks, "oldest": oldest})
+        needed = {path, self.newest, *(checkpoint_path(self.folder, *chunk) for chunk in [*self.chunks, *chunks])}
         self.chunks, self.newest = chunks, path
-        for old in [*_all(self.folder), *self.folder.glob("rows_*.pt")]:
+        for old in checkpoint_files(self.folder).values():
             if old not in needed:
                 old.unlink()
         return path
@@ -65,57 +69,83 @@ class Checkpoints:
     def _append(self, table: Table) -> list[list[int]]:
         oldest = table.added - table.size
         chunks = [chunk for chunk in self.chunks if chunk[1] > oldest]
+        # Those after a file that somebody deleted are written again with it.
+        chunks = [*takewhile(lambda chunk: checkpoint_path(self.folder, *chunk).is_file(), chunks)]
         first = chunks[-1][1] if chunks else oldest
         if first < table.added:
             chunks.append([first, table.added])
-            _write(_path(self.folder, first, table.added), table.since(first))
+            _write(checkpoint_path(self.folder, first, table.added), table.since(first))
         return chunks
 
 
-def load(folder: Path, step: int | None = None, *, whole: bool = True) -> dict[str, Any]:
+def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_lost_rows: bool = False) -> dict[str, Any]:
     """The newest checkpoint in `folder` that is not damaged, or the one of this `step`.
 
     Says on stderr which damaged ones were passed over.
 
     Args:
-        whole: to go on from: with the rows of its table, in ``table``, and of this format. Without, to look at: the
-            agents of earlier formats can be read too.
+        whole: to go on from: with the rows of its table in ``table``, and of this format. Without, to look at: the
+            agents of earlier formats can be read too, and no rows are needed.
+        allow_lost_rows: where both checkpoints need rows that are damaged, take the one that loses fewer: without those
+            rows and the ones before them, as if the table were shorter; ``lost`` says how many those are.
 
     Raises:
         FileNotFoundError: there is none.
         ValueError: it cannot be read, or is of another version.
     """
-    paths = {int(path.stem.removeprefix("step_")): path for path in _all(folder)}
+    paths = {numbers[0]: path for numbers, path in checkpoint_files(folder).items() if len(numbers) == 1}
     if not paths:
         raise FileNotFoundError(f"no checkpoint in {folder}")
     if step not in (None, *paths):
         raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths))})")
     problems: list[str] = []
+    incomplete: list[dict[str, Any]] = []
     for path in reversed(paths.values()) if step is None else [paths[step]]:
         try:
             state = _read(path)
-            chunks = [_read(_path(folder, *chunk)) for chunk in state.get("chunks", [])] if whole else []
         except ValueError as error:
             problems.append(str(error))
             continue
         if state.get("version") != __version__ or state.get("format") not in ((FORMAT,) if whole else READABLE):
             theirs = f"version {state.get('version')} (file format {state.get('format')})"
             raise ValueError(f"{path} was written by {theirs}, this is version {__version__} (file format {FORMAT})")
+        if whole and (problem := _add_table(folder, state)):
+            problems.append(problem)
+            incomplete.append(state)
+            continue
         for problem in problems:
             print(f"{problem}; falling back to {path.name}", file=sys.stderr)
-        if chunks:
-            state["table"] = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
         return state
-    raise ValueError("; ".join(problems))
+    if not incomplete:
+        raise ValueError("; ".join(problems))
+    state = min(incomplete, key=lambda state: state["lost"])
+    lost, kept = state["lost"], sum(last - first for first, last in state["chunks"])
+    damage = "; ".join(dict.fromkeys(problems))
+    losing = f"without {lost} of the {lost + kept} transitions of each run's replay buffer"
+    if not allow_lost_rows:
+        raise ValueError(f"{damage}; put it back as it was, or go on {losing} with allow_lost_rows=true")
+    print(f"{damage}; going on from step {state['at']} {losing}", file=sys.stderr)
+    return state
 
 
-def _path(folder: Path, *numbers: int) -> Path:
-    """Of the checkpoint of a step, or of the rows from the first number to before the second."""
-    return folder / f"{'step' if len(numbers) == 1 else 'rows'}_{'_'.join(f'{n:09d}' for n in numbers)}.pt"
+def _add_table(folder: Path, state: dict[str, Any]) -> str:
+    """Add the rows of its table to a state, as ``table``, and how many are ``lost``; returns what is wrong with them.
 
-
-def _all(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step_*.pt"))
+    Of a table that cannot all be read the rows after the last damaged file are kept, so that it has no gap.
+    """
+    chunks: list[list[int]] = state.get("chunks", [])
+    parts: list[dict[str, Any]] = []
+    problem = ""
+    for chunk in reversed(chunks):
+        try:
+            parts.insert(0, _read(checkpoint_path(folder, *chunk)))
+        except ValueError as error:
+            problem = str(error)
+            break
+    gone, state["chunks"] = chunks[: len(chunks) - len(parts)], chunks[len(chunks) - len(parts) :]
+    state["lost"] = gone[-1][1] - state.get("oldest", gone[0][0]) if gone else 0
+    state["table"] = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    return problem
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
@@ -134,7 +164,7 @@ def _read(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(io.BytesIO(content[:-32]), map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle, file and runtime errors alike
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise ValueError(f"the checkpoint {path} cannot be read: {reason}") from error
+        raise ValueError(one_line(f"the checkpoint {path} cannot be read: {reason}")) from error
     return state
 
 

@@ -250,6 +250,11 @@ class RunFolder(os.PathLike[str]):
 
         return load_agent(self, step, device)
 
+    @property
+    def saved_steps(self) -> dict[int, Path]:
+        """The checkpoints by their step, the newest last."""
+        return {numbers[0]: path for numbers, path in checkpoint_files(self.checkpoints).items() if len(numbers) == 1}
+
     # --- how it came about ------------------------------------------------------------------------------------------
 
     @property
@@ -273,13 +278,17 @@ class RunFolder(os.PathLike[str]):
             dict.fromkeys([*(map(str, named) if isinstance(named, list) else []), *([module] if module else [])])
         )
 
+    def require_provenance(self) -> None:
+        """Raises SettingsError where a start cannot be added without losing what a damaged file may still hold."""
+        if self.provenance.exists() and not self.starts:
+            raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
+
     def add_start(self, device: str, plugins: Sequence[str] = ()) -> None:
         """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time."""
         import torch
 
-        starts: list[dict[str, Any]] = []
-        if self.provenance.exists():  # a damaged file is no reason to lose what it holds
-            starts = json.loads(self.provenance.read_text())["starts"]
+        self.require_provenance()
+        starts = json.loads(self.provenance.read_text())["starts"] if self.provenance.exists() else []
         libraries = ("torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core")
         starts.append(
             {
@@ -321,6 +330,20 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
         if not runs:
             raise SettingsError(f"{place} is no run's folder (config.yaml, metrics.csv) and there is none below it")
     return list(named.values()), [folder for key, folder in below.items() if key not in named]
+
+
+def checkpoint_path(folder: Path, *numbers: int) -> Path:
+    """Of the checkpoint of a step, or of the rows from the first number to before the second."""
+    return folder / f"{'step' if len(numbers) == 1 else 'rows'}_{'_'.join(f'{n:09d}' for n in numbers)}.pt"
+
+
+def checkpoint_files(folder: Path) -> dict[tuple[int, ...], Path]:
+    """The files in `folder` whose names are exactly as `checkpoint_path` makes them, by their numbers, in order.
+
+    Whatever else is there is the user's: ``step_best.pt``.
+    """
+    named = [(tuple(map(int, re.findall("[0-9]+", path.name))), path) for path in folder.glob("*.pt")]
+    return dict(sorted((n, p) for n, p in named if len(n) in (1, 2) and p == checkpoint_path(folder, *n)))
 
 
 def is_mean(run: str) -> bool:

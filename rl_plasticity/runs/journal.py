@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import IO, NamedTuple, Self
 
+from rl_plasticity.errors import one_line
 from rl_plasticity.runs.folder import RunFolder
 
 
@@ -38,7 +39,7 @@ class Journal:
         """Add a line, ``failed: why``; one write, so that no reader sees a half."""
         with suppress(OSError):
             if self._file:
-                self._file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {' '.join(event.split())}\n".encode())
+                self._file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {one_line(event)}\n".encode())
 
 
 def last_entry(folder: RunFolder) -> Entry | None:
@@ -50,4 +51,4 @@ def last_entry(folder: RunFolder) -> Entry | None:
     except OSError:
         return None
     lines = [line.split(" ", 2) for line in text.split("\n")[:-1] if line]
-    return Entry(lines[-1][1].rstrip(":"), "".join(lines[-1][2:])) if lines and len(lines[-1]) > 1 else None
+    return Entry(lines[-1][1].rstrip(":"), one_line("".join(lines[-1][2:]))) if lines and len(lines[-1]) > 1 else None

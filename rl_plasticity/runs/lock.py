@@ -25,7 +25,7 @@ class Lock:
                 break
             except BlockingIOError:
                 if not left:
-                    owner = os.read(self._file, 300).decode(errors="replace").strip() or "another process"
+                    owner = os.read(self._file, 200).decode(errors="replace").strip() or "another process"
                     self.release()
                     raise BlockingIOError(owner) from None
                 time.sleep(0.01)  # is_held has it for an instant

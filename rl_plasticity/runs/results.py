@@ -13,7 +13,10 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import HEADER, RunFolder, RunName
+
+END = 1000  # bytes, some ten rows
 
 
 class Results:
@@ -47,7 +50,7 @@ class Results:
         for path in (folder.metrics_csv, folder.timing_csv):
             if sizes is not None:
                 os.truncate(path, sizes[path.name])
-            self.files[path.name] = path.open("w" if sizes is None else "a", encoding="utf-8", newline="")
+            self.files[path.name] = path.open("w+" if sizes is None else "a+", encoding="utf-8", newline="")
             if sizes is None:
                 self.files[path.name].write(f"{HEADER}\n")
         self.board = SummaryWriter(str(folder.tensorboard), purge_step=step if sizes else None)
@@ -105,6 +108,10 @@ class Results:
             os.fsync(file.fileno())
         return {name: file.tell() for name, file in self.files.items()}
 
+    def ends(self) -> dict[str, str]:
+        """The last `END` bytes of each file, as `sync` left it, for a checkpoint."""
+        return {name: _end(file.fileno(), file.tell()) for name, file in self.files.items()}
+
     def close(self) -> None:
         with ExitStack() as stack:  # all are closed, even where the disk is full
             if self.wandb:
@@ -112,6 +119,36 @@ class Results:
             for close in (self.board.close, *(file.close for file in self.files.values())):
                 stack.callback(close)
             self.sync()
+
+
+def require_as_saved(folder: RunFolder, sizes: Mapping[str, int], ends: Mapping[str, str]) -> None:
+    """See that the files still hold what they held at a checkpoint, before a run goes on there.
+
+    Args:
+        sizes, ends: what `Results.sync` and `Results.ends` returned.
+
+    Raises:
+        SettingsError: they do not.
+    """
+    for path in (folder.metrics_csv, folder.timing_csv):
+        size, changed = sizes[path.name], ""
+        try:
+            with path.open("rb") as file:
+                there, end = os.fstat(file.fileno()).st_size, _end(file.fileno(), size)
+        except OSError as error:
+            changed = f"cannot be read ({error.strerror})"
+        else:
+            if there < size:
+                changed = f"has {there} bytes, of {size} at the checkpoint"
+            elif end != ends.get(path.name, end):
+                changed = "does not hold the rows that it held at the checkpoint"
+        if changed:
+            advice = "put it back as it was, or train anew in another folder (out=)"
+            raise SettingsError(f"cannot resume: {path} {changed}; {advice}")
+
+
+def _end(file: int, size: int) -> str:
+    return os.pread(file, min(size, END), max(0, size - END)).decode(errors="replace")
 
 
 def require(logger: str) -> None:

@@ -26,7 +26,7 @@ from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
-from rl_plasticity.runs.results import Results, require
+from rl_plasticity.runs.results import Results, require, require_as_saved
 
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
@@ -52,6 +52,9 @@ class Part(Protocol):
 class StopSignal:
     """Within it the first SIGINT or SIGTERM is remembered, so that the run ends after its step; a second one kills.
 
+    So is SIGHUP, which comes when the terminal is closed, unless it is ignored (nohup). It may come twice, from the
+    shell and from the system, so that a second one of it kills nothing.
+
     Outside the main thread, where no signal can be handled, it does nothing.
     """
 
@@ -61,7 +64,10 @@ class StopSignal:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+            heeded = [signal.SIGINT, signal.SIGTERM]
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                heeded.append(signal.SIGHUP)
+            self._before = {n: signal.signal(n, self._handle) for n in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -146,8 +152,10 @@ class Session(Generic[S]):
         if self.saved is not None:
             try:
                 for name, part in {**parts, "progress": progress}.items():
-                    rows = self.saved.get("table", {}) if name == table else {}
-                    part.load_state_dict(self.saved[name] | rows)
+                    state = self.saved[name]
+                    if name == table:
+                        state |= {**self.saved["table"], "size": state["size"] - self.saved["lost"]}
+                    part.load_state_dict(state)
             except ValueError as error:
                 raise FaultyRun(f"cannot resume: {error}") from error
         sizes = self.saved["sizes"] if self.saved else None
@@ -209,7 +217,7 @@ class Session(Generic[S]):
         table: Any = self.parts[self.table] if self.table else None
         if self.table:
             state[self.table] = table.position()
-        state |= {"progress": self.progress.state_dict(), "sizes": self.results.sync()}
+        state |= {"progress": self.progress.state_dict(), "sizes": self.results.sync(), "ends": self.results.ends()}
         self.checkpoints.save(self.progress.step, {**state, "settings": asdict(self.settings)}, table)
         self.saved_at = self.progress.step
 
@@ -357,10 +365,13 @@ class Command(Generic[S, B]):
                 getattr(settings, group)[name] = g.value
         with ExitStack() as otherwise:
             lock = otherwise.enter_context(_locked(folder))
-            saved = _checkpoint_of(folder)
+            saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
             if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
                 what = "; ".join(different)
                 raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
+            if saved:
+                require_as_saved(folder, saved["sizes"], saved.get("ends", {}))
+            folder.require_provenance()
             settings = replace(resolved(settings), out=str(folder), resume=None)
             plan = _plan(settings)
             built = self._built(settings, plan)
@@ -422,7 +433,7 @@ def name_of(s: Train | Supervised, given: Sequence[Given]) -> str:
 def last_checkpoint(folder: RunFolder) -> str:
     """For messages: which checkpoint a broken run can go on from."""
     try:
-        paths = sorted(folder.checkpoints.glob("step_*.pt"))
+        paths = [*folder.saved_steps.values()]
     except OSError:
         return "its checkpoints cannot be reached"
     return f"the last good checkpoint is {paths[-1]}" if paths else "there is no checkpoint"
@@ -452,14 +463,14 @@ def _locked(folder: RunFolder) -> Lock:
         raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
 
 
-def _checkpoint_of(folder: RunFolder) -> dict[str, Any] | None:
+def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] | None:
     """The newest checkpoint; None if the run was killed before its first, so it starts from the beginning.
 
     Raises:
         SettingsError: there is none though steps were made, or it cannot be read.
     """
     try:
-        return checkpoint.load(folder.checkpoints)
+        return checkpoint.load(folder.checkpoints, allow_lost_rows=allow_lost_rows)
     except FileNotFoundError as error:
         if _has_steps(folder):
             raise SettingsError(f"cannot resume: {error}") from error
@@ -480,4 +491,4 @@ def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[An
     """What two settings differ in, apart from what belongs to the machine."""
     before, after = (schema.without_machine(kind, settings) for settings in (saved, now))
     names = dict.fromkeys([*before, *after])
-    return [f"{n} is {after.get(n)}, was {before.get(n)}" for n in names if before.get(n) != after.get(n)]
+    return [f"{n} is {after.get(n)!r}, was {before.get(n)!r}" for n in names if before.get(n) != after.get(n)]

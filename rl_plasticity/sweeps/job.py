@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_plasticity.errors import one_line
 from rl_plasticity.runs.folder import RunFolder, write_text
 from rl_plasticity.runs.journal import last_entry
 
@@ -152,7 +153,7 @@ def last_line(log: Path, start: int = 0) -> str:
         text = re.sub(r"[^\n]*\r", "", file.read().decode(errors="replace"))  # progress bars
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     of_command = [line for line in lines if re.match(r"rl_plasticity\.\w+: ", line)]
-    return (of_command or lines or ["it printed nothing"])[-1]
+    return one_line((of_command or lines or ["it printed nothing"])[-1])
 
 
 if __name__ == "__main__":  # PARENT COMMAND ARGUMENT...: the command, which dies with the process that waits for it

@@ -117,7 +117,10 @@ def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int)
 
 
 class _Stop:
-    """At the first SIGINT, SIGTERM or SIGHUP the runs are told to save and end; a second one kills as usual."""
+    """At the first SIGINT, SIGTERM or SIGHUP the runs are told to save and end; a second one kills as usual.
+
+    But for SIGHUP, which both the shell and the system may send when the terminal is closed.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -130,7 +133,7 @@ class _Stop:
         self.received = number
         with suppress(OSError):
             self.file.touch()
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for each in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(each) == self._handle:
                 signal.signal(each, signal.SIG_DFL)
         print("stopping: each run saves where it is (once more: at once)", file=sys.stderr, flush=True)

@@ -157,6 +157,15 @@ def test_what_is_saved_is_read_back(tmp_path):
     assert schema.load_saved(Train, RunFolder(tmp_path).settings) == settings
 
 
+def test_a_saved_file_may_lack_what_makes_no_other_run_of_it(tmp_path):
+    settings = load(["env=gym:Pendulum-v1"])
+    text = schema.dump(settings).replace("allow_lost_rows: false\n", "").replace("  workers: false\n", "")
+    (tmp_path / "config.yaml").write_text(text)
+    assert "allow_lost_rows" not in text
+    assert "workers" not in text
+    assert schema.load_saved(Train, RunFolder(tmp_path).settings) == settings
+
+
 def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(tmp_path):
     path = tmp_path / "config.yaml"
     text = schema.dump(load([]))

@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,42 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_writes_the_lost_rows_again(
     assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(range(10))
 
 
+def test_rows_that_somebody_deleted_are_written_again_with_those_after_them(tmp_path):
+    rows, checkpoints = Rows(10), checkpoint.Checkpoints(tmp_path)
+    for rows.added in (4, 8, 12):
+        checkpoints.save(rows.added, {}, rows)
+    (tmp_path / "rows_000000004_000000008.pt").unlink()
+    rows.added = 13
+    checkpoints.save(13, {}, rows)
+    assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(range(13))[-13:]
+    assert checkpoint.load(tmp_path)["chunks"] == [[0, 4], [4, 13]]
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    rows.added = 16
+    checkpoints.save(16, {}, rows)
+    assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(range(6, 16))
+    assert names(tmp_path) == ["rows_000000006_000000016.pt", "step_000000016.pt"]
+
+
+def test_a_file_whose_name_is_not_exactly_a_checkpoint_s_is_the_user_s(tmp_path):
+    theirs = ["step_best.pt", "step_backup.pt", "rows_mine.pt", "step_7.pt", "step_0000000008.pt", "step_²²²²²²²²².pt"]
+    theirs += ["rows_000000001.pt", "step_000000009.pt.bak", "rows_000000000_000000004_000000008.pt", "9.pt", "x.txt"]
+    for name in theirs:
+        (tmp_path / name).write_text(name)
+    rows, checkpoints = Rows(10), checkpoint.Checkpoints(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        checkpoint.load(tmp_path)
+    for rows.added in (30, 60, 90):
+        checkpoints.save(rows.added, {}, rows)
+    assert {name for name in names(tmp_path) if name not in theirs} == {
+        *("step_000000060.pt", "step_000000090.pt", "rows_000000050_000000060.pt", "rows_000000080_000000090.pt")
+    }
+    assert all((tmp_path / name).read_text() == name for name in theirs)
+    assert checkpoint.load(tmp_path)["at"] == 90
+    with pytest.raises(FileNotFoundError, match=r"\(valid: 60, 90\)"):
+        checkpoint.load(tmp_path, 7)
+
+
 # --- damage, malice, other versions ---------------------------------------------------------------------------------
 
 
@@ -132,6 +169,38 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(damage, t
     assert re.fullmatch(rf"the checkpoint {path} cannot be read: .*; falling back to step_000000004.pt\n", said)
     with pytest.raises(ValueError, match="cannot be read"):  # asked for by its step, it is not exchanged for another
         checkpoint.load(tmp_path, 8)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "lost", "of", "kept", "at"),
+    [
+        ([(0, 4)], 2, 10, range(4, 12), 12),  # 0 and 1 are older than the table
+        ([(4, 8)], 6, 10, range(8, 12), 12),
+        ([(8, 12), (0, 4)], 4, 8, range(4, 8), 8),  # the newest would lose all ten
+        ([(0, 4), (4, 8)], 6, 10, range(8, 12), 12),
+        ([(0, 4), (4, 8), (8, 12)], 8, 8, [], 8),
+    ],
+)
+def test_damage_to_rows_that_both_checkpoints_need_costs_those_rows_alone(
+    damaged, lost, of, kept, at, tmp_path, capsys
+):
+    rows, checkpoints = Rows(10), checkpoint.Checkpoints(tmp_path)
+    for rows.added in (4, 8, 12):
+        checkpoints.save(rows.added, {}, rows)
+    for chunk in damaged:
+        flip(checkpoint.checkpoint_path(tmp_path, *chunk), 4000)
+    counted = f"without {lost} of the {of} transitions of each run's replay buffer"
+    with pytest.raises(ValueError, match=rf"; put it back as it was, or go on {counted} with allow_lost_rows=true$"):
+        checkpoint.load(tmp_path)
+    assert capsys.readouterr().err == ""
+    saved = checkpoint.load(tmp_path, allow_lost_rows=True)
+    assert capsys.readouterr().err.endswith(f"; going on from step {at} {counted}\n")
+    assert (saved["at"], saved["lost"]) == (at, lost)
+    assert saved["table"].get("number", torch.tensor([])).tolist() == list(kept)
+    assert checkpoint.load(tmp_path, whole=False)["at"] == 12  # to be looked at: no rows are needed
+    rows.added, rows.capacity = at + 1, len(kept) + 1
+    checkpoint.Checkpoints(tmp_path, saved).save(at + 1, {}, rows)
+    assert checkpoint.load(tmp_path)["table"]["number"].tolist() == [*kept, at]
 
 
 def test_a_checkpoint_of_another_version_is_refused_with_both_versions(tmp_path, monkeypatch):

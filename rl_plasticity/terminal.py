@@ -1,0 +1,69 @@
+"""The terminal: closed from the start, gone meanwhile, or interrupting, it leaves no traceback and ends no run.
+
+Imports nothing slow: it is what a command does first.
+"""
+
+import errno
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+_NOBODY_LISTENS = (errno.EPIPE, errno.EIO)  # ... | head -1; a terminal that was closed
+_lost: dict[int, OSError] = {}  # by the file's number: why what was written to it is lost
+
+
+class Lenient(io.FileIO):
+    """Standard output or error: what cannot be written is dropped."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            _lost.setdefault(self.fileno(), error)
+            return len(data)
+
+
+def lenient(number: int, like: TextIO | None) -> TextIO:
+    """A stream to the file `number`, buffered and encoded `like` another one."""
+    raw = Lenient(number, "w", closefd=False)
+    if like is None:
+        return io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "replace")
+    unbuffered, lines = (bool(getattr(like, name, False)) for name in ("write_through", "line_buffering"))
+    # As Python makes them, whose unbuffered streams have nothing between text and file.
+    binary: Any = raw if unbuffered else io.BufferedWriter(raw)
+    return io.TextIOWrapper(binary, like.encoding, like.errors, line_buffering=lines, write_through=unbuffered)
+
+
+def prepare() -> None:
+    """For a process that is a command, before it imports what takes seconds."""
+    sys.excepthook = lambda kind, *rest: None if kind is KeyboardInterrupt else sys.__excepthook__(kind, *rest)
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # 2>&-: the next file to be opened would get this number, and what is meant for a terminal
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None or _number(stream) == number:
+            setattr(sys, name, lenient(number, stream))
+
+
+def listens() -> bool:
+    """Whether standard output still leads somewhere, as far as is known."""
+    return 1 not in _lost
+
+
+def require_printed() -> None:
+    """For a command whose work is what it prints: raises OSError if it was not, unless nobody wanted to read it."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    if 1 in _lost and _lost[1].errno not in _NOBODY_LISTENS:
+        raise OSError(_lost[1].errno, _lost[1].strerror, "standard output")
+
+
+def _number(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (AttributeError, OSError):  # a notebook's
+        return None
