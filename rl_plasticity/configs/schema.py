@@ -4,8 +4,8 @@ Command-line settings are written as Hydra's (``env=cheetah-run reg=spectral reg
 the things that the package, or a plug, offers by name, and ``group.setting`` is an argument of its constructor. Short
 forms of ours: ``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several regularizers in a chain, whose
 settings are ``reg.l2.coef=...``. A list trains all its members side by side in one process, each with every seed:
-``reg=[none,spectral,swr]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``. A preset is a file of such
-settings, which come before those of the command line.
+``reg=[none,spectral,swr]``, ``reset=[none,periodic]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``.
+A preset is a file of such settings, which come before those of the command line.
 """
 
 import os
@@ -36,7 +36,7 @@ from rl_plasticity.tasks import load as load_data
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
 Group = dict[str, Any]  # the name of what was chosen, and its settings
-SIDE_BY_SIDE = ("reg", "reset")  # groups whose settings may be lists
+SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
 
 Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, belongs_to="machine")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
@@ -218,10 +218,10 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     groups = {group: _chosen(group, given.pop(group, KINDS[group].default)) for group in GROUPS[kind]}
     if kind is Train and (module := plugins.module_of(env := str(groups["env"]["name"].default))):
         plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
-    has_period = any(name.startswith("reset.every") for name in given)
-    if kind is Supervised and "every_updates" in groups["reset"] and not has_period:
-        # Where there are tasks, interventions come with them unless told otherwise.
-        given |= {"reset.every_updates": None, "reset.every_tasks": 1}
+    if kind is Supervised:  # where there are tasks, interventions come with them unless told otherwise
+        for prefix, tree in members("reset", groups["reset"]):
+            if "every_updates" in tree and not any(name.startswith(f"{prefix}.every") for name in given):
+                given |= {f"{prefix}.every_updates": None, f"{prefix}.every_tasks": 1}
     declared = settings_of(kind) | _flat(groups)
     for name in given:
         if name not in declared and name != "preset":
@@ -306,6 +306,13 @@ def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, A
     """Of a command's settings, flat, those that make one run another: that do not belong to the machine."""
     machine = marked(kind, "machine")
     return {name: value for name, value in flat_values(settings) if name not in machine}
+
+
+def members(name: str, group: Group) -> list[tuple[str, Group]]:
+    """What trains side by side in the group called `name`, each after the prefix of its settings: itself, or all."""
+    if group["name"] != "side_by_side":
+        return [(name, group)]
+    return [(f"{name}.{member}", settings) for member, settings in group.items() if member != "name"]
 
 
 def several(group: Mapping[str, Any], name: str) -> Iterator[tuple[str, list[Any], Declared]]:
@@ -456,8 +463,8 @@ def _chosen(group: str, choice: Any) -> dict[str, Any]:
     kind = KINDS[group]
     if group == "env":
         return {"name": Declared((str,), choice, Setting()), **kind.settings("")}
-    if group == "reg" and (isinstance(choice, list) or "+" in str(choice)):
-        return _several(choice)
+    if (group in SIDE_BY_SIDE and isinstance(choice, list)) or (group == "reg" and "+" in str(choice)):
+        return _several(group, choice)
     if choice == "none" and group == "reset":
         return {"name": "none"}
     if not isinstance(choice, str) or choice not in kind.choices:
@@ -465,12 +472,12 @@ def _chosen(group: str, choice: Any) -> dict[str, Any]:
     return {"name": choice, **kind.settings(choice)}
 
 
-def _several(choice: str | list[Any]) -> dict[str, Any]:
-    """The group `reg` of a chain, ``spectral+l2``, or of a list of methods (which may be chains) side by side."""
+def _several(group: str, choice: str | list[Any]) -> dict[str, Any]:
+    """A group with several choices: the chain ``spectral+l2``, or a list (in which chains may be) side by side."""
     parts = [str(part) for part in choice] if isinstance(choice, list) else choice.split("+")
     if not parts or len(set(parts)) < len(parts):
-        raise SettingsError(f"reg: expected different regularizers, got {choice}")
-    return {"name": "side_by_side" if isinstance(choice, list) else "chain", **{p: _chosen("reg", p) for p in parts}}
+        raise SettingsError(f"{group}: expected different {SIDE_BY_SIDE[group]}, got {choice}")
+    return {"name": "side_by_side" if isinstance(choice, list) else "chain", **{p: _chosen(group, p) for p in parts}}
 
 
 def _choice_of(group: Mapping[str, Any]) -> Any:
