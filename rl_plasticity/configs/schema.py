@@ -11,6 +11,7 @@ A preset is a file of such settings, which come before those of the command line
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -45,7 +46,7 @@ Logger = Annotated[
     Literal["tensorboard", "wandb"],
     Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
 ]
-Out = Annotated[str, Setting("the run's folder; auto: results/ and a name made of the choices", belongs_to="machine")]
+Out = Annotated[str, Setting("the run's folder; auto: results/ and a short name", belongs_to="machine")]
 Resume = Annotated[str | None, Setting("a run's folder: continue it", belongs_to="machine")]
 LogEvery = Annotated[int, Setting(least=1, belongs_to="watched")]
 First = Annotated[int, Setting("of the first run", least=0)]
@@ -277,7 +278,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
             raise SettingsError(f"the setting {group!r} is missing")
         if not isinstance(choice, dict) or "name" not in choice:
             raise SettingsError(f"{group} must be a group with a name, got {choice!r}")
-        groups[group] = _chosen(group, _choice_of(choice))
+        groups[group] = _chosen(group, choice_of(choice))
         if group == "env" and (module := plugins.module_of(str(choice["name"]))) and module not in plugins.loaded:
             raise SettingsError(f"env {choice['name']!r}: no saved settings load the module {module!r}")
     declared = settings_of(kind) | _flat(groups)
@@ -296,16 +297,29 @@ def dump(settings: Train | Supervised) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(asdict(settings)))
 
 
-def marked(kind: type[Any], belongs_to: str) -> list[str]:
+def marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
     """The names of the settings of a command that belong to the ``machine`` or to what is ``watched``."""
+    return _marked(kind, belongs_to)
+
+
+@cache  # it is asked of every run of a sweep
+def _marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
     groups = {group: _chosen(group, KINDS[group].default) for group in GROUPS[kind]}
-    return [name for name, d in (settings_of(kind) | _flat(groups)).items() if d.setting.belongs_to == belongs_to]
+    return tuple(name for name, d in (settings_of(kind) | _flat(groups)).items() if d.setting.belongs_to == belongs_to)
 
 
 def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of a command's settings, flat, those that make one run another: that do not belong to the machine."""
     machine = marked(kind, "machine")
     return {name: value for name, value in flat_values(settings) if name not in machine}
+
+
+def choice_of(group: Mapping[str, Any]) -> Any:
+    """What a group chose, as it is written on the command line."""
+    chosen = [name for name in group if name != "name"]
+    if group["name"] == "chain":
+        return "+".join(chosen)
+    return chosen if group["name"] == "side_by_side" else group["name"]
 
 
 def members(name: str, group: Group) -> list[tuple[str, Group]]:
@@ -321,7 +335,7 @@ def several(group: Mapping[str, Any], name: str) -> Iterator[tuple[str, list[Any
     Args:
         name: the group's: ``reg``.
     """
-    declared = _flat({name: _chosen(name, _choice_of(group))})
+    declared = _flat({name: _chosen(name, choice_of(group))})
     for setting, value in flat_values(group, f"{name}."):
         if setting in declared and isinstance(value, list) and not declared[setting].accepts(value):
             yield setting, value, declared[setting]
@@ -365,12 +379,12 @@ def _choices(group: str) -> list[str]:
 
 def _described(name: str, declared: Declared) -> str:
     words = f"{declared.setting.help} ({declared.expected})" if declared.setting.help else declared.expected
-    return f"  {f'{name}={_shown(declared.default)}':34} {words}"
+    return f"  {f'{name}={shown(declared.default)}':34} {words}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_shown, value))}]"
+        return f"[{','.join(map(shown, value))}]"
     if isinstance(value, float):
         return f"{value:g}"
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else str(value)
@@ -478,14 +492,6 @@ def _several(group: str, choice: str | list[Any]) -> dict[str, Any]:
     if not parts or len(set(parts)) < len(parts):
         raise SettingsError(f"{group}: expected different {SIDE_BY_SIDE[group]}, got {choice}")
     return {"name": "side_by_side" if isinstance(choice, list) else "chain", **{p: _chosen(group, p) for p in parts}}
-
-
-def _choice_of(group: Mapping[str, Any]) -> Any:
-    """What a saved group chose, as it is written on the command line."""
-    members = [name for name in group if name != "name"]
-    if group["name"] == "chain":
-        return "+".join(members)
-    return members if group["name"] == "side_by_side" else group["name"]
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Declared]:
