@@ -57,6 +57,11 @@ class RunName(NamedTuple):
         return " ".join(f"{name}={value}" for name, value in self.settings)
 
     @property
+    def file_name(self) -> str:
+        """For names of files and folders: ``seed3``, or ``reg.name=spectral_seed3``."""
+        return file_name(f"{self.group} seed{self.seed}")
+
+    @property
     def in_words(self) -> str:
         """For messages: ``seed 3``, or the whole name."""
         return str(self) if self.settings else f"seed {self.seed}"
@@ -319,6 +324,11 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
         if not runs:
             raise SettingsError(f"{place} is no run's folder (config.yaml, metrics.csv) and there is none below it")
     return list(named.values()), [folder for key, folder in below.items() if key not in named]
+
+
+def file_name(text: str) -> str:
+    """A run's name, or that of a mean over runs, as the name of a file or a folder."""
+    return text.strip().replace(" ", "_").replace("/", "-")
 
 
 def is_mean(run: str) -> bool:
