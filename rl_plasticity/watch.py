@@ -38,7 +38,7 @@ def watch(folder: RunFolder, w: Watch) -> Path:
     """
     program = ffmpeg()
     trained = Trained.of(folder, w.device, w.checkpoint)
-    run = trained.runs(w.seed, w.run)[0]
+    run = trained.one_run(w.seed, w.run)
     name = trained.plan.names[run]
     file_name = f"video_{trained.step}_{name.file_name}.mp4"
     path = folder.path / file_name if w.out is None else Path(w.out)

@@ -143,6 +143,9 @@ class Watch(Evaluate):
         int | None, Setting("one after another in one video; null: the run's eval_episodes", least=1)
     ] = 1
     seed: Annotated[int | None, Setting("of the run to watch; null: the folder's first", least=0)] = None
+    run: Annotated[
+        int | None, Setting("its position in the folder, from 0: needed where settings trained side by side", least=0)
+    ] = None
     out: Annotated[str | None, Setting("FILE.mp4; null: video_STEP_seedN.mp4 in the run's folder")] = None
     camera: Annotated[
         int | str | None, Setting("number or name, -1: a free one; null: 0 (gym: tasks: their own)", least=-1)
