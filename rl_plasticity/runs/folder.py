@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -289,7 +290,7 @@ class RunFolder(os.PathLike[str]):
         starts.append(
             {
                 "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-                "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+                "command": _command(),
                 "rl_plasticity": __version__,
                 "commit": _commit(),
                 "plugins": list(plugins),
@@ -442,6 +443,13 @@ def _row(line: bytes, path: Path) -> Row:
         return Row(fields[0], int(fields[1]), fields[2], float(fields[3]))
     except (IndexError, ValueError):
         raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from None
+
+
+def _command() -> str:
+    """The command line of this process, as it can be pasted into a shell."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m, and of a sweep's run
+    arguments = ["-m", module.name, *sys.argv[1:]] if module else sys.orig_argv[1:]
+    return shlex.join(["python", *arguments])
 
 
 def _commit() -> str | None:
