@@ -38,9 +38,9 @@ def watch(folder: RunFolder, w: Watch) -> Path:
     """
     program = ffmpeg()
     trained = Trained.of(folder, w.device, w.checkpoint)
-    run = trained.runs(w.seed, w.run)[0]
+    run = trained.one_run(w.seed, w.run)
     name = trained.plan.names[run]
-    file_name = f"video_{trained.step}_{name.in_words.replace('seed ', 'seed').replace(' ', '_')}.mp4"
+    file_name = f"video_{trained.step}_{name.file_name}.mp4"
     path = folder.path / file_name if w.out is None else Path(w.out)
     require_new(path, ".mp4")
     if sys.platform == "linux":  # draws without a display; read when the simulator is imported, which is only now

@@ -134,12 +134,13 @@ def test_what_comes_from_outside_is_escaped(tmp_path):
         folder = write_run(tmp_path / f"{odd}{i}", [f"reset={reset}", "total_env_steps=1000"], {"0": curve([1.0])})
         config = (folder / "config.yaml").read_text()
         (folder / "config.yaml").write_text(config.replace("name: cheetah-run", "name: '<i>x&y'"))
-        (folder / "provenance.json").write_text('{"starts": [{"command": ["<script>"], "device": "a<b"}]}')
+        command = '["<script>", "x y"]' if i else "\"python -m '<script>'\""  # as earlier versions wrote it, and now
+        (folder / "provenance.json").write_text(f'{{"starts": [{{"command": {command}, "device": "a<b"}}]}}')
     status, _, _ = call(tmp_path / f"{odd}0", tmp_path / f"{odd}1", f"out={tmp_path / 'out'}", "metric=eval/return")
     assert status == 0
     page = Page((tmp_path / "out" / "report.html").read_text())
     assert not page.tags & {"b", "i", "script"}
-    for shown in ("<i>x&y", f"{odd}0", "<script>", "a<b"):
+    for shown in ("<i>x&y", f"{odd}0", "'<script>' 'x y'", "python -m '<script>'", "a<b"):
         assert shown in page.text
 
 

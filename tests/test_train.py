@@ -20,7 +20,6 @@ from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.regularizers import REGULARIZERS, Regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.session import name_of
 from rl_plasticity.train import command, updates_due
 
 # Plasticity metrics, of each network.
@@ -123,20 +122,6 @@ def test_episode_returns_are_logged_when_episodes_end(tmp_path):
     folder = run([*settings, "total_env_steps=450", "replay_ratio=0", "seeds=2"], tmp_path / "run")
     found = [(r["run"], r["step"]) for r in rows(folder) if r["name"] == "train/return"]
     assert found == [(n, step) for step in ("200", "400") for n in ("0", "1")]
-
-
-def test_the_folder_is_named_after_the_choices():
-    for arguments, name in (
-        (["env=walker-run"], "walker-run_none_seed0"),
-        (["env=gym:Pendulum-v1", "reg=spectral", "seed=4"], "gym-Pendulum-v1_spectral_seed4"),
-        (
-            ["reg=spectral+l2", "reset=periodic", "preset=demo", "seeds=3"],
-            "cheetah-run_spectral+l2_periodic_demo_seed0-2",
-        ),
-        (["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_reg.coef=0.1_seed0"),
-    ):
-        given = [schema.parse(argument) for argument in arguments]
-        assert name_of(schema.load(Train, given), given) == name
 
 
 @pytest.mark.parametrize("ratio", [0, 0.25, 0.7, 1, 2, 16])

@@ -5,11 +5,8 @@ import pytest
 import torch
 from folders import PENDULUM, run
 
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Train
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.session import name_of
 from rl_plasticity.train import command
 
 
@@ -82,11 +79,6 @@ def test_an_environment_that_cannot_be_made_is_bad_input(tmp_path):
     with pytest.raises(SettingsError):
         command.prepare(["env=gym:BipedalWalker-v3", f"out={tmp_path / 'run'}"])  # its engine is not installed
     assert not (tmp_path / "run").exists()
-
-
-def test_a_very_long_list_of_choices_still_makes_a_folder_s_name():
-    arguments = [f"agent.hidden=[{','.join(['16'] * 200)}]"]
-    assert len(name_of(schema.load(Train, arguments), [schema.parse(a) for a in arguments])) < 200
 
 
 def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):

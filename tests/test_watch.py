@@ -115,6 +115,20 @@ def test_the_episodes_are_those_of_evaluate(pictures, tmp_path, capsys):
         assert said[3] == f"wrote {pictures / f'video_2_seed{seed}.mp4'}"
 
 
+def test_of_settings_side_by_side_one_has_to_be_chosen_and_those_there_are_are_named(tmp_path, capsys):
+    folder = run(["env=gym:PictureForTests-v0", "reg=[none,l2]", "reg.l2.coef=[0.1,0.2]"], tmp_path / "run")
+    which = "run={} (reg.name=none), run={} (reg.name=l2 reg.coef=0.1), run={} (reg.name=l2 reg.coef=0.2)"
+    said = "seed {} was trained with several settings: choose one with " + which
+    for chosen, numbers in (([], (3, 0, 2, 4)), (["seed=4"], (4, 1, 3, 5))):
+        with pytest.raises(SettingsError) as error:
+            call(folder, *chosen)
+        assert str(error.value) == said.format(*numbers)
+    assert [*folder.glob("*.mp4")] == []
+    call(folder, "run=3")
+    assert capsys.readouterr().out.startswith("seed 4, episode 1: return")
+    assert (folder / "video_2_reg.name=l2_reg.coef=0.1_seed4.mp4").exists()
+
+
 def test_a_video_that_exists_is_kept(pictures, tmp_path):
     call(pictures)
     before = (pictures / "video_2_seed3.mp4").read_bytes()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_plasticity.configs.schema import TASKS_ONLY
+from rl_plasticity.configs.schema import SIDE_BY_SIDE, TASKS_ONLY
 from rl_plasticity.runs.folder import Curve, MetricName, RunFolder, RunName
 
 Settings = dict[str, Any]
@@ -80,13 +80,14 @@ def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _overridden(settings: Settings, name: RunName) -> Settings:
     """The folder's `settings` with those in a run's name; ``reg.name=spectral`` chooses one of those side by side."""
-    of_folder, of_run = settings, {key: _value(text) for key, text in name.settings}
-    if "reg.name" in of_run:
-        chosen = f"reg.{of_run['reg.name']}."
-        settings = {k: v for k, v in of_folder.items() if not k.startswith("reg.")}
-        settings |= {f"reg.{k.removeprefix(chosen)}": v for k, v in of_folder.items() if k.startswith(chosen)}
+    of_run = {key: _value(text) for key, text in name.settings}
+    for group in SIDE_BY_SIDE:
+        if f"{group}.name" in of_run:
+            chosen = f"{group}.{of_run[f'{group}.name']}."
+            own = {f"{group}.{k.removeprefix(chosen)}": v for k, v in settings.items() if k.startswith(chosen)}
+            settings = {k: v for k, v in settings.items() if not k.startswith(f"{group}.")} | own
     # A chain, "spectral+l2", keeps the name that the settings themselves give it.
-    return settings | {k: v for k, v in of_run.items() if k != "reg.name" or k not in settings}
+    return settings | {k: v for k, v in of_run.items() if not k.endswith(".name") or k not in settings}
 
 
 def _value(text: str) -> Any:

@@ -1,6 +1,7 @@
 """One self-contained page: ``report.html``. It loads nothing; figures are in it."""
 
 import base64
+import shlex
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
@@ -172,7 +173,7 @@ def _provenance(c: Comparison) -> str:
         for task, runs in row.group.tasks.items():
             for run in runs:
                 start = run.starts[-1] if run.starts else {}
-                command = start.get("command")
+                command = start.get("command")  # a list in earlier versions
                 lines.append(
                     [
                         row.group.label,
@@ -183,7 +184,7 @@ def _provenance(c: Comparison) -> str:
                         str(start.get("rl_plasticity", "unknown")),
                         str(start.get("device", "unknown")),
                         str(start.get("time", "unknown")),
-                        " ".join(map(str, command)) if isinstance(command, list) else "unknown",
+                        shlex.join(map(str, command)) if isinstance(command, list) else str(command or "unknown"),
                     ]
                 )
     return _table(lines)

@@ -4,14 +4,15 @@ Command-line settings are written as Hydra's (``env=cheetah-run reg=spectral reg
 the things that the package, or a plug, offers by name, and ``group.setting`` is an argument of its constructor. Short
 forms of ours: ``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several regularizers in a chain, whose
 settings are ``reg.l2.coef=...``. A list trains all its members side by side in one process, each with every seed:
-``reg=[none,spectral,swr]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``. A preset is a file of such
-settings, which come before those of the command line.
+``reg=[none,spectral,swr]``, ``reset=[none,periodic]``, ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``.
+A preset is a file of such settings, which come before those of the command line.
 """
 
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -37,7 +38,7 @@ from rl_plasticity.tasks import load as load_data
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
 Group = dict[str, Any]  # the name of what was chosen, and its settings
-SIDE_BY_SIDE = ("reg", "reset")  # groups whose settings may be lists
+SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
 TASKS_ONLY = "reset.every_tasks"  # a setting that reinforcement learning, where no task follows another, does not have
 
 Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, belongs_to="machine")]
@@ -47,7 +48,7 @@ Logger = Annotated[
     Literal["tensorboard", "wandb"],
     Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
 ]
-Out = Annotated[str, Setting("the run's folder; auto: results/ and a name made of the choices", belongs_to="machine")]
+Out = Annotated[str, Setting("the run's folder; auto: results/ and a short name", belongs_to="machine")]
 Resume = Annotated[str | None, Setting("a run's folder: continue it", belongs_to="machine")]
 LogEvery = Annotated[int, Setting(least=1, belongs_to="watched")]
 First = Annotated[int, Setting("of the first run", least=0)]
@@ -153,6 +154,9 @@ class Watch(Evaluate):
         int | None, Setting("one after another in one video; null: the run's eval_episodes", least=1)
     ] = 1
     seed: Annotated[int | None, Setting("of the run to watch; null: the folder's first", least=0)] = None
+    run: Annotated[
+        int | None, Setting("its position in the folder, from 0: needed where settings trained side by side", least=0)
+    ] = None
     out: Annotated[str | None, Setting("FILE.mp4; null: video_STEP_seedN.mp4 in the run's folder")] = None
     camera: Annotated[
         int | str | None, Setting("number or name, -1: a free one; null: 0 (gym: tasks: their own)", least=-1)
@@ -229,10 +233,10 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     groups = {group: _chosen(group, given.pop(group, KINDS[group].default), kind) for group in GROUPS[kind]}
     if kind is Train and (module := plugins.module_of(env := str(groups["env"]["name"].default))):
         plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
-    has_period = any(name.startswith("reset.every") for name in given)
-    if kind is Supervised and "every_updates" in groups["reset"] and not has_period:
-        # Where there are tasks, interventions come with them unless told otherwise.
-        given |= {"reset.every_updates": None, "reset.every_tasks": 1}
+    if kind is Supervised:  # where there are tasks, interventions come with them unless told otherwise
+        for prefix, tree in members("reset", groups["reset"]):
+            if "every_updates" in tree and not any(name.startswith(f"{prefix}.every") for name in given):
+                given |= {f"{prefix}.every_updates": None, f"{prefix}.every_tasks": 1}
     declared = settings_of(kind) | _flat(groups)
     for name in given:
         if name not in declared and name != "preset":
@@ -288,7 +292,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
             raise SettingsError(f"the setting {group!r} is missing")
         if not isinstance(choice, dict) or "name" not in choice:
             raise SettingsError(f"{group} must be a group with a name, got {choice!r}")
-        groups[group] = _chosen(group, _choice_of(choice), kind)
+        groups[group] = _chosen(group, choice_of(choice), kind)
         if group == "env" and (module := plugins.module_of(str(choice["name"]))) and module not in plugins.loaded:
             raise SettingsError(f"env {choice['name']!r}: no saved settings load the module {module!r}")
     declared = settings_of(kind) | _flat(groups)
@@ -311,10 +315,15 @@ def dump(settings: Train | Supervised) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(asdict(settings)))
 
 
-def marked(kind: type[Any], belongs_to: str) -> list[str]:
+def marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
     """The names of the settings of a command that belong to the ``machine`` or to what is ``watched``."""
+    return _marked(kind, belongs_to)
+
+
+@cache  # it is asked of every run of a sweep
+def _marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
     groups = {group: _chosen(group, KINDS[group].default) for group in GROUPS[kind]}
-    return [name for name, d in (settings_of(kind) | _flat(groups)).items() if d.setting.belongs_to == belongs_to]
+    return tuple(name for name, d in (settings_of(kind) | _flat(groups)).items() if d.setting.belongs_to == belongs_to)
 
 
 def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,13 +332,28 @@ def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, A
     return {name: value for name, value in flat_values(settings) if name not in machine}
 
 
+def choice_of(group: Mapping[str, Any]) -> Any:
+    """What a group chose, as it is written on the command line."""
+    chosen = [name for name in group if name != "name"]
+    if group["name"] == "chain":
+        return "+".join(chosen)
+    return chosen if group["name"] == "side_by_side" else group["name"]
+
+
+def members(name: str, group: Group) -> list[tuple[str, Group]]:
+    """What trains side by side in the group called `name`, each after the prefix of its settings: itself, or all."""
+    if group["name"] != "side_by_side":
+        return [(name, group)]
+    return [(f"{name}.{member}", settings) for member, settings in group.items() if member != "name"]
+
+
 def several(group: Mapping[str, Any], name: str) -> Iterator[tuple[str, list[Any], Declared]]:
     """The settings of a chosen group whose value is a list of values side by side: dotted name, list, declaration.
 
     Args:
         name: the group's: ``reg``.
     """
-    declared = _flat({name: _chosen(name, _choice_of(group))})
+    declared = _flat({name: _chosen(name, choice_of(group))})
     for setting, value in flat_values(group, f"{name}."):
         if setting in declared and isinstance(value, list) and not declared[setting].accepts(value):
             yield setting, value, declared[setting]
@@ -374,12 +398,12 @@ def _choices(group: str) -> list[str]:
 
 def _described(name: str, declared: Declared) -> str:
     words = f"{declared.setting.help} ({declared.expected})" if declared.setting.help else declared.expected
-    return f"  {f'{name}={_shown(declared.default)}':34} {words}"
+    return f"  {f'{name}={shown(declared.default)}':34} {words}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_shown, value))}]"
+        return f"[{','.join(map(shown, value))}]"
     if isinstance(value, float):
         return f"{value:g}"
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else str(value)
@@ -472,8 +496,8 @@ def _chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[s
     kind = KINDS[group]
     if group == "env":
         return {"name": Declared((str,), choice, Setting()), **kind.settings("")}
-    if group == "reg" and (isinstance(choice, list) or "+" in str(choice)):
-        return _several(choice)
+    if (group in SIDE_BY_SIDE and isinstance(choice, list)) or (group == "reg" and "+" in str(choice)):
+        return _several(group, choice, command)
     if choice == "none" and group == "reset":
         return {"name": "none"}
     if not isinstance(choice, str) or choice not in kind.choices:
@@ -482,20 +506,13 @@ def _chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[s
     return {"name": choice, **{n: d for n, d in kind.settings(choice).items() if f"{group}.{n}" != left_out}}
 
 
-def _several(choice: str | list[Any]) -> dict[str, Any]:
-    """The group `reg` of a chain, ``spectral+l2``, or of a list of methods (which may be chains) side by side."""
+def _several(group: str, choice: str | list[Any], command: type[Any] | None) -> dict[str, Any]:
+    """A group with several choices: the chain ``spectral+l2``, or a list (in which chains may be) side by side."""
     parts = [str(part) for part in choice] if isinstance(choice, list) else choice.split("+")
     if not parts or len(set(parts)) < len(parts):
-        raise SettingsError(f"reg: expected different regularizers, got {choice}")
-    return {"name": "side_by_side" if isinstance(choice, list) else "chain", **{p: _chosen("reg", p) for p in parts}}
-
-
-def _choice_of(group: Mapping[str, Any]) -> Any:
-    """What a saved group chose, as it is written on the command line."""
-    members = [name for name in group if name != "name"]
-    if group["name"] == "chain":
-        return "+".join(members)
-    return members if group["name"] == "side_by_side" else group["name"]
+        raise SettingsError(f"{group}: expected different {SIDE_BY_SIDE[group]}, got {choice}")
+    name = "side_by_side" if isinstance(choice, list) else "chain"
+    return {"name": name, **{part: _chosen(group, part, command) for part in parts}}
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Declared]:

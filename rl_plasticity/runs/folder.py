@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -55,6 +56,11 @@ class RunName(NamedTuple):
     def group(self) -> str:
         """The name without the seed; empty where runs differ in nothing else."""
         return " ".join(f"{name}={value}" for name, value in self.settings)
+
+    @property
+    def file_name(self) -> str:
+        """For names of files and folders: ``seed3``, or ``reg.name=spectral_seed3``."""
+        return file_name(f"{self.group} seed{self.seed}")
 
     @property
     def in_words(self) -> str:
@@ -293,7 +299,7 @@ class RunFolder(os.PathLike[str]):
         starts.append(
             {
                 "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-                "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+                "command": _command(),
                 "rl_plasticity": __version__,
                 "commit": _commit(),
                 "plugins": list(plugins),
@@ -344,6 +350,11 @@ def checkpoint_files(folder: Path) -> dict[tuple[int, ...], Path]:
     """
     named = [(tuple(map(int, re.findall("[0-9]+", path.name))), path) for path in folder.glob("*.pt")]
     return dict(sorted((n, p) for n, p in named if len(n) in (1, 2) and p == checkpoint_path(folder, *n)))
+
+
+def file_name(text: str) -> str:
+    """A run's name, or that of a mean over runs, as the name of a file or a folder."""
+    return text.strip().replace(" ", "_").replace("/", "-")
 
 
 def is_mean(run: str) -> bool:
@@ -462,6 +473,13 @@ def _row(line: bytes, path: Path) -> Row:
         return Row(fields[0], int(fields[1]), fields[2], float(fields[3]))
     except (IndexError, ValueError):
         raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from None
+
+
+def _command() -> str:
+    """The command line of this process, as it can be pasted into a shell."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m, and of a sweep's run
+    arguments = ["-m", module.name, *sys.argv[1:]] if module else sys.orig_argv[1:]
+    return shlex.join(["python", *arguments])
 
 
 def _commit() -> str | None:

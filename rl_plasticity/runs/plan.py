@@ -61,15 +61,19 @@ class Variant(NamedTuple):
 
 def variants(s: Train | Supervised) -> list[Variant]:
     """Every combination of what the lists in `reg` and `reset` hold, in the order of the runs."""
-    methods: list[tuple[tuple[tuple[str, str], ...], Group]] = [((), s.reg)]
-    if s.reg["name"] == "side_by_side":
-        methods = [((("reg.name", name),), group) for name, group in s.reg.items() if name != "name"]
     return [
-        Variant((*method, *of_reg, *of_reset), reg, reset)
-        for method, group in methods
-        for of_reg, reg in _combinations("reg", group)
-        for of_reset, reset in _combinations("reset", s.reset)
+        Variant((*method, *of_reg, *intervention, *of_reset), reg, reset)
+        for method, one in _members("reg", s.reg)
+        for of_reg, reg in _combinations("reg", one)
+        for intervention, other in _members("reset", s.reset)
+        for of_reset, reset in _combinations("reset", other)
     ]
+
+
+def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:
+    """Each choice of a list in the group called `name`, after what it was; the group itself where there is no list."""
+    for prefix, member in schema.members(name, group):
+        yield ((f"{name}.name", prefix.removeprefix(f"{name}.")),) if member is not group else (), member
 
 
 def _combinations(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:

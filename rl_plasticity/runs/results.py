@@ -14,7 +14,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import HEADER, RunFolder, RunName
+from rl_plasticity.runs.folder import HEADER, RunFolder, RunName, file_name
 
 END = 1000  # bytes, some ten rows
 
@@ -24,7 +24,8 @@ class Results:
 
     ``metrics.csv`` is the source of truth: tidy, append-only, free of wall-clock times, so a resumed run's is equal to
     an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. TensorBoard and W&B also show the ``mean`` over the
-    seeds, which is derived and therefore in no file.
+    seeds, which is derived and therefore in no file. To TensorBoard each of several runs, and each mean, is a run in a
+    folder of its own, so that the curves of one metric are in one plot; to W&B all are one run.
 
     Args:
         folder: exists.
@@ -46,6 +47,9 @@ class Results:
         self.names = list(names)
         self._texts = [str(name) for name in names]
         self.groups = [name.group for name in names]  # of runs that differ in the seed
+        several = len(names) > 1
+        self._shown_as = self._texts if several else [""]
+        self._means = {g: f"{g} mean".strip() for g in dict.fromkeys(self.groups) if self.groups.count(g) > 1}
         self.files: dict[str, IO[str]] = {}
         for path in (folder.metrics_csv, folder.timing_csv):
             if sizes is not None:
@@ -53,7 +57,13 @@ class Results:
             self.files[path.name] = path.open("w+" if sizes is None else "a+", encoding="utf-8", newline="")
             if sizes is None:
                 self.files[path.name].write(f"{HEADER}\n")
-        self.board = SummaryWriter(str(folder.tensorboard), purge_step=step if sizes else None)
+        places = {"": folder.tensorboard}
+        places |= {str(name): folder.tensorboard / name.file_name for name in names if several}
+        places |= {mean: folder.tensorboard / file_name(mean) for mean in self._means.values()}
+        # Readers forget what an earlier start showed from this step on: it comes again. What is of the checkpoint's own
+        # step was shown before the checkpoint was written.
+        shown_again = 0 if sizes is None else step + 1
+        self.boards = {label: SummaryWriter(str(place), purge_step=shown_again) for label, place in places.items()}
         self.wandb = _wandb_run(folder) if logger == "wandb" else None
         self.sync()
 
@@ -61,18 +71,18 @@ class Results:
         self, step: int, values: Mapping[str, torch.Tensor | np.ndarray], where: np.ndarray | None = None
     ) -> None:
         """Of each metric ``[runs]`` a row for each run (of those in the mask `where`); their mean is only shown."""
-        rows, shown = [], {}
+        rows: list[str] = []
+        shown: dict[str, dict[str, float]] = {label: {} for label in self.boards}
         for name, value in values.items():
             numbers = [float(v) for v in value]
             known = [i for i in range(len(numbers)) if where is None or where[i]]
-            several = len(numbers) > 1
             for i in known:
                 rows.append(f"{self._texts[i]},{step},{name},{numbers[i]!r}\n")
-                shown[f"{name}/{self._texts[i]}" if several else name] = numbers[i]
-            for group in dict.fromkeys(self.groups):
+                shown[self._shown_as[i]][name] = numbers[i]
+            for group, mean in self._means.items():
                 of_group = [numbers[i] for i in known if self.groups[i] == group]
-                if of_group and self.groups.count(group) > 1:
-                    shown[f"{name}/{f'{group} mean'.strip()}"] = sum(of_group) / len(of_group)
+                if of_group:
+                    shown[mean][name] = sum(of_group) / len(of_group)
         self.files["metrics.csv"].write("".join(rows))
         self._show(step, shown)
 
@@ -80,14 +90,16 @@ class Results:
         """Rates and durations of the whole process."""
         for name, value in values.items():
             self.files["timing.csv"].write(f"mean,{step},{name},{value!r}\n")
-        self._show(step, {f"timing/{name}": value for name, value in values.items()})
+        self._show(step, {"": {f"timing/{name}": value for name, value in values.items()}})
         self.flush()
 
-    def _show(self, step: int, values: Mapping[str, float]) -> None:
-        for tag, value in values.items():
-            self.board.add_scalar(tag, value, step)
-        if self.wandb and values:
-            self.wandb.log({"step": step, **values})  # its own steps may not go back, as a resumed run's do
+    def _show(self, step: int, shown: Mapping[str, Mapping[str, float]]) -> None:
+        for label, values in shown.items():
+            for tag, value in values.items():
+                self.boards[label].add_scalar(tag, value, step)
+        if self.wandb and any(shown.values()):
+            together = {f"{tag}/{label}".strip("/"): v for label, values in shown.items() for tag, v in values.items()}
+            self.wandb.log({"step": step, **together})  # its own steps may not go back, as a resumed run's do
 
     def flush(self) -> None:
         """Hand everything to the operating system.
@@ -102,7 +114,8 @@ class Results:
 
     def sync(self) -> dict[str, int]:
         """Force everything to the disk; returns the sizes of the files, for a checkpoint."""
-        self.board.flush()
+        for board in self.boards.values():
+            board.flush()
         self.flush()
         for file in self.files.values():
             os.fsync(file.fileno())
@@ -116,8 +129,10 @@ class Results:
         with ExitStack() as stack:  # all are closed, even where the disk is full
             if self.wandb:
                 stack.callback(self.wandb.finish)
-            for close in (self.board.close, *(file.close for file in self.files.values())):
-                stack.callback(close)
+            for board in self.boards.values():
+                stack.callback(board.close)
+            for file in self.files.values():
+                stack.callback(file.close)
             self.sync()
 
 

@@ -1,6 +1,5 @@
 """One run from its first step to its last: checked, begun or resumed, logged, saved, stopped and finished."""
 
-import hashlib
 import re
 import shutil
 import signal
@@ -20,7 +19,7 @@ from rl_plasticity import plugins
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Given, Supervised, Train
 from rl_plasticity.errors import FaultyRun, SettingsError
-from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs import checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock
@@ -31,7 +30,7 @@ from rl_plasticity.runs.results import Results, require, require_as_saved
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
 COMPILE_FROM_UPDATES = 10_000  # compiling takes as long as it saves in 6 000 (SAC, cnn) to 11 000 (mlp) updates
-UNSTARTED = (".config.yaml.tmp", ".lock")  # what a process leaves that was killed before it wrote any settings
+RESULTS = Path("results")  # where runs go unless they are told
 
 
 class Built(Protocol):
@@ -325,22 +324,17 @@ class Command(Generic[S, B]):
         settings = schema.load(self.kind, given)
         if settings.resume is not None:
             return self._resumed(settings, given, callbacks)
-        folder = RunFolder(settings.out if settings.out != "auto" else Path("results") / name_of(settings, given))
-        try:
-            path = folder.path
-            if path.exists() and (not path.is_dir() or any(p.name not in UNSTARTED for p in path.iterdir())):
-                raise SettingsError(f"{folder} exists; continue that run with resume={folder} or choose another out=")
-        except OSError as error:
-            raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
-        settings = replace(resolved(settings), out=str(folder), resume=None)
+        _new_folder(settings)
+        settings = replace(resolved(settings), resume=None)
         plan = _plan(settings)
         built = self._built(settings, plan)
-        settings = self._compiling(settings, built)
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
+            settings = self._compiling(settings, built)
+            folder, lock = _claimed(settings)
+            otherwise.enter_context(lock)
+            settings = replace(settings, out=str(folder))
             try:
-                path.mkdir(parents=True, exist_ok=True)
-                lock = otherwise.enter_context(_locked(folder))
                 folder.write_settings(schema.dump(settings))
             except OSError as error:
                 raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
@@ -410,26 +404,6 @@ def resolved(s: S) -> S:
     return replace(s, device=device, threads=torch.get_num_threads() if s.threads == "auto" else s.threads)
 
 
-def name_of(s: Train | Supervised, given: Sequence[Given]) -> str:
-    """A folder's name made of the choices."""
-    if isinstance(s, Train):
-        parts, named = [s.env["name"].replace(":", "-").replace("/", "-")], ["env", "env.name"]
-    else:
-        parts, named = [s.task["name"], s.data["name"], s.net["name"]], ["task", "data", "net"]
-    several = {"chain": "+", "side_by_side": "-"}.get(s.reg["name"])
-    parts.append(several.join(n for n in s.reg if n != "name") if several else s.reg["name"])
-    if s.reset["name"] != "none":
-        parts.append(s.reset["name"])
-    if s.preset not in ("paper", "none"):
-        parts.append(s.preset)
-    named += ["reg", "reset", "preset", "seed", "seeds", "plugins", *schema.marked(type(s), "machine")]
-    parts += sorted(g.text.replace("/", "-") for g in given if g.name not in named)
-    name = "_".join(parts)
-    if len(name) > 150:  # file systems take 255 bytes
-        name = f"{name[:140]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return f"{name}_seed{s.seed}" if s.seeds == 1 else f"{name}_seed{s.seed}-{s.seed + s.seeds - 1}"
-
-
 def last_checkpoint(folder: RunFolder) -> str:
     """For messages: which checkpoint a broken run can go on from."""
     try:
@@ -449,6 +423,49 @@ def _plan(settings: Train | Supervised) -> Plan:
         raise SettingsError(str(error)) from error
 
 
+def _new_folder(settings: Train | Supervised) -> RunFolder:
+    """Where a new run goes.
+
+    Raises:
+        SettingsError: something is there.
+    """
+    path = Path(settings.out)
+    try:
+        if settings.out == "auto":
+            path = naming.place(RESULTS, settings)
+        if not naming.is_free(path):
+            raise SettingsError(f"{path} exists; continue that run with resume={path} or choose another out=")
+    except OSError as error:
+        raise SettingsError(f"cannot read {error.filename or path}: {error.strerror}") from error
+    return RunFolder(path)
+
+
+def _claimed(settings: Train | Supervised) -> tuple[RunFolder, Lock]:
+    """Make the folder of a new run and lock it; another process may have chosen the same one a moment ago.
+
+    Raises:
+        SettingsError: something is there, or it cannot be made.
+    """
+    while True:
+        folder = _new_folder(settings)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            lock = Lock(folder)
+        except BlockingIOError as error:
+            if settings.out == "auto" and naming.place(RESULTS, settings) != folder.path:
+                continue  # it has begun another run, which has the name now
+            raise _held(folder, error) from error
+        except OSError as error:
+            raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+        if naming.is_free(folder.path):
+            return folder, lock
+        lock.release()  # it has begun a run and ended it
+
+
+def _held(folder: RunFolder, owner: BlockingIOError) -> SettingsError:
+    return SettingsError(f"{folder} is being written by {owner}")
+
+
 def _locked(folder: RunFolder) -> Lock:
     """Keep other processes off the folder, until this one ends (however it does) or the run has.
 
@@ -458,7 +475,7 @@ def _locked(folder: RunFolder) -> Lock:
     try:
         return Lock(folder)
     except BlockingIOError as error:
-        raise SettingsError(f"{folder} is being written by {error}") from error
+        raise _held(folder, error) from error
     except OSError as error:
         raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
 

@@ -140,6 +140,19 @@ class Trained:
         steps: int = math.ceil(limit / self.settings.env["action_repeat"])
         return (self.settings.eval_episodes if episodes is None else episodes) * steps
 
+    def one_run(self, seed: int | None, run: int | None) -> int:
+        """The position of the run of this seed (by default the first one) or at this position.
+
+        Raises:
+            SettingsError: there is none, or one for each of several settings.
+        """
+        first, *others = self.runs(seed, run)
+        names = [self.plan.names[i] for i in (first, *others) if self.plan.seeds[i] == self.plan.seeds[first]]
+        if len(names) > 1:
+            which = ", ".join(f"run={self.plan.names.index(name)} ({name.group})" for name in names)
+            raise SettingsError(f"seed {names[0].seed} was trained with several settings: choose one with {which}")
+        return first
+
     def runs(self, seed: int | None, run: int | None) -> list[int]:
         """The positions of the runs of this seed (one for each variant side by side), at this position, or all.
 

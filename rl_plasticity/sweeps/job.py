@@ -13,13 +13,16 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_plasticity.errors import one_line
 from rl_plasticity.runs.folder import RunFolder, write_text
 from rl_plasticity.runs.journal import last_entry
+
+if TYPE_CHECKING:
+    from rl_plasticity.configs.schema import Supervised, Train
 
 POLL_S = 0.5
 SIGNALLED_S = 120  # Slurm kills or queues again within this time
@@ -39,6 +42,7 @@ class Job:
             node sees.
         threads: of torch; None: its own choice.
         plugins: the modules that the sweep loaded: a run is resumed with them, whose saved settings name none.
+        settings: what the arguments ask for: another sweep may have begun another run in the folder since.
     """
 
     command: str
@@ -48,6 +52,7 @@ class Job:
     cwd: Path
     threads: int | None = None
     plugins: tuple[str, ...] = ()
+    settings: "Train | Supervised | None" = field(default=None, compare=False)
 
     @property
     def log(self) -> Path:
@@ -94,6 +99,10 @@ class Job:
             self.end(f"failed: {error}")
 
     def _run(self) -> str:
+        from rl_plasticity.runs import naming  # here, not in the run's own process before it is tied to this one
+
+        if self.settings and (different := naming.difference(RunFolder(self.folder), self.settings)):
+            return f"failed: {self.folder} {different}; the same command again takes another name"
         if finished(self.folder):  # when Slurm told it to save it had one step to go
             return "succeeded"
         arguments = [*self.arguments, f"out={self.folder}"]

@@ -1,16 +1,17 @@
 """Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 hydra/launcher=joblib``.
 
-Every combination of the values is a run like any other, in a folder of its usual name under ``out=`` (results). What
-has finished is skipped, what is half done is resumed: a sweep that was stopped goes on with the same command.
+Every combination of the values is a run like any other, in the folder of its usual name under ``out=`` (results) that
+holds it, or else in the first that is free. What has finished is skipped, what is half done is resumed: a sweep that
+was stopped goes on with the same command.
 """
 
 import itertools
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -19,8 +20,8 @@ from rl_plasticity import plugins
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.session import Command, name_of
+from rl_plasticity.runs import naming
+from rl_plasticity.runs.session import RESULTS, Command
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job, finished
 
@@ -66,7 +67,8 @@ def sweep(command: Command[Any, Any], arguments: Sequence[str]) -> int:
             raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
         threads = launcher.threads(len(todo))
         plugs = tuple(plugins.loaded)
-        jobs = [Job(command.name, run.arguments, run.folder, folder, Path.cwd(), threads, plugs) for run in todo]
+        where = (folder, Path.cwd(), threads, plugs)
+        jobs = [Job(command.name, run.arguments, run.folder, *where, run.settings) for run in todo]
         print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
         stop = _Stop(folder / "stop")
         launcher.launch(jobs)
@@ -78,27 +80,33 @@ def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
     """The runs that the arguments stand for; the last setting varies fastest.
 
     Raises:
-        SettingsError: bad settings, the same run twice, or a folder that holds another run.
+        SettingsError: bad settings, or the same run twice.
     """
     paths = {g.name: g.value for a in arguments if (g := schema.parse_path(a))}
     if "resume" in paths:
         raise SettingsError("a sweep resumes what is half done by itself: leave out resume=")
-    out = Path(paths.get("out", "results")).absolute()
+    out = Path(paths.get("out", RESULTS)).absolute()
     own = [a for a in arguments if not a.startswith("out=")]
     loaded: dict[tuple[str, ...], S] = {}
-    combined: list[Run] = []
+    combined: dict[tuple[str, ...], S] = {}
     for combination in itertools.product(*(schema.each(kind, a) for a in own)):
+        if combination in combined:
+            raise SettingsError(f"the same run twice: {' '.join(combination)!r}")
         others = tuple(a for a in combination if not a.startswith("seed="))
         seeds = [schema.parse(a).value for a in combination if a.startswith("seed=")]
         if others in loaded and len(seeds) == 1 and type(seeds[0]) is int and seeds[0] >= 0:
-            settings = replace(loaded[others], seed=seeds[0])
-        else:  # which takes a tenth of a second
-            settings = loaded[others] = schema.load(kind, combination)
-        combined.append(Run(combination, settings, out / name_of(settings, [schema.parse(a) for a in combination])))
+            combined[combination] = replace(loaded[others], seed=seeds[0])
+        else:  # which takes a hundredth of a second
+            combined[combination] = loaded[others] = schema.load(kind, combination)
     _require_different(combined)
-    for run in combined:
-        _require_the_same(kind, run)
-    return combined
+    folders: dict[Path, Run] = {}
+    for combination, settings in combined.items():
+        try:
+            folder = naming.place(out, settings, folders)
+        except OSError as error:
+            raise SettingsError(f"cannot read {error.filename or out}: {error.strerror}") from error
+        folders[folder] = Run(combination, settings, folder)
+    return [*folders.values()]
 
 
 def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int) -> int:
@@ -147,36 +155,13 @@ def _distinct(settings: Sequence[Any]) -> list[Any]:
     return [one for i, one in enumerate(settings) if one not in settings[:i]]
 
 
-def _identity(settings: Train | Supervised) -> dict[str, Any]:
-    """What makes a run another one."""
-    return schema.without_machine(type(settings), asdict(settings))
-
-
-def _require_different(combined: Sequence[Run]) -> None:
-    """Raises SettingsError if two runs have the same folder, or train the same seed with the same settings."""
-    names: dict[Path, Run] = {}
-    trained: dict[tuple[str, int], Run] = {}
-    for run in combined:
-        if run.folder in names:
-            first, second = (" ".join(r.arguments) for r in (names[run.folder], run))
-            raise SettingsError(f"the same run twice: {first!r} and {second!r} are both {run.folder.name}")
-        names[run.folder] = run
-        settings = repr(_identity(replace(run.settings, seed=0, seeds=1)))
-        for seed in range(run.settings.seed, run.settings.seed + run.settings.seeds):
-            other = trained.setdefault((settings, seed), run)
-            if other is not run:
-                first, second = (" ".join(r.arguments) for r in (other, run))
+def _require_different(combined: Mapping[tuple[str, ...], Train | Supervised]) -> None:
+    """Raises SettingsError if two runs train the same seed with the same settings."""
+    trained: dict[tuple[str, int], tuple[str, ...]] = {}
+    for arguments, settings in combined.items():
+        method = repr(naming.identity(replace(settings, seed=0, seeds=1)))
+        for seed in range(settings.seed, settings.seed + settings.seeds):
+            other = trained.setdefault((method, seed), arguments)
+            if other is not arguments:
+                first, second = (" ".join(one) for one in (other, arguments))
                 raise SettingsError(f"the same run twice: {first!r} and {second!r} both train seed {seed}")
-
-
-def _require_the_same(kind: type[Any], run: Run) -> None:
-    """Raises SettingsError if the run's folder holds a run with other settings."""
-    try:
-        saved = _identity(schema.load_saved(kind, RunFolder(run.folder).settings))
-    except SettingsError:  # there is none, or it is another version's: the run itself says so
-        return
-    for name, value in _identity(run.settings).items():
-        if saved.get(name) != value:
-            raise SettingsError(
-                f"{_short(run.folder)} holds a run with {name}={saved.get(name)}, not {value}; choose another out="
-            )

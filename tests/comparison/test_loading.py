@@ -51,6 +51,16 @@ def test_the_method_in_the_name_is_one_of_those_side_by_side_with_its_own_settin
     assert spectral.seed == 3
 
 
+def test_the_reset_in_the_name_is_one_of_those_side_by_side_with_its_own_settings(tmp_path):
+    names = ["reset.name=none seed=3", "reset.name=periodic reset.every_updates=20 seed=3"]
+    arguments = ["reg=l2", "reset=[none,periodic]", "reset.periodic.every_updates=[20,30]"]
+    runs = read(write_run(tmp_path / "a", arguments, {name: curve([1.0]) for name in names}))
+    none, periodic = ({k: v for k, v in run.settings.items() if k.startswith("reset.")} for run in runs)
+    assert none == {"reset.name": "none"}
+    assert periodic == {"reset.name": "periodic", "reset.every_updates": 20}
+    assert {run.settings["reg.name"] for run in runs} == {"l2"}
+
+
 def test_a_list_in_the_name_of_a_run_does_not_shift_the_columns(tmp_path):
     (run,) = read(write_run(tmp_path / "a", [], {"agent.hidden=[64,32] seed=1": curve([7.0])}))
     assert run.settings["agent.hidden"] == [64, 32]

@@ -116,7 +116,8 @@ BAD = {
     "seed=1,2": "'seed=1,2' names several values, one run takes one",
     "env.name.x=3": "unknown setting 'env.name.x'",
     "reg=null": "unknown reg None",
-    "reset=[periodic]": "unknown reset ['periodic']",
+    "reset=[none,periodik]": "unknown reset 'periodik'; did you mean 'periodic'?",
+    "agent=[sac]": "unknown agent ['sac']",
     "env=[cheetah-run]": "env.name must be a word, got ['cheetah-run']",
     "out=${nowhere}": "out",
 }

@@ -1,4 +1,7 @@
 import json
+import runpy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -138,6 +141,25 @@ def test_provenance_names_versions_and_command_and_keeps_every_start(tmp_path):
     assert len(starts) == 2
     assert starts[0]["libraries"]["torch"] == torch.__version__
     assert {"commit", "device", "command", "rl_plasticity", "python", "threads", "time"} <= set(starts[0])
+
+
+def test_the_command_that_is_kept_can_be_pasted_into_a_shell(tmp_path, monkeypatch):
+    """Of a module that is run as a sweep runs its own, which is how python -m runs it."""
+    (tmp_path / "my_train.py").write_text(
+        "from rl_plasticity.runs.folder import RunFolder; RunFolder('.').add_start('cpu')"
+    )
+    arguments = ["reg=[none,l2]", "agent.hidden=[16, 16]", "out=it's $HOME & ü", "env=gym:Pendulum-v1", ""]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["job.py", *arguments])
+    runpy.run_module("my_train", run_name="__main__", alter_sys=True)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # a script
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-O", "my script.py", *arguments])
+    RunFolder(".").add_start("cpu")
+    for start, program in zip(RunFolder(".").starts, (["-m", "my_train"], ["-O", "my script.py"]), strict=True):
+        shell = f"python() {{ printf '%s\\0' \"$@\"; }}; {start['command']}"
+        said = subprocess.run(shell, shell=True, capture_output=True, text=True, check=True).stdout
+        assert said.split("\0")[:-1] == [*program, *arguments]
 
 
 def test_a_folder_is_a_path_and_equal_to_one_of_the_same_place(tmp_path):

@@ -48,6 +48,11 @@ def test_runs_are_named_by_their_seed_and_by_what_sets_them_apart():
         "reg.name=spectral reg.coef=2 reset.every_updates=5 seed=0",
         "reg.name=spectral reg.coef=2 reset.every_updates=6 seed=0",
     ]
+    assert names("reset=[none,periodic]", "reset.periodic.every_updates=[5,6]") == [
+        "reset.name=none seed=0",
+        "reset.name=periodic reset.every_updates=5 seed=0",
+        "reset.name=periodic reset.every_updates=6 seed=0",
+    ]
     assert names("reg=[spectral+l2,swr]", kind=Supervised) == ["reg.name=spectral+l2 seed=0", "reg.name=swr seed=0"]
 
 
@@ -82,11 +87,23 @@ def test_each_reset_period_is_for_its_own_runs():
     assert Plan.of(load(Train, [])).interventions == []
 
 
+def test_each_reset_of_a_list_is_for_its_own_runs_and_none_for_no_run():
+    s = load(Train, ["reg=[none,swr]", "reset=[none,periodic,head]", "reset.head.every_updates=20", "seeds=2"])
+    found = [(type(i).__name__, i.every_updates, runs) for i, runs in Plan.of(s).interventions]
+    assert found == [("PeriodicReset", 2_560_000, [2, 3, 8, 9]), ("HeadReset", 20, [4, 5, 10, 11])]
+    of_tasks = Plan.of(load(Supervised, ["reset=[none,periodic,head]", "reset.head.every_updates=20"])).interventions
+    assert [(i.every_updates, i.every_tasks, runs) for i, runs in of_tasks] == [(None, 1, [1]), (20, None, [2])]
+
+
 CHOICES = {
     "reg.coef": (["reg=spectral", "reg.coef=[1e-3,1e-1]"], {"0.001": ["reg=spectral", "reg.coef=1e-3"]}),
     "reset.every_updates": (
         ["reset=periodic", "reset.every_updates=[30,50]"],
         {"50": ["reset=periodic", "reset.every_updates=50"]},
+    ),
+    "reset.name": (
+        ["reset=[none,periodic,redo]", "reset.periodic.every_updates=30", "reset.redo.every_updates=30"],
+        {"none": [], "periodic": ["reset=periodic", "reset.every_updates=30"]},
     ),
     "reg.name": (
         ["reg=[none,swr,spectral,wrs]"],
@@ -100,7 +117,7 @@ CHOICES = {
 def test_runs_side_by_side_equal_the_same_runs_in_processes_of_their_own(module, base, key, tmp_path):
     # A batched product may add in another order, and Adam's first steps make a rounding error near 0 a whole step;
     # a wrong strength or method shows in the penalty, which differs by factors.
-    if module is supervised and key == "reset.every_updates":
+    if module is supervised and key.startswith("reset"):
         base = [*base, "epochs_per_task=12"]
     together, alone = CHOICES[key]
     found = run(module, [*base, *together, "seeds=2"], tmp_path / "together")
@@ -126,6 +143,10 @@ def test_runs_side_by_side_equal_the_same_runs_in_processes_of_their_own(module,
         (["reg=spectral", "reg.coef=[1,high]"], "reg.coef must be a number from 0 up, got 'high'"),
         (["reg=spectral", "reg.coef=[1,-1]"], "coef must be a number from 0 up"),
         (["seed=[1,2]"], "seed must be an integer"),
+        (["reset=[]"], "reset: expected different interventions, got []"),
+        (["reset=[head,head]"], "reset: expected different interventions, got ['head', 'head']"),
+        (["reset=[none,periodik]"], "unknown reset 'periodik'; did you mean 'periodic'?"),
+        (["reset=[none,head]", "reset.every_updates=9"], "did you mean 'reset.head.every_updates'?"),
     ],
 )
 def test_lists_that_cannot_be_trained_are_one_line(arguments, said, tmp_path):
@@ -136,7 +157,7 @@ def test_lists_that_cannot_be_trained_are_one_line(arguments, said, tmp_path):
 
 
 def test_a_list_resumes_to_the_same_numbers(tmp_path):
-    arguments = [*PENDULUM, "reg=[none,spectral]", "reset=periodic", "reset.every_updates=[30,50]"]
+    arguments = [*PENDULUM, "reg=[none,spectral]", "reset=[none,periodic]", "reset.periodic.every_updates=[30,50]"]
     whole = run(train, arguments, tmp_path / "whole")
     folder = go(train.command, once([*arguments, f"out={tmp_path / 'parts'}"]), StopAfter(45))
     resume(folder)

@@ -61,16 +61,63 @@ def test_resuming_drops_the_rows_after_the_checkpoint_and_goes_on(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "run,step,name,value\n4,10,loss,1.0\n4,20,loss,3.0\n"
 
 
-def test_tensorboard_has_the_same_values(tmp_path):
+def events_of(folder):
+    """The points ``(step, value)`` by TensorBoard's run and tag."""
+    found = {}
+    for run in sorted({path.parent for path in folder.rglob("events.out.*")}):
+        events = EventAccumulator(str(run)).Reload()
+        points = {t: [(e.step, e.value) for e in events.Scalars(t)] for t in events.Tags()["scalars"]}
+        found[str(run.relative_to(folder))] = points
+    return found
+
+
+def test_tensorboard_has_the_same_values_and_each_seed_is_a_run_whose_tags_are_the_names(tmp_path):
     results = results_of(tmp_path, ["4", "5"])
     results.write(10, {"critic/loss": torch.tensor([1.0, 2.0])})
+    results.write_timing(10, {"seconds_left": 3.0})
     results.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]} == {
-        "critic/loss/4": 1.0,
-        "critic/loss/5": 2.0,
-        "critic/loss/mean": 1.5,
+    assert events_of(tmp_path / "tensorboard") == {
+        ".": {"timing/seconds_left": [(10, 3.0)]},
+        "mean": {"critic/loss": [(10, 1.5)]},
+        "seed4": {"critic/loss": [(10, 1.0)]},
+        "seed5": {"critic/loss": [(10, 2.0)]},
     }
+
+
+def test_settings_side_by_side_are_runs_of_tensorboard_too_with_a_mean_where_there_are_several_seeds(tmp_path):
+    names = ["reg.name=none seed=4", "reg.name=none seed=5", "reg.name=l2 reg.file=a/b seed=4"]
+    results = results_of(tmp_path, names)
+    results.write(10, {"loss": torch.tensor([1.0, 2.0, 7.0])})
+    results.close()
+    assert {run: points["loss"] for run, points in events_of(tmp_path / "tensorboard").items() if points} == {
+        "reg.name=l2_reg.file=a-b_seed4": [(10, 7.0)],
+        "reg.name=none_mean": [(10, 1.5)],
+        "reg.name=none_seed4": [(10, 1.0)],
+        "reg.name=none_seed5": [(10, 2.0)],
+    }
+
+
+@pytest.mark.parametrize("names", [["4"], ["4", "5"]])
+def test_a_resumed_run_goes_on_in_tensorboard_s_runs_with_every_point_once(names, tmp_path):
+    def write(results, *steps):
+        for step in steps:
+            results.write(step, {"loss": torch.tensor([float(step)] * len(names))})
+            results.write_timing(step, {"seconds_left": 3.0})
+        sizes = results.sync()
+        results.close()
+        return sizes
+
+    write(results_of(tmp_path, names), 0, 10)  # killed before its first checkpoint: begun again
+    sizes = write(results_of(tmp_path, names), 0, 10)  # a checkpoint at step 10, after what is shown of that step
+    write(results_of(tmp_path, names, sizes, step=10), 20, 30)  # killed
+    write(results_of(tmp_path, names, sizes, step=10), 20)  # and again
+    write(results_of(tmp_path, names, sizes, step=10), 20, 30, 40)
+    steps = [0, 10, 20, 30, 40]
+    found = events_of(tmp_path / "tensorboard")
+    assert len(found) == (1 if len(names) == 1 else 4)
+    for points in found.values():
+        for tag, shown in points.items():
+            assert shown == [(step, 3.0 if tag.startswith("timing") else float(step)) for step in steps]
 
 
 def documented(command):

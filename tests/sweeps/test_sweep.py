@@ -1,5 +1,4 @@
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,8 +11,8 @@ from rl_plasticity import command_line
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs import naming
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.session import name_of
 from rl_plasticity.supervised import command
 from rl_plasticity.sweeps import job
 from rl_plasticity.sweeps.sweep import runs, sweep
@@ -47,8 +46,7 @@ def test_each_run_has_the_name_and_the_settings_it_would_have_alone(tmp_path):
     first, second = runs(Train, [f"out={tmp_path}", "reg=spectral", "reg.coef=0.1,0.2", "seed=4"])
     alone = schema.load(Train, ["reg=spectral", "reg.coef=0.2", "seed=4"])
     assert second.settings == alone
-    given = [schema.parse(argument) for argument in ("reg=spectral", "reg.coef=0.2", "seed=4")]
-    assert second.folder == tmp_path / name_of(alone, given)
+    assert second.folder == tmp_path / naming.name(alone)
     assert first.folder.parent == tmp_path
 
 
@@ -95,16 +93,42 @@ def test_each_method_is_checked_once_whatever_the_seeds_and_before_the_first_run
     assert checked == ["none", "swr", "wrs"]
 
 
-def test_a_folder_with_other_settings_under_the_same_name_is_refused(tmp_path):
+def test_runs_whose_names_have_no_room_for_what_differs_keep_their_numbers_when_started_again(tmp_path):
+    arguments = [f"out={tmp_path}", "agent.hidden=[64,64]", "agent.discount=0.9,0.95,0.99", "seed=0,1"]
+    first = runs(Train, arguments)
+    name = "cheetah-run_none_hidden=64,64_seed0"
+    assert [run.folder.name for run in first if run.settings.seed == 0] == [name, f"{name}_2", f"{name}_3"]
+    assert len({run.folder for run in first}) == 6
+    for run in (first[2], first[5]):  # of seed 0 the second, of seed 1 the third
+        run.folder.mkdir()
+        run.folder.joinpath("config.yaml").write_text(schema.dump(run.settings).replace("device: auto", "device: cpu"))
+    again = {run.arguments: run.folder for run in runs(Train, arguments)}
+    assert [again[run.arguments] == run.folder for run in (first[2], first[5])] == [True, True]
+    other_order = runs(Train, [*arguments[:2], "agent.discount=0.99,0.95,0.9", "seed=1,0"])
+    assert [again[first[i].arguments] for i in (2, 5)] == [other_order[i].folder for i in (3, 0)]
+    assert len({run.folder for run in other_order}) == 6
+
+
+def test_a_folder_with_other_settings_under_the_same_name_is_passed_over(tmp_path):
     (run,) = runs(Train, [f"out={tmp_path}"])
     run.folder.mkdir()
-    (run.folder / "config.yaml").write_text(
-        schema.dump(run.settings)
-        .replace("replay_ratio: 16.0", "replay_ratio: 8.0")
-        .replace("device: auto", "device: cpu")
-    )
-    with pytest.raises(SettingsError, match=r"holds a run with replay_ratio=8\.0, not 16\.0; choose another out="):
-        runs(Train, [f"out={tmp_path}"])
+    changed = schema.dump(run.settings).replace("replay_ratio: 16.0", "replay_ratio: 8.0")
+    run.folder.joinpath("config.yaml").write_text(changed)
+    (other,) = runs(Train, [f"out={tmp_path}"])
+    assert other.folder == run.folder.with_name(f"{run.folder.name}_2")
+    assert run.folder.joinpath("config.yaml").read_text() == changed
+
+
+def test_a_job_whose_folder_another_sweep_has_taken_since_fails_in_one_line_and_touches_nothing(tmp_path, capfd):
+    mine, other = runs(Train, [f"out={tmp_path}", "agent.hidden=[64,64]", "agent.discount=0.9,0.95"])
+    mine.folder.mkdir()
+    mine.folder.joinpath("config.yaml").write_text(schema.dump(other.settings))
+    mine.folder.joinpath("log.txt").write_text("2026-01-01 finished\n")
+    one = job.Job("train", mine.arguments, mine.folder, tmp_path / ".sweep", tmp_path, settings=mine.settings)
+    one.sweep.mkdir()
+    one()
+    assert f"failed: {mine.folder} holds a run with agent.discount=0.95, not 0.9; the same command" in one.outcome
+    assert not one.log.exists()
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -121,7 +145,7 @@ def a_sweep(tmp_path, monkeypatch):
 
     def start(script, *arguments):
         save = 'for last; do :; done; cd "${last#*=}" || mkdir "${last#*=}" && cd "${last#*=}" || exit 1; '
-        save += "touch config.yaml"
+        save += "touch config.yaml"  # which says nothing of any run, so it is taken for this one's
         program.write_text(f'#!/bin/sh\n{save}\necho "$5" >> {tmp_path}/calls\n{script}\necho now finished > log.txt\n')
         (tmp_path / "calls").write_text("")
         status = sweep(command, [f"out={tmp_path / 'out'}", *arguments])
@@ -131,10 +155,10 @@ def a_sweep(tmp_path, monkeypatch):
 
 
 def table(printed):
-    """The outcome of each run, by what its name ends in."""
+    """The outcome of each run, by what its name has after the task."""
     lines = printed.partition("\n\n")[2].splitlines()
     return {
-        re.sub(r".*mlp_", "", name): outcome
+        name.removeprefix("random_labels_"): outcome
         for name, outcome in (line.split(None, 1) for line in lines[:-1])
         if "seed" in name
     }
@@ -155,7 +179,7 @@ def test_a_sweep_goes_on_after_a_failure_and_again_makes_only_what_is_missing(a_
     assert status == 0
     assert len(calls) == 1
     assert calls[0].startswith("resume=")
-    assert calls[0].endswith("mlp_swr_seed0")
+    assert calls[0].endswith("random_labels_swr_seed0")
     again = table(capsys.readouterr().out)
     assert again == dict.fromkeys(("none_seed0", "wrs_seed0"), "skipped: its results exist") | {
         "swr_seed0": "succeeded"

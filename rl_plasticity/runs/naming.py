@@ -1,0 +1,153 @@
+"""Where a run goes unless it is told: a short name of what sets it apart, with a number where another run has it."""
+
+import itertools
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import DEFAULT_PRESET, GROUPS, Given, Supervised, Train
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.folder import RunFolder
+
+LENGTH = 40  # characters of a name, so that a line of `status` has room for it
+UNSTARTED = (".config.yaml.tmp", ".lock")  # what a process leaves that was killed before it wrote any settings
+
+
+def name(s: Train | Supervised, number: int = 1) -> str:
+    """``cheetah-run_spectral_coef=1e-3_seed0-4``: the task or preset, the method, what else the preset has otherwise.
+
+    What does not fit is left out: two runs may have one name, and then a `number` tells their folders apart.
+    """
+    ending = f"_seed{s.seed}" if s.seeds == 1 else f"_seed{s.seed}-{s.seed + s.seeds - 1}"
+    ending += f"_{number}" if number > 1 else ""
+    room = LENGTH - len(ending)
+    words, settings = _parts(s)
+    text = _plain(words[0])[:room]
+    for word in map(_plain, words[1:]):
+        left = room - len(text) - 1
+        if len(word) <= left or left > 3:
+            text += f"_{word[:left]}"
+    for setting in map(_plain, settings):  # half a number would be another one
+        if len(setting) < room - len(text):
+            text += f"_{setting}"
+    return text + ending
+
+
+def place(parent: Path, s: Train | Supervised, taken: Collection[Path] = ()) -> Path:
+    """The folder in `parent` that holds this run, or else the first of its names that is free.
+
+    Args:
+        taken: folders that other runs are going to have.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    try:
+        numbers = {1, *(_number(path.name) for path in parent.iterdir())}
+    except FileNotFoundError:
+        numbers = {1}
+    for number in sorted(numbers):
+        path = parent / name(s, number)
+        if path not in taken and difference(RunFolder(path), s) == "":
+            return path
+    # Settings that cannot be read may be this run's: it is not begun anew beside them, but says so itself.
+    free = (p for n in itertools.count(1) if (p := parent / name(s, n)) not in taken and not _is_another(p, s))
+    return next(free)
+
+
+def is_free(path: Path) -> bool:
+    """Whether a run can begin at `path`: nothing is there, or what a process left that was killed as it began.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return not path.exists() or (path.is_dir() and all(p.name in UNSTARTED for p in path.iterdir()))
+
+
+def identity(s: Train | Supervised) -> dict[str, Any]:
+    """What makes a run another one, flat."""
+    return schema.without_machine(type(s), asdict(s))
+
+
+def difference(folder: RunFolder, s: Train | Supervised) -> str | None:
+    """How the run in `folder` is another than `s`, in words; empty if it is the same; None if that cannot be read."""
+    try:
+        saved = identity(schema.load_saved(type(s), folder.settings))
+    except SettingsError:
+        return None
+    for setting, value in identity(s).items():
+        if saved.get(setting) != value:
+            return f"holds a run with {setting}={saved.get(setting)}, not {value}"
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _is_another(path: Path, s: Train | Supervised) -> bool:
+    folder = RunFolder(path)
+    return bool(difference(folder, s)) if folder.config.exists() else not is_free(path)
+
+
+def _number(entry: str) -> int:
+    """What `name` was given for it, if it made it."""
+    numbered = re.search(r"_([1-9][0-9]{0,8})$", entry, re.ASCII)
+    return int(numbered[1]) if numbered else 1
+
+
+def _parts(s: Train | Supervised) -> tuple[list[str], list[str]]:
+    """The words and the settings of a name, the most telling ones first."""
+    kind: Any = type(s)
+    first, *others = GROUPS[kind]
+    choices = {group: _choice(getattr(s, group)) for group in GROUPS[kind]}
+    preset, usual = _usual(kind, s.preset), _usual(kind, s.preset, *choices.items())
+    differ = [group for group in GROUPS[kind] if choices[group] != _choice(preset[group])]
+    words = [] if s.preset == DEFAULT_PRESET[kind] else [s.preset]
+    if first in differ or not words:
+        words.append(_word(choices[first]).rpartition(":")[2])
+    words += [_word(choices[g]) for g in dict.fromkeys(["reg", "reset", *others]) if g == "reg" or g in differ]
+
+    watched, base = schema.marked(kind, "watched"), schema.without_machine(kind, usual)
+    own = {n: v for n, v in identity(s).items() if n not in ("seed", "seeds", "preset") and base.get(n) != v}
+    lasts = [n.rpartition(".")[2] for n in own]
+    settings = []
+    for setting in sorted(own, key=lambda n: (n in watched, n.partition(".")[0] not in ("reg", "reset"))):
+        last = setting.rpartition(".")[2]
+        settings.append(f"{last if lasts.count(last) == 1 else setting}={_short(own[setting])}")
+    return words, settings
+
+
+@cache
+def _usual(kind: type[Any], preset: str, *choices: tuple[str, Any]) -> dict[str, Any]:
+    """The settings of a preset with these choices."""
+    chosen = ((group, list(choice) if isinstance(choice, tuple) else choice) for group, choice in choices)
+    return asdict(schema.load(kind, [Given(group, choice, "") for group, choice in (("preset", preset), *chosen)]))
+
+
+def _choice(group: Mapping[str, Any]) -> str | tuple[str, ...]:
+    choice = schema.choice_of(group)
+    return tuple(choice) if isinstance(choice, list) else choice
+
+
+def _word(choice: str | tuple[str, ...]) -> str:
+    return choice if isinstance(choice, str) else "-".join(choice)
+
+
+def _short(value: Any) -> str:
+    """``1e-3`` rather than 0.001."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_short, value))
+    if not isinstance(value, float):
+        return schema.shown(value)
+    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
+    return min(f"{value:g}", f"{mantissa}e{int(exponent)}", key=len)
+
+
+def _plain(text: str) -> str:
+    """What needs no quotes in a shell and is one part of a path."""
+    return re.sub(r"[^\w.+=,-]+", "-", text)

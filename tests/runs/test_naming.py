@@ -1,0 +1,159 @@
+"""Where a run goes unless it is told: short names, and what happens when two runs have one."""
+
+import re
+import threading
+from threading import Barrier, Thread
+
+import pytest
+from conftest import once
+from folders import PENDULUM
+
+from rl_plasticity import train
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs import naming, session
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.lock import Lock
+
+# Two that differ in what their common name has no room for.
+LONG, OTHER = (once([*PENDULUM, f"agent.target_entropy={entropy}"]) for entropy in (-1.0, -2.0))
+
+
+def load(*arguments, kind=Train):
+    return schema.load(kind, once(arguments))
+
+
+def write(path, settings):
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(schema.dump(settings))
+    return path
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "results"
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "name"),
+    [
+        (Train, [], "cheetah-run_none_seed0"),
+        (Train, ["env=walker-run"], "walker-run_none_seed0"),
+        (Train, ["env=gym:Pendulum-v1", "reg=spectral", "seed=4"], "Pendulum-v1_spectral_seed4"),
+        (Train, ["reg=spectral+l2", "reset=periodic", "preset=demo", "seeds=3"], "demo_spectral+l2_periodic_seed0-2"),
+        (Train, ["preset=demo", "env=walker-run", "env.action_repeat=4"], "demo_walker-run_none_seed0"),
+        (Train, ["preset=demo", "replay_ratio=4"], "demo_none_replay_ratio=4_seed0"),
+        (Train, ["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_coef=0.1_seed0"),
+        (Train, ["reg=swr", "reg.coef=1e-3"], "cheetah-run_swr_seed0"),  # as it is without
+        (Train, ["reg=l2", "reg.coef=[1e-5,0.01]"], "cheetah-run_l2_coef=1e-5,0.01_seed0"),
+        (Train, ["reg=[none,swr]", "reset=[none,head]"], "cheetah-run_none-swr_none-head_seed0"),
+        (Train, ["reg=l2", "reset=redo", "reg.coef=0.1", "seed=7"], "cheetah-run_l2_redo_coef=0.1_seed7"),
+        (Supervised, ["data.root=/a", "reg=swr", "reg.coef=1e-4", "seeds=5"], "random_labels_swr_coef=1e-4_seed0-4"),
+        (Supervised, ["preset=swr-mnist", "net=cnn_bn"], "swr-mnist_none_cnn_bn_seed0"),
+    ],
+)
+def test_a_name_says_what_differs_from_the_preset_and_the_defaults(kind, arguments, name):
+    assert naming.name(load(*arguments, kind=kind)) == name
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [f"agent.hidden=[{','.join(['16'] * 200)}]"],
+        ["reg=[none,spectral,swr,wrs,l2,l2_init,ewc]", "seeds=10"],
+        ["env=humanoid_CMU-run", "preset=bounded", "reg=weight_clipping+spectral", "seed=123456", "seeds=99"],
+        [schema.Given("env", "../../a b/'c'$d;*", ""), "reset=shrink_perturb", "seed=9"],
+    ],
+)
+def test_a_name_has_40_characters_at_most_no_half_number_and_nothing_that_a_shell_reads(arguments):
+    settings = schema.load(Train, arguments)
+    for number in (1, 2, 12345):
+        name = naming.name(settings, number)
+        assert len(name) <= 40
+        assert re.fullmatch(r"[\w.+=,-]+", name)
+        assert name.endswith("" if number == 1 else f"_{number}")
+        assert f"_seed{settings.seed}" in name
+        assert "hidden=" not in name
+
+
+def test_another_run_of_that_name_gets_a_number_and_the_same_run_its_own_folder(here):
+    first, second = load(*LONG), load(*OTHER)
+    assert naming.name(first) == naming.name(second)
+    a, b = here / naming.name(first), here / naming.name(first, 2)
+    assert naming.place(here, first) == a
+    write(a, first)
+    assert naming.place(here, second) == b
+    assert naming.place(here, second, taken=[b]) == here / naming.name(first, 3)
+    write(b, second)
+    (a / "config.yaml").rename(here / "config.yaml")
+    a.rmdir()
+    assert naming.place(here, second) == b  # although the first name is free again
+    assert naming.place(here, first) == a
+
+
+def test_a_folder_of_something_else_is_passed_over_and_a_run_that_cannot_be_read_is_not(here):
+    settings = load(*LONG)
+    path = here / naming.name(settings)
+    path.mkdir(parents=True)
+    (path / ".lock").touch()  # killed before it wrote anything: free
+    assert naming.place(here, settings) == path
+    (path / "thesis.tex").touch()
+    assert naming.place(here, settings) == here / naming.name(settings, 2)
+    (path / "config.yaml").write_text("of: another version\n")
+    assert naming.place(here, settings) == path
+    with pytest.raises(SettingsError, match="exists; continue that run with resume="):
+        train.command.prepare(LONG)
+
+
+def test_a_run_that_was_made_is_not_made_again_but_offered_to_be_resumed(here):
+    write(here / naming.name(load(*LONG)), load(*LONG, "device=auto", "threads=auto"))
+    with pytest.raises(SettingsError, match=r"results/\S+_seed0 exists; continue that run with resume="):
+        train.command.prepare(LONG)
+    assert len([*here.iterdir()]) == 1
+
+
+def test_two_processes_that_choose_at_once_get_two_folders(here, monkeypatch):
+    both, one_at_a_time, built = Barrier(2), threading.Lock(), session.Command._built
+
+    def wait(*arguments):
+        try:
+            with one_at_a_time:  # torch.fx traces for the whole process
+                return built(*arguments)
+        finally:
+            both.wait(60)  # both have seen that the name is free, and neither has made the folder
+
+    monkeypatch.setattr(session.Command, "_built", wait)
+    made, threads = [], []
+    for arguments in (LONG, OTHER):
+        threads.append(Thread(target=lambda a=arguments: made.append(train.command.prepare(a))))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    for one, parts in made:
+        assert naming.difference(one.folder, one.settings) == ""
+        assert one.settings.out == str(one.folder)
+        one.lock.release()
+        parts.close()
+    assert {one.folder.path.name for one, _ in made} == {naming.name(load(*LONG)), naming.name(load(*LONG), 2)}
+
+
+def test_a_folder_that_another_process_filled_meanwhile_is_not_written_into(here, monkeypatch):
+    built = session.Command._built
+
+    def meanwhile(*arguments):
+        write(here.parent / "mine", load(*OTHER))
+        return built(*arguments)
+
+    monkeypatch.setattr(session.Command, "_built", meanwhile)
+    with pytest.raises(SettingsError, match="mine exists"):
+        train.command.prepare([*LONG, "out=mine"])
+    assert schema.load_saved(Train, RunFolder("mine").settings) == load(*OTHER)
+
+
+def test_a_run_that_another_process_is_beginning_is_said_to_be(here):
+    path = here / naming.name(load(*LONG))
+    path.mkdir(parents=True)
+    with Lock(RunFolder(path)), pytest.raises(SettingsError, match=r"is being written by process \d+ on"):
+        train.command.prepare(LONG)
