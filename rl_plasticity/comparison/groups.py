@@ -36,11 +36,13 @@ class Group:
         label: its settings that differ from other groups', as short as is clear.
         settings: all that its runs share and that change results.
         tasks: by the task's name the runs, by rising seed.
+        never_reset: whether their intervention had not come once by the step that is compared.
     """
 
     label: str
     settings: Settings
     tasks: Mapping[str, Sequence[Run]]
+    never_reset: bool = False
 
     @property
     def runs(self) -> list[Run]:

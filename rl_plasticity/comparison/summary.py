@@ -18,7 +18,6 @@ from rl_plasticity.metrics.statistics import Array, Interval, Steps
 from rl_plasticity.runs.folder import Curve, MetricName
 
 FEW = 5  # below so many seeds the points stand for themselves; only gaps have an interval, Student's
-NEVER_RESET = "(never reset)"
 FEW_HINT = f"With fewer than {FEW} seeds that is a hint at most."
 
 
@@ -297,7 +296,7 @@ def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> l
             tasks |= {task: having} if having else {}
             warnings += [f"{r} has no {metric} yet and is left out" for r in runs if metric not in r.curves]
         if tasks:
-            left.append(Group(g.label, g.settings, tasks))
+            left.append(replace(g, tasks=tasks))
     if not left:
         known = dict.fromkeys(name for g in groups for r in g.runs for name in r.curves)
         raise SettingsError(f"no run has the metric {metric!r}{nearest(metric, known)}")
@@ -314,7 +313,7 @@ def _told_of_resets(g: Group, common: Mapping[str, Steps], unit: str, warnings: 
         f"{g.label}{where}: its first {g.settings['reset.name']} would come after {unit} {common[without[0]][-1]}, so "
         "what is compared are runs without it"
     )
-    return replace(g, label=f"{g.label} {NEVER_RESET}") if len(without) == len(g.tasks) else g
+    return replace(g, label=f"{g.label} (never reset)", never_reset=True) if len(without) == len(g.tasks) else g
 
 
 def _tasks(groups: Sequence[Group], warnings: list[str]) -> tuple[list[str], list[str]]:
@@ -406,7 +405,7 @@ def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -
         if label not in named:
             raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
         return named[label]
-    periodic = [g for g in groups if g.settings.get("reset.name") == "periodic" and not g.label.endswith(NEVER_RESET)]
+    periodic = [g for g in groups if g.settings.get("reset.name") == "periodic" and not g.never_reset]
     plain = [g for g in groups if g.settings.get("reset.name") == g.settings.get("reg.name") == "none"]
     for candidates in (periodic, plain):
         if len(candidates) == 1:
