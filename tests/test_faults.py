@@ -142,8 +142,23 @@ def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_
     folder = tmp_path / "run"
     status, said = main(*PENDULUM, f"out={folder}", step=30, happens=lambda: shutil.rmtree(folder))
     assert status == 1
-    assert "deleted while the run was writing it" in said or "No such file or directory" in said
+    assert "moved or deleted while the run was writing it" in said or "No such file or directory" in said
     assert not folder.exists()
+
+
+def test_a_folder_that_is_renamed_ends_the_run_which_goes_on_under_the_new_name(main, whole, tmp_path):
+    folder, renamed = tmp_path / "run", tmp_path / "renamed"
+
+    def rename():
+        folder.rename(renamed)
+        folder.mkdir()  # somebody else's by now
+        (folder / "metrics.csv").touch()
+
+    status, said = main(*PENDULUM, f"out={folder}", step=30, happens=rename)
+    assert status == 1
+    assert "moved or deleted while the run was writing it" in said or "No such file or directory" in said
+    assert [p.name for p in folder.iterdir()] == ["metrics.csv"]
+    assert_nothing_was_lost(renamed, whole)
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "timing.csv"])
