@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import platform
 import re
 import resource
 import shutil
@@ -30,7 +31,7 @@ from rl_plasticity.probe import PROBE_SIZE
 from rl_plasticity.runs.checkpoint import load
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
-from rl_plasticity.runs.lock import is_held
+from rl_plasticity.runs.lock import Lock, is_held
 
 PENDULUM = ["env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1"]
 PENDULUM += [
@@ -223,6 +224,20 @@ def test_a_second_process_on_one_folder_refuses_until_the_first_is_gone_even_kil
     assert "BlockingIOError" in done.stderr
 
 
+def test_a_lock_that_another_host_did_not_release_is_taken_and_that_host_is_named(tmp_path, capsys):
+    folder = RunFolder(tmp_path)
+    for owner, said in (
+        ("process 7 on b\n", f"process 7 on b was at work in {tmp_path} and did not say that it ended: has it?\n"),
+        (f"process 7 on {platform.node()}\n", ""),  # whose locks are seen
+        ("", ""),
+    ):
+        folder.lock.write_text(owner)
+        with Lock(folder):
+            assert folder.lock.read_text() == f"process {os.getpid()} on {platform.node()}\n"
+        assert folder.lock.read_text() == ""
+        assert capsys.readouterr().err == said
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")
@@ -320,9 +335,9 @@ def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(wh
 # --- the clock ------------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_goes_backwards_changes_nothing(whole, tmp_path, monkeypatch):
-    backwards = itertools.count(1e9, -60)
-    monkeypatch.setattr(time, "time", lambda: next(backwards))
+@pytest.mark.parametrize("clock", [itertools.count(1e9, -60), itertools.cycle([1e9, 4e9, 0])])
+def test_a_clock_that_goes_backwards_or_jumps_both_ways_changes_nothing(clock, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: next(clock))
     folder = run(PENDULUM, tmp_path / "run", StopAfter(30))
     assert_nothing_was_lost(folder, whole)
 
