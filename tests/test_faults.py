@@ -108,6 +108,22 @@ def test_a_full_disk_ends_the_run_with_one_line_and_loses_nothing(main, whole, t
     assert_nothing_was_lost(folder, whole)
 
 
+def test_a_process_that_may_open_no_more_files_ends_with_one_line_and_loses_nothing(main, whole, tmp_path):
+    folder, limits = tmp_path / "run", resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        status, said = main(
+            *PENDULUM,
+            f"out={folder}",
+            step=30,
+            happens=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1])),
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert status == 1
+    assert re.fullmatch(rf"rl_plasticity.train: {folder}\S*: Too many open files; its checkpoints cannot be reached", said), said
+    assert_nothing_was_lost(folder, whole)
+
+
 def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_loses_nothing(main, whole, tmp_path):
     folder, user = tmp_path / "run", os.geteuid()
     forbid = lambda: os.seteuid(65534) if user == 0 else (folder / "checkpoints").chmod(0o555)  # noqa: E731
