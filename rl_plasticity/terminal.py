@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import sys
+from types import TracebackType
 from typing import Any, TextIO
 
 _NOBODY_LISTENS = (errno.EPIPE, errno.EIO)  # ... | head -1; a terminal that was closed
@@ -37,7 +38,7 @@ def lenient(number: int, like: TextIO | None) -> TextIO:
 
 def prepare() -> None:
     """For a process that is a command, before it imports what takes seconds."""
-    sys.excepthook = lambda kind, *rest: None if kind is KeyboardInterrupt else sys.__excepthook__(kind, *rest)
+    sys.excepthook = _end
     for number in range(3):
         try:
             os.fstat(number)
@@ -47,6 +48,14 @@ def prepare() -> None:
         stream = getattr(sys, name)
         if stream is None or _number(stream) == number:
             setattr(sys, name, lenient(number, stream))
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What ends a process while it imports: Ctrl-C; no more files, memory or place; a library that is not there."""
+    if issubclass(kind, OSError | ImportError | MemoryError):
+        print(f"rl_plasticity: cannot start: {' '.join(str(error).split()) or kind.__name__}", file=sys.stderr)
+    elif kind is not KeyboardInterrupt:
+        sys.__excepthook__(kind, error, trace)
 
 
 def listens() -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import platform
 import re
 import resource
 import shutil
@@ -30,7 +31,7 @@ from rl_plasticity.probe import PROBE_SIZE
 from rl_plasticity.runs.checkpoint import load
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
-from rl_plasticity.runs.lock import is_held
+from rl_plasticity.runs.lock import Lock, is_held
 
 PENDULUM = ["env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1"]
 PENDULUM += [
@@ -107,6 +108,22 @@ def test_a_full_disk_ends_the_run_with_one_line_and_loses_nothing(main, whole, t
     assert_nothing_was_lost(folder, whole)
 
 
+def test_a_process_that_may_open_no_more_files_ends_with_one_line_and_loses_nothing(main, whole, tmp_path):
+    folder, limits = tmp_path / "run", resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        status, said = main(
+            *PENDULUM,
+            f"out={folder}",
+            step=30,
+            happens=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1])),
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert status == 1
+    assert re.fullmatch(rf"rl_plasticity.train: {folder}\S*: Too many open files; its checkpoints cannot be reached", said), said
+    assert_nothing_was_lost(folder, whole)
+
+
 def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_loses_nothing(main, whole, tmp_path):
     folder, user = tmp_path / "run", os.geteuid()
     forbid = lambda: os.seteuid(65534) if user == 0 else (folder / "checkpoints").chmod(0o555)  # noqa: E731
@@ -142,8 +159,23 @@ def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_
     folder = tmp_path / "run"
     status, said = main(*PENDULUM, f"out={folder}", step=30, happens=lambda: shutil.rmtree(folder))
     assert status == 1
-    assert "deleted while the run was writing it" in said or "No such file or directory" in said
+    assert "moved or deleted while the run was writing it" in said or "No such file or directory" in said
     assert not folder.exists()
+
+
+def test_a_folder_that_is_renamed_ends_the_run_which_goes_on_under_the_new_name(main, whole, tmp_path):
+    folder, renamed = tmp_path / "run", tmp_path / "renamed"
+
+    def rename():
+        folder.rename(renamed)
+        folder.mkdir()  # somebody else's by now
+        (folder / "metrics.csv").touch()
+
+    status, said = main(*PENDULUM, f"out={folder}", step=30, happens=rename)
+    assert status == 1
+    assert "moved or deleted while the run was writing it" in said or "No such file or directory" in said
+    assert [p.name for p in folder.iterdir()] == ["metrics.csv"]
+    assert_nothing_was_lost(renamed, whole)
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "timing.csv"])
@@ -206,6 +238,20 @@ def test_a_second_process_on_one_folder_refuses_until_the_first_is_gone_even_kil
     train.command.prepare([f"resume={folder}"])  # now this process has it
     done = subprocess.run([sys.executable, "-c", HOLDER, folder / ".lock"], capture_output=True, text=True)
     assert "BlockingIOError" in done.stderr
+
+
+def test_a_lock_that_another_host_did_not_release_is_taken_and_that_host_is_named(tmp_path, capsys):
+    folder = RunFolder(tmp_path)
+    for owner, said in (
+        ("process 7 on b\n", f"process 7 on b was at work in {tmp_path} and did not say that it ended: has it?\n"),
+        (f"process 7 on {platform.node()}\n", ""),  # whose locks are seen
+        ("", ""),
+    ):
+        folder.lock.write_text(owner)
+        with Lock(folder):
+            assert folder.lock.read_text() == f"process {os.getpid()} on {platform.node()}\n"
+        assert folder.lock.read_text() == ""
+        assert capsys.readouterr().err == said
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, tmp_path):
@@ -305,9 +351,9 @@ def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(wh
 # --- the clock ------------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_goes_backwards_changes_nothing(whole, tmp_path, monkeypatch):
-    backwards = itertools.count(1e9, -60)
-    monkeypatch.setattr(time, "time", lambda: next(backwards))
+@pytest.mark.parametrize("clock", [itertools.count(1e9, -60), itertools.cycle([1e9, 4e9, 0])])
+def test_a_clock_that_goes_backwards_or_jumps_both_ways_changes_nothing(clock, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: next(clock))
     folder = run(PENDULUM, tmp_path / "run", StopAfter(30))
     assert_nothing_was_lost(folder, whole)
 

@@ -30,6 +30,21 @@ def test_a_reader_that_stops_reading_is_neither_a_traceback_nor_a_fault(flags):
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("OSError(24, 'Too many open files', 'torch.py')", "[Errno 24] Too many open files: 'torch.py'"),
+        ("ImportError('libtorch.so:\\n no room')", "libtorch.so: no room"),
+        ("MemoryError", "MemoryError"),
+    ],
+)
+def test_what_ends_a_process_while_it_imports_is_one_line(error, said):
+    done = shell("COMMAND", f"raise {error}")
+    assert (done.returncode, done.stderr) == (1, f"rl_plasticity: cannot start: {said}\n")
+    assert shell("COMMAND", "raise KeyboardInterrupt").stderr == ""
+    assert "Traceback" in shell("COMMAND", "1 / 0").stderr
+
+
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
 def test_a_file_does_not_become_the_terminal_that_was_closed(closed, tmp_path):
     code = f"file = open({str(tmp_path / 'file')!r}, 'w')\nassert file.fileno() > 2\nimport os\n"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rl_plasticity import plugins
 from rl_plasticity.agents.replay_buffer import Step
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError, reason
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting
 
@@ -251,9 +251,17 @@ class Envs:
             # A fresh interpreter for each: forking a process that runs torch threads can hang. Signals wait until the
             # workers, which inherit the mask, have been told to ignore them.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+            others = multiprocessing.active_children()
             try:
                 self.vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
                 self.vector.call("state")  # every worker has made its environment
+            except (OSError, EOFError) as error:  # too many processes or files, no place for shared memory
+                for process in multiprocessing.active_children():
+                    if process not in others:
+                        process.kill()
+                if hasattr(self, "vector"):
+                    self._kill_workers()
+                raise EnvFault(f"the environments' processes cannot be started: {reason(error)}") from error
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         else:

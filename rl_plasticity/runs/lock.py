@@ -5,13 +5,18 @@ import os
 import platform
 import sys
 import time
+from contextlib import suppress
 from typing import Self
 
+from rl_plasticity.errors import one_line
 from rl_plasticity.runs.folder import RunFolder
 
 
 class Lock:
     """Keeps other processes off the folder until it is released, or this process ends, however.
+
+    The file names the process and its host until it is released. Where another host's process did not release it, that
+    is said on stderr: it was killed, or the two hosts do not see each other's locks.
 
     Raises:
         BlockingIOError: another process has it; the error's text says which.
@@ -25,15 +30,18 @@ class Lock:
                 break
             except BlockingIOError:
                 if not left:
-                    owner = os.read(self._file, 200).decode(errors="replace").strip() or "another process"
-                    self.release()
+                    owner = self._owner() or "another process"
+                    os.close(self._file)
                     raise BlockingIOError(owner) from None
                 time.sleep(0.01)  # is_held has it for an instant
             except OSError:
                 print(f"the file system of {folder} has no locks: start no other process on it", file=sys.stderr)
                 break
+        here = f"on {platform.node()}"
+        if (owner := self._owner()) and not owner.endswith(here):
+            print(f"{one_line(owner)} was at work in {folder} and did not say that it ended: has it?", file=sys.stderr)
         os.truncate(self._file, 0)
-        os.write(self._file, f"process {os.getpid()} on {platform.node()}\n".encode())
+        os.pwrite(self._file, f"process {os.getpid()} {here}\n".encode(), 0)
 
     def __enter__(self) -> Self:
         return self
@@ -41,9 +49,15 @@ class Lock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def _owner(self) -> str:
+        assert self._file is not None
+        return os.pread(self._file, 200, 0).decode(errors="replace").strip()
+
     def release(self) -> None:
         """Let others have the folder; a second call does nothing."""
         if self._file is not None:
+            with suppress(OSError):
+                os.truncate(self._file, 0)
             os.close(self._file)
             self._file = None
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -109,8 +110,12 @@ class Results:
         """
         for file in self.files.values():
             file.flush()
-            if os.fstat(file.fileno()).st_nlink == 0:
-                raise FileNotFoundError(errno.ENOENT, "deleted while the run was writing it", file.name)
+            try:
+                there = os.path.samestat(Path(file.name).stat(), os.fstat(file.fileno()))
+            except FileNotFoundError:
+                there = False
+            if not there:  # the checkpoints would go into another folder, or nowhere
+                raise FileNotFoundError(errno.ENOENT, "moved or deleted while the run was writing it", file.name)
 
     def sync(self) -> dict[str, int]:
         """Force everything to the disk; returns the sizes of the files, for a checkpoint."""

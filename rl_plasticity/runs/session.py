@@ -1,5 +1,6 @@
 """One run from its first step to its last: checked, begun or resumed, logged, saved, stopped and finished."""
 
+import os
 import re
 import shutil
 import signal
@@ -296,7 +297,7 @@ class Command(Generic[S, B]):
             except FaultyRun as error:
                 fault = f"{error}; {last_checkpoint(folder)}"
             except OSError as error:
-                fault = f"{error.filename or folder}: {error.strerror or error}; {last_checkpoint(folder)}"
+                fault = f"{os.fsdecode(error.filename or folder)}: {error.strerror or error}; {last_checkpoint(folder)}"
             except BaseException as error:
                 journal.write(f"failed: {type(error).__name__}: {error}")
                 raise

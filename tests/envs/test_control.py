@@ -1,3 +1,5 @@
+import errno
+import multiprocessing
 import os
 import signal
 import time
@@ -313,6 +315,34 @@ def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_sta
     for process in getattr(envs.vector, "processes", []):
         assert not process.is_alive()
     envs.close()
+
+
+class NoMore(AsyncVectorEnv):
+    """One worker starts, the next one finds no room."""
+
+    def __init__(self, makers, **settings):
+        super().__init__(makers[:1], context="fork")
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+class Dies(AsyncVectorEnv):
+    """The worker is killed while it makes its environment."""
+
+    def __init__(self, makers, **settings):
+        super().__init__([lambda: makers[0]() if os.getpid() == HERE else os.kill(os.getpid(), 9)], context="fork")
+
+
+HERE = os.getpid()
+
+
+@pytest.mark.parametrize("vector", [NoMore, Dies])
+def test_workers_that_cannot_be_started_are_one_line_and_no_process_stays(vector, monkeypatch):
+    monkeypatch.setattr("rl_plasticity.envs.control.AsyncVectorEnv", vector)
+    with pytest.raises(EnvFault, match=r"^the environments' processes cannot be started: [^\n]+$"):
+        Envs("gym:Pendulum-v1", [0, 1], workers=True)
+    for process in multiprocessing.active_children():
+        process.join(5)
+    assert multiprocessing.active_children() == []
 
 
 def test_a_restored_environment_has_all_the_time_it_needs(forked, monkeypatch):

@@ -1,4 +1,5 @@
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +60,24 @@ def test_resuming_drops_the_rows_after_the_checkpoint_and_goes_on(tmp_path):
     results.write(20, {"loss": torch.tensor([3.0])})
     results.close()
     assert (tmp_path / "metrics.csv").read_text() == "run,step,name,value\n4,10,loss,1.0\n4,20,loss,3.0\n"
+
+
+def test_rows_do_not_go_into_a_file_that_is_no_longer_in_its_place(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    results = results_of(folder, ["4"])
+    results.flush()
+    folder.rename(tmp_path / "renamed")
+    with pytest.raises(FileNotFoundError, match="moved or deleted while the run was writing it"):
+        results.flush()
+    (tmp_path / "renamed").rename(folder)
+    results.flush()
+    (folder / "metrics.csv").rename(tmp_path / "kept")
+    shutil.copy(tmp_path / "kept", folder / "metrics.csv")  # as editors save
+    with pytest.raises(FileNotFoundError, match="moved or deleted"):
+        results.flush()
+    (tmp_path / "kept").replace(folder / "metrics.csv")
+    results.close()
 
 
 def events_of(folder):
