@@ -128,6 +128,21 @@ def test_the_page_loads_nothing_and_is_well_formed(made):
     assert page.text.index("fewer than 5 seeds") < page.text.index("Statistics") < page.text.index("Learning curves")
 
 
+def test_on_a_phone_the_verdict_comes_first_tables_show_that_they_scroll_and_figures_fit(made):
+    text = (made[0] / "out" / "report.html").read_text()
+    body = text.partition("<body>")[2]
+    verdict, warnings, first_table = (body.index(part) for part in ('<p class="lead">', "Warnings", "<table>"))
+    assert verdict < warnings < first_table
+    assert body[:first_table].endswith('<div class="scroll many">')
+    assert body.count("<table>") == len(
+        re.findall(r'<div class="scroll( many)?"><table>', body)
+    )  # nothing else is wide
+    phone = text.partition("@media (max-width: 40rem) {")[2].partition("@media")[0]
+    assert ".many::before" in phone
+    assert "figure.wide img { min-width: 0; }" in phone
+    assert "figure img { max-width: 100%;" in text
+
+
 def test_what_comes_from_outside_is_escaped(tmp_path):
     odd = "<b>&\"'"
     for i, reset in enumerate(("none", "periodic")):
