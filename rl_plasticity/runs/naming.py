@@ -24,7 +24,7 @@ def name(s: Train | Supervised, number: int = 1) -> str:
     What does not fit is left out: two runs may have one name, and then a `number` tells their folders apart.
     """
     ending = f"_seed{s.seed}" if s.seeds == 1 else f"_seed{s.seed}-{s.seed + s.seeds - 1}"
-    room = LENGTH - len(ending)
+    room = max(1, LENGTH - len(ending))  # seeds of 19 digits leave none
     words, settings = _parts(s)
     parts = [_plain(words[0])[:room]]
     for word in map(_plain, words[1:]):
@@ -35,7 +35,7 @@ def name(s: Train | Supervised, number: int = 1) -> str:
         parts += [setting] if len("_".join([*parts, setting])) <= room else []
     if number > 1:  # the same name, less what has no room beside the number
         ending += f"_{number}"
-        room = LENGTH - len(ending)
+        room = max(1, LENGTH - len(ending))
         while len("_".join(parts)) > max(room, len(text)):
             parts.pop()
     return "_".join(parts)[:room].rstrip("_") + ending
