@@ -3,8 +3,10 @@
 What takes seconds to import is imported by those who need it: `status` starts at once.
 """
 
+import itertools
 import signal
 import sys
+import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from rl_plasticity.runs.session import Command
 
 E = TypeVar("E", bound="Evaluate")
+WIDTH = 80  # of what is printed as a table
 
 
 def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequence[str]], int | None]) -> None:
@@ -69,6 +72,40 @@ def complain(name: str, error: Exception | str, status: int) -> int:
     """Print one line for the user of the command `name`, and return `status`."""
     print(f"rl_plasticity.{name}: {one_line(str(error))}", file=sys.stderr)
     return status
+
+
+def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
+    """A table in lines of 80 characters at most: the columns that have no room follow below, beside the first again."""
+    first, *others = ([line[i] for line in lines] for i in range(len(lines[0])))
+    label, most = 36, WIDTH - 2 - 36  # the widest that a cell of the first and of any other column may be
+    blocks: list[list[list[str]]] = []
+    left = 0
+    for column in others or [[""] * len(first)]:
+        needed = 2 + min(most, max(map(len, column)))
+        if needed > left:
+            blocks.append([first])
+            left = WIDTH - min(label, max(map(len, first)))
+        blocks[-1].append(column)
+        left -= needed
+    texts: list[str] = []
+    for columns in blocks:
+        texts += [""] if texts else []
+        texts += aligned([part for row in zip(*columns, strict=True) for part in _broken(row, label, most)])
+    return texts
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """A table as text, its columns two spaces apart; those that are empty are left out."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = [i for i, width in enumerate(widths) if width]
+    return ["  ".join(line[i].ljust(widths[i]) for i in shown).rstrip() for line in lines]
+
+
+def _broken(row: Sequence[str], label: int, most: int) -> list[tuple[str, ...]]:
+    """A row of a table as several where a cell is wider than it may be."""
+    widths = (label, *[most] * (len(row) - 1))
+    cells = [textwrap.wrap(cell, n, subsequent_indent="  ") or [""] for cell, n in zip(row, widths, strict=True)]
+    return [*itertools.zip_longest(*cells, fillvalue="")]
 
 
 def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[list[str], dict[str, str]]:

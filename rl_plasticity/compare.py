@@ -193,10 +193,7 @@ def _write(comparison: Comparison, out: Path, command: str) -> None:
 def show(comparison: Comparison) -> None:
     """Print the verdict, the table and, on stderr, the warnings."""
     print(comparison.verdict() + "\n")
-    lines = comparison.table()
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    print("\n".join(command_line.fitted(comparison.table())))
     if comparison.warnings:
         print()
     for warning in comparison.warnings:

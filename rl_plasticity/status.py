@@ -8,6 +8,7 @@ if __name__ == "__main__":
 import math
 import platform
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl_plasticity import command_line, terminal
+from rl_plasticity.command_line import WIDTH, aligned
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import Row, RunFolder, find
 from rl_plasticity.runs.journal import last_entry
@@ -23,7 +25,8 @@ from rl_plasticity.runs.lock import is_held
 HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS]
 
 Prints a line for each run in the folders: runs' own folders, a sweep's folder (searched for runs) or globs. How far it
-is, its updates a second, when it will end (local time), and its last return or accuracy (the mean over its seeds).
+is (of all env steps or epochs), its updates a second, when it will end (local time, and how long that is), and its last
+return or accuracy (the mean over its seeds). Where all runs lie in one folder, that stands at the top.
 
   running   at work
   finished  made all its steps
@@ -159,38 +162,67 @@ def _mean(rows: Sequence[Row]) -> str:
 
 
 def table(statuses: Sequence[Status], now: float) -> list[str]:
-    """The lines to print: a header, one for each run, and how many are in which state."""
-    lines = [("run", "state", "done", "rate", "ends", "last", "")]
-    for s in sorted(statuses, key=lambda s: (STATES.index(s.state), s.folder.path)):
-        done = f"{s.done:,}".replace(",", " ") + f" {s.unit}" if s.unit else ""
-        if s.total:
-            done = f"{s.done:,} of {s.total:,}".replace(",", " ") + f" {s.unit} ({s.done / s.total:.0%})"
-        rate = f"{s.rate:.3g} updates/s" if s.rate else ""
-        ends = f"{_when(s.ends, now)} (in {_duration(s.ends - now)})" if s.ends else ""
-        lines.append((str(s.folder), s.state, done, rate, ends, s.latest, s.note))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)] + [0]
-    shown = [
-        "  ".join(cell.ljust(n) for cell, n in zip(line, widths, strict=True) if n or cell).rstrip() for line in lines
+    """The lines to print: where the runs are, a header, for each run one and its note, and how many are in which state.
+
+    They have 80 characters at most unless a path alone is longer: what it takes to resume a run is never cut.
+    """
+    ordered = sorted(statuses, key=lambda s: (STATES.index(s.state), s.folder.path))
+    parents = {s.folder.path.parent for s in ordered}
+    where = f"in {parents.pop()}" if len(parents) == 1 else ""
+    names = [s.folder.path.name if where else str(s.folder) for s in ordered]
+    measures = {s.latest.rpartition(" ")[0] for s in ordered if s.latest}
+    measure = measures.pop() if len(measures) == 1 else ""
+    cells: list[tuple[str, ...]] = [
+        (
+            s.state,
+            f"{100 * s.done // s.total}% of {_short(s.total)}" if s.total else f"{s.done} {s.unit}" if s.unit else "",
+            f"{_digits(s.rate)}/s" if s.rate else "",
+            f"{_when(s.ends, now)} ({_duration(s.ends - now)})" if s.ends else "",
+            s.latest.removeprefix(f"{measure} "),
+        )
+        for s in ordered
     ]
+    titles = ("state", "done", "rate", "ends", measure or "last")
+    cells = [tuple(t if any(line[i] for line in cells) else "" for i, t in enumerate(titles)), *cells]
+    names = ["run", *names]
+    rows = [[row] for row in aligned([(name, *line) for name, line in zip(names, cells, strict=True)])]
+    if max(len(row) for (row,) in rows) > WIDTH:  # each name has a line for itself
+        rows = [[name, f"  {row}"] for name, row in zip(names, aligned(cells), strict=True)]
+    notes = ["", *(s.note for s in ordered)]
+    lines = [f"{where}:"] if where else []
+    for row, note in zip(rows, notes, strict=True):
+        lines += [*row, *textwrap.wrap(note, WIDTH, initial_indent="    ", subsequent_indent="    ")]
     count = Counter(s.state for s in statuses)
     always = ("running", "finished", "failed")
     states = [f"{count[s]} {s}" for s in (*always, *(s for s in STATES if s not in always)) if s in always or count[s]]
     runs = "1 run" if len(statuses) == 1 else f"{len(statuses)} runs"
-    return [*shown, "", f"{runs}: {', '.join(states)}"]
+    return [*lines, "", f"{runs}: {', '.join(states)}"]
+
+
+def _digits(number: float) -> str:
+    """Three of them, or a few more before the point."""
+    return f"{number:.0f}" if 100 <= number < 1e6 else f"{number:.3g}"
+
+
+def _short(number: int) -> str:
+    """``1M``, ``26k``, ``800``."""
+    if number < 10_000:
+        return str(number)
+    size, letter = (10**6, "M") if number >= 10**6 else (1000, "k")
+    return f"{round(number / size, 1):g}{letter}"
 
 
 def _when(moment: float, now: float) -> str:
-    """Local time, with the day if it is not today."""
+    """Local time, with the day if it is not today; a date if it is not this week."""
     then, today = time.localtime(moment), time.localtime(now)
-    return time.strftime("%H:%M" if then[:3] == today[:3] else "%a %d %b %H:%M", then)
+    if abs(moment - now) > 6 * 24 * 3600:
+        return time.strftime("%d %b", then)
+    return time.strftime("%H:%M" if then[:3] == today[:3] else "%a %H:%M", then)
 
 
 def _duration(seconds: float) -> str:
-    minutes = max(0, round(seconds / 60))
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+    hours = max(0.0, seconds) / 3600
+    return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
 
 
 if __name__ == "__main__":

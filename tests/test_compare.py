@@ -128,6 +128,21 @@ def test_the_page_loads_nothing_and_is_well_formed(made):
     assert page.text.index("fewer than 5 seeds") < page.text.index("Statistics") < page.text.index("Learning curves")
 
 
+def test_on_a_phone_the_verdict_comes_first_tables_show_that_they_scroll_and_figures_fit(made):
+    text = (made[0] / "out" / "report.html").read_text()
+    body = text.partition("<body>")[2]
+    verdict, warnings, first_table = (body.index(part) for part in ('<p class="lead">', "Warnings", "<table>"))
+    assert verdict < warnings < first_table
+    assert body[:first_table].endswith('<div class="scroll many">')
+    assert body.count("<table>") == len(
+        re.findall(r'<div class="scroll( many)?"><table>', body)
+    )  # nothing else is wide
+    phone = text.partition("@media (max-width: 40rem) {")[2].partition("@media")[0]
+    assert ".many::before" in phone
+    assert "figure.wide img { min-width: 0; }" in phone
+    assert "figure img { max-width: 100%;" in text
+
+
 def test_what_comes_from_outside_is_escaped(tmp_path):
     odd = "<b>&\"'"
     for i, reset in enumerate(("none", "periodic")):
@@ -351,3 +366,27 @@ def test_help_names_every_option():
     status, out, _ = call("--help")
     assert status == 0
     assert all(f"{option}=" in out for option in OPTIONS)
+
+
+def test_the_printed_table_has_80_columns_and_every_cell_beside_its_group(made):
+    out = made[1][1]
+    printed = out.partition("\n\n")[2].partition("\nwrote")[0].rstrip().splitlines()
+    assert max(map(len, printed)) <= 80
+    comparison = compare(made[0] / "sweep", target=5)
+    head, *lines = comparison.table()
+    for title, *cells in zip(*[head[1:], *(line[1:] for line in lines)], strict=True):
+        start = next(i for i, line in enumerate(printed) if re.search(rf"  {re.escape(title)}(  |$)", line))
+        assert printed[start].split()[0] == "group"
+        for line, label, cell in zip(printed[start + 1 :], (line[0] for line in lines), cells, strict=False):
+            assert line.startswith(label)
+            assert cell in line
+
+
+def test_a_table_of_any_widths_has_80_columns_and_all_words():
+    lines = [["group", "a", "b"], ["label " * 30, "cell " * 20, "x"], ["y" * 99, "", "z" * 99]]
+    printed = command_line.fitted(lines)
+    assert max(map(len, printed)) <= 80
+    text = "\n".join(printed)
+    assert (text.count("label"), text.count("cell"), text.count("z"), text.count("x")) == (60, 20, 99, 1)
+    assert command_line.fitted([["group", "n"], ["a", "1"]]) == ["group  n", "a      1"]
+    assert command_line.fitted([["group"], ["a"]]) == ["group", "a"]

@@ -11,7 +11,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock
-from rl_plasticity.status import HELP, Status, command, parse, table
+from rl_plasticity.status import HELP, STATES, Status, command, parse, table
 
 NOW = time.mktime((2026, 3, 4, 12, 0, 0, 0, 0, -1))
 RL = ["env=cheetah-run", "total_env_steps=10000"]
@@ -59,9 +59,10 @@ def test_a_run_at_work_tells_its_newest_step_its_rate_and_its_end_from_when_it_l
     assert (found.state, found.done, found.total, found.rate) == ("running", 2100, 10000, 118.0)
     assert found.ends == pytest.approx(NOW + 600)
     assert found.latest == "return 7"  # not the loss, which came later
-    line = table([found], NOW + 60)[1]
-    assert "2 100 of 10 000 env steps (21%)" in line
-    assert line.endswith("118 updates/s  12:10 (in 9 min)  return 7")
+    where, head, line = table([found], NOW + 60)[:3]
+    assert where == f"in {rl.parent}:"
+    assert head.split() == ["run", "state", "done", "rate", "ends", "return"]
+    assert line.split(None, 1) == ["run", "running  21% of 10k  118/s  12:10 (9 min)  7"]
 
 
 def test_a_run_that_was_killed_differs_from_one_at_work_only_in_its_lock(rl):
@@ -93,7 +94,7 @@ def test_a_clock_that_is_ahead_of_ours_kills_no_run(rl):
 def test_the_last_line_of_the_log_decides(rl, events, state, note):
     found = read(said(rl, *events))
     assert (found.state, found.note[: len(note) or 9]) == (state, note)
-    assert table([found], NOW)[1].endswith(found.note or "return 7")
+    assert table([found], NOW)[3 if note else 2].endswith(found.note or " 7")
 
 
 def test_a_folder_without_a_log_is_finished_at_its_last_step_only(tmp_path):
@@ -147,7 +148,10 @@ def test_a_foreign_or_damaged_folder_is_one_line(rl, file, content, note):
     found = read(rl)
     assert found.state == "damaged"
     assert note in found.note
-    assert len(table([found], NOW)) == 4  # header, line, space, summary
+    lines = table([found], NOW)
+    assert lines[2].split() == ["run", "damaged"]
+    assert " ".join(" ".join(lines[3:-2]).split()) == found.note
+    assert lines[-2:] == ["", "1 run: 0 running, 0 finished, 0 failed, 1 damaged"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])
@@ -156,7 +160,7 @@ def test_nonsense_among_the_rates_breaks_nothing(rl, value):
     with at_work(rl):
         found = read(rl)
     assert found.state == "running"
-    assert "run" in table([found], NOW)[1]
+    assert table([found], NOW)[2].startswith("run  running  ")
 
 
 def test_a_folder_that_was_only_just_made_is_a_run_of_no_steps(tmp_path):
@@ -167,9 +171,39 @@ def test_a_folder_that_was_only_just_made_is_a_run_of_no_steps(tmp_path):
     assert (found.state, found.done, found.total, found.latest) == ("running", 0, 10000, "")
 
 
-def test_the_end_of_a_long_run_names_the_day():
-    found = Status(RunFolder("r"), "running", 1, 2, "epochs", 3.0, NOW + 200_000)
-    assert "Fri 06 Mar 19:33 (in 2 d 7 h)" in table([found], NOW)[1]
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(200_000, "Fri 19:33 (2 d)"), (60_000, "Thu 04:40 (17 h)"), (1_000_000, "16 Mar (12 d)")]
+)
+def test_the_end_of_a_long_run_names_the_day(seconds, said):
+    found = Status(RunFolder("r"), "running", 1, 2, "epochs", 3.0, NOW + seconds)
+    assert said in table([found], NOW)[2]
+
+
+def every_state(*names):
+    note = "critic/loss of seed 3 is not finite at env step 9; the last good checkpoint is results/a/checkpoints/x.pt"
+    rest = (999_999_999, 10**9, "env steps", 9876.5, NOW + 9e4, "return -987.6", note)
+    return [Status(RunFolder(f"results/{n}"), state, *rest) for n, state in zip(names, STATES, strict=False)]
+
+
+def test_a_table_has_80_columns_whatever_the_names_and_the_notes():
+    short = table(every_state("demo_none_seed0", "demo_swr_seed0"), NOW)
+    assert short[:2] == ["in results:", "run              state     done          rate    ends              return"]
+    assert short[2].startswith("demo_none_seed0  finished  99% of 1000M  9876/s  Thu 13:00 (25 h)  -987.6")
+    assert short[3].startswith("    critic/loss of seed 3 is not finite")
+    long = table(every_state("n" * 40, "b", "c", "d", "e", "f"), NOW)
+    assert long[:3] == ["in results:", "run", "  state     done          rate    ends              return"]
+    assert long[3:5] == ["n" * 40, "  finished  99% of 1000M  9876/s  Thu 13:00 (25 h)  -987.6"]
+    for lines in (short, long):
+        assert max(map(len, lines)) <= 80
+
+
+def test_runs_of_different_places_and_measures_say_so_in_every_line():
+    a, b = every_state("a", "b")
+    lines = table([a, b._replace(folder=RunFolder("other/b"), latest="test accuracy 0.5", note="")], NOW)
+    assert lines[0].split() == ["run", "state", "done", "rate", "ends", "last"]
+    assert lines[1].startswith("results/a  ")
+    assert lines[1].endswith("return -987.6")
+    assert next(line for line in lines if line.startswith("other/b  ")).endswith("test accuracy 0.5")
 
 
 def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path, monkeypatch, capsys):
@@ -178,7 +212,7 @@ def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path, m
     monkeypatch.setattr(sys, "argv", ["status", str(tmp_path / "sweep")])
     command_line.main("status", lambda _: HELP, command)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0][-1] for line in lines[1:5]] == ["b", "d", "c", "a"]
+    assert [line.split()[0][-1] for line in lines[2:6]] == ["b", "d", "c", "a"]
     assert lines[-1] == "4 runs: 0 running, 2 finished, 1 failed, 1 stopped"
     monkeypatch.setattr(sys, "argv", ["status", str(tmp_path / "sw*" / "[ab]")])
     command_line.main("status", lambda _: HELP, command)

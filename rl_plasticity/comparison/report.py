@@ -22,13 +22,19 @@ h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 .warnings { border-left: 4px solid #d08700; background: #fff8e8; padding: .6rem 1rem; margin: 1rem 0;
   font-size: .92rem; }
 .warnings ul { margin: .2rem 0 0; padding-left: 1.1rem; }
-.scroll { overflow-x: auto; }
+/* What goes on beyond an edge casts a shadow there: phones show a scroll bar only while one scrolls. */
+.scroll { overflow-x: auto; background: no-repeat local 0 0 / 3rem 100% linear-gradient(to right, #fff 40%, #fff0),
+  no-repeat local 100% 0 / 3rem 100% linear-gradient(to left, #fff 40%, #fff0),
+  no-repeat 0 0 / 1rem 100% linear-gradient(to right, #0004, #0000),
+  no-repeat 100% 0 / 1rem 100% linear-gradient(to left, #0004, #0000); }
+.scroll::-webkit-scrollbar { height: 8px; }
+.scroll::-webkit-scrollbar-thumb { background: #aaa; border-radius: 4px; }
 table { border-collapse: collapse; overflow-wrap: normal; font-size: .86rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .35rem 1rem .35rem .3rem; border-bottom: 1px solid #e3e3e3; white-space: nowrap;
   vertical-align: top; }
 th { border-bottom: 1.5px solid #777; font-weight: 600; white-space: normal; vertical-align: bottom; }
 td.wrap { white-space: normal; min-width: 14rem; }
-tr.baseline td { background: #f5f5f5; }
+tr.baseline td { background: #0000000c; }
 .figures { display: flex; flex-wrap: wrap; gap: 0 3rem; }
 figure { margin: 0 0 1.6rem; flex: 0 1 33rem; min-width: 0; }
 figure.wide { flex-basis: 100%; }
@@ -39,9 +45,14 @@ h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; }
 details { margin: .8rem 0; }
 summary { cursor: pointer; font-weight: 600; }
 code { font-size: .85em; }
+@media (max-width: 40rem) { h1 { font-size: 1.25rem; } figure.wide img { min-width: 0; }
+  .many::before { content: "scrolls sideways →"; position: sticky; left: 0; color: #555; font-size: .8rem; }
+  .many td:first-child, .many th:first-child { position: sticky; left: 0; background: #fff; white-space: normal;
+    overflow-wrap: anywhere; min-width: 9rem; max-width: 38vw; background-clip: padding-box; }
+  .many tr.baseline td:first-child { background: #f3f3f3; } }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; } figure, tr { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
-  .scroll { overflow: visible; } table { font-size: 8pt; } }
+  .scroll { overflow: visible; background: none; } table { font-size: 8pt; } }
 """
 
 
@@ -147,7 +158,8 @@ def _table(lines: Sequence[Sequence[str]], marked: Sequence[bool] = ()) -> str:
     for i, line in enumerate(lines[1:]):
         cells = "".join(f"<td{_wrap(cell)}>{escape(cell)}</td>" for cell in line)
         body += f'<tr class="baseline">{cells}</tr>' if i < len(marked) and marked[i] else f"<tr>{cells}</tr>"
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    many = " many" if len(lines[0]) > 4 else ""  # more than a phone is wide
+    return f'<div class="scroll{many}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _wrap(cell: str) -> str:

@@ -10,6 +10,7 @@ A preset is a file of such settings, which come before those of the command line
 
 import math
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -363,16 +364,22 @@ def several(group: Mapping[str, Any], name: str) -> Iterator[tuple[str, list[Any
 
 
 def describe(kind: type[Any]) -> str:
-    """All groups with their choices and all settings with their defaults, for ``--help``."""
+    """All groups with their choices, what presets set, and all settings with their defaults, for ``--help``."""
     lines: list[str] = []
     if GROUPS[kind]:
-        lines.append("Groups:")
+        lines.append("Groups, each with its default and what there is:")
         for group in GROUPS[kind]:
             choices = "|".join(_choices(group))
             if group == "env":
                 choices = "NAME, of DeepMind Control (cheetah-run) or Gymnasium (gym:Pendulum-v1, gym:my_module:My-v0)"
-            lines.append(f"  {group}={choices}")
-        lines += [f"  preset={'|'.join(presets(kind))}", "", "Settings of a choice:"]
+            lines.append(f"  {f'{group}={KINDS[group].default}':34} {choices}")
+        lines += [f"  {f'preset={DEFAULT_PRESET[kind]}':34} {'|'.join(presets(kind))}"]
+        lines += ["", "What a preset sets; what you give besides has the last word:"]
+        for preset in presets(kind):
+            sets = " ".join(f"{name}={shown(value)}" for name, value in _of_preset(kind, preset).items())
+            sets = sets or "nothing: all is as it is by default"
+            lines += [f"  preset={preset}", *textwrap.wrap(sets, 76, initial_indent="    ", subsequent_indent="    ")]
+        lines += ["", "Settings of a choice, each with its default:"]
         for group in GROUPS[kind]:
             common = settings_of(common) if (common := KINDS[group].common) else {}
             for choice in KINDS[group].choices:
@@ -385,7 +392,7 @@ def describe(kind: type[Any]) -> str:
                 lines.append(f"  {group}, any")
             lines += [f"  {_described(f'{group}.{name}', d)}" for name, d in common.items() if name != "render"]
         lines.append("")
-    lines.append("Settings:")
+    lines.append("Settings, each with its default:")
     lines += [_described(name, declared) for name, declared in settings_of(kind).items()]
     if GROUPS[kind]:
         lines += [_described(name, declared) for name, declared in settings_of(plugins.load).items()]
@@ -482,13 +489,17 @@ def _with_preset(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     name = given.get("preset", DEFAULT_PRESET[kind])
     if name not in presets(kind):
         raise SettingsError(f"unknown preset {name!r}{nearest(name, presets(kind))}")
-    preset: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / "preset" / kind.__name__.lower() / f"{name}.yaml"))
-    preset = {} if preset is None else preset
+    preset = _of_preset(kind, name)
     shared = ("env", "data")  # whose settings all choices have
     chosen = {g: preset.get(g, KINDS[g].default) for g in GROUPS[kind] if g not in shared}
     elsewhere = [g for g, choice in chosen.items() if given.get(g, choice) != choice]
     kept = {n: v for n, v in preset.items() if n.partition(".")[0] not in elsewhere}
     return {**kept, **given, "preset": name}
+
+
+def _of_preset(kind: type[Any], name: str) -> dict[str, Any]:
+    preset: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / "preset" / kind.__name__.lower() / f"{name}.yaml"))
+    return preset or {}
 
 
 def _chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[str, Any]:

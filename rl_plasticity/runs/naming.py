@@ -24,18 +24,21 @@ def name(s: Train | Supervised, number: int = 1) -> str:
     What does not fit is left out: two runs may have one name, and then a `number` tells their folders apart.
     """
     ending = f"_seed{s.seed}" if s.seeds == 1 else f"_seed{s.seed}-{s.seed + s.seeds - 1}"
-    ending += f"_{number}" if number > 1 else ""
-    room = LENGTH - len(ending)
+    room = max(1, LENGTH - len(ending))  # seeds of 19 digits leave none
     words, settings = _parts(s)
-    text = _plain(words[0])[:room]
+    parts = [_plain(words[0])[:room]]
     for word in map(_plain, words[1:]):
-        left = room - len(text) - 1
-        if len(word) <= left or left > 3:
-            text += f"_{word[:left]}"
+        left = room - len("_".join(parts)) - 1
+        parts += [word[:left]] if len(word) <= left or left > 3 else []
+    text = "_".join(parts)
     for setting in map(_plain, settings):  # half a number would be another one
-        if len(setting) < room - len(text):
-            text += f"_{setting}"
-    return text + ending
+        parts += [setting] if len("_".join([*parts, setting])) <= room else []
+    if number > 1:  # the same name, less what has no room beside the number
+        ending += f"_{number}"
+        room = max(1, LENGTH - len(ending))
+        while len("_".join(parts)) > max(room, len(text)):
+            parts.pop()
+    return "_".join(parts)[:room].rstrip("_") + ending
 
 
 def place(parent: Path, s: Train | Supervised, taken: Collection[Path] = ()) -> Path:
@@ -116,10 +119,11 @@ def _parts(s: Train | Supervised) -> tuple[list[str], list[str]]:
     own = {n: v for n, v in identity(s).items() if n not in ("seed", "seeds", "preset") and base.get(n) != v}
     lasts = [n.rpartition(".")[2] for n in own]
     settings = []
-    for setting in sorted(own, key=lambda n: (n in watched, n.partition(".")[0] not in ("reg", "reset"))):
-        last = setting.rpartition(".")[2]
-        settings.append(f"{last if lasts.count(last) == 1 else setting}={_short(own[setting])}")
-    return words, settings
+    for setting, last in zip(own, lasts, strict=True):
+        called = last if lasts.count(last) == 1 else setting
+        of_method = setting.partition(".")[0] in ("reg", "reset")
+        settings.append((setting in watched, not of_method, len(called), f"{called}={_short(own[setting])}"))
+    return words, [text for *_, text in sorted(settings)]  # short ones first: more of them have room
 
 
 @cache

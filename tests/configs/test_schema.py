@@ -1,3 +1,6 @@
+import re
+from dataclasses import replace
+
 import pytest
 
 from rl_plasticity.agents import AGENTS
@@ -59,6 +62,21 @@ def test_every_setting_of_every_choice_says_what_it_is_and_what_is_expected():
                     if (kind, f"{group}.{name}") == (Train, "reset.every_tasks"):
                         continue
                     assert any(f" {group}.{name}=" in line and declared.expected in line for line in lines), name
+
+
+def test_help_marks_the_default_of_every_group_and_says_what_each_preset_sets():
+    for kind in (Train, Supervised):
+        text = schema.describe(kind)
+        for group in schema.GROUPS[kind]:
+            assert re.search(rf"^  {group}={schema.KINDS[group].default} +\S", text, re.MULTILINE)
+        assert f"  preset={schema.DEFAULT_PRESET[kind]} " in text
+        presets = text.partition("What a preset sets")[2].partition("\n\n")[0]
+        for preset in schema.presets(kind):
+            sets = presets.partition(f"  preset={preset}\n")[2].partition("  preset=")[0].split()
+            assert (sets[0] == "nothing:") == (preset == schema.DEFAULT_PRESET[kind])
+            if sets[0] != "nothing:":  # and what it says is what it does
+                spelt = schema.load(kind, sets)
+                assert replace(spelt, preset=preset) == schema.load(kind, [f"preset={preset}"])
 
 
 def test_an_env_s_name_may_be_given_directly():

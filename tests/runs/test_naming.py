@@ -47,6 +47,7 @@ def here(tmp_path, monkeypatch):
         (Train, ["preset=demo", "replay_ratio=4"], "demo_none_replay_ratio=4_seed0"),
         (Train, ["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_coef=0.1_seed0"),
         (Train, ["reg=swr", "reg.coef=1e-3"], "cheetah-run_swr_seed0"),  # as it is without
+        (Train, ["total_env_steps=99", "seeds=3", "agent.lr=0.01", "reg=l2"], "cheetah-run_l2_lr=0.01_seed0-2"),
         (Train, ["reg=l2", "reg.coef=[1e-5,0.01]"], "cheetah-run_l2_coef=1e-5,0.01_seed0"),
         (Train, ["reg=[none,swr]", "reset=[none,head]"], "cheetah-run_none-swr_none-head_seed0"),
         (Train, ["reg=l2", "reset=redo", "reg.coef=0.1", "seed=7"], "cheetah-run_l2_redo_coef=0.1_seed7"),

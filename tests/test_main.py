@@ -1,0 +1,51 @@
+"""``python -m rl_plasticity``: which commands there are."""
+
+import runpy
+import subprocess
+import sys
+
+import pytest
+from test_imports import LAYERS, PACKAGE
+
+from rl_plasticity.__main__ import COMMANDS, main
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["rl_plasticity", *arguments])
+    return main()
+
+
+def test_it_lists_exactly_the_commands_there_are():
+    there = {path.stem for path in PACKAGE.glob("*.py") if 'if __name__ == "__main__":' in path.read_text()}
+    assert COMMANDS.keys() == there - {"__main__"} == {*LAYERS[0]} - {"__main__"}
+    done = subprocess.run([sys.executable, "-m", "rl_plasticity"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name, does in COMMANDS.items():
+        assert f"  {name} " in done.stdout
+        assert does in done.stdout
+
+
+@pytest.mark.parametrize("asked", ["-h", "--help"])
+def test_help_is_the_list(asked, monkeypatch, capsys):
+    assert call(monkeypatch, asked) == 0
+    assert "compare" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("trian", "did you mean 'train'?"), ("env=x", "(valid: train, supervised, status, compare, evaluate, watch)")],
+)
+def test_an_unknown_command_is_one_line_with_the_nearest_and_status_2(name, said, monkeypatch, capsys):
+    assert call(monkeypatch, name, "seed=1") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"rl_plasticity: unknown command {name!r}")
+    assert err.endswith(f"{said}\n")
+    assert err.count("\n") == 1
+
+
+def test_a_command_that_is_named_runs_as_if_it_were_called_itself(monkeypatch):
+    ran = []
+    monkeypatch.setattr(runpy, "run_module", lambda name, **how: ran.append((name, how["run_name"], sys.argv[1:])))
+    assert call(monkeypatch, "status", "results", "every=3") == 0
+    assert ran == [("rl_plasticity.status", "__main__", ["results", "every=3"])]
