@@ -105,18 +105,23 @@ def train_ours(task: str, changed: Mapping[str, Any], out: Path) -> None:
     )  # fmt: skip
 
 
-def ours(out: Path, steps: int) -> Curves:
-    """The seeds, if they are finished."""
+def ours(out: Path) -> Curves:
+    """The seeds, as far as they are."""
     folder = RunFolder(out)
     if not folder.is_run():
         return {}
     curves = {
         name.seed: metrics["eval/return"] for name, metrics in folder.metrics().items() if "eval/return" in metrics
     }
-    return {seed: (c.steps, c.values) for seed, c in curves.items() if c.steps[-1] == steps}
+    return {seed: (curve.steps, curve.values) for seed, curve in curves.items()}
 
 
 # --- what came of it ------------------------------------------------------------------------------------------------
+
+
+def last_step(curves: Curves) -> int:
+    """The last that all seeds were evaluated at; 0 without any."""
+    return int(min((steps[-1] for steps, _ in curves.values()), default=0))
 
 
 def score(curve: tuple[np.ndarray, np.ndarray]) -> float:
@@ -126,18 +131,20 @@ def score(curve: tuple[np.ndarray, np.ndarray]) -> float:
 
 def interval(of: Any) -> str:
     low, high = of.confidence_interval()
-    return f"[{low:.0f}, {high:.0f}]"
+    return f"[{low:z.0f}, {high:z.0f}]"
 
 
 def report(found: Mapping[str, Curves], task: str) -> None:
     """Every method's seeds, their mean, and how far it is from ours; all intervals are Student's (Welch's) at 95 %."""
-    print(f"\n{task}, {TASKS[task][0]} env steps\n")
+    until = min(map(last_step, found.values()), default=0)  # where a method has not finished, all are compared there
+    print(f"\n{task}, {until} env steps\n")
     print("| method | seeds, from 0 | their mean | above ours | P(above ours) | mean of the whole curve | above ours |")
     print("|---|---|---|---|---|---|---|")
     columns: dict[str, dict[str, np.ndarray]] = {}
     for name, curves in found.items():
-        ends = np.array([score(curve) for curve in curves.values()])
-        areas = np.array([area_under_curve(*curve, until=np.inf) for curve in curves.values()])
+        cut = [(steps[steps <= until], returns[steps <= until]) for steps, returns in curves.values()]
+        ends = np.array([score(curve) for curve in cut])
+        areas = np.array([area_under_curve(*curve, until=until) for curve in cut])
         columns[name] = {"end": ends, "area": areas}
     for name, values in columns.items():
         cells = [" ".join(f"{x:.0f}" for x in values["end"])]
@@ -168,9 +175,10 @@ def draw(found: Mapping[str, Mapping[str, Curves]], path: Path) -> None:
             colour = "black" if name == THEIRS else f"C{list(OURS).index(name)}"
             for steps, returns in curves.values():
                 axis.plot(steps, returns, color=colour, linewidth=0.6, alpha=0.4)
-            mean = np.mean([returns for _, returns in curves.values()], axis=0)
+            n = min(len(steps) for steps, _ in curves.values())
+            mean = np.mean([returns[:n] for _, returns in curves.values()], axis=0)
             label = f"{name} ({len(curves)} seeds)"
-            axis.plot(next(iter(curves.values()))[0], mean, color=colour, linewidth=2, label=label, zorder=10 - i)
+            axis.plot(next(iter(curves.values()))[0][:n], mean, color=colour, linewidth=2, label=label, zorder=10 - i)
         axis.set(title=task, xlabel="env steps")
         axis.legend(fontsize=8, frameon=False)
         axis.spines[["top", "right"]].set_visible(False)
@@ -195,12 +203,12 @@ def main() -> None:
                 for seed in range(SEEDS):
                     if seed not in theirs(out):
                         train_theirs(task, seed, out)
-            elif not ours(out, TASKS[task][0]):
+            elif last_step(ours(out)) < TASKS[task][0]:
                 train_ours(task, OURS[name], out)
     found = {}
     for task in tasks:
         of_task = {name: options.folder / task / name for name in methods}
-        curves = {n: theirs(out) if n == THEIRS else ours(out, TASKS[task][0]) for n, out in of_task.items()}
+        curves = {name: theirs(out) if name == THEIRS else ours(out) for name, out in of_task.items()}
         found[task] = {name: of_method for name, of_method in curves.items() if of_method}
         report(found[task], task)
     draw(found, options.folder / "parity.png")
