@@ -78,16 +78,20 @@ def test_a_batch_of_another_size_is_traced_anew_and_the_same_size_is_not(traced)
 
 def test_agents_of_different_structure_do_not_share_a_graph(traced):
     # The guards that would tell them apart are left out, and both run the same code.
-    for num_critics, name in ((1, "none"), (2, "swr")):
+    for name, settings in (
+        ("none", {}),
+        ("swr", {"num_critics": 2}),
+        ("none", {"temperature_loss": "log_alpha", "init": "torch", "init_alpha": 2.0}),
+    ):
         agent, other = (
-            SAC(4, 2, [0], lambda net, name=name: make_regularizer(name, net), hidden=(8, 8), num_critics=num_critics)
+            SAC(4, 2, [0], lambda net, name=name: make_regularizer(name, net), hidden=(8, 8), **settings)
             for _ in range(2)
         )
         batch, noise = random_batch(1), torch.randn(2, 1, 32, 2)
         compiled(agent.update)(batch, noise)
         other.update(batch, noise)
         assert_close_states(other, agent)
-    assert len(traced) == 2
+    assert len(traced) == 3
 
 
 def test_a_loaded_state_reaches_the_compiled_update(traced):

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.learner import Learner, copy_runs_
 from rl_plasticity.networks import MLP
+from rl_plasticity.networks.mlp import Init
 from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derive
@@ -24,10 +25,12 @@ LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 class Critic(nn.Module):
     """Q(obs, act): ``[runs, batch, obs_dim], [runs, batch, act_dim] -> [runs, critics, batch]``."""
 
-    def __init__(self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool, num_critics: int) -> None:
+    def __init__(
+        self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool, num_critics: int, init: Init = "orthogonal"
+    ) -> None:
         super().__init__()
         own = [[derive(seed, i) for seed in seeds] for i in range(num_critics)]
-        self.critics = nn.ModuleList(MLP(widths, one, layer_norm) for one in own)
+        self.critics = nn.ModuleList(MLP(widths, one, layer_norm, init=init) for one in own)
 
     def forward(self, obs: Tensor, act: Tensor) -> Tensor:
         both = torch.cat([obs, act], dim=-1)
@@ -37,9 +40,11 @@ class Critic(nn.Module):
 class Actor(nn.Module):
     """Mean and log_std of the Gaussian before the tanh: ``[runs, batch, obs_dim] -> 2 x [runs, batch, act_dim]``."""
 
-    def __init__(self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool) -> None:
+    def __init__(
+        self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool, init: Init = "orthogonal"
+    ) -> None:
         super().__init__()
-        self.trunk = MLP(widths, seeds, layer_norm)
+        self.trunk = MLP(widths, seeds, layer_norm, init=init)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self.trunk(obs).chunk(2, dim=-1)
@@ -87,9 +92,9 @@ def actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
     return (alpha.unsqueeze(1) * log_prob - q.amin(1)).mean(-1)
 
 
-def temperature_loss(alpha: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
-    """alpha * (entropy - target entropy), ``[runs]``."""
-    return alpha * (entropy - target_entropy)
+def temperature_loss(scale: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+    """scale * (entropy - target entropy), ``[runs]``; scale is alpha, or log alpha."""
+    return scale * (entropy - target_entropy)
 
 
 class SAC(nn.Module):
@@ -122,22 +127,27 @@ class SAC(nn.Module):
         ),
         layer_norm: Annotated[bool, Setting("LayerNorm between linear layer and ReLU")] = True,
         num_critics: Annotated[int, Setting("2 for clipped double Q", least=1)] = 1,
+        init: Init = "orthogonal",
         lr: Annotated[float, Setting("of every Adam", least=0)] = 3e-4,
         discount: Annotated[float, Setting("of one env step", least=0, most=1)] = 0.99,
         tau: Annotated[float, Setting("of the target's moving average", least=0, most=1)] = 0.005,
         init_alpha: Annotated[float, Setting("the temperature at the start", above=0)] = 1.0,
         target_entropy: Annotated[float | None, Setting("null: -act_dim / 2")] = None,
+        temperature_loss: Annotated[
+            Literal["alpha", "log_alpha"], Setting("what the temperature's loss multiplies by entropy - target entropy")
+        ] = "alpha",
         device: str | torch.device = "cpu",
     ) -> None:
         super().__init__()
         self.act_dim, self.tau, self.discount = act_dim, tau, discount
         self.target_entropy = -act_dim / 2 if target_entropy is None else target_entropy
+        self.learns_log_alpha = temperature_loss == "log_alpha"
 
         def make_critic(seeds: Sequence[int]) -> nn.Module:
-            return Critic((obs_dim + act_dim, *hidden, 1), seeds, layer_norm, num_critics)
+            return Critic((obs_dim + act_dim, *hidden, 1), seeds, layer_norm, num_critics, init)
 
         def make_actor(seeds: Sequence[int]) -> nn.Module:
-            return Actor((obs_dim, *hidden, 2 * act_dim), seeds, layer_norm)
+            return Actor((obs_dim, *hidden, 2 * act_dim), seeds, layer_norm, init)
 
         def make_temperature(seeds: Sequence[int]) -> nn.Module:
             return Temperature(init_alpha, len(seeds))
@@ -197,7 +207,9 @@ class SAC(nn.Module):
         of_actor = self.actor.minimize(loss_pi)
 
         entropy = -log_prob.detach().mean(-1)
-        self.temperature.minimize(temperature_loss(self.temperature.net(), entropy, self.target_entropy))
+        temperature = cast(Temperature, self.temperature.net)
+        scale = temperature.log_alpha if self.learns_log_alpha else temperature()
+        self.temperature.minimize(temperature_loss(scale, entropy, self.target_entropy))
 
         metrics = {"critic/loss": loss_q.detach(), "actor/loss": loss_pi.detach()}
         metrics |= {f"critic/{name}": value for name, value in of_critic.items()}

@@ -7,7 +7,7 @@ they subclass them so that whatever looks for layers by module type finds them.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +17,35 @@ from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting, checked
 
 LayerNormFlag = Annotated[bool, Setting("LayerNorm between linear layer and activation")]
+Init = Annotated[
+    Literal["orthogonal", "small_heads", "torch"],
+    Setting("initial weights: orthogonal with gain sqrt(2), heads too or theirs 0.01; or as torch.nn.Linear"),
+]
 
 
 class StackedLinear(nn.Linear):
     """y = x W^T + b for each run: ``[runs, batch, in] -> [runs, batch, out]``.
 
-    The weight ``[runs, out, in]`` is orthogonal with gain sqrt(2), drawn for each run from that run's own seed; the
-    bias ``[runs, out]`` is zero. (As Nikishin et al. 2022 and D'Oro et al. 2023; every layer, the head too.)
+    The weight ``[runs, out, in]`` is orthogonal, drawn for each run from that run's own seed; the bias ``[runs, out]``
+    is zero. (Gain sqrt(2) in every layer, the head too, as Nikishin et al. 2022 and D'Oro et al. 2023.) Without a gain
+    both are uniform in +-1/sqrt(in), the very numbers of a ``torch.nn.Linear`` made after ``torch.manual_seed(seed)``.
     """
 
-    def __init__(self, in_features: int, out_features: int, seeds: Sequence[int]) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, seeds: Sequence[int], gain: float | None = math.sqrt(2)
+    ) -> None:
         nn.Module.__init__(self)  # nn.Linear's own would draw from the global random state
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(torch.empty(len(seeds), out_features, in_features))
         self.bias = nn.Parameter(torch.zeros(len(seeds), out_features))
-        for weight, seed in zip(self.weight, seeds, strict=True):
+        for weight, bias, seed in zip(self.weight, self.bias, seeds, strict=True):
             generator = torch.Generator().manual_seed(seed)
-            nn.init.orthogonal_(weight, gain=math.sqrt(2), generator=generator)
+            if gain is None:
+                nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+                bound = 1 / math.sqrt(in_features)
+                nn.init.uniform_(bias, -bound, bound, generator=generator)
+            else:
+                nn.init.orthogonal_(weight, gain=gain, generator=generator)
 
     def forward(self, input: Tensor) -> Tensor:
         assert self.bias is not None
@@ -63,9 +75,10 @@ class MLP(nn.Sequential):
         widths: (in, hidden, ..., out).
         seeds: one for each run; layer number d draws from ``derive(seed, d)``.
         activation: relu, leaky_relu (slope 0.01), or crelu, with which the next layer has twice the inputs.
+        init: orthogonal with gain sqrt(2) in every layer; small_heads, 0.01 in the last; or torch's own.
 
     Raises:
-        SettingsError: an unknown activation.
+        SettingsError: an unknown activation or initialization.
     """
 
     @checked
@@ -76,13 +89,16 @@ class MLP(nn.Sequential):
         layer_norm: LayerNormFlag = True,
         *,
         activation: Activation = "relu",
+        init: Init = "orthogonal",
     ) -> None:
         modules: list[nn.Module] = []
         factor = 1
         for depth, (fan_in, out) in enumerate(pairwise(widths)):
             layer_seeds = [derive(seed, depth) for seed in seeds]  # seed + depth: run 1's first layer again
-            modules.append(StackedLinear(factor * fan_in, out, layer_seeds))
-            if depth < len(widths) - 2:
+            is_head = depth == len(widths) - 2
+            gain = None if init == "torch" else 0.01 if init == "small_heads" and is_head else math.sqrt(2)
+            modules.append(StackedLinear(factor * fan_in, out, layer_seeds, gain))
+            if not is_head:
                 non_linearity, factor = make_activation(activation)
                 if layer_norm:
                     modules.append(StackedLayerNorm(out, len(seeds)))

@@ -191,6 +191,46 @@ def test_a_reset_run_equals_a_fresh_agent_on_the_same_data():
         assert torch.equal(p[1], q[1])
 
 
+# --- initialization and temperature ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init", ["orthogonal", "small_heads", "torch"])
+def test_actor_and_critics_are_initialized_as_told_and_anew_when_reset(init):
+    agent = SAC(4, 2, [0, 1], hidden=(8, 8), num_critics=2, init=init)
+
+    def first_layers():
+        return [net[0] for net in (*agent.critic.net.critics, agent.actor.net.trunk)]
+
+    before = [layer.weight.clone() for layer in first_layers()]
+    for again in range(2):
+        for layer, old in zip(first_layers(), before, strict=True):
+            w, n = layer.weight, layer.in_features
+            if init == "torch":
+                assert w.abs().max() <= 1 / math.sqrt(n)
+                assert layer.bias.abs().min() > 0
+            else:
+                torch.testing.assert_close(w.mT @ w, 2 * torch.eye(n).expand(2, n, n), rtol=1e-5, atol=1e-5)
+            assert torch.equal(w[0], old[0])
+            assert torch.equal(w[1], old[1]) != bool(again)
+        head = agent.actor.net.trunk[-1].weight[again]
+        largest = torch.linalg.matrix_norm(head, 2).item()
+        assert init == "torch" or largest == pytest.approx({"orthogonal": math.sqrt(2), "small_heads": 0.01}[init])
+        agent.restart_(torch.tensor([1]))
+    assert torch.equal(agent.critic_target.critics[0][0].weight, agent.critic.net.critics[0][0].weight)
+
+
+def test_the_temperature_falls_by_the_learning_rate_with_a_loss_in_log_alpha_and_ever_slower_with_one_in_alpha():
+    falls = {}
+    for loss in ("alpha", "log_alpha"):
+        agent = SAC(4, 2, [0], hidden=(8, 8), lr=3e-3, target_entropy=-1000.0, temperature_loss=loss)
+        for _ in range(100):
+            agent.update(random_batch(1), agent.noise(1, 32)[0])
+        falls[loss] = -agent.temperature.net.log_alpha.item()
+    assert falls["log_alpha"] == pytest.approx(0.3, rel=1e-3)  # Adam's step for a gradient that does not change
+    # The gradient shrinks with alpha, and Adam's second moment remembers the larger ones.
+    assert 0.2 < falls["alpha"] < 0.29
+
+
 # --- it learns ------------------------------------------------------------------------------------------------------
 
 

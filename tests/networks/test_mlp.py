@@ -70,3 +70,29 @@ def test_each_layer_draws_from_a_seed_of_its_own():
     assert torch.equal(MLP((5, 8, 8, 3), [3])[3].weight, layer.weight)
     expected = torch.nn.init.orthogonal_(torch.empty(8, 8), math.sqrt(2), torch.Generator().manual_seed(derive(3, 1)))
     assert torch.equal(layer.weight[0], expected)
+
+
+def test_torch_s_initialization_draws_the_very_numbers_of_torch_s_own_layers_for_each_run_from_its_own_seed():
+    net = MLP((5, 8, 3), [3, 4], init="torch")
+    for depth, (layer, sizes) in enumerate(zip((net[0], net[3]), ((5, 8), (8, 3)), strict=True)):
+        for run, seed in enumerate((3, 4)):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derive(seed, depth))
+                oracle = nn.Linear(*sizes)
+            assert torch.equal(layer.weight[run], oracle.weight)
+            assert torch.equal(layer.bias[run], oracle.bias)
+
+
+def test_torch_s_initialization_is_uniform_up_to_one_over_the_root_of_the_inputs():
+    for name, p in MLP((25, 400, 300), [0], init="torch", layer_norm=False).named_parameters():
+        bound = 1 / math.sqrt(25 if name.startswith("0") else 400)
+        assert 0.97 * bound < p.abs().max() <= bound
+        assert math.isclose(p.std().item(), bound / math.sqrt(3), rel_tol=0.1)
+        assert abs(p.mean().item()) < 0.15 * bound
+
+
+def test_small_heads_are_the_orthogonal_network_s_a_hundredth_over_root_two_as_large():
+    small, usual = MLP((5, 8, 3), [0, 1], init="small_heads"), MLP((5, 8, 3), [0, 1])
+    assert torch.equal(small[0].weight, usual[0].weight)
+    torch.testing.assert_close(small[3].weight, usual[3].weight * 0.01 / math.sqrt(2))
+    assert not small[3].bias.any()
