@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_plasticity.configs.schema import SIDE_BY_SIDE, TASKS_ONLY
+from rl_plasticity.configs.schema import SIDE_BY_SIDE, up_to_date
 from rl_plasticity.runs.folder import Curve, MetricName, RunFolder, RunName
 
 Settings = dict[str, Any]
@@ -45,9 +45,7 @@ def read(folder: RunFolder) -> list[Run]:
     Raises:
         SettingsError: the folder is damaged or not a run's.
     """
-    kind, settings, starts = folder.kind, flat(folder.settings), folder.starts
-    if kind == "train" and settings.get(TASKS_ONLY, 0) is None:  # as earlier versions wrote it
-        del settings[TASKS_ONLY]
+    kind, settings, starts = folder.kind, up_to_date(flat(folder.settings)), folder.starts
     runs = []
     for name, of_run in folder.metrics().items():
         curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}

@@ -41,6 +41,8 @@ Settings = TypeVar("Settings")
 Group = dict[str, Any]  # the name of what was chosen, and its settings
 SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
 TASKS_ONLY = "reset.every_tasks"  # a setting that reinforcement learning, where no task follows another, does not have
+# What earlier versions did that did not have a setting, by the choice that has it.
+BEFORE = {"agent=sac": {"agent.init": "orthogonal", "agent.temperature_loss": "alpha"}}
 
 Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, belongs_to="machine")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
@@ -297,9 +299,8 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         if group == "env" and (module := plugins.module_of(str(choice["name"]))) and module not in plugins.loaded:
             raise SettingsError(f"env {choice['name']!r}: no saved settings load the module {module!r}")
     declared = settings_of(kind) | _flat(groups)
-    values = {name: value for name, value in flat_values(saved) if name == "env.name" or not _is_name(name)}
-    if kind is Train and values.get(TASKS_ONLY, 0) is None:  # as earlier versions wrote it
-        del values[TASKS_ONLY]
+    values = up_to_date(dict(flat_values(saved)))
+    values = {name: value for name, value in values.items() if name == "env.name" or not _is_name(name)}
     for name in values:
         if name not in declared and name != "preset":
             raise SettingsError(f"unknown setting {name!r}{nearest(name, declared)}")
@@ -309,6 +310,17 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         if name not in values:
             raise SettingsError(f"the setting {name!r} is missing")
     return _typed(kind, values, declared, groups)
+
+
+def up_to_date(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat settings that an earlier version may have saved, with the settings that there are now."""
+    values = dict(saved)
+    for choice, settings in BEFORE.items():
+        group, _, name = choice.partition("=")
+        values = settings | values if values.get(f"{group}.name") == name else values
+    if "env.name" in values and values.get(TASKS_ONLY, 0) is None:
+        del values[TASKS_ONLY]
+    return values
 
 
 def dump(settings: Train | Supervised) -> str:
@@ -330,7 +342,7 @@ def _marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
 def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of a command's settings, flat, those that make one run another: that do not belong to the machine."""
     machine = marked(kind, "machine")
-    return {name: value for name, value in flat_values(settings) if name not in machine}
+    return {name: value for name, value in up_to_date(dict(flat_values(settings))).items() if name not in machine}
 
 
 def choice_of(group: Mapping[str, Any]) -> Any:

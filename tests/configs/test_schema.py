@@ -231,9 +231,14 @@ def test_reinforcement_learning_has_no_period_in_tasks():
             load(["reset=periodic", wrong])
     assert "reset.every_tasks" not in schema.describe(Train)
     assert "reset.every_tasks" in schema.describe(Supervised)
+
+
+def test_settings_that_an_earlier_version_saved_are_read_as_what_it_did():
     saved = {**vars(load(["reset=periodic"]))}
-    saved["reset"] = {**saved["reset"], "every_tasks": None}  # as earlier versions wrote it
+    saved["reset"] = {**saved["reset"], "every_tasks": None}
+    saved["agent"] = {n: v for n, v in saved["agent"].items() if n not in ("init", "temperature_loss")}
     assert schema.load_saved(Train, saved) == load(["reset=periodic"])
+    assert schema.without_machine(Train, saved) == schema.without_machine(Train, vars(load(["reset=periodic"])))
 
 
 @pytest.mark.parametrize("preset", sorted(p.stem for p in (FOLDER / "preset" / "supervised").glob("*.yaml")))
