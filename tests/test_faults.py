@@ -120,7 +120,9 @@ def test_a_process_that_may_open_no_more_files_ends_with_one_line_and_loses_noth
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert status == 1
-    assert re.fullmatch(rf"rl_plasticity.train: {folder}\S*: Too many open files; its checkpoints cannot be reached", said), said
+    assert re.fullmatch(
+        rf"rl_plasticity.train: {folder}\S*: Too many open files; its checkpoints cannot be reached", said
+    ), said
     assert_nothing_was_lost(folder, whole)
 
 
