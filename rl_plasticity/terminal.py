@@ -6,6 +6,7 @@ Imports nothing slow: it is what a command does first.
 import errno
 import io
 import os
+import select
 import sys
 from types import TracebackType
 from typing import Any, TextIO
@@ -19,7 +20,10 @@ class Lenient(io.FileIO):
 
     def write(self, data: Any) -> int:
         try:
-            return super().write(data)
+            written: int | None
+            while (written := super().write(data)) is None:  # another program made the terminal one that never blocks
+                select.select([], [self], [])
+            return written
         except OSError as error:
             _lost.setdefault(self.fileno(), error)
             return len(data)

@@ -57,6 +57,11 @@ def test_a_file_does_not_become_the_terminal_that_was_closed(closed, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_terminal_that_does_not_block_is_waited_for():
+    done = shell("COMMAND | (sleep 0.2; wc -c)", "import os; os.set_blocking(1, False); print('x' * 500_000)")
+    assert (done.stdout, done.stderr) == ("500001\n", "")
+
+
 def test_a_stream_writes_as_the_one_it_takes_the_place_of():
     done = shell("LC_ALL=C PYTHONIOENCODING=latin-1:replace COMMAND | od -c -An", "print('ü\u2026')")
     assert done.stdout.split() == ["374", "?", "\\n"]
