@@ -29,8 +29,8 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import ENV, EVALUATION
 from rl_plasticity.seeding import derive
 
-TASKS = {"walker-walk": (30_000, 2_500), "cartpole-swingup": (10_000, 1_000)}  # env steps, between evaluations
-RANDOM_ENV_STEPS, EPISODES, SEEDS = 1_000, 5, 5
+TASKS = {"walker-walk": (30_000, 2_500), "cartpole-swingup": (10_000, 2_000)}  # env steps, between evaluations
+RANDOM_ENV_STEPS, EPISODES, SEEDS, HIDDEN = 1_000, 5, 5, [256, 256]
 THEIRS = "sb3"
 # What differs from the shared settings.
 OURS: dict[str, dict[str, Any]] = {
@@ -57,7 +57,10 @@ def train_theirs(task: str, seed: int, out: Path) -> None:
 
     steps, every = TASKS[task]
     env = OwnSeeds(make_env(task, derive(seed, ENV)))
-    model = SAC("MlpPolicy", env, learning_starts=RANDOM_ENV_STEPS, buffer_size=steps, seed=seed, device="cpu")
+    model = SAC(
+        "MlpPolicy", env, learning_starts=RANDOM_ENV_STEPS, buffer_size=steps, seed=seed, device="cpu",
+        policy_kwargs={"net_arch": HIDDEN},
+    )  # fmt: skip
     eval_envs = Envs(task, [derive(seed, EVALUATION)])
 
     def act(obs: torch.Tensor, noise: None) -> torch.Tensor:
@@ -95,7 +98,7 @@ def train_ours(task: str, changed: Mapping[str, Any], out: Path) -> None:
         train.run(resume=str(out))
         return
     act_dim = make_env(task, 0).action_space.shape[0]
-    agent = {"num_critics": 2, "layer_norm": False, "target_entropy": -float(act_dim)} | changed
+    agent = {"hidden": HIDDEN, "num_critics": 2, "layer_norm": False, "target_entropy": -float(act_dim)} | changed
     steps, every = TASKS[task]
     train.run(
         env=task, agent=agent, seeds=SEEDS, total_env_steps=steps, replay_ratio=1,
@@ -193,7 +196,10 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--only", default=",".join([THEIRS, *OURS]))
     parser.add_argument("--table", action="store_true", help="train nothing")
+    parser.add_argument("--hidden", help="other widths, as 64,64; in a FOLDER of their own")
     options = parser.parse_args()
+    if options.hidden:
+        HIDDEN[:] = map(int, options.hidden.split(","))
     torch.set_num_threads(1)
     tasks, methods = options.tasks.split(","), options.only.split(",")
     for task in tasks if not options.table else []:

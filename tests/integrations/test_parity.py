@@ -19,7 +19,7 @@ def test_a_seed_that_was_cut_off_is_trained_again_ours_go_on_and_nothing_finishe
     # A run's own globals, which all its functions share.
     names = parity["main"].__globals__
     monkeypatch.setitem(names, "TASKS", {ENV: (60, 20)})
-    for name, value in {"RANDOM_ENV_STEPS": 57, "EPISODES": 1, "SEEDS": 2}.items():
+    for name, value in {"RANDOM_ENV_STEPS": 57, "EPISODES": 1, "SEEDS": 2, "HIDDEN": [8, 8]}.items():
         monkeypatch.setitem(names, name, value)
     monkeypatch.setattr("sys.argv", ["parity.py", str(tmp_path), "--tasks", ENV, "--only", "sb3,ours"])
     whole, starts = train.run, []
