@@ -1,10 +1,5 @@
 """Compare runs: ``python -m rl_plasticity.compare results/a results/b ...``."""
 
-if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
-
-    end_quietly_when_interrupted()
-
 import io
 import math
 import os
@@ -24,6 +19,7 @@ from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.report import GENERATOR, Picture, render
 from rl_plasticity.comparison.summary import Comparison, summarize
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.paths import expanded
 from rl_plasticity.runs.folder import find, write_text
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
@@ -104,7 +100,7 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """
     places, options = command_line.places_and_options(arguments, OPTIONS)
     given: dict[str, Any] = dict(options)
-    given["out"] = Path(given.get("out", "comparison")).expanduser()
+    given["out"] = expanded(given.get("out", "comparison"))
     if "mix" in given:
         given["mix"] = [part for part in given["mix"].split(",") if part]
     if "target" in given:
@@ -121,6 +117,10 @@ def replaceable(out: Path) -> bool:
     Raises:
         SettingsError: something else is there, or something besides the comparison.
     """
+    try:
+        (out.parent / f".{out.name}.new").exists()
+    except OSError as error:
+        raise SettingsError(f"cannot write to {out}: {error.strerror}") from error
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     here = {str(p.relative_to(out)) for p in out.rglob("*") if not p.is_dir()} if out.is_dir() else set()

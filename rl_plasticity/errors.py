@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -32,6 +31,12 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     valid = list(valid)
     close = closest(name, valid)
     return f"; did you mean {close!r}?" if close is not None else f" (valid: {', '.join(valid) or 'none'})"
+
+
+def shown(value: object) -> str:
+    """A value for a message: on one line, and no longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}... ({len(text)} characters)"
 
 
 def reason(error: BaseException) -> str:
@@ -65,8 +70,3 @@ def choose(
         if key not in valid:
             raise SettingsError(f"unknown setting {key!r} of {what} {name!r}{nearest(key, valid)}")
     return partial(kind, **settings)
-
-
-def end_quietly_when_interrupted() -> None:
-    """For commands, before they import what takes seconds: Ctrl-C needs no traceback."""
-    sys.excepthook = lambda kind, *rest: None if kind is KeyboardInterrupt else sys.__excepthook__(kind, *rest)

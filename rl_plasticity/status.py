@@ -1,10 +1,5 @@
 """Tell how runs are getting on: ``python -m rl_plasticity.status results``."""
 
-if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
-
-    end_quietly_when_interrupted()
-
 import math
 import platform
 import signal
@@ -37,6 +32,7 @@ is, its updates a second, when it will end (local time), and its last return or 
 """
 
 STATES = ("finished", "stopped", "running", "killed", "damaged", "failed")  # what needs you is printed last
+YEAR = 365 * 24 * 3600
 SILENT = 30 * 60  # a run on a machine that cannot be asked counts as killed when its files are this many seconds old
 LATEST = {"eval/return": "return", "eval/test_accuracy": "test accuracy", "eval/train_accuracy": "train accuracy"}
 
@@ -90,8 +86,8 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], float | None]:
         every = float(options["every"])
     except ValueError:
         every = math.nan
-    if not (math.isfinite(every) and every > 0):
-        raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r}")
+    if not 0 < every <= YEAR:
+        raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r} (a year at most)")
     return places, every
 
 

@@ -1,10 +1,5 @@
 """A trained policy as a video: ``python -m rl_plasticity.watch RUN``."""
 
-if __name__ == "__main__":
-    from rl_plasticity.errors import end_quietly_when_interrupted
-
-    end_quietly_when_interrupted()
-
 import os
 import subprocess
 import sys

@@ -208,7 +208,7 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
         (["widend"], "no folder widend, which comes first; did you mean widened?"),
         (["episodes=3"], "no folder episodes=3, which comes first"),
         (["empty"], "cannot read empty/config.yaml"),
-        (["supervised"], "supervised is of rl_plasticity.supervised; a run of rl_plasticity.train is needed"),
+        (["supervised"], "a run of rl_plasticity.train is needed; this is one of rl_plasticity.supervised"),
         (["widened"], "the checkpoint does not fit config.yaml and the environment"),
         (["damaged"], "step_000000060.pt cannot be read"),
         ([pendulum, "episode=3"], "unknown setting 'episode'; did you mean 'episodes'?"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -23,10 +23,11 @@ from omegaconf.errors import OmegaConfBaseException
 from rl_plasticity import plugins
 from rl_plasticity.agents import AGENTS
 from rl_plasticity.envs import Envs
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.errors import SettingsError, nearest, shown
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.networks import NETWORKS, make_network
 from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.paths import expanded
 from rl_plasticity.plugins import Plugins
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.settings import Declared, Setting, settings_of
@@ -36,9 +37,10 @@ from rl_plasticity.tasks import load as load_data
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
 Group = dict[str, Any]  # the name of what was chosen, and its settings
+PATHS = ("out", "resume", "data.root")  # settings that are taken as they are written
 SIDE_BY_SIDE = ("reg", "reset")  # groups whose settings may be lists
 
-Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, belongs_to="machine")]
+Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, most=1024, belongs_to="machine")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
 Compile = Annotated[bool | Literal["auto"], Setting("auto: where it pays for itself", belongs_to="machine")]
 Logger = Annotated[
@@ -146,8 +148,8 @@ class Watch(Evaluate):
     camera: Annotated[
         int | str | None, Setting("number or name, -1: a free one; null: 0 (gym: tasks: their own)", least=-1)
     ] = None
-    width: Annotated[int | None, Setting("pixels; null: 640 (gym: tasks: their own)", least=1)] = None
-    height: Annotated[int | None, Setting("pixels; null: 480 (gym: tasks: their own)", least=1)] = None
+    width: Annotated[int | None, Setting("pixels; null: 640 (gym: tasks: their own)", least=1, most=8192)] = None
+    height: Annotated[int | None, Setting("pixels; null: 480 (gym: tasks: their own)", least=1, most=8192)] = None
 
 
 class Kind(NamedTuple):
@@ -271,12 +273,16 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         SettingsError: a setting is missing, unknown or out of range.
     """
     groups = {}
+    for other in (Train, Supervised):
+        if all(group in saved for group in GROUPS[other]) and not all(group in saved for group in GROUPS[kind]):
+            needed, found = (f"rl_plasticity.{k.__name__.lower()}" for k in (kind, other))
+            raise SettingsError(f"a run of {needed} is needed; this is one of {found}")
     for group in GROUPS[kind]:
         choice = saved.get(group)
         if choice is None:
             raise SettingsError(f"the setting {group!r} is missing")
         if not isinstance(choice, dict) or "name" not in choice:
-            raise SettingsError(f"{group} must be a group with a name, got {choice!r}")
+            raise SettingsError(f"{group} must be a group with a name, got {shown(choice)}")
         groups[group] = _chosen(group, _choice_of(choice))
         if group == "env" and (module := plugins.module_of(str(choice["name"]))) and module not in plugins.loaded:
             raise SettingsError(f"env {choice['name']!r}: no saved settings load the module {module!r}")
@@ -284,7 +290,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     values = {name: value for name, value in flat_values(saved) if name == "env.name" or not _is_name(name)}
     for name in values:
         if name not in declared and name != "preset":
-            raise SettingsError(f"unknown setting {name!r}{nearest(name, declared)}")
+            raise SettingsError(f"unknown setting {shown(name)}{nearest(name, declared)}")
     for name in (*declared, "preset"):
         if name not in values:
             raise SettingsError(f"the setting {name!r} is missing")
@@ -380,22 +386,29 @@ def parse(argument: str) -> Given:
     """
     if path := parse_path(argument):
         return path
-    wrong = f"cannot read {argument!r}: settings are written name=value"
-    try:
-        override = OverridesParser.create().parse_override(argument)
-    except HydraException as error:
-        raise SettingsError(wrong) from error
+    wrong = f"cannot read {shown(argument)}: settings are written name=value"
+    override = _override(argument, wrong)
     if override.is_sweep_override():
-        raise SettingsError(f"{argument!r} names several values, one run takes one; for a run of each add -m")
+        raise SettingsError(f"{shown(argument)} names several values, one run takes one; for a run of each add -m")
     if override.is_add() or override.is_delete() or override.is_force_add() or override.package:
         raise SettingsError(wrong)
     return Given(override.key_or_group, override.value(), argument)
 
 
 def parse_path(argument: str) -> Given | None:
-    """``out=`` and ``resume=`` with the path as it was written, whatever characters it has; None for others."""
+    """A setting of `PATHS` with the path as it was written, whatever characters it has; None for others."""
     name, equals, path = argument.partition("=")
-    return Given(name, str(Path(path).expanduser()), argument) if name in ("out", "resume") and equals else None
+    if name not in PATHS or not equals or (name == "data.root" and path == "null"):
+        return None
+    return Given(name, str(expanded(path)), argument)
+
+
+def _override(argument: str, wrong: str) -> Override:
+    """Raises SettingsError that says `wrong` if hydra cannot read it."""
+    try:
+        return OverridesParser.create().parse_override(argument)
+    except (HydraException, ValueError) as error:  # an integer of thousands of digits
+        raise SettingsError(wrong) from error
 
 
 def each(kind: type[Any], argument: str) -> list[str]:
@@ -405,12 +418,11 @@ def each(kind: type[Any], argument: str) -> list[str]:
         SettingsError: it cannot be read, or names no value.
     """
     name = argument.partition("=")[0]
-    if name in ("out", "resume"):
+    if parse_path(argument):
         return [argument]
-    try:
-        override = OverridesParser.create().parse_override(argument)
-    except HydraException as error:
-        raise SettingsError(f"cannot read {argument!r}: settings are written name=value or name=value,value") from error
+    override = _override(
+        argument, f"cannot read {shown(argument)}: settings are written name=value or name=value,value"
+    )
     if not override.is_sweep_override():
         return [argument]
     value = override.value()
@@ -420,9 +432,9 @@ def each(kind: type[Any], argument: str) -> list[str]:
     elif override.is_discrete_sweep():
         values = list(override.sweep_string_iterator())
     else:
-        raise SettingsError(f"{argument!r}: expected values or range() or glob(), which can be counted")
+        raise SettingsError(f"{shown(argument)}: expected values or range() or glob(), which can be counted")
     if not values:
-        raise SettingsError(f"{argument!r} names no value")
+        raise SettingsError(f"{shown(argument)} names no value")
     return [f"{name}={member}" for member in values]
 
 
@@ -441,7 +453,7 @@ def _with_preset(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """
     name = given.get("preset", DEFAULT_PRESET[kind])
     if name not in presets(kind):
-        raise SettingsError(f"unknown preset {name!r}{nearest(name, presets(kind))}")
+        raise SettingsError(f"unknown preset {shown(name)}{nearest(name, presets(kind))}")
     preset: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / "preset" / kind.__name__.lower() / f"{name}.yaml"))
     preset = {} if preset is None else preset
     shared = ("env", "data")  # whose settings all choices have
@@ -461,7 +473,7 @@ def _chosen(group: str, choice: Any) -> dict[str, Any]:
     if choice == "none" and group == "reset":
         return {"name": "none"}
     if not isinstance(choice, str) or choice not in kind.choices:
-        raise SettingsError(f"unknown {group} {choice!r}{nearest(choice, _choices(group))}")
+        raise SettingsError(f"unknown {group} {shown(choice)}{nearest(choice, _choices(group))}")
     return {"name": choice, **kind.settings(choice)}
 
 
@@ -510,7 +522,7 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], group
         return SettingsError(f"{name} cannot be set: choose with {group}=")
     if group in groups and "." in name and groups[group].keys() == {"name"}:
         return SettingsError(f"{name}: {group}={groups[group]['name']} has no settings")
-    return SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS[kind], *declared])}")
+    return SettingsError(f"unknown setting {shown(name)}{nearest(name, [*GROUPS[kind], *declared])}")
 
 
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -525,7 +537,7 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     except OmegaConfBaseException as error:
-        wrong = next((f"{n}={v!r}" for n, v in values.items() if "${" in str(v)), "the settings")
+        wrong = next((f"{n}={shown(v)}" for n, v in values.items() if "${" in str(v)), "the settings")
         raise SettingsError(f"{wrong} cannot be read: {str(error).splitlines()[0]}") from error
     assert isinstance(resolved, dict)
     return dict(flat_values({str(key): value for key, value in resolved.items()}))

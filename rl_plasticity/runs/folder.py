@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 
 from rl_plasticity import __version__
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.paths import exists, expanded
 
 if TYPE_CHECKING:
     from rl_plasticity.agents import Agent
@@ -309,8 +310,8 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
     named: dict[Path, RunFolder] = {}
     below: dict[Path, RunFolder] = {}
     for place in places:
-        path = Path(place).expanduser()
-        matches = [path] if path.exists() else [*map(Path, sorted(glob.glob(str(path), recursive=True)))]  # noqa: PTH207
+        path = expanded(place)
+        matches = [path] if exists(path) else [*map(Path, sorted(glob.glob(str(path), recursive=True)))]  # noqa: PTH207
         if not matches:
             raise SettingsError(f"{place} does not exist")
         runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
@@ -330,7 +331,11 @@ def require_new(path: Path, suffix: str) -> None:
     """Raises SettingsError unless a file that ends in `suffix` can be made there."""
     if path.suffix != suffix:
         raise SettingsError(f"out must end in {suffix}, got {path}")
-    if path.exists():
+    try:
+        there = path.exists() or path.with_name(f".{path.name}.tmp").is_dir()  # what it is called while it is written
+    except OSError as error:
+        raise SettingsError(f"cannot write to {path}: {error.strerror}") from error
+    if there:
         raise SettingsError(f"{path} exists; choose another out=")
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise SettingsError(f"cannot write to the folder {path.parent}")
@@ -388,7 +393,7 @@ def _curves(path: Path) -> dict[str, dict[str, Curve]]:
     try:
         steps = np.array(list(map(int, fields[1::4])), np.int64)
         values = np.array(list(map(float, fields[3::4])), np.float64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise SettingsError(f"{path} is damaged: {error}") from error
     runs, metrics = (dict.fromkeys(fields[column::4]) for column in (0, 2))
     run_index, metric_index = ({name: i for i, name in enumerate(names)} for names in (runs, metrics))

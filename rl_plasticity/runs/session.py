@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rl_plasticity import plugins
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Given, Supervised, Train
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError, first_line
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
@@ -27,6 +27,7 @@ from rl_plasticity.runs.lock import Lock
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results, require
+from rl_plasticity.runs.trained import saved_settings
 
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
@@ -142,7 +143,6 @@ class Session(Generic[S]):
         """
         s = self.settings
         self.parts, self.progress, self.total, self.unit, self.table = parts, progress, total, unit, table
-        self.folder.add_start(s.device, plugins.loaded)
         if self.saved is not None:
             try:
                 for name, part in {**parts, "progress": progress}.items():
@@ -150,6 +150,9 @@ class Session(Generic[S]):
                     part.load_state_dict(self.saved[name] | rows)
             except ValueError as error:
                 raise FaultyRun(f"cannot resume: {error}") from error
+            except Exception as error:  # a file that is whole may hold anything
+                raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
+        self.folder.add_start(s.device, plugins.loaded)
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
@@ -316,10 +319,13 @@ class Command(Generic[S, B]):
         given = [schema.parse(argument) if isinstance(argument, str) else argument for argument in asked]
         settings = schema.load(self.kind, given)
         if settings.resume is not None:
-            return self._resumed(settings, given, callbacks)
+            try:
+                return self._resumed(settings, given, callbacks)
+            except OSError as error:
+                raise SettingsError(f"cannot read {settings.resume}: {error.strerror or error}") from error
         folder = RunFolder(settings.out if settings.out != "auto" else Path("results") / name_of(settings, given))
+        path: Path = folder.path
         try:
-            path = folder.path
             if path.exists() and (not path.is_dir() or any(p.name not in UNSTARTED for p in path.iterdir())):
                 raise SettingsError(f"{folder} exists; continue that run with resume={folder} or choose another out=")
         except OSError as error:
@@ -328,8 +334,10 @@ class Command(Generic[S, B]):
         plan = _plan(settings)
         built = self._built(settings, plan)
         settings = self._compiling(settings, built)
+        missing = [place for place in (path, *path.parents) if not place.exists()]
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
+            otherwise.callback(_remove, folder, missing)
             try:
                 path.mkdir(parents=True, exist_ok=True)
                 lock = otherwise.enter_context(_locked(folder))
@@ -350,7 +358,7 @@ class Command(Generic[S, B]):
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
             raise SettingsError(f"cannot resume {folder}: {plugs}")
         anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
-        settings = replace(schema.load_saved(self.kind, folder.settings), **anew)
+        settings = replace(saved_settings(self.kind, folder), **anew)
         for g in given:
             if g.name not in anew and g.name != "plugins":
                 group, _, name = g.name.partition(".")
@@ -358,6 +366,8 @@ class Command(Generic[S, B]):
         with ExitStack() as otherwise:
             lock = otherwise.enter_context(_locked(folder))
             saved = _checkpoint_of(folder)
+            if saved and not isinstance(saved.get("settings"), dict):
+                raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
             if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
                 what = "; ".join(different)
                 raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
@@ -452,6 +462,15 @@ def _locked(folder: RunFolder) -> Lock:
         raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
 
 
+def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
+    """Take back what was made of a run that could not begin: these folders, the run's own first."""
+    with suppress(OSError):  # not empty: another process was faster
+        if made:
+            folder.lock.unlink(missing_ok=True)
+        for path in made:
+            path.rmdir()
+
+
 def _checkpoint_of(folder: RunFolder) -> dict[str, Any] | None:
     """The newest checkpoint; None if the run was killed before its first, so it starts from the beginning.
 
@@ -468,6 +487,8 @@ def _checkpoint_of(folder: RunFolder) -> dict[str, Any] | None:
         raise SettingsError(f"cannot resume: {error}") from error
     except OSError as error:
         raise SettingsError(f"cannot read {folder.checkpoints}: {error.strerror}") from error
+    except Exception as error:  # a file that is whole may hold anything
+        raise SettingsError(f"{folder.checkpoints} holds no checkpoint of a run: {first_line(error)}") from error
 
 
 def _has_steps(folder: RunFolder) -> bool:

@@ -20,6 +20,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.plan import require_countable
 from rl_plasticity.runs.session import Command, name_of
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job, finished
@@ -94,6 +95,7 @@ def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
             settings = replace(loaded[others], seed=seeds[0])
         else:  # which takes a tenth of a second
             settings = loaded[others] = schema.load(kind, combination)
+            require_countable(settings)
         combined.append(Run(combination, settings, out / name_of(settings, [schema.parse(a) for a in combination])))
     _require_different(combined)
     for run in combined:
