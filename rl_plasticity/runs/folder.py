@@ -257,10 +257,27 @@ class RunFolder(os.PathLike[str]):
     def starts(self) -> list[Mapping[str, Any]]:
         """What each start of the run was made with; empty if that is missing or damaged: no number depends on it."""
         try:
-            starts = json.loads(self.provenance.read_text())["starts"]
-        except (OSError, ValueError, KeyError, TypeError):
+            return [start for start in self.all_starts() if isinstance(start, dict)]
+        except SettingsError:
             return []
-        return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+
+    def all_starts(self) -> list[Any]:
+        """What is in ``provenance.json``, to be added to; empty if there is none.
+
+        Raises:
+            SettingsError: it is damaged, which is no reason to lose what it holds.
+        """
+        try:
+            starts = json.loads(self.provenance.read_text())["starts"]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise SettingsError(f"cannot read {self.provenance}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError):
+            starts = None
+        if not isinstance(starts, list):
+            raise SettingsError(f"{self.provenance} is damaged; move it away, and the run goes on without what it says")
+        return starts
 
     @property
     def plugins(self) -> list[str]:
@@ -278,9 +295,7 @@ class RunFolder(os.PathLike[str]):
         """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time."""
         import torch
 
-        starts: list[dict[str, Any]] = []
-        if self.provenance.exists():  # a damaged file is no reason to lose what it holds
-            starts = json.loads(self.provenance.read_text())["starts"]
+        starts = self.all_starts()
         libraries = ("torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core")
         starts.append(
             {

@@ -363,10 +363,11 @@ class Command(Generic[S, B]):
             if g.name not in anew and g.name != "plugins":
                 group, _, name = g.name.partition(".")
                 getattr(settings, group)[name] = g.value
+        folder.all_starts()
         with ExitStack() as otherwise:
             lock = otherwise.enter_context(_locked(folder))
             saved = _checkpoint_of(folder)
-            if saved and not isinstance(saved.get("settings"), dict):
+            if saved and not _is_of_a_run(saved):
                 raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
             if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
                 what = "; ".join(different)
@@ -489,6 +490,13 @@ def _checkpoint_of(folder: RunFolder) -> dict[str, Any] | None:
         raise SettingsError(f"cannot read {folder.checkpoints}: {error.strerror}") from error
     except Exception as error:  # a file that is whole may hold anything
         raise SettingsError(f"{folder.checkpoints} holds no checkpoint of a run: {first_line(error)}") from error
+
+
+def _is_of_a_run(saved: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint, which may be any whole file, says of which run it is and how long its files were."""
+    sizes = saved.get("sizes")
+    files = isinstance(sizes, dict) and all(type(sizes.get(name)) is int for name in ("metrics.csv", "timing.csv"))
+    return files and isinstance(saved.get("settings"), dict)
 
 
 def _has_steps(folder: RunFolder) -> bool:
