@@ -1,8 +1,8 @@
 """Hostile input by the thousand: ``python scripts/fuzz.py --cases 10000 --processes 300``.
 
-Each case is a function of the seed and its number: a command line, a run's folder with a file that was edited or damaged,
-or both. Most run in this process, through the commands' own ``main``, on a standard output that is ASCII half of the
-time; some as processes of their own. Every one must end with a documented status, without a traceback; a refusal
+Each case is a function of the seed and its number: a command line, a run's folder with a file that was edited or
+damaged, or both. Most run in this process, through the commands' own ``main``, on a standard output that is ASCII half
+of the time; some as processes of their own. Every one must end with a documented status, without a traceback; a refusal
 leaves every file and folder as it was; nothing of the user's is ever changed. Prints a table by kind of case, and each
 case that failed with the command that shows it again. Status 1 if any did.
 
@@ -50,160 +50,44 @@ SUPERVISED |= {"checkpoint_every_epochs": "1", "log_every_updates": "1", "measur
 SUPERVISED |= {"device": "cpu", "threads": "1", "compile": "false"}
 BASE = {"train": TRAIN, "supervised": SUPERVISED}
 
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
 # What is of the right type but no machine holds, what is of another type, and what some reader takes for its own.
-NUMBERS = ["0", "1", "2", "3", "-1", "1000000000", "100000000000", "1000000000000000", "9223372036854775807"]
-NUMBERS += ["9223372036854775808", "1" + "0" * 26, "9" * 5000, "-9223372036854775809", "0.5", "1e9", "1e26", "1e308"]
-NUMBERS += ["-1e308", "1e-320", "1e999", "nan", "inf", "0x10", "1_000", "٣", "true", "null"]
-LISTS = [
-    "[]",
-    "[1,2]",
-    "[0]",
-    "[1,[2]]",
-    "[1,1]",
-    "[100000,100000]",
-    "[1000000000]",
-    "[a,b]",
-    "[",
-    "]",
-    "{a:1}",
-    "[1e308]",
-]
-LISTS += [
-    "[none,l2]",
-    "[none,none]",
-    "[1e-4,1e-3]",
-    "(1,2)",
-    "1,2",
-    "range(0,3)",
-    "range(0,0)",
-    "glob(*)",
-    "choice(1,2)",
-]
-WORDS = ["", " ", "x", "none", "l2", "spectral+swr", "swr+swr", "periodic", "head", "redo", "sac", "ppo", "mlp", "cnn"]
-WORDS += ["resnet18", "vit_tiny", "sgd", "adamp", "digits", "mnist", "cifar10", "demo", "paper", "auto", "cuda", "cpu"]
-WORDS += [
-    "gym:Pendulum-v1",
-    "gym:CartPole-v1",
-    "gym:no_such:X-v0",
-    "gym:",
-    "pendulum-swingup",
-    "label_flip",
-    "warm_start",
-]
-WORDS += [
-    "binary_pairs",
-    "class_incremental",
-    "stationary",
-    "saved",
-    "--help",
-    "---",
-    "'",
-    '"',
-    "\\",
-    "a b",
-    "\n",
-]
-TRICKS = ["${seed}", "${seeds}", "${out}", "${nowhere}", "${", "${${seed}}", "${oc.env:HOME}", "${oc.env:NO_SUCH}", "$"]
-TRICKS += [
-    "${oc.decode:1}",
-    "${oc.create:{a:1}}",
-    "${now:%Y}",
-    "${reg.coef}",
-    "${agent}",
-    "${.seed}",
-    "${..seed}",
-    "???",
-]
-TRICKS += [
-    "!!python/object/apply:os.system [x]",
-    "*a",
-    "&a",
-    "%s",
-    "{0}",
-    "\\${seed}",
-    "<script>",
-    "../../..",
-    "|",
-    "`x`",
-]
-UNICODE = [
-    "ü",
-    "日本",
-    "a\u0301",
-    "\u202e",
-    "\ufeff",
-    "\udcff",
-    "\udcff\udcfe",
-    "\x1b[31m",
-    "🙂",
-    "\x7f",
-    "\u2028",
-    "ſ",
-]  # noqa: RUF001
-PATHS = [
-    "new",
-    "new/deep/er",
-    "run",
-    "run/config.yaml",
-    "ü ~=[x] (1)",
-    "~",
-    "~/x",
-    "~nobody-here/x",
-    ".",
-    "..",
-    "/",
-    "",
-]
-PATHS += [
-    "a" * 254,
-    "a" * 300,
-    "ü" * 200,
-    "-x",
-    "a=b",
-    "[a]",
-    "a*",
-    "a?",
-    "new/",
-    "/proc/x",
-    "/dev/null/x",
-    "/dev/full",
-]
-PATHS += ["a\nb", "\udcff", "notes.txt", "other", "sweep", "new.csv", "new.mp4", "b" * 251 + ".csv", "b" * 251 + ".mp4"]
+NUMBERS = words("""0 1 2 3 -1 1000000000 100000000000 1000000000000000 9223372036854775807 9223372036854775808
+    -9223372036854775809 0.5 1e9 1e26 1e308 -1e308 1e-320 1e999 nan inf 0x10 1_000 true null""")
+NUMBERS += ["1" + "0" * 26, "9" * 5000, "\u0663"]
+LISTS = words("""[] [1,2] [0] [1,[2]] [1,1] [100000,100000] [1000000000] [a,b] [ ] {a:1} [1e308] [none,l2] [none,none]
+    [1e-4,1e-3] (1,2) 1,2 range(0,3) range(0,0) glob(*) choice(1,2)""")
+WORDS = words("""x none l2 spectral+swr swr+swr periodic head redo sac ppo mlp cnn resnet18 vit_tiny sgd adamp digits
+    mnist cifar10 demo paper auto cuda cpu gym:Pendulum-v1 gym:CartPole-v1 gym:no_such:X-v0 gym: pendulum-swingup
+    label_flip warm_start binary_pairs class_incremental stationary saved --help --- ' " \\""")
+WORDS += ["", " ", "a b", "\n"]
+TRICKS = words(r"""${seed} ${seeds} ${out} ${nowhere} ${ ${${seed}} ${oc.env:HOME} ${oc.env:NO_SUCH} $ ${oc.decode:1}
+    ${now:%Y} ${oc.create:{a:1}} ${reg.coef} ${agent} ${.seed} ${..seed} ??? *a &a %s {0} \${seed} <script> ../../..
+    | `x`""")
+TRICKS += ["!!python/object/apply:os.system [x]"]
+UNICODE = [*words("ü 日本 a\u0301 \u202e \ufeff \udcff \udcff\udcfe \x1b[31m 🙂 \x7f \u017f"), "\u2028"]
+PATHS = words("""new new/deep/er run run/config.yaml ~ ~/x ~nobody-here/x . .. -x a=b [a] a* a? new/ /proc/x
+    /dev/null/x /dev/full notes.txt other sweep new.csv new.mp4""")
+PATHS += ["", "ü ~=[x] (1)", "a\nb", "\udcff", "a" * 254, "a" * 300, "ü" * 200, "b" * 251 + ".csv", "b" * 251 + ".mp4"]
 VALUES = (NUMBERS, LISTS, WORDS, TRICKS, UNICODE, PATHS)
 NAMES = {
-    "train": ["env", "reg", "reset", "agent", "preset", "resume", "out", "reg.coef", "reg.k", "reg.warmup", "reg.scope"]
-    + ["reset.every_updates", "reset.every_tasks", "agent.lr", "agent.num_critics", "agent.tau", "agent.init_alpha"]
-    + ["agent.target_entropy", "agent.discount", "env.action_repeat", "env.timeout_seconds", "env.name", "env.workers"]
-    + [
-        "seed",
-        "seeds",
-        "buffer_size",
-        "logger",
-        "plugins",
-        "_target_",
-        "reg._target_",
-        "hydra.run.dir",
-        "hydra/launcher",
-    ]
-    + list(TRAIN),
-    "supervised": ["task", "data", "net", "optimizer", "reg", "reset", "preset", "resume", "out", "data.root", "lr"]
-    + ["data.validation", "data.augment", "net.activation", "net.layer_norm", "net.patch", "optimizer.momentum"]
-    + ["optimizer.eps", "reg.coef", "reset.every_tasks", "seed", "seeds", "batch_size", "plugins", "task.decay"]
-    + list(SUPERVISED),
-    "compare": ["out", "metric", "target", "baseline", "mix", "seed"],
-    "status": ["every", "out"],
-    "evaluate": [
-        "episodes",
-        "checkpoint",
-        "seed",
-        "run",
-        "evaluation_seed",
-        "deterministic",
-        "device",
-        "out",
-        "plugins",
-    ],
+    "train": words("""env reg reset agent preset resume out reg.coef reg.k reg.warmup reg.scope reset.every_updates
+        reset.every_tasks agent.lr agent.num_critics agent.tau agent.init_alpha agent.target_entropy agent.discount
+        env.action_repeat env.timeout_seconds env.name env.workers seed seeds buffer_size logger plugins _target_
+        reg._target_ hydra.run.dir hydra/launcher"""),
+    "supervised": words("""task data net optimizer reg reset preset resume out data.root lr data.validation
+        data.augment net.activation net.layer_norm net.patch optimizer.momentum optimizer.eps reg.coef
+        reset.every_tasks seed seeds batch_size plugins task.decay"""),
+    "compare": words("out metric target baseline mix seed"),
+    "status": words("every out"),
+    "evaluate": words("episodes checkpoint seed run evaluation_seed deterministic device out plugins"),
 }
+NAMES["train"] += TRAIN
+NAMES["supervised"] += SUPERVISED
 NAMES["watch"] = [*NAMES["evaluate"], "camera", "width", "height"]
 # Of these a value can be right and then takes for ever, or a whole machine.
 NEVER = {("compile", "true"), ("threads", "1000"), ("logger", "wandb"), ("every", "")}
@@ -547,7 +431,7 @@ def shortened() -> Iterator[list[bool]]:
 
     def draw_some(comparison: Any) -> Any:
         drawn[0] += 1
-        return draw(comparison) if drawn[0] % 100 == 1 else []
+        return draw(comparison) if drawn[0] % 100 == 0 else []
 
     Command.execute, compare.draw = end_at_once, draw_some  # type: ignore[method-assign]
     try:
@@ -656,9 +540,8 @@ class Count(Counter[str]):
 
 def show(counts: dict[str, Count], what: str) -> None:
     """Print the table."""
-    print(
-        f"\n| {what} | cases | done (0) | refused (2) | fault (1) | stopped (143) | tracebacks | wrong status | files left | files lost |"
-    )
+    ends = "done (0) | refused (2) | fault (1) | stopped (143)"
+    print(f"\n| {what} | cases | {ends} | tracebacks | wrong status | files left | files lost |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     columns = ("cases", "0", "2", "1", "143", "traceback", "status", "left", "lost")
     total = Count()

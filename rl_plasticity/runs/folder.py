@@ -329,7 +329,10 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
         matches = [path] if exists(path) else [*map(Path, sorted(glob.glob(str(path), recursive=True)))]  # noqa: PTH207
         if not matches:
             raise SettingsError(f"{place} does not exist")
-        runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
+        try:
+            runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
+        except OSError as error:
+            raise SettingsError(f"cannot search {place}: {error.strerror}") from error
         for run in runs:
             (named if run == path else below)[run.resolve()] = RunFolder(run)
         if not runs:
@@ -357,8 +360,8 @@ def require_new(path: Path, suffix: str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file, whole or not at all."""
-    write_atomically(path, lambda file: file.write(text.encode()))
+    """Write a small file, whole or not at all; of names that are not UTF-8 the bytes as escapes."""
+    write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
