@@ -468,7 +468,7 @@ def _chosen(group: str, choice: Any) -> dict[str, Any]:
     kind = KINDS[group]
     if group == "env":
         return {"name": Declared((str,), choice, Setting()), **kind.settings("")}
-    if group == "reg" and (isinstance(choice, list) or "+" in str(choice)):
+    if group == "reg" and (isinstance(choice, list) or (isinstance(choice, str) and "+" in choice)):
         return _several(choice)
     if choice == "none" and group == "reset":
         return {"name": "none"}

@@ -1,6 +1,7 @@
 """One run from its first step to its last: checked, begun or resumed, logged, saved, stopped and finished."""
 
 import hashlib
+import json
 import re
 import shutil
 import signal
@@ -494,9 +495,13 @@ def _checkpoint_of(folder: RunFolder) -> dict[str, Any] | None:
 
 def _is_of_a_run(saved: Mapping[str, Any]) -> bool:
     """Whether a checkpoint, which may be any whole file, says of which run it is and how long its files were."""
-    sizes = saved.get("sizes")
+    sizes, settings = saved.get("sizes"), saved.get("settings")
+    try:
+        json.dumps(settings)  # no tensors, which cannot be compared
+    except (TypeError, ValueError):
+        return False
     files = isinstance(sizes, dict) and all(type(sizes.get(name)) is int for name in ("metrics.csv", "timing.csv"))
-    return files and isinstance(saved.get("settings"), dict)
+    return files and isinstance(settings, dict)
 
 
 def _has_steps(folder: RunFolder) -> bool:

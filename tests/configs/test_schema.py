@@ -116,6 +116,7 @@ BAD = {
     "seed=1,2": "'seed=1,2' names several values, one run takes one",
     "env.name.x=3": "unknown setting 'env.name.x'",
     "reg=null": "unknown reg None",
+    "reg=1e308": "unknown reg 1e+308",
     "reset=[periodic]": "unknown reset ['periodic']",
     "env=[cheetah-run]": "env.name must be a word, got ['cheetah-run']",
     "out=${nowhere}": "out",
