@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -27,7 +28,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,7 +187,7 @@ def anything(rng: random.Random, value: Any = None) -> Any:
     if isinstance(value, torch.Tensor) and rng.random() < 0.7:
         return rng.choice(
             [
-                value[:0],
+                value.reshape(-1)[:0],
                 value.double() * float("nan"),
                 value.flatten(),
                 value.unsqueeze(0),
@@ -558,6 +559,7 @@ def fuzz(
     if "FuzzShort-v0" not in gym.registry:
         gym.register("FuzzShort-v0", Short)
     torch.set_num_threads(1)
+    place.mkdir(parents=True, exist_ok=True)
     templates(place, "gym:FuzzShort-v0")
     sound, counts, bad = tree(place), dict[str, Count](), list[str]()
     cwd, home, begun = Path.cwd(), os.environ.get("HOME"), time.monotonic()
@@ -621,19 +623,34 @@ def processes(number: int, seed: int, place: Path, at_once: int) -> tuple[dict[s
     return counts, bad
 
 
+def spread(cases: int, seed: int, place: Path, first: int, at_once: int) -> tuple[dict[str, Count], list[str]]:
+    """`fuzz` in so many processes, each with a share of the cases."""
+    share = -(-cases // at_once)
+    counts, bad = dict[str, Count](), list[str]()
+    with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn")) as pool:
+        starts = range(first, first + cases, share)
+        parts = [pool.submit(fuzz, min(share, first + cases - s), seed, place / str(s), s) for s in starts]
+        for part in parts:
+            for kind, count in part.result()[0].items():
+                counts.setdefault(kind, Count()).update(count)
+            bad += part.result()[1]
+    return counts, bad
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1000, help="in this process")
+    parser.add_argument("--cases", type=int, default=1000, help="in process")
     parser.add_argument("--processes", type=int, default=0, help="as processes of their own")
-    parser.add_argument("--at-once", type=int, default=2, help="how many of the processes run at the same time")
+    parser.add_argument("--at-once", type=int, default=2, help="how many go on at the same time")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case in this process")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case in process")
     given = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory() as place:
         if given.cases:
-            counts, bad = fuzz(given.cases, given.seed, Path(place) / "here", given.first)
-            show(counts, f"in one process, seed {given.seed}")
+            at_once = min(given.at_once, given.cases)
+            counts, bad = spread(given.cases, given.seed, Path(place), given.first, at_once)
+            show(counts, f"in process, seed {given.seed}")
             failed += len(bad)
         if given.processes:
             counts, bad = processes(given.processes, given.seed, Path(place) / "processes", given.at_once)
