@@ -7,7 +7,7 @@ leaves every file and folder as it was; nothing of the user's is ever changed. P
 case that failed with the command that shows it again. Status 1 if any did.
 
 In this process a new run ends before its first step and a resumed one after its second: what is trained is not what is
-tested. As processes, runs are told to stop after half a minute.
+tested. As processes, runs that are still at work after five minutes are told to stop.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from rl_plasticity.configs.schema import Evaluate, Watch
 from rl_plasticity.runs.session import Command, Session
 
 COMMANDS = ("train", "supervised", "compare", "evaluate", "watch", "status")
-SLOW = 60  # seconds
+SLOW, LONG = 120, 300  # seconds that a case, or a process, may take
 TRAIN = {"agent.hidden": "[8]", "batch_size": "8", "random_env_steps": "10", "total_env_steps": "30"}
 TRAIN |= {"replay_ratio": "1", "eval_episodes": "1", "eval_every_env_steps": "20", "checkpoint_every_env_steps": "10"}
 TRAIN |= {"log_every_updates": "5", "measure_every_updates": "0", "device": "cpu", "threads": "1", "compile": "false"}
@@ -91,8 +91,8 @@ NAMES["train"] += TRAIN
 NAMES["supervised"] += SUPERVISED
 NAMES["watch"] = [*NAMES["evaluate"], "camera", "width", "height"]
 # Of these a value can be right and then takes for ever, or a whole machine.
-NEVER = {("compile", "true"), ("threads", "1000"), ("logger", "wandb"), ("every", "")}
-ENDLESS = {"episodes", "eval_episodes", "every"}
+NEVER = {("compile", "true"), ("threads", "1000"), ("logger", "wandb")}
+ENDLESS = {"episodes", "eval_episodes"}
 
 
 class Short(gym.Env[Any, Any]):
@@ -118,13 +118,17 @@ class Short(gym.Env[Any, Any]):
         return np.full(self.shape, self.t * 40, np.uint8)
 
 
+def unharmed(place: Path) -> None:
+    """Nothing is done to the files."""
+
+
 class Case(NamedTuple):
     """What is done to the files, and then the command line; `kind` is its row in the table."""
 
     kind: str
     command: str
     arguments: list[str]
-    harm: Callable[[Path], None] = lambda place: None
+    harm: Callable[[Path], None] = unharmed
     resumes: bool = False
 
 
@@ -147,9 +151,8 @@ def tree(place: Path) -> Tree:
     return found
 
 
-def restore(place: Path, wanted: Tree) -> None:
-    """Make the tree what it was."""
-    now = tree(place)
+def restore(place: Path, wanted: Tree, now: Tree) -> None:
+    """Make the tree, as it is now, what it was."""
     for name in sorted(now, key=len, reverse=True):
         path = place / name
         if name not in wanted or (wanted[name] is None) != path.is_dir():
@@ -297,8 +300,10 @@ def value(rng: random.Random, name: str) -> str:
     """A value for a setting, mostly one that does not fit."""
     kinds = [PATHS, PATHS, UNICODE] if name in ("out", "resume", "data.root") else VALUES
     chosen = rng.choice(rng.choice(kinds))
-    if (name, chosen) in NEVER or (name in ENDLESS and (chosen.isdigit() or chosen in ("1e9", "1_000", "0.5"))):
-        return "1" if name != "every" else "nan"
+    if name == "every":  # a right one goes on for ever
+        chosen = rng.choice(["nan", "0", "-1", "x", "inf", "1e300", "${seed}", "9" * 400])
+    if (name, chosen) in NEVER or (name in ENDLESS and (chosen.isdigit() or chosen in ("1e9", "1_000"))):
+        return "1"
     return chosen if name != "plugins" else f"[no_such_{len(chosen)}]"
 
 
@@ -489,7 +494,7 @@ def as_process(one: Case, place: Path, encoding: str) -> tuple[int | None, str]:
         process = subprocess.Popen(
             command, cwd=place, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=os.environ | settings
         )
-        for seconds, number in ((30, signal.SIGTERM), (60, signal.SIGKILL)):
+        for seconds, number in ((LONG, signal.SIGTERM), (LONG, signal.SIGKILL)):
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -503,17 +508,16 @@ def as_process(one: Case, place: Path, encoding: str) -> tuple[int | None, str]:
 def run(one: Case, place: Path, sound: Tree, call: Callable[[Case], tuple[int | None, str]]) -> Outcome:
     """Make the files what the case wants, run it, and see what became of them."""
     one.harm(place)
-    before = tree(place)
+    before = tree(place) if one.harm is not unharmed else sound
     status, said = call(one)
     after = tree(place)
     left = sorted(after.keys() - before.keys()) if status == 2 else []
     changed = [name for name, content in before.items() if name not in after or after[name] != content]
-    own = (
-        f"{one.arguments[0].removeprefix('resume=')}/" if one.resumes and status != 2 else None
-    )  # a run writes its own folder
-    lost = [name for name in changed if not (own and name.startswith(own) and not name.endswith("notes.txt"))]
-    restore(place, sound)
-    return Outcome(status, said, left, lost)
+    if one.resumes and status != 2:  # a run writes its own folder, but what the user put there
+        own = f"{one.arguments[0].removeprefix('resume=')}/"
+        changed = [name for name in changed if not name.startswith(own) or name.endswith("notes.txt")]
+    restore(place, sound, after)
+    return Outcome(status, said, left, changed)
 
 
 def faults(one: Case, outcome: Outcome) -> list[str]:
@@ -553,7 +557,7 @@ def show(counts: dict[str, Count], what: str) -> None:
 
 
 def fuzz(
-    cases: int, seed: int, place: Path, first: int = 0, verbose: bool = True
+    cases: int, seed: int, place: Path, first: int = 0, minutes: float = 1e6, verbose: bool = True
 ) -> tuple[dict[str, Count], list[str]]:
     """Run cases in this process; the counts by kind, and a description of each that failed."""
     if "FuzzShort-v0" not in gym.registry:
@@ -568,6 +572,8 @@ def fuzz(
     try:
         with shortened() as resumes:
             for number in range(first, first + cases):
+                if time.monotonic() > begun + 60 * minutes:
+                    break
                 one = case(seed, number, "gym:FuzzShort-v0")
                 resumes[0] = one.resumes
                 started = time.monotonic()
@@ -604,8 +610,9 @@ def tell(one: Case, outcome: Outcome, counts: dict[str, Count], bad: list[str], 
             print(bad[-1][:2000], flush=True)
 
 
-def processes(number: int, seed: int, place: Path, at_once: int) -> tuple[dict[str, Count], list[str]]:
-    """Run cases as processes, so many at once, each group in folders of its own."""
+def processes(number: int, seed: int, place: Path, at_once: int, minutes: float) -> tuple[dict[str, Count], list[str]]:
+    """Run cases as processes, so many at once, each group in folders of its own; none is started after so long."""
+    until = time.monotonic() + 60 * minutes
     counts, bad = dict[str, Count](), list[str]()
     torch.set_num_threads(1)
     templates(place / "sound", "gym:Pendulum-v1")
@@ -614,6 +621,8 @@ def processes(number: int, seed: int, place: Path, at_once: int) -> tuple[dict[s
         mine = Path(shutil.copytree(place / "sound", place / f"worker{worker}"))
         sound = tree(mine)
         for i in range(worker, number, at_once):
+            if time.monotonic() > until:
+                break
             one = case(seed + 1, i, "gym:Pendulum-v1")
             outcome = run(one, mine, sound, lambda c, n=i: as_process(c, mine, ("ascii", "utf-8")[n % 2]))  # type: ignore[misc]
             tell(one, outcome, counts, bad, f"process {i}, --seed {seed}", True)
@@ -623,13 +632,15 @@ def processes(number: int, seed: int, place: Path, at_once: int) -> tuple[dict[s
     return counts, bad
 
 
-def spread(cases: int, seed: int, place: Path, first: int, at_once: int) -> tuple[dict[str, Count], list[str]]:
+def spread(
+    cases: int, seed: int, place: Path, first: int, at_once: int, minutes: float
+) -> tuple[dict[str, Count], list[str]]:
     """`fuzz` in so many processes, each with a share of the cases."""
     share = -(-cases // at_once)
     counts, bad = dict[str, Count](), list[str]()
     with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn")) as pool:
         starts = range(first, first + cases, share)
-        parts = [pool.submit(fuzz, min(share, first + cases - s), seed, place / str(s), s) for s in starts]
+        parts = [pool.submit(fuzz, min(share, first + cases - s), seed, place / str(s), s, minutes) for s in starts]
         for part in parts:
             for kind, count in part.result()[0].items():
                 counts.setdefault(kind, Count()).update(count)
@@ -642,6 +653,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1000, help="in process")
     parser.add_argument("--processes", type=int, default=0, help="as processes of their own")
     parser.add_argument("--at-once", type=int, default=2, help="how many go on at the same time")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no other case after so long")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case in process")
     given = parser.parse_args()
@@ -649,11 +661,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         if given.cases:
             at_once = min(given.at_once, given.cases)
-            counts, bad = spread(given.cases, given.seed, Path(place), given.first, at_once)
+            counts, bad = spread(given.cases, given.seed, Path(place), given.first, at_once, given.minutes)
             show(counts, f"in process, seed {given.seed}")
             failed += len(bad)
         if given.processes:
-            counts, bad = processes(given.processes, given.seed, Path(place) / "processes", given.at_once)
+            counts, bad = processes(
+                given.processes, given.seed, Path(place) / "processes", given.at_once, given.minutes
+            )
             show(counts, f"as processes, seed {given.seed}")
             failed += len(bad)
     print(f"\n{failed} cases failed")
