@@ -5,7 +5,14 @@ and numpy alone, and a command can be interrupted before it has imported anythin
 """
 
 import importlib
+import signal
+import sys
 from typing import TYPE_CHECKING
+
+if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # python -m rl_plasticity.NAME, which `command_line.main` runs when all is imported: until then Ctrl-C ends the
+    # process at once, in whatever library it is.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 if TYPE_CHECKING:
     from rl_plasticity.agents import AGENTS, SAC, Agent, Batch, ReplayBuffer

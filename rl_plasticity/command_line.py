@@ -3,6 +3,7 @@
 What takes seconds to import is imported by those who need it: `status` starts at once.
 """
 
+import io
 import itertools
 import signal
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rl_plasticity import terminal
-from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line
+from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, shown
+from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -36,6 +38,12 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
     """
     arguments = sys.argv[1:]
     others = [a for a in arguments if a not in ("-h", "--help")]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is ASCII, a name that is not UTF-8
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_DFL:  # as it was while the package was imported
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if others != arguments:
             print(help_(others))
@@ -52,6 +60,9 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
         sys.exit(complain(name, error, 1))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    finally:
+        if before == signal.SIG_DFL:  # nothing is left to be tidied up
+            signal.signal(signal.SIGINT, before)
     if status:
         sys.exit(status)
 
@@ -118,11 +129,11 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
     options: dict[str, str] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if not equals or "/" in name or Path(argument).exists():
+        if not equals or "/" in name or exists(argument):
             places.append(argument)
             continue
         if name not in valid:
-            raise SettingsError(f"unknown option {name!r}{nearest(name, valid)}")
+            raise SettingsError(f"unknown option {shown(name)}{nearest(name, valid)}")
         if name in options:
             raise SettingsError(f"{name} is given twice")
         if not value:
@@ -179,6 +190,6 @@ def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
             raise SettingsError(f"a run's folder is needed: {usage}")
         settings = schema.load(kind, arguments[1:])
         plugins.load(settings.plugins)
-        look(RunFolder(Path(arguments[0]).expanduser()), settings)
+        look(RunFolder(expanded(arguments[0])), settings)
 
     main(name, lambda _: f"{usage}\n\nRUN is the folder of a run.\n\n{schema.describe(kind)}", act)

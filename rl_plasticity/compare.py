@@ -25,6 +25,7 @@ from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.report import GENERATOR, Picture, render
 from rl_plasticity.comparison.summary import Comparison, summarize
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.paths import expanded
 from rl_plasticity.runs.folder import find, write_text
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
@@ -109,7 +110,7 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """
     places, options = command_line.places_and_options(arguments, OPTIONS)
     given: dict[str, Any] = dict(options)
-    given["out"] = Path(given.get("out", "comparison")).expanduser()
+    given["out"] = expanded(given.get("out", "comparison"))
     for name in ("mix", "leave_out"):
         if name in given:  # a label may hold a list: hidden=[64, 64]
             given[name] = [part for part in re.split(r",(?! )", given[name]) if part]

@@ -59,6 +59,12 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     return f"; did you mean {close!r}?" if close is not None else f" (valid: {', '.join(valid) or 'none'})"
 
 
+def shown(value: object) -> str:
+    """A value for a message: on one line, and no longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}... ({len(text)} characters)"
+
+
 def reason(error: BaseException) -> str:
     """What an error says, in one line; its kind where it says nothing."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -31,11 +31,13 @@ def random_states_kept(net: nn.Module) -> Iterator[None]:
 class RunStreams(nn.Module):
     """One random generator for each run; draws have a leading runs axis.
 
-    A run draws the same numbers alone or among others. The states are part of ``state_dict``.
+    A run draws the same numbers alone or among others. The states are part of ``state_dict``. On the device ``meta``,
+    which has shapes and no numbers, they draw on the CPU.
     """
 
     def __init__(self, seeds: Sequence[int], device: str | torch.device = "cpu") -> None:
         super().__init__()
+        device = "cpu" if torch.device(device).type == "meta" else device
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def normal(self, *shape: int) -> Tensor:

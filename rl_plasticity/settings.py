@@ -19,9 +19,11 @@ from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_ar
 
 from torch import Tensor
 
-from rl_plasticity.errors import SettingsError, closest
+from rl_plasticity.errors import SettingsError, closest, shown
 
 P = ParamSpec("P")
+LARGEST_INTEGER = 2**63 - 1  # of a tensor, an array and the files
+LARGEST_NUMBER = 3.4028234663852886e38  # of float32; beyond it is infinity to every network
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,11 @@ class Setting:
     belongs_to: Literal["run", "machine", "watched"] = "run"
 
     def contains(self, number: Any) -> bool:
-        """Whether a number, or every number of a tensor, is finite and within the bounds."""
+        """Whether a number, or every number of a tensor, is finite, can be held, and is within the bounds."""
         if isinstance(number, Tensor):
             return all(self.contains(one) for one in number.flatten().tolist())
         return (
-            math.isfinite(number)
+            abs(number) <= (LARGEST_INTEGER if isinstance(number, int) else LARGEST_NUMBER)
             and (self.least is None or number >= self.least)
             and (self.above is None or number > self.above)
             and (self.most is None or number <= self.most)
@@ -93,8 +95,8 @@ class Declared(NamedTuple):
                 return float(value) if kind is float and not isinstance(value, Tensor) else value
         words = [str(word) for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind)]
         close = closest(value, words) if isinstance(value, str) else None
-        hint = f"; did you mean {close!r}?" if close else ""
-        raise SettingsError(f"{name} must be {self.expected}, got {value!r}{hint}")
+        hint = f"; did you mean {close!r}?" if close else _beyond(value)
+        raise SettingsError(f"{name} must be {self.expected}, got {shown(value)}{hint}")
 
     def _words(self, kind: Any) -> list[str]:
         bounds = self.setting.bounds()
@@ -119,7 +121,7 @@ class Declared(NamedTuple):
         if kind in (int, float):
             number = isinstance(value, int | (float if kind is float else int)) and not isinstance(value, bool)
             return number and self.setting.contains(value)
-        return isinstance(value, kind)
+        return isinstance(value, kind) and not (kind is str and not _is_text(value))
 
 
 def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str, Declared]:
@@ -189,3 +191,23 @@ def _declared(hint: Any, default: Any) -> Declared | None:
     if any(not (k in plain or get_origin(k) is Literal or (is_list(k) and get_args(k)[0] in plain)) for k in kinds):
         return None
     return Declared(kinds, default, setting)
+
+
+def _is_text(value: str) -> bool:
+    """Whether files and file names can hold it."""
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _beyond(value: Any) -> str:
+    """A hint that a value, or one of a list, is of the right type, but nothing here could hold it."""
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(one, str) and not _is_text(one):
+            return " (not UTF-8)"
+        if isinstance(one, int) and abs(one) > LARGEST_INTEGER:
+            return " (64 bits hold integers up to 9.2e18)"
+        if isinstance(one, float) and LARGEST_NUMBER < abs(one) < math.inf:
+            return " (32 bits hold numbers up to 3.4e38)"
+    return ""

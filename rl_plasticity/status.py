@@ -39,6 +39,7 @@ return or accuracy (the mean over its seeds). Where all runs lie in one folder, 
 """
 
 STATES = ("finished", "stopped", "running", "killed", "damaged", "failed")  # what needs you is printed last
+YEAR = 365 * 24 * 3600
 SILENT = 30 * 60  # a run on a machine that cannot be asked counts as killed when its files are this many seconds old
 LATEST = {"eval/return": "return", "eval/test_accuracy": "test accuracy", "eval/train_accuracy": "train accuracy"}
 
@@ -92,8 +93,8 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], float | None]:
         every = float(options["every"])
     except ValueError:
         every = math.nan
-    if not (math.isfinite(every) and every > 0):
-        raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r}")
+    if not 0 < every <= YEAR:
+        raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r} (a year at most)")
     return places, every
 
 

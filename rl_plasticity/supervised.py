@@ -7,6 +7,7 @@ if __name__ == "__main__":
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ from rl_plasticity.learner import Learner
 from rl_plasticity.networks import make_network
 from rl_plasticity.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
+from rl_plasticity.regularizers import Unregularized
+from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Progress
@@ -114,6 +117,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
     def optimize(network: torch.nn.Module) -> Optimizer:
         return choose(OPTIMIZERS, s.optimizer["name"], optimizer, "optimizer")(network, lr=s.lr)
 
+    memory.require(len(plan.seeds), of_each_run(s, data, make, optimize), s.device)
     learner = Learner(make, [derive(n, NETWORK) for n in plan.seeds], plan.regularize, optimize, device=s.device)
     interventions = list(plan.interventions)
     if sequence.decay_at_epochs:
@@ -121,6 +125,22 @@ def build(s: Supervised, plan: Plan) -> Parts:
         at = [epoch * per_epoch for epoch in sequence.decay_at_epochs]
         interventions.append((LearningRateDecay(at, sequence.decay, sequence.rebase), None))
     return Parts(data, sequence, learner, interventions)
+
+
+def of_each_run(
+    s: Supervised, data: Data, make: Callable[[Sequence[int]], torch.nn.Module], optimize: Callable[..., Optimizer]
+) -> dict[str, float]:
+    """The memory, in bytes, that each run takes (`memory.require`), by what for."""
+    batch_size, number = min(s.batch_size, len(data.train_y)), math.prod(data.shape)
+    taken = {f"batches, batch_size={batch_size}": 4.0 * batch_size * (number + 2)}
+    with suppress(Exception), torch.device("meta"):  # a plug may know real tensors alone: then it is not counted
+        learner = Learner(make, (0,), Unregularized, optimize, device="meta")
+        image = torch.zeros(*learner.runs, 1, *data.shape)
+        state, activations = memory.of_network(learner, [(learner.net.eval(), (image,))])
+        networks = memory.sizes(s.net, "net")
+        taken |= {f"networks and optimizers, {networks}": state}
+        taken |= {f"activations of a batch, batch_size={batch_size} {networks}": activations * batch_size}
+    return taken
 
 
 def updates_per_epoch(task: Task, batch_size: int) -> int:
@@ -131,12 +151,14 @@ def updates_per_epoch(task: Task, batch_size: int) -> int:
 def planned_updates(s: Supervised, parts: Parts) -> float:
     """How many updates with a whole batch a run makes: the others are of another shape and are never compiled.
 
+    Of a long sequence the first hundred tasks are looked at, and the others taken to be as large on average.
     Networks without a runs axis count as none: compiling those for a CPU takes minutes, and no gain was measured.
     """
     if not parts.learner.runs:
         return 0
-    images = (parts.sequence.task(index).rows.shape[-1] for index in range(parts.sequence.num_tasks))
-    return sum(n // s.batch_size for n in images) * s.epochs_per_task
+    looked_at = min(parts.sequence.num_tasks, 100)
+    images = (parts.sequence.task(index).rows.shape[-1] for index in range(looked_at))
+    return sum(n // s.batch_size for n in images) / looked_at * parts.sequence.num_tasks * s.epochs_per_task
 
 
 def train(session: Session[Supervised], parts: Parts) -> bool:

@@ -5,9 +5,11 @@ if __name__ == "__main__":
 
     terminal.prepare()
 
+import math
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -24,6 +26,8 @@ from rl_plasticity.configs.schema import Train, updates_after
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
+from rl_plasticity.regularizers import Unregularized
+from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Progress
@@ -81,13 +85,14 @@ def build(s: Train, plan: Plan) -> Parts:
     Raises:
         ValueError, ImportError: something cannot be made.
     """
-    try:
-        eval_envs = Envs(s.env["name"], [derive(n, EVALUATION) for n in plan.seeds], s.env["action_repeat"])
-        eval_envs.seek(0)
-    except gym.error.Error as error:  # the simulator is not installed, say
-        raise ValueError(str(error)) from error
-    except FaultyRun as error:
-        raise ValueError(f"{s.env['name']} cannot be reset: {error}") from error
+    eval_envs = evaluation_envs(s, plan.seeds[:1])  # the sizes of the rest depend on it
+    with ExitStack() as otherwise:
+        otherwise.callback(eval_envs.close)
+        memory.require(len(plan.seeds), of_each_run(s, eval_envs.obs_dim, eval_envs.act_dim), s.device)
+        otherwise.pop_all()
+    if len(plan.seeds) > 1:
+        eval_envs.close()
+        eval_envs = evaluation_envs(s, plan.seeds)
     agent = make_agent(s, plan, eval_envs.obs_dim, eval_envs.act_dim)
     capacity = min(s.buffer_size, s.total_env_steps)
     buffer = ReplayBuffer(len(plan.seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
@@ -101,6 +106,45 @@ def build(s: Train, plan: Plan) -> Parts:
     if s.total_env_steps <= s.random_env_steps:
         print("no update will be made: total_env_steps does not exceed random_env_steps", file=sys.stderr)
     return Parts(agent, eval_envs, buffer)
+
+
+def evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
+    """The environments that the policies of these seeds are evaluated in.
+
+    Raises:
+        ValueError: they cannot be made, or reset.
+    """
+    try:
+        envs = Envs(s.env["name"], [derive(n, EVALUATION) for n in seeds], s.env["action_repeat"])
+        envs.seek(0)
+    except gym.error.Error as error:  # the simulator is not installed, say
+        raise ValueError(str(error)) from error
+    except FaultyRun as error:
+        raise ValueError(f"{s.env['name']} cannot be reset: {error}") from error
+    return envs
+
+
+def of_each_run(s: Train, obs_dim: int, act_dim: int) -> dict[str, float]:
+    """The memory, in bytes, that each run takes (`memory.require`), by what for."""
+    capacity = min(s.buffer_size, s.total_env_steps)
+    full = "buffer_size" if s.buffer_size <= s.total_env_steps else "total_env_steps"
+    at_once = math.ceil(s.replay_ratio) * s.batch_size if planned_updates(s) else 0  # drawn for one env step
+    batches = f"batches, batch_size={s.batch_size} replay_ratio={s.replay_ratio:g}"
+    taken = {
+        f"the replay buffer, {full}={capacity}": 4.0 * (capacity + 1) * (obs_dim + act_dim + 2),
+        batches: 4.0 * at_once * (2 * obs_dim + 3 * act_dim + 4),  # transitions, their numbers, noise
+    }
+    with suppress(Exception), torch.device("meta"):  # a plug may know real tensors alone: then it is not counted
+        plan = Plan((), (0,), Unregularized, ())
+        agent = make_agent(replace(s, device=cast(Any, "meta")), plan, obs_dim, act_dim)
+        one = Batch(*(torch.zeros(1, 1, *n) for n in ((obs_dim,), (act_dim,), (), (obs_dim,), ())))
+        reads = agent.inputs(one)
+        learners = [(learner.net, reads[name]) for name, learner in agent.learners.items()]
+        state, activations = memory.of_network(cast(nn.Module, agent), learners)
+        networks = memory.sizes(s.agent, "agent")
+        taken |= {f"networks and optimizers, {networks}": state}
+        taken |= {f"activations of a batch, batch_size={s.batch_size} {networks}": activations * s.batch_size}
+    return taken
 
 
 def planned_updates(s: Train, _: Parts | None = None) -> float:

@@ -1,5 +1,6 @@
 import io
 import re
+import resource
 import shutil
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -390,3 +391,23 @@ def test_a_table_of_any_widths_has_80_columns_and_all_words():
     assert (text.count("label"), text.count("cell"), text.count("z"), text.count("x")) == (60, 20, 99, 1)
     assert command_line.fitted([["group", "n"], ["a", "1"]]) == ["group  n", "a      1"]
     assert command_line.fitted([["group"], ["a"]]) == ["group", "a"]
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_comparison_that_was_there(tmp_path, one, monkeypatch):
+    monkeypatch.setattr("rl_plasticity.compare.draw", lambda comparison: [])
+    assert call(one, f"out={tmp_path / 'out'}")[0] == 0
+    before, limits = (tmp_path / "out" / "report.html").read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+        status, _, error = call(one, f"out={tmp_path / 'out'}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (status, error) == (2, f"rl_plasticity.compare: cannot write to {tmp_path / 'out'}: File too large\n")
+    assert (tmp_path / "out" / "report.html").read_bytes() == before
+    assert not (tmp_path / ".out.new").exists()
+
+
+def test_a_place_to_write_to_that_no_folder_can_be_called_is_refused_before_the_work(tmp_path, one):
+    status, _, error = call(one, f"out={tmp_path / ('a' * 300)}")
+    assert status == 2
+    assert error.endswith("File name too long\n")

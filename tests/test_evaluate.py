@@ -1,4 +1,6 @@
 import csv
+import hashlib
+import io
 import math
 import shutil
 import sys
@@ -210,15 +212,24 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
     damaged = shutil.copytree(pendulum, tmp_path / "damaged")
     for path in (damaged / "checkpoints").iterdir():
         path.write_bytes(b"junk")
+    (path,) = (shutil.copytree(pendulum, tmp_path / "notfinite") / "checkpoints").glob("step_000000060.pt")
+    state = torch.load(io.BytesIO(path.read_bytes()[:-32]), weights_only=True)
+    state["agent"]["actor.net.trunk.0.weight"][1] = math.nan
+    content = io.BytesIO()
+    torch.save(state, content)
+    path.write_bytes(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
     before = sorted(tmp_path.rglob("*"))
     for arguments, said in (
         ([], "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]"),
         (["widend"], "no folder widend, which comes first; did you mean widened?"),
         (["episodes=3"], "no folder episodes=3, which comes first"),
         (["empty"], "cannot read empty/config.yaml"),
-        (["supervised"], "supervised is of rl_plasticity.supervised; a run of rl_plasticity.train is needed"),
+        (["supervised"], "a run of rl_plasticity.train is needed; this is one of rl_plasticity.supervised"),
         (["widened"], "the checkpoint does not fit config.yaml and the environment"),
         (["damaged"], "step_000000060.pt cannot be read"),
+        (["notfinite"], "the checkpoint of env step 60 holds weights that are not finite"),
+        (["a" * 300], "File name too long"),
+        ([pendulum, f"out={'b' * 251}.csv"], "File name too long"),
         ([pendulum, "episode=3"], "unknown setting 'episode'; did you mean 'episodes'?"),
         ([pendulum, "episodes=0"], "episodes must be an integer from 1 up or null, got 0"),
         ([pendulum, "checkpoint=50"], "no checkpoint of step 50 in"),

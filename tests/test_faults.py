@@ -1,6 +1,9 @@
 """Faults of the machine, of the files and of the user: one line each, and nothing lost."""
 
 import contextlib
+import errno
+import hashlib
+import io
 import itertools
 import os
 import platform
@@ -18,6 +21,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from conftest import StopAfter, once
 from folders import resume, run
 from hypothesis import HealthCheck, given, settings
@@ -152,8 +156,22 @@ def test_a_folder_whose_settings_cannot_be_written_is_bad_input_and_free_for_ano
             train.command.prepare([*PENDULUM, f"out={folder}"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []  # what was made is taken back
     assert not is_held(folder)
     assert run(PENDULUM, folder, StopAfter(0)) == folder.path
+
+
+def test_a_full_disk_at_the_start_takes_back_the_folders_it_made_and_no_other(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "write_settings", full)
+    mine, new = tmp_path / "mine", tmp_path / "new" / "deep" / "run"
+    mine.mkdir()
+    for out in (mine, new):
+        with pytest.raises(SettingsError, match=f"cannot write to {out}: No space left on device"):
+            train.command.prepare([*PENDULUM, f"out={out}"])
+    assert [p for p in tmp_path.rglob("*") if p.name != ".lock"] == [mine]
 
 
 def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_back(main, tmp_path):
@@ -352,6 +370,87 @@ def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(wh
     config.write_text(config.read_text().replace("tau: 0.005", "tau: 0.01").replace("batch_size: 16", "batch_size: 17"))
     with pytest.raises(SettingsError, match=r"agent.tau is 0.01, was 0.005; batch_size is 17, was 16$"):
         train.command.prepare([f"resume={folder}"])
+
+
+def rewritten(folder, change):
+    """The run's folder with its newest checkpoint as `change` makes it, its checksum right; the older ones gone."""
+    *older, newest = sorted((folder / "checkpoints").glob("step_*.pt"))
+    for path in older:
+        path.unlink()
+    state = torch.load(io.BytesIO(newest.read_bytes()[:-32]), weights_only=True)
+    changed = change(state)
+    content = io.BytesIO()
+    torch.save(state if changed is None else changed, content)
+    newest.write_bytes(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda state: [1, 2], "it holds no state"),
+        (lambda state: state.update(at="x"), "it holds no state of a run"),
+        (lambda state: state.update(chunks=[[0.5, 1]]), "it holds no state of a run"),
+        (lambda state: state.pop("sizes") and None, "holds no checkpoint of a run"),
+        (lambda state: state["sizes"].update({"timing.csv": "x"}), "holds no checkpoint of a run"),
+        (lambda state: state.update(settings=3), "holds no checkpoint of a run"),
+        (lambda state: state["settings"].update(seed=torch.zeros(0)), "holds no checkpoint of a run"),
+    ],
+)
+def test_a_checkpoint_that_is_whole_and_of_no_run_is_refused_before_anything_is_written(change, said, whole, tmp_path):
+    folder = rewritten(shutil.copytree(whole, tmp_path / "run"), change)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+    with pytest.raises(SettingsError, match=said):
+        train.command.prepare([f"resume={folder}"])
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda state: state.pop("agent") and None, "the checkpoint is not of this run: KeyError: 'agent'"),
+        (lambda state: state.update(agent=7), "the checkpoint is not of this run: TypeError"),
+        (lambda state: state.update(envs={}), "the checkpoint is not of this run: "),
+        (lambda state: state["progress"].update(step="x"), "holds no progress of such a run"),
+        (lambda state: state["progress"].pop("updates") and None, "holds no progress of such a run"),
+        (lambda state: state["buffer"].update(newest_obs=torch.zeros(9, 9)), "cannot resume: a replay buffer of"),
+    ],
+)
+def test_a_checkpoint_with_other_content_than_the_run_s_ends_with_one_line_and_no_number_changed(
+    change, said, whole, main, tmp_path
+):
+    folder = rewritten(shutil.copytree(whole, tmp_path / "run"), change)
+    status, line = main(f"resume={folder}")
+    assert status == 1
+    assert said in line
+    for name in ("metrics.csv", "timing.csv", "provenance.json", "config.yaml"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize("text", ["{", '{"starts": {}}', "[]", "\0"])
+def test_a_damaged_provenance_is_kept_and_the_run_refused_until_it_is_moved_away(text, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    (folder / "provenance.json").write_text(text)
+    with pytest.raises(SettingsError, match=r"provenance.json is damaged; move it away"):
+        train.command.prepare([f"resume={folder}"])
+    assert (folder / "provenance.json").read_text() == text
+    (folder / "provenance.json").unlink()
+    resume(folder)
+
+
+def test_a_run_of_the_other_command_is_not_resumed_and_named_as_such(whole):
+    with pytest.raises(
+        SettingsError, match=r"config.yaml: a run of rl_plasticity.supervised is needed; this is one of "
+    ):
+        supervised.command.prepare([f"resume={whole}"])
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "ü" * 200])
+def test_a_name_that_no_file_can_have_is_refused_for_a_new_run_and_to_resume(name, tmp_path):
+    for argument in (f"out={tmp_path / name}", f"resume={tmp_path / name}"):
+        with pytest.raises(SettingsError, match="File name too long"):
+            train.command.prepare([*(PENDULUM if argument.startswith("out") else []), argument])
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- the clock ------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ LAYERS = (
     ("structure",),
     ("layers", "seeding"),
     ("settings",),
-    ("errors", "terminal"),
+    ("errors", "paths", "terminal"),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FILES = {

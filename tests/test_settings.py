@@ -116,3 +116,38 @@ def test_choosing_names_the_nearest_kind_and_setting():
         choose(kinds, "one", {"coeff": 1}, "thing")
     with pytest.raises(SettingsError, match="unknown setting 'net'"):
         choose(kinds, "one", {"net": 1}, "thing")
+
+
+BEYOND = {
+    ("count", 2**63): " (64 bits hold integers up to 9.2e18)",
+    ("hidden", (8, 10**26)): " (64 bits hold integers up to 9.2e18)",
+    ("coef", 1e308): " (32 bits hold numbers up to 3.4e38)",
+    ("coef", 2**70): " (64 bits hold integers up to 9.2e18)",
+    ("betas", (0.9, -1e39)): " (32 bits hold numbers up to 3.4e38)",
+    ("word", "a\udcff"): " (not UTF-8)",
+    ("word", "a\0"): " (not UTF-8)",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), BEYOND, ids=str)
+def test_what_no_tensor_file_or_name_can_hold_is_refused_with_the_reason(name, value):
+    def make(count=1, hidden=(8,), coef=1.0, betas=(0.9, 0.99), word="x"): ...
+
+    with pytest.raises(SettingsError) as error:
+        settings_of(make)[name].checked(name, value)
+    assert str(error.value).endswith(f"got {value!r}{BEYOND[name, value]}")
+
+
+def test_the_largest_numbers_that_can_be_held_are_taken():
+    def make(count=1, number=1.0): ...
+
+    settings = settings_of(make)
+    assert settings["count"].checked("count", 2**63 - 1) == 2**63 - 1
+    assert settings["number"].checked("number", -3.4e38) == -3.4e38
+
+
+def test_a_message_shows_no_more_of_a_value_than_a_line():
+    def make(word=1): ...
+
+    with pytest.raises(SettingsError, match=r"^word must be an integer, got 'x{99}\.\.\. \(5002 characters\)$"):
+        settings_of(make)["word"].checked("word", "x" * 5000)

@@ -243,6 +243,7 @@ def test_every_prints_again_until_it_is_interrupted(rl, monkeypatch, capsys):
         (["every=3"], "name at least one folder"),
         (["runs", "every=0"], "every must be a number of seconds above 0, got '0'"),
         (["runs", "every=soon"], "got 'soon'"),
+        (["runs", "every=1e300"], "got '1e300' (a year at most)"),
     ],
 )
 def test_a_wrong_option_says_what_was_expected(arguments, message):

@@ -240,9 +240,9 @@ def test_every_setting_of_the_agent_reaches_it(spies, tmp_path):
     values = {"num_critics": 2, "layer_norm": False, "lr": 0.01, "tau": 0.1, "init_alpha": 0.5, "target_entropy": -3.0}
     said = [f"agent.{name}={str(value).lower()}" for name, value in values.items()]
     run([*PENDULUM, *said, "agent.discount=0.9", "buffer_size=30", "reg=l2", "reg.coef=0.25"], tmp_path / "run")
-    (made,) = spies["SAC"].calls
+    _, made = spies["SAC"].calls  # the first one only told its size
     assert {name: made[name] for name in values} == values
-    agent = spies["SAC"].results[0]
+    agent = spies["SAC"].results[-1]
     assert agent.critic.regularizer.coef == agent.actor.regularizer.coef == 0.25
     assert isinstance(agent.critic.regularizer, REGULARIZERS["l2"])
     assert spies["ReplayBuffer"].calls[0]["capacity"] == 30
@@ -251,7 +251,7 @@ def test_every_setting_of_the_agent_reaches_it(spies, tmp_path):
 
 def test_the_environments_get_their_settings_and_seeds_of_their_own(spies, tmp_path):
     run([*PENDULUM, "seeds=2", "seed=7", "env.action_repeat=3"], tmp_path / "run")
-    evaluation, training = spies["Envs"].calls
+    _, evaluation, training = spies["Envs"].calls  # the first one only told its size
     assert training["action_repeat"] == evaluation["action_repeat"] == 3
     assert not set(training["seeds"]) & set(evaluation["seeds"])
     assert len(set(training["seeds"])) == 2
@@ -260,7 +260,7 @@ def test_the_environments_get_their_settings_and_seeds_of_their_own(spies, tmp_p
 def test_the_reset_comes_when_its_setting_says(spies, tmp_path):
     run([*PENDULUM, "reset=periodic", "reset.every_updates=50"], tmp_path / "run")
     assert spies["make_intervention"].calls[0]["settings"]["every_updates"] == 50
-    agent = spies["SAC"].results[0]
+    agent = spies["SAC"].results[-1]
     assert agent.critic.draws.tolist() == [2]  # 80 updates: one reset
     assert agent.critic.optimizer.step.tolist() == [30]  # and 30 updates since
 
@@ -300,7 +300,7 @@ def test_what_the_environment_did_is_what_the_buffer_holds(spies, tmp_path):
     gym.register("CountdownForTests-v0", Countdown)
     settings = [a for a in PENDULUM if not a.startswith(("env", "random", "total", "eval"))]
     settings += ["env=gym:CountdownForTests-v0", "random_env_steps=10", "total_env_steps=20", "eval_every_env_steps=99"]
-    Countdown.made = itertools.count()  # two are made for evaluation, then run 0 and run 1
+    Countdown.made = itertools.count(1)  # one for its sizes, two for evaluation, then run 0 and run 1
     run([*settings, "seeds=2", "eval_episodes=1"], tmp_path / "run")
     buffer = spies["ReplayBuffer"].results[0]
     batch = buffer.sample(torch.arange(20).expand(2, 20))

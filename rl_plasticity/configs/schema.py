@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -26,10 +26,11 @@ from omegaconf.errors import OmegaConfBaseException
 from rl_plasticity import plugins
 from rl_plasticity.agents import AGENTS
 from rl_plasticity.envs import Envs
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.errors import SettingsError, nearest, shown
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.networks import NETWORKS, make_network
 from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.paths import expanded
 from rl_plasticity.plugins import Plugins
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.settings import Declared, Setting, settings_of
@@ -39,12 +40,13 @@ from rl_plasticity.tasks import load as load_data
 FOLDER = Path(__file__).parent
 Settings = TypeVar("Settings")
 Group = dict[str, Any]  # the name of what was chosen, and its settings
+PATHS = ("out", "resume", "data.root")  # settings that are taken as they are written
 SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
 TASKS_ONLY = "reset.every_tasks"  # a setting that reinforcement learning, where no task follows another, does not have
 # What earlier versions did that did not have a setting, by the choice that has it.
 BEFORE = {"agent=sac": {"agent.init": "orthogonal", "agent.temperature_loss": "alpha"}}
 
-Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, belongs_to="machine")]
+Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, most=1024, belongs_to="machine")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
 Compile = Annotated[bool | Literal["auto"], Setting("auto: where it pays for itself", belongs_to="machine")]
 Logger = Annotated[
@@ -164,8 +166,8 @@ class Watch(Evaluate):
     camera: Annotated[
         int | str | None, Setting("number or name, -1: a free one; null: 0 (gym: tasks: their own)", least=-1)
     ] = None
-    width: Annotated[int | None, Setting("pixels; null: 640 (gym: tasks: their own)", least=1)] = None
-    height: Annotated[int | None, Setting("pixels; null: 480 (gym: tasks: their own)", least=1)] = None
+    width: Annotated[int | None, Setting("pixels; null: 640 (gym: tasks: their own)", least=1, most=8192)] = None
+    height: Annotated[int | None, Setting("pixels; null: 480 (gym: tasks: their own)", least=1, most=8192)] = None
 
 
 class Kind(NamedTuple):
@@ -289,12 +291,16 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         SettingsError: a setting is missing, unknown or out of range.
     """
     groups = {}
+    for other in (Train, Supervised):
+        if all(group in saved for group in GROUPS[other]) and not all(group in saved for group in GROUPS[kind]):
+            needed, found = (f"rl_plasticity.{k.__name__.lower()}" for k in (kind, other))
+            raise SettingsError(f"a run of {needed} is needed; this is one of {found}")
     for group in GROUPS[kind]:
         choice = saved.get(group)
         if choice is None:
             raise SettingsError(f"the setting {group!r} is missing")
         if not isinstance(choice, dict) or "name" not in choice:
-            raise SettingsError(f"{group} must be a group with a name, got {choice!r}")
+            raise SettingsError(f"{group} must be a group with a name, got {shown(choice)}")
         groups[group] = _chosen(group, choice_of(choice), kind)
         if group == "env" and (module := plugins.module_of(str(choice["name"]))) and module not in plugins.loaded:
             raise SettingsError(f"env {choice['name']!r}: no saved settings load the module {module!r}")
@@ -303,7 +309,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     values = {name: value for name, value in values.items() if name == "env.name" or not _is_name(name)}
     for name in values:
         if name not in declared and name != "preset":
-            raise SettingsError(f"unknown setting {name!r}{nearest(name, declared)}")
+            raise SettingsError(f"unknown setting {shown(name)}{nearest(name, declared)}")
     # What makes no other run of it may be younger than the run.
     values = {name: d.default for name, d in declared.items() if d.setting.belongs_to == "machine"} | values
     for name in (*declared, "preset"):
@@ -388,7 +394,7 @@ def describe(kind: type[Any]) -> str:
         lines += [f"  {f'preset={DEFAULT_PRESET[kind]}':34} {'|'.join(presets(kind))}"]
         lines += ["", "What a preset sets; what you give besides has the last word:"]
         for preset in presets(kind):
-            sets = " ".join(f"{name}={shown(value)}" for name, value in _of_preset(kind, preset).items())
+            sets = " ".join(f"{name}={as_written(value)}" for name, value in _of_preset(kind, preset).items())
             sets = sets or "nothing: all is as it is by default"
             lines += [f"  preset={preset}", *textwrap.wrap(sets, 76, initial_indent="    ", subsequent_indent="    ")]
         lines += ["", "Settings of a choice, each with its default:"]
@@ -417,12 +423,13 @@ def _choices(group: str) -> list[str]:
 
 def _described(name: str, declared: Declared) -> str:
     words = f"{declared.setting.help} ({declared.expected})" if declared.setting.help else declared.expected
-    return f"  {f'{name}={shown(declared.default)}':34} {words}"
+    return f"  {f'{name}={as_written(declared.default)}':34} {words}"
 
 
-def shown(value: Any) -> str:
+def as_written(value: Any) -> str:
+    """A value as the command line takes it."""
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(shown, value))}]"
+        return f"[{','.join(map(as_written, value))}]"
     if isinstance(value, float):
         return f"{value:g}"
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else str(value)
@@ -439,22 +446,29 @@ def parse(argument: str) -> Given:
     """
     if path := parse_path(argument):
         return path
-    wrong = f"cannot read {argument!r}: settings are written name=value"
-    try:
-        override = OverridesParser.create().parse_override(argument)
-    except HydraException as error:
-        raise SettingsError(wrong) from error
+    wrong = f"cannot read {shown(argument)}: settings are written name=value"
+    override = _override(argument, wrong)
     if override.is_sweep_override():
-        raise SettingsError(f"{argument!r} names several values, one run takes one; for a run of each add -m")
+        raise SettingsError(f"{shown(argument)} names several values, one run takes one; for a run of each add -m")
     if override.is_add() or override.is_delete() or override.is_force_add() or override.package:
         raise SettingsError(wrong)
     return Given(override.key_or_group, override.value(), argument)
 
 
 def parse_path(argument: str) -> Given | None:
-    """``out=`` and ``resume=`` with the path as it was written, whatever characters it has; None for others."""
+    """A setting of `PATHS` with the path as it was written, whatever characters it has; None for others."""
     name, equals, path = argument.partition("=")
-    return Given(name, str(Path(path).expanduser()), argument) if name in ("out", "resume") and equals else None
+    if name not in PATHS or not equals or (name == "data.root" and path == "null"):
+        return None
+    return Given(name, str(expanded(path)), argument)
+
+
+def _override(argument: str, wrong: str) -> Override:
+    """Raises SettingsError that says `wrong` if hydra cannot read it."""
+    try:
+        return OverridesParser.create().parse_override(argument)
+    except (HydraException, ValueError) as error:  # an integer of thousands of digits
+        raise SettingsError(wrong) from error
 
 
 def each(kind: type[Any], argument: str) -> list[str]:
@@ -464,12 +478,11 @@ def each(kind: type[Any], argument: str) -> list[str]:
         SettingsError: it cannot be read, or names no value.
     """
     name = argument.partition("=")[0]
-    if name in ("out", "resume"):
+    if parse_path(argument):
         return [argument]
-    try:
-        override = OverridesParser.create().parse_override(argument)
-    except HydraException as error:
-        raise SettingsError(f"cannot read {argument!r}: settings are written name=value or name=value,value") from error
+    override = _override(
+        argument, f"cannot read {shown(argument)}: settings are written name=value or name=value,value"
+    )
     if not override.is_sweep_override():
         return [argument]
     value = override.value()
@@ -479,9 +492,9 @@ def each(kind: type[Any], argument: str) -> list[str]:
     elif override.is_discrete_sweep():
         values = list(override.sweep_string_iterator())
     else:
-        raise SettingsError(f"{argument!r}: expected values or range() or glob(), which can be counted")
+        raise SettingsError(f"{shown(argument)}: expected values or range() or glob(), which can be counted")
     if not values:
-        raise SettingsError(f"{argument!r} names no value")
+        raise SettingsError(f"{shown(argument)} names no value")
     return [f"{name}={member}" for member in values]
 
 
@@ -500,7 +513,7 @@ def _with_preset(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """
     name = given.get("preset", DEFAULT_PRESET[kind])
     if name not in presets(kind):
-        raise SettingsError(f"unknown preset {name!r}{nearest(name, presets(kind))}")
+        raise SettingsError(f"unknown preset {shown(name)}{nearest(name, presets(kind))}")
     preset = _of_preset(kind, name)
     shared = ("env", "data")  # whose settings all choices have
     chosen = {g: preset.get(g, KINDS[g].default) for g in GROUPS[kind] if g not in shared}
@@ -519,12 +532,14 @@ def _chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[s
     kind = KINDS[group]
     if group == "env":
         return {"name": Declared((str,), choice, Setting()), **kind.settings("")}
-    if (group in SIDE_BY_SIDE and isinstance(choice, list)) or (group == "reg" and "+" in str(choice)):
+    if (group in SIDE_BY_SIDE and isinstance(choice, list)) or (
+        group == "reg" and isinstance(choice, str) and "+" in choice
+    ):
         return _several(group, choice, command)
     if choice == "none" and group == "reset":
         return {"name": "none"}
     if not isinstance(choice, str) or choice not in kind.choices:
-        raise SettingsError(f"unknown {group} {choice!r}{nearest(choice, _choices(group))}")
+        raise SettingsError(f"unknown {group} {shown(choice)}{nearest(choice, _choices(group))}")
     left_out = TASKS_ONLY if command is Train else ""
     return {"name": choice, **{n: d for n, d in kind.settings(choice).items() if f"{group}.{n}" != left_out}}
 
@@ -567,7 +582,7 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], group
         return SettingsError(f"{name} cannot be set: choose with {group}=")
     if group in groups and "." in name and groups[group].keys() == {"name"}:
         return SettingsError(f"{name}: {group}={groups[group]['name']} has no settings")
-    return SettingsError(f"unknown setting {name!r}{nearest(name, [*GROUPS[kind], *declared])}")
+    return SettingsError(f"unknown setting {shown(name)}{nearest(name, [*GROUPS[kind], *declared])}")
 
 
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -582,7 +597,7 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     except OmegaConfBaseException as error:
-        wrong = next((f"{n}={v!r}" for n, v in values.items() if "${" in str(v)), "the settings")
+        wrong = next((f"{n}={shown(v)}" for n, v in values.items() if "${" in str(v)), "the settings")
         raise SettingsError(f"{wrong} cannot be read: {str(error).splitlines()[0]}") from error
     assert isinstance(resolved, dict)
     return dict(flat_values({str(key): value for key, value in resolved.items()}))

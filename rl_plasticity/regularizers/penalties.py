@@ -178,7 +178,7 @@ class Spectral(Regularizer):
         net: nn.Module,
         coef: Strength = 1e-4,
         k: Annotated[int, Setting("the exponent", least=1)] = 2,
-        warmup: Annotated[int, Setting("power-iteration steps at the start, at least", least=0)] = 15,
+        warmup: Annotated[int, Setting("power-iteration steps at the start, at least", least=0, most=100_000)] = 15,
         structure: Structure | None = None,
     ) -> None:
         super().__init__(net, coef, structure)

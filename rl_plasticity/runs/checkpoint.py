@@ -103,6 +103,7 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
     for path in reversed(paths.values()) if step is None else [paths[step]]:
         try:
             state = _read(path)
+            _require_place(path, state)
         except ValueError as error:
             problems.append(str(error))
             continue
@@ -165,7 +166,18 @@ def _read(path: Path) -> dict[str, Any]:
     except Exception as error:  # zip, pickle, file and runtime errors alike
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise ValueError(one_line(f"the checkpoint {path} cannot be read: {reason}")) from error
+    if not isinstance(state, dict):
+        raise ValueError(f"the checkpoint {path} cannot be read: it holds no state")
     return state
+
+
+def _require_place(path: Path, state: Mapping[str, Any]) -> None:
+    """Raises ValueError unless the state says where it is and which rows it needs: it may be anybody's."""
+    at, chunks = state.get("at"), state.get("chunks", [])
+    if not (type(at) is int and at >= 0 and isinstance(chunks, list)) or not all(
+        isinstance(c, list) and len(c) == 2 and all(type(n) is int and n >= 0 for n in c) for c in chunks
+    ):
+        raise ValueError(f"the checkpoint {path} cannot be read: it holds no state of a run")
 
 
 def _plain(value: Any) -> Any:

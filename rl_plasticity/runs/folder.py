@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 
 from rl_plasticity import __version__
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.paths import exists, expanded
 
 if TYPE_CHECKING:
     from rl_plasticity.agents import Agent
@@ -267,10 +268,27 @@ class RunFolder(os.PathLike[str]):
     def starts(self) -> list[Mapping[str, Any]]:
         """What each start of the run was made with; empty if that is missing or damaged: no number depends on it."""
         try:
-            starts = json.loads(self.provenance.read_text())["starts"]
-        except (OSError, ValueError, KeyError, TypeError):
+            return [start for start in self.all_starts() if isinstance(start, dict)]
+        except SettingsError:
             return []
-        return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+
+    def all_starts(self) -> list[Any]:
+        """What is in ``provenance.json``, to be added to; empty if there is none.
+
+        Raises:
+            SettingsError: it is damaged, which is no reason to lose what it holds.
+        """
+        try:
+            starts = json.loads(self.provenance.read_text())["starts"]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise SettingsError(f"cannot read {self.provenance}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError):
+            starts = None
+        if not isinstance(starts, list):
+            raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
+        return starts
 
     @property
     def plugins(self) -> list[str]:
@@ -284,17 +302,11 @@ class RunFolder(os.PathLike[str]):
             dict.fromkeys([*(map(str, named) if isinstance(named, list) else []), *([module] if module else [])])
         )
 
-    def require_provenance(self) -> None:
-        """Raises SettingsError where a start cannot be added without losing what a damaged file may still hold."""
-        if self.provenance.exists() and not self.starts:
-            raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
-
     def add_start(self, device: str, plugins: Sequence[str] = ()) -> None:
         """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time."""
         import torch
 
-        self.require_provenance()
-        starts = json.loads(self.provenance.read_text())["starts"] if self.provenance.exists() else []
+        starts = self.all_starts()
         libraries = ("torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core")
         starts.append(
             {
@@ -326,11 +338,14 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
     for place in places:
         if not os.fspath(place):
             raise SettingsError("a folder's name is empty")
-        path = Path(place).expanduser()
-        matches = [path] if path.exists() else [*map(Path, sorted(glob.glob(str(path), recursive=True)))]  # noqa: PTH207
+        path = expanded(place)
+        matches = [path] if exists(path) else [*map(Path, sorted(glob.glob(str(path), recursive=True)))]  # noqa: PTH207
         if not matches:
             raise SettingsError(f"{place} does not exist")
-        runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
+        try:
+            runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
+        except OSError as error:
+            raise SettingsError(f"cannot search {place}: {error.strerror}") from error
         for run in runs:
             (named if run == path else below)[run.resolve()] = RunFolder(run)
         if not runs:
@@ -366,15 +381,19 @@ def require_new(path: Path, suffix: str) -> None:
     """Raises SettingsError unless a file that ends in `suffix` can be made there."""
     if path.suffix != suffix:
         raise SettingsError(f"out must end in {suffix}, got {path}")
-    if path.exists():
+    try:
+        there = path.exists() or path.with_name(f".{path.name}.tmp").is_dir()  # what it is called while it is written
+    except OSError as error:
+        raise SettingsError(f"cannot write to {path}: {error.strerror}") from error
+    if there:
         raise SettingsError(f"{path} exists; choose another out=")
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise SettingsError(f"cannot write to the folder {path.parent}")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file, whole or not at all."""
-    write_atomically(path, lambda file: file.write(text.encode()))
+    """Write a small file, whole or not at all; of names that are not UTF-8 the bytes as escapes."""
+    write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -429,7 +448,7 @@ def _curves(path: Path) -> dict[str, dict[str, Curve]]:
     try:
         steps = np.array(list(map(int, fields[1::4])), np.int64)
         values = np.array(list(map(float, fields[3::4])), np.float64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise SettingsError(f"{path} is damaged: {error}") from error
     runs, metrics = (dict.fromkeys(fields[column::4]) for column in (0, 2))
     run_index, metric_index = ({name: i for i, name in enumerate(names)} for names in (runs, metrics))

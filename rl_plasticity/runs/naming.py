@@ -147,7 +147,7 @@ def _short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(_short, value))
     if not isinstance(value, float):
-        return schema.shown(value)
+        return schema.as_written(value)
     mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
     return min(f"{value:g}", f"{mantissa}e{int(exponent)}", key=len)
 

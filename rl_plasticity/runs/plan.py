@@ -14,6 +14,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Group, Supervised, Train
 from rl_plasticity.interventions import Intervention, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
+from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunName
 from rl_plasticity.settings import settings_of
 
@@ -39,9 +40,10 @@ class Plan:
         """What these settings plan.
 
         Raises:
-            ValueError: an intervention cannot be made.
+            ValueError: an intervention cannot be made, or there are more runs than memory could ever hold.
         """
         every = variants(s)
+        require_countable(s)
         seeds = range(s.seed, s.seed + s.seeds)
         return cls(
             names=[RunName(variant.settings, seed) for variant in every for seed in seeds],
@@ -74,6 +76,11 @@ def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], .
     """Each choice of a list in the group called `name`, after what it was; the group itself where there is no list."""
     for prefix, member in schema.members(name, group):
         yield ((f"{name}.name", prefix.removeprefix(f"{name}.")),) if member is not group else (), member
+
+
+def require_countable(s: Train | Supervised) -> None:
+    """Raises SettingsError if there are more runs than fit into memory, whatever they are: even to list takes long."""
+    memory.require(s.seeds * len(variants(s)), {f"random states, seeds={s.seeds}": memory.A_RUN})
 
 
 def _combinations(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from rl_plasticity.errors import shown
+
 
 @dataclass
 class Progress:
@@ -26,7 +28,13 @@ class Progress:
         return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there.
+
+        Raises:
+            ValueError: it is not the state of such a progress.
+        """
+        if any(type(state.get(name)) is not type(value) for name, value in vars(self).items()):
+            raise ValueError(f"the checkpoint holds no progress of such a run: {shown(dict(state))}")
         for name, value in state.items():
             setattr(self, name, value)
 

@@ -1,12 +1,13 @@
 """One run from its first step to its last: checked, begun or resumed, logged, saved, stopped and finished."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from rl_plasticity import plugins
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Given, Supervised, Train
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError, first_line
 from rl_plasticity.runs import checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
@@ -27,6 +28,7 @@ from rl_plasticity.runs.lock import Lock
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results, require, require_as_saved
+from rl_plasticity.runs.trained import saved_settings
 
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
@@ -148,7 +150,6 @@ class Session(Generic[S]):
         """
         s = self.settings
         self.parts, self.progress, self.total, self.unit, self.table = parts, progress, total, unit, table
-        self.folder.add_start(s.device, plugins.loaded)
         if self.saved is not None:
             try:
                 for name, part in {**parts, "progress": progress}.items():
@@ -158,6 +159,9 @@ class Session(Generic[S]):
                     part.load_state_dict(state)
             except ValueError as error:
                 raise FaultyRun(f"cannot resume: {error}") from error
+            except Exception as error:  # a file that is whole may hold anything
+                raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
+        self.folder.add_start(s.device, plugins.loaded)
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
@@ -324,7 +328,10 @@ class Command(Generic[S, B]):
         given = [schema.parse(argument) if isinstance(argument, str) else argument for argument in asked]
         settings = schema.load(self.kind, given)
         if settings.resume is not None:
-            return self._resumed(settings, given, callbacks)
+            try:
+                return self._resumed(settings, given, callbacks)
+            except OSError as error:
+                raise SettingsError(f"cannot read {settings.resume}: {error.strerror or error}") from error
         _new_folder(settings)
         settings = replace(resolved(settings), resume=None)
         plan = _plan(settings)
@@ -332,7 +339,8 @@ class Command(Generic[S, B]):
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
             settings = self._compiling(settings, built)
-            folder, lock = _claimed(settings)
+            folder, lock, made = _claimed(settings)
+            otherwise.callback(_remove, folder, made)
             otherwise.enter_context(lock)
             settings = replace(settings, out=str(folder))
             try:
@@ -353,20 +361,22 @@ class Command(Generic[S, B]):
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
             raise SettingsError(f"cannot resume {folder}: {plugs}")
         anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
-        settings = replace(schema.load_saved(self.kind, folder.settings), **anew)
+        settings = replace(saved_settings(self.kind, folder), **anew)
         for g in given:
             if g.name not in anew and g.name != "plugins":
                 group, _, name = g.name.partition(".")
                 getattr(settings, group)[name] = g.value
+        folder.all_starts()
         with ExitStack() as otherwise:
             lock = otherwise.enter_context(_locked(folder))
             saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
+            if saved and not _is_of_a_run(saved):
+                raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
             if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
                 what = "; ".join(different)
                 raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
             if saved:
                 require_as_saved(folder, saved["sizes"], saved.get("ends", {}))
-            folder.require_provenance()
             settings = replace(resolved(settings), out=str(folder), resume=None)
             plan = _plan(settings)
             built = self._built(settings, plan)
@@ -441,14 +451,18 @@ def _new_folder(settings: Train | Supervised) -> RunFolder:
     return RunFolder(path)
 
 
-def _claimed(settings: Train | Supervised) -> tuple[RunFolder, Lock]:
+def _claimed(settings: Train | Supervised) -> tuple[RunFolder, Lock, list[Path]]:
     """Make the folder of a new run and lock it; another process may have chosen the same one a moment ago.
+
+    Returns:
+        The folder, its lock, and which folders were made for it, its own first.
 
     Raises:
         SettingsError: something is there, or it cannot be made.
     """
     while True:
         folder = _new_folder(settings)
+        made = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             lock = Lock(folder)
@@ -457,9 +471,10 @@ def _claimed(settings: Train | Supervised) -> tuple[RunFolder, Lock]:
                 continue  # it has begun another run, which has the name now
             raise _held(folder, error) from error
         except OSError as error:
+            _remove(folder, made)
             raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
         if naming.is_free(folder.path):
-            return folder, lock
+            return folder, lock, made
         lock.release()  # it has begun a run and ended it
 
 
@@ -481,6 +496,15 @@ def _locked(folder: RunFolder) -> Lock:
         raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
 
 
+def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
+    """Take back what was made of a run that could not begin: these folders, the run's own first."""
+    with suppress(OSError):  # not empty: another process was faster
+        if made:
+            folder.lock.unlink(missing_ok=True)
+        for path in made:
+            path.rmdir()
+
+
 def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] | None:
     """The newest checkpoint; None if the run was killed before its first, so it starts from the beginning.
 
@@ -497,6 +521,19 @@ def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] |
         raise SettingsError(f"cannot resume: {error}") from error
     except OSError as error:
         raise SettingsError(f"cannot read {folder.checkpoints}: {error.strerror}") from error
+    except Exception as error:  # a file that is whole may hold anything
+        raise SettingsError(f"{folder.checkpoints} holds no checkpoint of a run: {first_line(error)}") from error
+
+
+def _is_of_a_run(saved: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint, which may be any whole file, says of which run it is and how long its files were."""
+    sizes, settings = saved.get("sizes"), saved.get("settings")
+    try:
+        json.dumps(settings)  # no tensors, which cannot be compared
+    except (TypeError, ValueError):
+        return False
+    files = isinstance(sizes, dict) and all(type(sizes.get(name)) is int for name in ("metrics.csv", "timing.csv"))
+    return files and isinstance(settings, dict)
 
 
 def _has_steps(folder: RunFolder) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -14,11 +14,14 @@ from rl_plasticity.agents import AGENTS, Agent, rollout
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.envs import Envs
-from rl_plasticity.errors import SettingsError, choose, closest, nearest
+from rl_plasticity.errors import SettingsError, choose, closest, first_line, nearest
+from rl_plasticity.paths import exists
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive
+
+S = TypeVar("S", Train, Supervised)
 
 # Keys of the random streams derived from a run's seed.
 AGENT, ENV, EVALUATION, PROBE = range(4)
@@ -47,7 +50,12 @@ class Trained:
         Raises:
             SettingsError: there is no run of `rl_plasticity.train`, no such checkpoint, or no such device.
         """
-        s = _settings(folder)
+        try:
+            s = saved_settings(Train, folder)
+        except SettingsError as error:
+            raise _with_plugs(error, folder.plugins if exists(folder.config) else ()) from None
+        except OSError as error:
+            raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
         cuda = torch.cuda.is_available()
         if device == "cuda" and not cuda:
             raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
@@ -59,6 +67,8 @@ class Trained:
             state = checkpoint.load(folder.checkpoints, step, whole=False)
         except (FileNotFoundError, ValueError) as error:
             raise SettingsError(str(error)) from error
+        except Exception as error:  # a file that is whole and holds anything
+            raise SettingsError(f"{folder.checkpoints} holds no checkpoint of a run: {first_line(error)}") from error
         s = replace(s, device=cast(Any, device))
         return cls(s, Plan.of(s), state, folder.plugins)
 
@@ -82,12 +92,13 @@ class Trained:
         """
         agent = make_agent(self.settings, self.plan, envs.obs_dim, envs.act_dim)
         # Training's random streams play no part here, and those of a GPU cannot be loaded elsewhere.
-        state = self.state["agent"] | {"streams._extra_state": agent.streams.get_extra_state()}
         try:
-            agent.load_state_dict(state)
-        except RuntimeError as error:
-            reason = " ".join(str(error).splitlines()[:2])
+            agent.load_state_dict(self.state["agent"] | {"streams._extra_state": agent.streams.get_extra_state()})
+        except Exception as error:  # a file that is whole may hold anything
+            reason = " ".join(str(error).splitlines()[:2]) if isinstance(error, RuntimeError) else first_line(error)
             raise SettingsError(f"the checkpoint does not fit config.yaml and the environment: {reason}") from error
+        if not all(bool(p.isfinite().all()) for p in agent.parameters()):
+            raise SettingsError(f"the checkpoint of env step {self.step} holds weights that are not finite")
         return agent
 
     def env_seed(self, run: int, evaluation_seed: int | None = None) -> int:
@@ -182,22 +193,22 @@ def load_agent(folder: RunFolder, step: int | None = None, device: str = "auto")
         envs.close()
 
 
-def _settings(folder: RunFolder) -> Train:
-    if not folder.path.is_dir():
+def saved_settings(kind: type[S], folder: RunFolder) -> S:
+    """The settings that the run in `folder` was made with.
+
+    Raises:
+        SettingsError: there is no folder, or no such run of this `kind` in it.
+    """
+    if not folder.config.is_file() and not folder.path.is_dir():
         parent = folder.path.parent
         known = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
         close = closest(folder, known)
         raise SettingsError(f"no folder {folder}, which comes first" + (f"; did you mean {close}?" if close else ""))
     try:
-        return schema.load_saved(Train, folder.settings)
+        return schema.load_saved(kind, folder.settings)
     except SettingsError as error:
-        try:
-            schema.load_saved(Supervised, folder.settings)
-        except SettingsError:
-            raise _with_plugs(error, folder.plugins if folder.config.is_file() else ()) from None
-        raise SettingsError(
-            f"{folder} is of rl_plasticity.supervised; a run of rl_plasticity.train is needed"
-        ) from None
+        where = "" if str(folder.config) in str(error) else f"{folder.config}: "
+        raise SettingsError(f"{where}{error}") from None
 
 
 def _with_plugs(error: SettingsError, named: Sequence[str]) -> SettingsError:

@@ -21,6 +21,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
+from rl_plasticity.runs.plan import require_countable
 from rl_plasticity.runs.session import RESULTS, Command
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job, finished
@@ -98,6 +99,7 @@ def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
             combined[combination] = replace(loaded[others], seed=seeds[0])
         else:  # which takes a hundredth of a second
             combined[combination] = loaded[others] = schema.load(kind, combination)
+            require_countable(combined[combination])
     _require_different(combined)
     folders: dict[Path, Run] = {}
     for combination, settings in combined.items():

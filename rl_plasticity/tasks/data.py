@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rl_plasticity.errors import choose, reason
+from rl_plasticity.paths import expanded
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting
 from rl_plasticity.tasks import formats
@@ -315,7 +316,7 @@ def _reachable(url: str, seconds: float = 1.5) -> bool:
 
 def _from_folder(name: str, spec: "_Spec", root: Path, checksums: Checksums) -> tuple[Part, Part]:
     """From original files, the original archive or parquet files, whichever is found first."""
-    root = root.expanduser()
+    root = expanded(root)
     if not root.is_dir():
         raise DataError(f"data.root={root} is not a folder")
 

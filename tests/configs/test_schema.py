@@ -1,5 +1,5 @@
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -124,7 +124,7 @@ BAD = {
     "agent.hidden=[8,x]": "agent.hidden must be a list of integers from 1 up",
     "agent.layer_norm=3": "agent.layer_norm must be true or false, got 3",
     "device=gpu": "device must be auto, cpu or cuda, got 'gpu'",
-    "threads=0": "threads must be an integer from 1 up or auto, got 0",
+    "threads=0": "threads must be an integer from 1 to 1024 or auto, got 0",
     "compile=maybe": "compile must be true, false or auto, got 'maybe'",
     "env.workers=4": "env.workers must be true or false, got 4",
     "seed": "cannot read 'seed': settings are written name=value",
@@ -136,8 +136,15 @@ BAD = {
     "reg=null": "unknown reg None",
     "reset=[none,periodik]": "unknown reset 'periodik'; did you mean 'periodic'?",
     "agent=[sac]": "unknown agent ['sac']",
+    "reg=1e308": "unknown reg 1e+308",
     "env=[cheetah-run]": "env.name must be a word, got ['cheetah-run']",
     "out=${nowhere}": "out",
+    "threads=9223372036854775808": "threads must be an integer from 1 to 1024 or auto, got 9223372036854775808",
+    f"seed=1{'0' * 26}": "seed must be an integer from 0 up, got 1000",
+    f"seed={'9' * 5000}": "cannot read 'seed=999",
+    f"reg={'x' * 5000}": "unknown reg 'xxxx",
+    "out=\udcff\udcfe": r"out must be a word, got '\udcff\udcfe' (not UTF-8)",
+    "agent.lr=1e308": "agent.lr must be a number from 0 up, got 1e+308 (32 bits hold numbers up to 3.4e38)",
 }
 
 
@@ -147,6 +154,7 @@ def test_bad_input_gets_one_line_that_says_what_and_what_was_expected(argument):
         load([argument])
     assert BAD[argument] in str(error.value)
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -192,6 +200,8 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
         (text + "new: 3\n", "unknown setting 'new'"),
         (text.replace("seed: 0\n", ""), "the setting 'seed' is missing"),
         (text.replace("seeds: 1\n", "seeds: many\n"), "seeds must be an integer"),
+        (text.replace("env:\n  name: cheetah-run", "env:\n  name: 3"), "env.name must be a word, got 3"),
+        (text.replace("reg:\n  name: none", "reg: none"), "reg must be a group with a name, got 'none'"),
         ("{", "holds no settings"),
         ("- 1\n", "holds no settings"),
     ):
@@ -200,6 +210,21 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
             schema.load_saved(Train, RunFolder(tmp_path).settings)
     with pytest.raises(SettingsError, match="cannot read"):
         schema.load_saved(Train, RunFolder(tmp_path / "none").settings)
+
+
+def test_settings_of_the_other_command_are_named_as_such():
+    settings = {kind: asdict(schema.load(kind, [])) for kind in (Train, Supervised)}
+    with pytest.raises(
+        SettingsError, match=r"^a run of rl_plasticity.train is needed; this is one of rl_p.*supervised$"
+    ):
+        schema.load_saved(Train, settings[Supervised])
+    with pytest.raises(SettingsError, match=r"^a run of rl_plasticity.supervised is needed; .* rl_plasticity.train$"):
+        schema.load_saved(Supervised, settings[Train])
+
+
+def test_a_picture_is_no_larger_than_a_video_can_be():
+    with pytest.raises(SettingsError, match="width must be an integer from 1 to 8192 or null, got 100000"):
+        schema.load(schema.Watch, ["width=100000"])
 
 
 def test_a_setting_given_twice_is_an_error():
@@ -212,6 +237,11 @@ def test_paths_are_taken_as_they_are_written():
     assert load(["out=/tmp/a_reg.coef=0.1_[x](1) y"]).out == "/tmp/a_reg.coef=0.1_[x](1) y"
     assert load(["resume=results/a=b"]).resume == "results/a=b"
     assert "~" not in load(["out=~/x"]).out
+    assert load(["out=~nobody-of-that-name/ü"]).out == "~nobody-of-that-name/ü"
+    for root in ("/data/ü ~=[x] (1), {y}", "a=b", "~nobody-of-that-name", "null/x"):
+        assert schema.load(Supervised, ["data=mnist", f"data.root={root}"]).data["root"] == root
+    assert schema.load(Supervised, ["data=mnist", "data.root=null"]).data["root"] is None
+    assert schema.each(Supervised, "data.root=a,b") == ["data.root=a,b"]
 
 
 # --- the supervised command's ---------------------------------------------------------------------------------------

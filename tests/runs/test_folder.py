@@ -2,6 +2,7 @@ import json
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import MetricName, Row, RunFolder, RunName, find
+from rl_plasticity.runs.folder import MetricName, Row, RunFolder, RunName, find, require_new, write_text
 
 KEYS = st.from_regex(r"[\w.+-]+", fullmatch=True)
 # Any text but what reads as the next setting; a line break cannot stand in a row.
@@ -208,3 +209,30 @@ def test_runs_are_found_behind_links_each_once_and_a_circle_of_links_ends(tmp_pa
 def test_an_empty_name_is_no_folder():
     with pytest.raises(SettingsError, match="a folder's name is empty"):
         find([""])
+
+
+@pytest.mark.parametrize("step", ["9223372036854775808", "1" * 30, "9" * 5000, "0.5", "x"])
+def test_a_step_that_64_bits_cannot_hold_is_damage_like_any_other(tmp_path, step):
+    (tmp_path / "metrics.csv").write_text(f"run,step,name,value\n0,{step},eval/return,1.0\n")
+    with pytest.raises(SettingsError, match=r"metrics.csv is damaged: "):
+        RunFolder(tmp_path).metrics()
+
+
+def test_a_place_that_cannot_be_searched_is_named(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("os.walk", fails)
+    with pytest.raises(SettingsError, match=f"cannot search {tmp_path}: Invalid argument"):
+        find([tmp_path])
+
+
+def test_a_name_that_is_not_utf_8_is_written_as_escapes(tmp_path):
+    write_text(tmp_path / "a", "of \udcff and ü")
+    assert (tmp_path / "a").read_text() == "of \\udcff and ü"
+
+
+@pytest.mark.parametrize("name", ["a" * 300 + ".csv", "a" * 251 + ".csv"])  # the second would be for the temporary file
+def test_a_name_too_long_for_what_is_to_be_written_is_refused_before_the_work(tmp_path, name):
+    with pytest.raises(SettingsError, match=r"cannot write to .*: File name too long"):
+        require_new(tmp_path / name, ".csv")

@@ -1,0 +1,20 @@
+"""Paths as they are written."""
+
+import os
+from pathlib import Path
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with the home folder for its ``~``; as a shell does, one that is nobody's stays a name."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether something is there, as far as can be seen: a name too long for any file is nowhere."""
+    try:
+        return Path(path).exists()
+    except OSError:
+        return False

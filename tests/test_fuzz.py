@@ -1,0 +1,44 @@
+"""A seeded sample of ``scripts/fuzz.py``: hostile command lines and damaged files through every command."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "fuzz.py"
+
+
+@pytest.fixture
+def fuzz():
+    spec = importlib.util.spec_from_file_location("fuzz", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fuzz"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["fuzz"]
+
+
+def test_two_hundred_hostile_cases_end_in_a_documented_status_and_neither_leave_nor_lose_a_file(fuzz, tmp_path):
+    counts, bad = fuzz.fuzz(200, seed=0, place=tmp_path, verbose=False)
+    assert bad == []
+    assert sum(count["cases"] for count in counts.values()) == 200
+    assert min(sum(count[end] for count in counts.values()) for end in ("0", "1", "2", "143")) > 0  # all ends occur
+
+
+def test_a_command_that_leaves_something_loses_something_or_raises_is_found(fuzz, tmp_path, monkeypatch):
+    ends = {
+        "left": lambda: (tmp_path / "new").touch() or sys.exit(2),
+        "lost": lambda: (tmp_path / "run" / "notes.txt").write_text("other"),
+        "traceback": lambda: 1 / 0,
+        "status": lambda: sys.exit(3),
+    }
+    one = fuzz.Case("kind", "status", ["run"])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("of the user")
+    sound = fuzz.tree(tmp_path)
+    for wrong, end in ends.items():
+        monkeypatch.setitem(fuzz.CALLS, "status", end)
+        outcome = fuzz.run(one, tmp_path, sound, lambda case: fuzz.here(case, "ascii"))
+        assert wrong in fuzz.faults(one, outcome), wrong
+        assert fuzz.tree(tmp_path) == sound
