@@ -373,13 +373,14 @@ def test_the_printed_table_has_80_columns_and_every_cell_beside_its_group(made):
     out = made[1][1]
     printed = out.partition("\n\n")[2].partition("\nwrote")[0].rstrip().splitlines()
     assert max(map(len, printed)) <= 80
+    printed = [line for line in printed if not line.startswith(" ")]  # less the ends of broken labels
     comparison = compare(made[0] / "sweep", target=5)
     head, *lines = comparison.table()
     for title, *cells in zip(*[head[1:], *(line[1:] for line in lines)], strict=True):
         start = next(i for i, line in enumerate(printed) if re.search(rf"  {re.escape(title)}(  |$)", line))
         assert printed[start].split()[0] == "group"
         for line, label, cell in zip(printed[start + 1 :], (line[0] for line in lines), cells, strict=False):
-            assert line.startswith(label)
+            assert label.startswith(line.partition("  ")[0])
             assert cell in line
 
 

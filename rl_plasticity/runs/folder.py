@@ -419,8 +419,12 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def _runs_below(folder: Path) -> list[Path]:
+    def fails(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise error
+
     found, seen = [], set()
-    for place, folders, files in os.walk(folder, followlinks=True):
+    for place, folders, files in os.walk(folder, onerror=fails, followlinks=True):
         real = os.path.realpath(place)
         if "config.yaml" in files and not Path(place, "config.yaml").is_dir():
             found.append(Path(place))

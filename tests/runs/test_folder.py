@@ -2,7 +2,6 @@ import json
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -219,10 +218,10 @@ def test_a_step_that_64_bits_cannot_hold_is_damage_like_any_other(tmp_path, step
 
 
 def test_a_place_that_cannot_be_searched_is_named(tmp_path, monkeypatch):
-    def fails(*_):
-        raise OSError(22, "Invalid argument")
+    def fails(place):
+        raise OSError(22, "Invalid argument", place)
 
-    monkeypatch.setattr("os.walk", fails)
+    monkeypatch.setattr("os.scandir", fails)
     with pytest.raises(SettingsError, match=f"cannot search {tmp_path}: Invalid argument"):
         find([tmp_path])
 
