@@ -262,6 +262,8 @@ def rewritten(folder, change):
         (lambda state: state.update(chunks=[[0.5, 1]]), "it holds no state of a run"),
         (lambda state: state.pop("sizes") and None, "holds no checkpoint of a run"),
         (lambda state: state["sizes"].update({"timing.csv": "x"}), "holds no checkpoint of a run"),
+        (lambda state: state["sizes"].update({"timing.csv": 2**70}), "holds no checkpoint of a run"),
+        (lambda state: state.pop("chunks") and None, "holds no checkpoint of a run"),
         (lambda state: state.update(settings=3), "holds no checkpoint of a run"),
         (lambda state: state["settings"].update(seed=torch.zeros(0)), "holds no checkpoint of a run"),
     ],
