@@ -190,6 +190,9 @@ def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
             raise SettingsError(f"a run's folder is needed: {usage}")
         settings = schema.load(kind, arguments[1:])
         plugins.load(settings.plugins)
-        look(RunFolder(expanded(arguments[0])), settings)
+        folder = expanded(arguments[0])
+        if "=" in arguments[0] and not exists(folder):
+            raise SettingsError(f"there is no folder {folder}; the run's comes first: {usage}")
+        look(RunFolder(folder), settings)
 
     main(name, lambda _: f"{usage}\n\nRUN is the folder of a run.\n\n{schema.describe(kind)}", act)

@@ -489,6 +489,7 @@ def here(one: Case, encoding: str) -> tuple[int | None, str]:
 def as_process(one: Case, place: Path, encoding: str) -> tuple[int | None, str]:
     """The same of a process."""
     settings = {"PYTHONIOENCODING": encoding, "OMP_NUM_THREADS": "1", "HOME": str(place)}
+    settings["MPLCONFIGDIR"] = str(place.parent)  # matplotlib keeps its list of fonts there
     command = [sys.executable, "-m", f"rl_plasticity.{one.command}", *one.arguments]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(

@@ -147,7 +147,7 @@ def report(found: Mapping[str, Curves], task: str) -> None:
     for name, curves in found.items():
         cut = [(steps[steps <= until], returns[steps <= until]) for steps, returns in curves.values()]
         ends = np.array([score(curve) for curve in cut])
-        areas = np.array([area_under_curve(*curve, until=until) for curve in cut])
+        areas = np.array([area_under_curve(*curve) for curve in cut])
         columns[name] = {"end": ends, "area": areas}
     for name, values in columns.items():
         cells = [" ".join(f"{x:.0f}" for x in values["end"])]

@@ -221,8 +221,8 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
     before = sorted(tmp_path.rglob("*"))
     for arguments, said in (
         ([], "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]"),
-        (["widend"], "no folder widend, which comes first; did you mean widened?"),
-        (["episodes=3"], "no folder episodes=3, which comes first"),
+        (["widend"], "there is no folder widend; did you mean widened?"),
+        (["episodes=3"], "there is no folder episodes=3; the run's comes first: python -m rl_plasticity.evaluate RUN"),
         (["empty"], "cannot read empty/config.yaml"),
         (["supervised"], "a run of rl_plasticity.train is needed; this is one of rl_plasticity.supervised"),
         (["widened"], "the checkpoint does not fit config.yaml and the environment"),

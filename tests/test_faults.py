@@ -393,6 +393,8 @@ def rewritten(folder, change):
         (lambda state: state.update(chunks=[[0.5, 1]]), "it holds no state of a run"),
         (lambda state: state.pop("sizes") and None, "holds no checkpoint of a run"),
         (lambda state: state["sizes"].update({"timing.csv": "x"}), "holds no checkpoint of a run"),
+        (lambda state: state["sizes"].update({"timing.csv": 2**70}), "holds no checkpoint of a run"),
+        (lambda state: state.pop("chunks") and None, "holds no checkpoint of a run"),
         (lambda state: state.update(settings=3), "holds no checkpoint of a run"),
         (lambda state: state["settings"].update(seed=torch.zeros(0)), "holds no checkpoint of a run"),
     ],
@@ -431,7 +433,7 @@ def test_a_checkpoint_with_other_content_than_the_run_s_ends_with_one_line_and_n
 def test_a_damaged_provenance_is_kept_and_the_run_refused_until_it_is_moved_away(text, whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     (folder / "provenance.json").write_text(text)
-    with pytest.raises(SettingsError, match=r"provenance.json is damaged; move it away"):
+    with pytest.raises(SettingsError, match=r"provenance.json is damaged; put it back as it was, or move it away"):
         train.command.prepare([f"resume={folder}"])
     assert (folder / "provenance.json").read_text() == text
     (folder / "provenance.json").unlink()

@@ -228,6 +228,13 @@ def test_auto_compiles_where_enough_whole_batches_are_planned_for_a_network_with
     assert not compiles(*enough, "epochs_per_task=100", "net=resnet18")
 
 
+def test_more_tasks_than_can_ever_be_made_are_planned_at_once(tmp_path):
+    arguments = [a for a in SMALL if not a.startswith("num_tasks")]
+    session, built = command.prepare([*arguments, f"num_tasks={2**63 - 1}", f"out={tmp_path / 'run'}"])
+    session.lock.release()
+    assert supervised.planned_updates(session.settings, built) == pytest.approx(3 * 2 * (2**63 - 1))
+
+
 def test_only_whole_batches_go_to_the_compiled_update_because_it_is_of_one_shape(tmp_path, monkeypatch):
     shapes = []
 

@@ -15,7 +15,7 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     for arguments, said in (
         (["reset=redo", "reset.threshold=-1"], "reset.threshold must be a number from 0 up, got -1"),
         (["env=gym:CartPole-v1"], "continuous actions"),
-        (["resume=nowhere"], "cannot read nowhere/config.yaml"),
+        (["resume=nowhere"], "there is no folder nowhere"),
         (["reg.coef=1"], "reg=none has no settings"),
         (["--mutlirun"], "cannot read '--mutlirun'"),
     ):

@@ -126,7 +126,7 @@ class SAC(nn.Module):
             256,
         ),
         layer_norm: Annotated[bool, Setting("LayerNorm between linear layer and ReLU")] = True,
-        num_critics: Annotated[int, Setting("2 for clipped double Q", least=1)] = 1,
+        num_critics: Annotated[int, Setting("2 for clipped double Q", least=1, most=100)] = 1,
         init: Init = "orthogonal",
         lr: Annotated[float, Setting("of every Adam", least=0)] = 3e-4,
         discount: Annotated[float, Setting("of one env step", least=0, most=1)] = 0.99,

@@ -532,8 +532,9 @@ def _is_of_a_run(saved: Mapping[str, Any]) -> bool:
         json.dumps(settings)  # no tensors, which cannot be compared
     except (TypeError, ValueError):
         return False
-    files = isinstance(sizes, dict) and all(type(sizes.get(name)) is int for name in ("metrics.csv", "timing.csv"))
-    return files and isinstance(settings, dict)
+    if not (isinstance(settings, dict) and isinstance(sizes, dict) and isinstance(saved.get("chunks"), list)):
+        return False
+    return all(type(n) is int and 0 <= n < 2**63 for n in map(sizes.get, ("metrics.csv", "timing.csv")))
 
 
 def _has_steps(folder: RunFolder) -> bool:

@@ -203,7 +203,7 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
         parent = folder.path.parent
         known = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
         close = closest(folder, known)
-        raise SettingsError(f"no folder {folder}, which comes first" + (f"; did you mean {close}?" if close else ""))
+        raise SettingsError(f"there is no folder {folder}" + (f"; did you mean {close}?" if close else ""))
     try:
         return schema.load_saved(kind, folder.settings)
     except SettingsError as error:

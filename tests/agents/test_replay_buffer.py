@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -133,6 +135,17 @@ def test_a_state_that_does_not_fit_is_an_error():
     for other in (ReplayBuffer(2, 5, 2, 1), ReplayBuffer(1, 7, 2, 1), ReplayBuffer(2, 7, 3, 1)):
         with pytest.raises(ValueError, match="cannot take 7 transitions"):
             other.load_state_dict(recorder.buffer.state_dict())
+
+
+def test_rows_that_are_not_those_of_the_counts_are_an_error():
+    recorder = Recorder(ReplayBuffer(2, 7, 2, 1))
+    for _ in range(5):
+        recorder.step()
+    state = recorder.buffer.state_dict()
+    changes = ({"size": -1}, {"size": "x"}, {"added": 3}, {"size": 6, "added": 6}, {"end": state["end"] * math.nan})
+    for change in (*changes, {"act": state["act"][:3]}, {"reward": state["reward"].double()}):
+        with pytest.raises(ValueError, match="a replay buffer"):
+            ReplayBuffer(2, 7, 2, 1).load_state_dict(state | change)
 
 
 def test_each_run_is_sampled_with_its_own_indices():

@@ -119,6 +119,7 @@ BAD = {
     "replay_ratio=-1": "replay_ratio must be a number from 0 up, got -1",
     "replay_ratio=nan": "replay_ratio must be a number from 0 up, got nan",
     "agent.tau=2": "agent.tau must be a number from 0 to 1, got 2",
+    "agent.num_critics=100000000000": "agent.num_critics must be an integer from 1 to 100, got 100000000000",
     "agent.init_alpha=0": "agent.init_alpha must be a number above 0, got 0",
     "agent.hidden=[]": "agent.hidden must be a list of integers from 1 up, got []",
     "agent.hidden=[8,x]": "agent.hidden must be a list of integers from 1 up",
