@@ -24,7 +24,7 @@ from scipy import stats
 from rl_plasticity import train
 from rl_plasticity.agents.rollout import first_episode, play
 from rl_plasticity.envs import Envs, make_env
-from rl_plasticity.metrics.statistics import area_under_curve, probability_of_improvement
+from rl_plasticity.metrics.statistics import area_under_curve, paired_differences, probability_of_improvement
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import ENV, EVALUATION
 from rl_plasticity.seeding import derive
@@ -132,36 +132,43 @@ def score(curve: tuple[np.ndarray, np.ndarray]) -> float:
     return float(curve[1][-3:].mean())
 
 
-def interval(of: Any) -> str:
-    low, high = of.confidence_interval()
-    return f"[{low:z.0f}, {high:z.0f}]"
+def with_interval(values: np.ndarray, sign: str) -> str:
+    """The mean and, of several, its interval."""
+    mean = f"{values.mean():{sign}z.0f}"
+    if len(values) < 2:
+        return mean
+    low, high = stats.ttest_1samp(values, 0).confidence_interval()
+    return f"{mean} [{low:z.0f}, {high:z.0f}]"
 
 
 def report(found: Mapping[str, Curves], task: str) -> None:
-    """Every method's seeds, their mean, and how far it is from ours; all intervals are Student's (Welch's) at 95 %."""
+    """Every method's seeds, their mean, and how far it is above ours; intervals are Student's at 95 %.
+
+    The gap is the mean of the differences seed by seed: a seed has the same environments with all methods, and the same
+    initial weights and noise with all of ours whose initialization is the same.
+    """
     until = min(map(last_step, found.values()), default=0)  # where a method has not finished, all are compared there
     print(f"\n{task}, {until} env steps\n")
     print("| method | seeds, from 0 | their mean | above ours | P(above ours) | mean of the whole curve | above ours |")
     print("|---|---|---|---|---|---|---|")
-    columns: dict[str, dict[str, np.ndarray]] = {}
+
+    def until_then(curves: Curves) -> list[dict[int, float]]:
+        cut = {seed: (steps[steps <= until], returns[steps <= until]) for seed, (steps, returns) in curves.items()}
+        ends = {seed: score(curve) for seed, curve in cut.items()}
+        return [ends, {seed: area_under_curve(*curve) for seed, curve in cut.items()}]
+
+    base = until_then(found.get("ours", {}))
     for name, curves in found.items():
-        cut = [(steps[steps <= until], returns[steps <= until]) for steps, returns in curves.values()]
-        ends = np.array([score(curve) for curve in cut])
-        areas = np.array([area_under_curve(*curve) for curve in cut])
-        columns[name] = {"end": ends, "area": areas}
-    for name, values in columns.items():
-        cells = [" ".join(f"{x:.0f}" for x in values["end"])]
-        for kind, x in values.items():
-            several = len(x) > 1
-            cells.append(f"{x.mean():.0f} {interval(stats.ttest_1samp(x, 0))}" if several else f"{x.mean():.0f}")
-            base = columns.get("ours", {}).get(kind)
-            other = several and name != "ours" and base is not None
-            gap = (
-                f"{x.mean() - base.mean():+.0f} {interval(stats.ttest_ind(x, base, equal_var=False))}" if other else ""
-            )
-            cells.append(gap)
-            if kind == "end":
-                cells.append(f"{probability_of_improvement([x], [base]):.2f}" if other else "")
+        both = until_then(curves)
+        cells = [" ".join(f"{x:.0f}" for x in both[0].values())]
+        for values, ours in zip(both, base, strict=True):
+            cells.append(with_interval(np.array(list(values.values())), ""))
+            gap = paired_differences(values, ours)
+            other = name != "ours" and len(gap) > 0
+            cells.append(with_interval(gap, "+") if other else "")
+            if values is both[0]:
+                strata = [[np.array(list(x.values()))] for x in (values, ours)]
+                cells.append(f"{probability_of_improvement(*strata):.2f}" if other else "")
         print(f"| `{name}` | " + " | ".join(cells) + " |")
 
 

@@ -134,7 +134,7 @@ def _add_table(folder: Path, state: dict[str, Any]) -> str:
 
     Of a table that cannot all be read the rows after the last damaged file are kept, so that it has no gap.
     """
-    chunks: list[list[int]] = state.get("chunks", [])
+    chunks: list[list[int]] = state["chunks"]
     parts: list[dict[str, Any]] = []
     problem = ""
     for chunk in reversed(chunks):
