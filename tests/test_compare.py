@@ -201,6 +201,16 @@ def test_values_that_are_not_finite_or_huge_are_drawn_without_a_warning_and_empt
     assert not drawn["learning_curves"].axes[0].texts
 
 
+def test_a_group_without_a_finite_run_is_compared_and_drawn(tmp_path):
+    nan = float("nan")
+    write_run(tmp_path / "s" / "a", ["reg=l2", "total_env_steps=2000"], {str(s): curve([1.0, nan]) for s in range(2)})
+    write_run(tmp_path / "s" / "b", ["total_env_steps=2000"], {str(s): curve([1.0, s]) for s in range(2)})
+    status, out, _ = call(tmp_path / "s", f"out={tmp_path / 'out'}")
+    assert status == 0
+    assert "2 (2 not finite)" in out
+    assert "No run of one of the two is finite" in out
+
+
 def test_of_many_groups_the_baseline_and_the_best_have_a_colour_and_every_bar_its_name(tmp_path):
     rows = {f"reg.coef={k}e-4 seed={s}": curve([1.0, k + s]) for k in range(1, 13) for s in range(2)}
     runs = read(RunFolder(write_run(tmp_path / "many", ["reg=l2"], rows)))

@@ -116,7 +116,7 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
             axes.barh(y, row.mean.value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
         if row.mean.interval:
             axes.plot(row.mean.interval, [y, y], color="black", lw=1)
-        spread = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(1)
+        spread = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(len(points))
         axes.scatter(points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3)
     diverged = [f" ({row.diverged} not finite)" if row.diverged else "" for row in c.rows]
     _label_rows(axes, [row.label + more for row, more in zip(c.rows, diverged, strict=True)])

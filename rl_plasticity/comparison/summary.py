@@ -99,11 +99,19 @@ class Comparison:
         return {task: int(of_task[-1]) for task, of_task in self.steps.items()}
 
     def number(self, value: float) -> str:
-        """Four significant digits of the largest score, and as many decimals for all; never 0 for what is not 0."""
+        """Four significant digits of the largest score, and as many decimals for all."""
         largest = max((abs(v) for row in self.rows for s in row.final for v in s if math.isfinite(v)), default=0)
         decimals = 3 if largest == 0 else max(0, 4 - math.ceil(math.log10(largest)))
-        text = f"{value:.{min(3, decimals) if largest >= 0.1 else decimals}f}"
-        return f"{value:.1e}" if value and float(text) == 0 else text
+        return f"{value:.{min(3, decimals) if largest >= 0.1 else decimals}f}"
+
+    @staticmethod
+    def fine(*values: float) -> Callable[[float], str]:
+        """How a gap and its interval are written: three digits of the largest of them, as many decimals for all."""
+        largest = max(map(abs, filter(math.isfinite, values)), default=0)
+        decimals = 3 - math.ceil(math.log10(largest)) if largest else 1
+        if decimals > 6:
+            return "{:.2e}".format
+        return lambda value: f"{value:.{max(0, decimals)}f}"
 
     def curve(self, run: Run, metric: str) -> Curve:
         """A run's curve; of the metric compared, in the table's scale."""
@@ -145,7 +153,10 @@ class Comparison:
             columns[f"P(improvement){bracket}"] = [
                 shown(row.improvement, "{:.2f}".format) if row.improvement else "" for row in rows
             ]
-            columns["gap [95 %]"] = [shown(row.gap, number) if row.gap else "baseline" for row in rows]
+            columns["gap [95 %]"] = [
+                shown(row.gap, self.fine(row.gap.value, *(row.gap.interval or ()))) if row.gap else "baseline"
+                for row in rows
+            ]
             columns["pairs"] = [row.gap.note if row.gap else "" for row in rows]
         return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
@@ -160,11 +171,11 @@ class Comparison:
             return f"{text}In no group is {name} finite."
         if not others:
             return f"{text}{name} is {shown(best.iqm, self.number)} for {best.group.label}."
-        text += f"The highest {name} of the {len(self.rows)} is that of {best.group.label}"
+        text += f"The highest {name} of the {len(self.rows)} is that of {best.label}"
         measured = best
         if best.group is self.baseline:  # which has no gap to itself; the next best has
             measured = others[0]
-            text += f", the baseline: {shown(best.iqm, self.number)}; the next is {measured.group.label}"
+            text += f", the baseline: {shown(best.iqm, self.number)}; the next is {measured.label}"
         text += f": {shown(measured.iqm, self.number)}"
         if self.baseline is None:
             return text + "."
@@ -172,17 +183,30 @@ class Comparison:
         assert gap is not None
         if not math.isfinite(gap.value):
             return f"{text}. No run of one of the two is finite, so there is no gap to name."
-        text += f". The mean of {measured.group.label} is {self.number(abs(gap.value))} "
-        text += f"{'above' if gap.value >= 0 else 'below'} that of {self.baseline.label}"
+        write = self.fine(gap.value, *(measured.joint or ()))
+        how = "above" if gap.value >= 0 else "below"
+        if gap.note.startswith("unpaired"):
+            text += f". The mean of {measured.label} is {write(abs(gap.value))} {how} that of {self.baseline.label}"
+        else:
+            text += f". Seed by seed ({gap.note.partition(':')[0]} that both have) {measured.label} is on average "
+            text += f"{write(abs(gap.value))} {how} {self.baseline.label}"
         if measured.joint is None:
-            return f"{text}; with 1 seed there is no interval, so this may be chance."
+            return f"{text}; with 1 seed there is no interval, so this may be chance.{self._diverged(measured)}"
         low, high = measured.joint
-        how = gap.note if gap.note.startswith("unpaired") else f"paired by seed, {gap.note}"
         many = f" that holds for all {len(others)} groups at once" if len(others) > 1 else ""
-        text += f" (95 % interval{many} [{self.number(low)}, {self.number(high)}], {how}), which "
+        unpaired = ", unpaired" if gap.note == "unpaired" else ""
+        text += f" (95 % interval{many} [{write(low)}, {write(high)}]{unpaired}), which "
         if low <= 0 <= high:
-            return f"{text}includes 0: these seeds do not tell the two apart."
-        return f"{text}excludes 0." + (f" {FEW_HINT}" if measured.seeds < FEW else "")
+            text += "includes 0: these seeds do not tell the two apart."
+        else:
+            text += "excludes 0." + (f" {FEW_HINT}" if measured.seeds < FEW else "")
+        return text + self._diverged(measured)
+
+    def _diverged(self, measured: Row) -> str:
+        """Which runs are not in a gap because they are not finite, in a sentence."""
+        rows = [row for row in self.rows if row is measured or row.group is self.baseline]
+        told = [f"{row.diverged} of {sum(map(len, row.final))} of {row.label}" for row in rows if row.diverged]
+        return f" Runs that are not finite are not in that: {', '.join(told)}." if told else ""
 
     def to_csv(self) -> str:
         """All numbers, tidy: ``group,task,seed,metric,step,statistic,value,low,high,n``.
@@ -202,7 +226,7 @@ class Comparison:
                     writer.writerow([*of_run, self.at[task], "final", float(value), "", "", 1])
                     if row.reach is not None:
                         reach = float(next(reached))
-                        writer.writerow([*of_run, reach, "steps_to_reach", reach, "", "", 1])
+                        writer.writerow([*of_run, self.at[task], "steps_to_reach", reach, "", "", 1])
             for name, estimate in self._estimates(row).items():
                 if estimate is not None:
                     low, high = estimate.interval or ("", "")
@@ -478,7 +502,9 @@ def _warn_of_few_seeds(rows: Sequence[Row], warnings: list[str]) -> None:
     if single:
         warnings.append(f"1 seed: no interval for {_listed(single)}")
     if few:
-        warnings.append(f"fewer than {FEW} seeds, so only gaps have an interval, and a wide one: {_listed(few)}")
+        gaps = any(row.gap and row.gap.interval for row in rows)
+        what = "only gaps have an interval, and a wide one" if gaps else "there is no interval"
+        warnings.append(f"fewer than {FEW} seeds, so {what}: {_listed(few)}")
 
 
 def _warn_of_diverged(c: Comparison, groups: Sequence[Group], warnings: list[str]) -> None:

@@ -33,7 +33,7 @@ from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.paths import expanded
 from rl_plasticity.plugins import Plugins
 from rl_plasticity.regularizers import REGULARIZERS
-from rl_plasticity.settings import Declared, Setting, settings_of
+from rl_plasticity.settings import Declared, Setting, is_list, settings_of
 from rl_plasticity.tasks import DATA, TASKS
 from rl_plasticity.tasks import load as load_data
 
@@ -392,6 +392,10 @@ def describe(kind: type[Any]) -> str:
                 choices = "NAME, of DeepMind Control (cheetah-run) or Gymnasium (gym:Pendulum-v1, gym:my_module:My-v0)"
             lines.append(f"  {f'{group}={KINDS[group].default}':34} {choices}")
         lines += [f"  {f'preset={DEFAULT_PRESET[kind]}':34} {'|'.join(presets(kind))}"]
+        if "reg" in GROUPS[kind]:
+            lines += ["", "  reg=spectral+l2 chains regularizers. A list trains its members side by side, each with"]
+            lines += ["  every seed: reg=[none,spectral], reg.coef=[1e-5,1e-4], reset=[none,periodic], whose"]
+            lines += ["  settings are reset.periodic.every_updates=..."]
         lines += ["", "What a preset sets; what you give besides has the last word:"]
         for preset in presets(kind):
             sets = " ".join(f"{name}={as_written(value)}" for name, value in _of_preset(kind, preset).items())
@@ -458,6 +462,8 @@ def parse(argument: str) -> Given:
 def parse_path(argument: str) -> Given | None:
     """A setting of `PATHS` with the path as it was written, whatever characters it has; None for others."""
     name, equals, path = argument.partition("=")
+    if name in ("out", "resume") and equals and not path:
+        raise SettingsError(f"{name} needs a value: {name}=FOLDER")
     if name not in PATHS or not equals or (name == "data.root" and path == "null"):
         return None
     return Given(name, str(expanded(path)), argument)
@@ -548,7 +554,7 @@ def _several(group: str, choice: str | list[Any], command: type[Any] | None) -> 
     """A group with several choices: the chain ``spectral+l2``, or a list (in which chains may be) side by side."""
     parts = [str(part) for part in choice] if isinstance(choice, list) else choice.split("+")
     if not parts or len(set(parts)) < len(parts):
-        raise SettingsError(f"{group}: expected different {SIDE_BY_SIDE[group]}, got {choice}")
+        raise SettingsError(f"{group}: expected one or more different {SIDE_BY_SIDE[group]}, got {choice}")
     name = "side_by_side" if isinstance(choice, list) else "chain"
     return {"name": name, **{part: _chosen(group, part, command) for part in parts}}
 
@@ -582,6 +588,9 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], group
         return SettingsError(f"{name} cannot be set: choose with {group}=")
     if group in groups and "." in name and groups[group].keys() == {"name"}:
         return SettingsError(f"{name}: {group}={groups[group]['name']} has no settings")
+    of_each = [d for d in declared if d.startswith(f"{group}.") and d.rpartition(".")[2] == name.rpartition(".")[2]]
+    if group in groups and name.count(".") == 1 and len(of_each) > 1:
+        return SettingsError(f"{name}: each of several has its own, {' and '.join(of_each)}")
     return SettingsError(f"unknown setting {shown(name)}{nearest(name, [*GROUPS[kind], *declared])}")
 
 
@@ -612,10 +621,16 @@ def _typed(
         value = values.get(name, {} if d.default == {} else None)
         if isinstance(value, list) and name.partition(".")[0] in SIDE_BY_SIDE and not d.accepts(value):
             if not value or len(set(map(str, value))) < len(value):
-                raise SettingsError(f"{name}: expected different values, got {value}")
+                raise SettingsError(f"{name}: expected one or more different values, got {value}")
             for member in value:
                 d.checked(name, member)
             checked[name] = value  # as written: it names the runs
+        elif isinstance(value, list) and not any(map(is_list, d.kinds)):
+            values_of = ",".join(map(as_written, value))
+            raise SettingsError(
+                f"{name} must be {d.expected}, got {shown(value)}; lists side by side are for reg and reset, a run of "
+                f"each value is -m {name}={values_of}"
+            )
         else:
             checked[name] = d.checked(name, value)
 

@@ -169,7 +169,7 @@ def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
 
 def test_the_verdict_tells_an_interval_with_zero_from_one_without(tmp_path):
     apart = summarize(groups_of(tmp_path / "a", (STEPS, finals(10, 21, 30)), (PERIODIC, finals(1, 12, 20))))
-    assert "above that of none + periodic" in apart.verdict()
+    assert "Seed by seed (3 seeds that both have) none is on average 9.3 above none + periodic" in apart.verdict()
     assert "excludes 0. With fewer than 5 seeds" in apart.verdict()
     close = summarize(groups_of(tmp_path / "b", (STEPS, finals(10, 1, 9)), (PERIODIC, finals(1, 10, 8))))
     assert "includes 0" in close.verdict()
@@ -329,7 +329,24 @@ def test_the_verdict_s_interval_holds_for_all_the_groups_that_it_chose_from(tmp_
     assert "that holds for all 7 groups at once" in c.verdict()
 
 
-def test_a_difference_that_is_not_zero_is_never_written_as_zero(tmp_path):
-    c = summarize(groups_of(tmp_path, (STEPS, finals(100.00001, 200.00001)), (PERIODIC, finals(100, 200))))
-    assert "is 1.0e-05 above" in c.verdict()
-    assert c.number(0) == "0.0"
+def test_a_gap_and_its_interval_are_written_to_the_digits_of_the_larger(tmp_path):
+    close = summarize(groups_of(tmp_path / "a", (STEPS, finals(-1200.05, -1100.4)), (PERIODIC, finals(-1200, -1100))))
+    assert close.table()[1][-2] == "-0.23 [-2.45, 2.00]"
+    c = summarize(groups_of(tmp_path / "b", (STEPS, finals(100.00001, 200.00001)), (PERIODIC, finals(100, 200))))
+    assert "1.00e-05 above" in c.verdict()
+
+
+def test_the_verdict_says_which_runs_are_not_in_the_gap_and_which_group_is_unfinished(tmp_path):
+    nan = float("nan")
+    diverged = finals(9, 9.5, 9.75) | {3: curve([0.0, 5.0, nan]), 4: curve([0.0, 5.0, nan])}
+    c = summarize(groups_of(tmp_path / "a", (STEPS, finals(1, 2, 3, 4, 5)), (["reg=l2", *STEPS], diverged)))
+    assert "Seed by seed (3 seeds that both have) l2 is on average 7.42 above none" in c.verdict()
+    assert c.verdict().endswith("Runs that are not finite are not in that: 2 of 5 of l2.")
+    short = {seed: curve([5.0, 6.0]) for seed in range(2)}
+    c = summarize(groups_of(tmp_path / "b", (STEPS, finals(1, 2)), (["reg=l2", *STEPS], short)))
+    assert "is that of l2*" in c.verdict()
+
+
+def test_of_few_seeds_without_a_gap_it_is_said_that_there_is_no_interval(tmp_path):
+    c = summarize(groups_of(tmp_path, (STEPS, finals(1, 2))))
+    assert "fewer than 5 seeds, so there is no interval: none" in c.warnings

@@ -103,9 +103,9 @@ BAD = {
     "coef=3": "unknown setting 'coef'",
     "reg=spectra": "unknown reg 'spectra'; did you mean 'spectral'?",
     "reg=spectral+l3": "unknown reg 'l3'; did you mean 'l2'?",
-    "reg=l2+l2": "reg: expected different regularizers, got l2+l2",
-    "reg=[l2,l2]": "reg: expected different regularizers, got ['l2', 'l2']",
-    "reg=[]": "reg: expected different regularizers, got []",
+    "reg=l2+l2": "reg: expected one or more different regularizers, got l2+l2",
+    "reg=[l2,l2]": "reg: expected one or more different regularizers, got ['l2', 'l2']",
+    "reg=[]": "reg: expected one or more different regularizers, got []",
     "reg=[none,spectrl+l2]": "unknown reg 'spectrl'; did you mean 'spectral'?",
     "agent.name=td3": "agent.name cannot be set: choose with agent=",
     "reset=periodc": "unknown reset 'periodc'; did you mean 'periodic'?",
@@ -135,6 +135,8 @@ BAD = {
     "seed=1,2": "'seed=1,2' names several values, one run takes one",
     "env.name.x=3": "unknown setting 'env.name.x'",
     "reg=null": "unknown reg None",
+    "out=": "out needs a value: out=FOLDER",
+    "agent.lr=[1e-3,1e-4]": "agent.lr must be a number from 0 up, got [0.001, 0.0001]; lists side by side are for reg",
     "reset=[none,periodik]": "unknown reset 'periodik'; did you mean 'periodic'?",
     "agent=[sac]": "unknown agent ['sac']",
     "reg=1e308": "unknown reg 1e+308",
@@ -289,3 +291,9 @@ def test_bad_settings_of_the_supervised_command():
         with pytest.raises(SettingsError) as error:
             schema.load(Supervised, arguments)
         assert message in str(error.value)
+
+
+def test_a_setting_that_each_member_of_a_list_has_for_itself_names_them_all():
+    both = "reset.head.every_updates and reset.periodic.every_updates"
+    with pytest.raises(SettingsError, match=f"reset.every_updates: each of several has its own, {both}"):
+        load(["reset=[head,periodic]", "reset.every_updates=50"])
