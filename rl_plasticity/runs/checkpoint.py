@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl_plasticity import __version__
 from rl_plasticity.errors import one_line
-from rl_plasticity.runs.folder import checkpoint_files, checkpoint_path, write_atomically
+from rl_plasticity.runs.folder import checkpoint_files, checkpoint_path, saved_steps, write_atomically
 
 FORMAT = 4  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts, 3 unused probes
 READABLE = (2, 3, 4)  # whose agents are where they are now
@@ -93,7 +93,7 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
         FileNotFoundError: there is none.
         ValueError: it cannot be read, or is of another version.
     """
-    paths = {numbers[0]: path for numbers, path in checkpoint_files(folder).items() if len(numbers) == 1}
+    paths = saved_steps(folder)
     if not paths:
         raise FileNotFoundError(f"no checkpoint in {folder}")
     if step not in (None, *paths):

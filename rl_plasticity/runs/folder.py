@@ -260,7 +260,7 @@ class RunFolder(os.PathLike[str]):
     @property
     def saved_steps(self) -> dict[int, Path]:
         """The checkpoints by their step, the newest last."""
-        return {numbers[0]: path for numbers, path in checkpoint_files(self.checkpoints).items() if len(numbers) == 1}
+        return saved_steps(self.checkpoints)
 
     # --- how it came about ------------------------------------------------------------------------------------------
 
@@ -367,6 +367,11 @@ def checkpoint_files(folder: Path) -> dict[tuple[int, ...], Path]:
     return dict(sorted((n, p) for n, p in named if len(n) in (1, 2) and p == checkpoint_path(folder, *n)))
 
 
+def saved_steps(folder: Path) -> dict[int, Path]:
+    """The checkpoints in `folder` by their step, the newest last."""
+    return {numbers[0]: path for numbers, path in checkpoint_files(folder).items() if len(numbers) == 1}
+
+
 def file_name(text: str) -> str:
     """A run's name, or that of a mean over runs, as the name of a file or a folder."""
     return text.strip().replace(" ", "_").replace("/", "-")
@@ -426,7 +431,7 @@ def _runs_below(folder: Path) -> list[Path]:
     found, seen = [], set()
     for place, folders, files in os.walk(folder, onerror=fails, followlinks=True):
         real = os.path.realpath(place)
-        if "config.yaml" in files and not Path(place, "config.yaml").is_dir():
+        if "config.yaml" in files:
             found.append(Path(place))
         # What a run holds is no run, and a link may lead back to where it lies.
         folders[:] = [] if found[-1:] == [Path(place)] or real in seen else sorted(f for f in folders if f[0] != ".")
