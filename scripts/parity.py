@@ -19,12 +19,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 
 from rl_plasticity import train
 from rl_plasticity.agents.rollout import first_episode, play
 from rl_plasticity.envs import Envs, make_env
-from rl_plasticity.metrics.statistics import area_under_curve, paired_differences, probability_of_improvement
+from rl_plasticity.metrics.statistics import (
+    area_under_curve,
+    paired_differences,
+    probability_of_improvement,
+    student_interval,
+)
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import ENV, EVALUATION
 from rl_plasticity.seeding import derive
@@ -137,7 +141,7 @@ def with_interval(values: np.ndarray, sign: str) -> str:
     mean = f"{values.mean():{sign}z.0f}"
     if len(values) < 2:
         return mean
-    low, high = stats.ttest_1samp(values, 0).confidence_interval()
+    low, high = student_interval([values])
     return f"{mean} [{low:z.0f}, {high:z.0f}]"
 
 

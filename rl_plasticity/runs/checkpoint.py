@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_plasticity import __version__
-from rl_plasticity.errors import one_line
+from rl_plasticity.errors import one_line, reason
 from rl_plasticity.runs.folder import checkpoint_files, checkpoint_path, saved_steps, write_atomically
 
 FORMAT = 4  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts, 3 unused probes
@@ -164,8 +164,8 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError("its checksum is wrong (it is damaged, or of another version)")
         state: dict[str, Any] = torch.load(io.BytesIO(content[:-32]), map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle, file and runtime errors alike
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise ValueError(one_line(f"the checkpoint {path} cannot be read: {reason}")) from error
+        why = getattr(error, "strerror", None) or reason(error)
+        raise ValueError(one_line(f"the checkpoint {path} cannot be read: {why}")) from error
     if not isinstance(state, dict):
         raise ValueError(f"the checkpoint {path} cannot be read: it holds no state")
     return state
