@@ -148,7 +148,7 @@ def train(command: "Command[Any, Any]") -> None:
     """``python -m rl_plasticity.NAME [name=value ...]``, one run, or a sweep with ``-m``."""
     from rl_plasticity import plugins
     from rl_plasticity.configs import schema
-    from rl_plasticity.sweeps import sweep
+    from rl_plasticity.sweeps import launchers, sweep
 
     usage = f"python -m rl_plasticity.{command.name} [name=value ...]"
 
@@ -160,8 +160,8 @@ def train(command: "Command[Any, Any]") -> None:
         if sweep.FLAGS & {*arguments}:
             schema.load_plugs_of(arguments)
             return sweep.sweep(command, [a for a in arguments if a not in sweep.FLAGS])
-        if of_sweeps := [a for a in arguments if a.startswith(("hydra/", "hydra."))]:
-            raise SettingsError(f"{of_sweeps[0]} is for a sweep: add -m")
+        if of_launcher := launchers.apart(arguments)[1]:
+            raise SettingsError(f"{of_launcher[0]} is for a sweep: add -m")
         session, built = command.prepare(arguments)
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
         finished, fault = command.execute(session, built)

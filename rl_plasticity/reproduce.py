@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def listing(out: Path) -> None:
 
 def show(study: Study, place: Path, given: Sequence[str]) -> None:
     """Print each method's runs as a sweep that could be made by hand."""
-    own, launcher = _of_launcher(given)
+    own, launcher = launchers.apart(given)
     launchers.load(launcher)
     study.runs(place / "runs", own)  # checked
     for label, arguments in study.arguments(own).items():
@@ -112,7 +113,7 @@ def show(study: Study, place: Path, given: Sequence[str]) -> None:
 
 def make(study: Study, place: Path, given: Sequence[str]) -> int:
     """Make the runs that are missing, then draw; returns the status of the sweep."""
-    own, of_launcher = _of_launcher(given)
+    own, of_launcher = launchers.apart(given)
     launcher = launchers.load(of_launcher)
     runs = study.runs(place / "runs", own)
     status = sweep.make(COMMANDS[study.command], [run for of_method in runs.values() for run in of_method], launcher)
@@ -168,12 +169,6 @@ def folder_of(study: Study, out: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _of_launcher(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Settings of runs, and those of the sweep's launcher."""
-    launcher = [a for a in given if a.startswith(("hydra/", "hydra."))]
-    return [a for a in given if a not in launcher], launcher
-
-
 class _Rates:
     """Seconds of an update, measured once on each machine and kept in a file."""
 
@@ -199,11 +194,14 @@ def _cost(study: Study, rates: _Rates) -> tuple[str, str]:
     """Run-updates and hours, in words."""
     if study.is_script:
         return "", ""
-    updates = seconds = 0.0
+    alike: dict[str, list[Any]] = {}  # a seed costs what another does
     for of_method in study.runs(Path("nowhere")).values():
         for run in of_method:
-            number = cost.updates(run.settings)
-            updates, seconds = updates + number, seconds + number * rates.of(run.settings)
+            alike.setdefault(repr(replace(run.settings, seed=0, out="auto")), []).append(run.settings)
+    updates = seconds = 0.0
+    for one, *others in alike.values():
+        number = cost.updates(one) * (1 + len(others))
+        updates, seconds = updates + number, seconds + number * rates.of(one)
     return f"{updates:.2g}", f"{seconds / 3600:.2g}"
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_plasticity import command_line
 from rl_plasticity.closer_look import EffectiveSteps, TaskStarts, channel_norms, convolutions, layer_called, span_shapes
 from rl_plasticity.compiled import compiled
-from rl_plasticity.configs.schema import Supervised
+from rl_plasticity.configs.schema import Supervised, arguments_of
 from rl_plasticity.errors import choose
 from rl_plasticity.interventions import Intervention, LearningRateDecay
 from rl_plasticity.learner import Learner
@@ -118,7 +118,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
         ValueError: they cannot be made; the message says why.
     """
     data = load(**s.data).to(s.device)
-    task, net, optimizer = ({k: v for k, v in g.items() if k != "name"} for g in (s.task, s.net, s.optimizer))
+    task, net, optimizer = map(arguments_of, (s.task, s.net, s.optimizer))
     kind = choose(TASKS, s.task["name"], task, "task")
     sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks)
 

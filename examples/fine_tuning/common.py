@@ -11,6 +11,7 @@ import io
 import json
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,7 @@ def schedule_of(name: str, steps: int) -> Callable[[int], float]:
 # --- a task, and one training of it -------------------------------------------------------------------------------
 
 
-class Task:
+class Task(ABC):
     """What a script says of its task. Settings are attributes: those of `small`, or of `paper` with ``--paper``.
 
     Attributes:
@@ -212,24 +213,24 @@ class Task:
         except KeyError:
             raise AttributeError(name) from None
 
+    @abstractmethod
     def network(self) -> nn.Module:
         """New, with an attribute `backbone`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def data(self, seed: int) -> dict[str, Sequence[tuple[np.ndarray, Any]]]:
         """Pictures with their targets: `train`, `validation` and, where an epoch is chosen, `test`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(self, picture: np.ndarray, target: Any, train: bool) -> tuple[Tensor, Any]:
         """What goes into a batch; augmented for training, with torch's random numbers."""
-        raise NotImplementedError
 
-    def loss(self, net: nn.Module, images: Tensor, targets: list[Any]) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def loss(self, net: nn.Module, images: Tensor, targets: list[Any]) -> Tensor: ...
 
+    @abstractmethod
     def scores(self, net: nn.Module, batches: Iterator[tuple[Tensor, list[Any]]]) -> dict[str, float]:
         """The metrics, of a network in evaluation mode and without gradients."""
-        raise NotImplementedError
 
 
 class _Prepared(Dataset):

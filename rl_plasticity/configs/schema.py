@@ -418,6 +418,11 @@ def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, A
     return {name: value for name, value in up_to_date(dict(flat_values(settings))).items() if name not in machine}
 
 
+def arguments_of(group: Mapping[str, Any]) -> Group:
+    """What a chosen group's constructor is given: its settings without the name of the choice."""
+    return {setting: value for setting, value in group.items() if setting != "name"}
+
+
 def choice_of(group: Mapping[str, Any]) -> Any:
     """What a group chose, as it is written on the command line."""
     chosen = [name for name in group if name != "name"]

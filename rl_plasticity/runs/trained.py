@@ -29,7 +29,7 @@ AGENT, ENV, EVALUATION, PROBE = range(4)
 
 def make_agent(s: Train, plan: Plan, obs_dim: int, act_dim: int) -> Agent:
     """The agents of all runs, untrained, for environments of these sizes."""
-    settings = {name: value for name, value in s.agent.items() if name != "name"}
+    settings = schema.arguments_of(s.agent)
     kind = choose(AGENTS, s.agent["name"], settings, "agent")
     return kind(obs_dim, act_dim, [derive(n, AGENT) for n in plan.seeds], plan.regularize, device=s.device)
 

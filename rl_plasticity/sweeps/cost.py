@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.agents import AGENTS, Batch
-from rl_plasticity.configs.schema import Group, Supervised, Train, updates_after
+from rl_plasticity.configs.schema import Supervised, Train, arguments_of, updates_after
 from rl_plasticity.envs import make_env
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import make_network
@@ -32,7 +32,7 @@ def updates(s: Train | Supervised) -> float:
     images = min(images, s.data["train_size"] or images)
     blank, y = torch.zeros(images, 1, 1, 1, dtype=torch.uint8), torch.arange(images) % classes
     data = Data.of("blank", (blank, y), (blank[: 2 * classes], y[: 2 * classes]), classes)
-    sequence = TASKS[s.task["name"]](data, [0], s.num_tasks, **_settings(s.task))
+    sequence = TASKS[s.task["name"]](data, [0], s.num_tasks, **arguments_of(s.task))
     # A sequence's tasks are equally large, or grow evenly from the first to the last.
     batches = [math.ceil(sequence.task(i).rows.shape[-1] / s.batch_size) for i in (0, sequence.num_tasks - 1)]
     return runs * s.epochs_per_task * sequence.num_tasks * sum(batches) / 2
@@ -70,7 +70,7 @@ def _of_agent(s: Train, plan: Plan) -> tuple[Callable[[], object], float]:
     env = make_env(s.env["name"], 0)
     (obs_dim,), (act_dim,) = env.observation_space.shape or (), env.action_space.shape or ()
     env.close()
-    agent = AGENTS[s.agent["name"]](obs_dim, act_dim, plan.seeds, plan.regularize, **_settings(s.agent))
+    agent = AGENTS[s.agent["name"]](obs_dim, act_dim, plan.seeds, plan.regularize, **arguments_of(s.agent))
     each = ((obs_dim,), (act_dim,), (), (obs_dim,), ())
     batch = Batch(*(torch.rand(len(plan.seeds), s.batch_size, *shape) for shape in each))
     return lambda: agent.update(batch, agent.noise(1, s.batch_size)[0]), 1.0
@@ -81,10 +81,10 @@ def _of_network(s: Supervised, plan: Plan) -> tuple[Callable[[], object], float]
     _, shape, classes = sizes(s.data["name"])
 
     def make(seeds: Sequence[int]) -> nn.Module:
-        return make_network(s.net["name"], shape, classes, seeds, **_settings(s.net))
+        return make_network(s.net["name"], shape, classes, seeds, **arguments_of(s.net))
 
     def optimize(net: nn.Module) -> Any:
-        return OPTIMIZERS[s.optimizer["name"]](net, lr=s.lr, **_settings(s.optimizer))
+        return OPTIMIZERS[s.optimizer["name"]](net, lr=s.lr, **arguments_of(s.optimizer))
 
     learner = Learner(make, plan.seeds, plan.regularize, optimize)
     batch = s.batch_size if learner.runs else min(s.batch_size, IMAGES)
@@ -94,7 +94,3 @@ def _of_network(s: Supervised, plan: Plan) -> tuple[Callable[[], object], float]
         return learner.minimize(-learner.net(x).log_softmax(-1)[..., 0].mean(-1))
 
     return update, batch / s.batch_size
-
-
-def _settings(group: Group) -> Group:
-    return {name: value for name, value in group.items() if name != "name"}

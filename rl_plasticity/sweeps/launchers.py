@@ -201,6 +201,12 @@ Launcher = Basic | Joblib | Slurm | Ray
 LAUNCHERS: dict[str, type[Launcher]] = {"basic": Basic, "joblib": Joblib, "slurm": Slurm, "ray": Ray}
 
 
+def apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The settings of runs, and those of the launcher, ``hydra/launcher=NAME hydra.launcher.SETTING=VALUE``."""
+    of_launcher = [a for a in arguments if a.startswith(("hydra/", "hydra."))]
+    return [a for a in arguments if a not in of_launcher], of_launcher
+
+
 def load(arguments: Sequence[str]) -> Launcher:
     """The launcher that ``hydra/launcher=NAME hydra.launcher.SETTING=VALUE`` choose.
 

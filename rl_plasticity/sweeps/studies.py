@@ -117,14 +117,11 @@ def load(name: str, small: bool = False) -> Study:
 @cache
 def names() -> list[str]:
     """All studies, paper by paper in the files' order."""
-    return [f"{path.stem}/{which}" for path in sorted(_files()) for which in _read(path.stem)["studies"]]
+    papers = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return [f"{paper}/{which}" for paper in papers for which in _read(paper)["studies"]]
 
 
 # ------------------------------------------------------------------------------------------------------------------
-
-
-def _files() -> list[Path]:
-    return [*FOLDER.glob("*.yaml")]
 
 
 @cache

@@ -49,9 +49,9 @@ def sweep(command: Command[Any, Any], arguments: Sequence[str]) -> int:
     Raises:
         SettingsError: any of the runs cannot be made. Then none has been started.
     """
-    of_launcher = [a for a in arguments if a.startswith(("hydra/", "hydra."))]
+    own, of_launcher = launchers.apart(arguments)
     launcher = launchers.load(of_launcher)
-    return make(command, runs(command.kind, [a for a in arguments if a not in of_launcher]), launcher)
+    return make(command, runs(command.kind, own), launcher)
 
 
 def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launcher) -> int:
