@@ -207,7 +207,10 @@ def _cost(study: Study, rates: _Rates) -> tuple[str, str]:
 
 def _script(study: Study, place: Path, given: Sequence[str], dry_run: bool) -> int | None:
     """Run a script of the repository; ``{out}`` in its arguments is the study's folder, ``name=value`` is an option."""
-    named = {name: value for name, _, value in (g.partition("=") for g in given)}
+    own, of_launcher = launchers.apart(given)
+    if of_launcher:
+        raise SettingsError(f"{study.name} is made by one script, not a sweep: leave {of_launcher[0]} out")
+    named = {name: value for name, _, value in (g.partition("=") for g in own)}
     for name, what in study.needs.items():
         if name not in named:
             raise SettingsError(f"{study.name} needs {name}=..., {what}; small=true draws its own pictures")
@@ -221,7 +224,13 @@ def _script(study: Study, place: Path, given: Sequence[str], dry_run: bool) -> i
         raise SettingsError(f"{study.name} is made by {study.command}, a script of the repository: clone it")
     place.mkdir(parents=True, exist_ok=True)
     status = subprocess.run([sys.executable, str(script), *arguments], check=False).returncode
-    print(f"\n{study.name}: {'wrote' if status == 0 else 'failed; what there is lies in'} {place}")
+    if status == 0:
+        print(f"\n{study.name}: wrote {place}")
+    elif any(place.iterdir()):
+        print(f"\n{study.name}: failed; what there is lies in {place}")
+    else:
+        place.rmdir()
+        print(f"\n{study.name}: failed")
     return status
 
 

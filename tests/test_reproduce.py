@@ -74,6 +74,7 @@ def test_a_dry_run_says_each_method_s_command_and_writes_nothing(tmp_path, capsy
         ([EXPONENTS, "spectral/figure-8"], "one figure at a time"),
         (["seeds=3"], "seeds=3: name the figure that it is for"),
         (["wrs/figure-7-counting"], "needs paper=..., a folder with UCF-QNRF; small=true"),
+        (["swr/figure-1", "hydra/launcher=joblib"], "made by one script, not a sweep: leave hydra/launcher=joblib out"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(arguments, said, tmp_path):
@@ -113,6 +114,7 @@ def test_a_script_gets_its_folder_its_arguments_and_what_is_given_besides_as_opt
     assert reproduce.command(asked) == 3
     assert [part.removeprefix(f"{reproduce.REPOSITORY}/") for part in called[0][1:]] == said.split()[1:]
     assert "swr/figure-1: failed" in capsys.readouterr().out
+    assert not place.exists()  # there is nothing in it
 
 
 def test_a_script_that_is_not_here_is_said_to_be_in_the_repository(tmp_path, monkeypatch):
