@@ -292,14 +292,14 @@ def draw_scene(rng: np.random.Generator, size: int, most: int = 4) -> tuple[np.n
 
     Shapes drawn later hide what is below them; a box is of the whole shape.
     """
-    picture, classes = stripes(rng, size, 0.3), np.zeros((size, size), dtype=np.uint8)
+    picture, classes = stripes(rng, size, 0.1), np.zeros((size, size), dtype=np.uint8)
     boxes: list[tuple[float, ...]] = []
     for _ in range(rng.integers(1, most + 1)):
         radius = rng.uniform(0.09, 0.26) * size
         x, y = rng.uniform(radius, size - radius, 2)
         label = int(rng.integers(len(SHAPES)))
         mask = shape_mask(SHAPES[label], size, x, y, radius, rng.uniform(0, 6.3))
-        paint = stripes(rng, size, 0.2)
+        paint = stripes(rng, size, 0.1)
         rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
         box = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
         others = torch.tensor([other[:4] for other in boxes]).view(-1, 4)
@@ -380,9 +380,9 @@ PAPER = {
     "num_classes": 80, "workers": 8, "size": 640,
 }  # fmt: skip
 SMALL = {
-    **PAPER, "epochs": 20, "batch_size": 8, "eval_batch_size": 50, "width": 8, "depths": (1, 1, 1, 1),
+    **PAPER, "epochs": 16, "batch_size": 16, "eval_batch_size": 50, "lr": 0.02, "width": 8, "depths": (1, 1, 1, 1),
     "anchors": (((22, 22), (28, 28), (34, 34)), ((11, 11), (14, 14), (18, 18))), "num_classes": len(SHAPES),
-    "workers": 0, "size": 64, "pictures": 480, "held_out": 150, "pretraining_pictures": 1024, "pretraining_epochs": 12,
+    "workers": 0, "size": 64, "pictures": 1500, "held_out": 150, "pretraining_pictures": 1024, "pretraining_epochs": 12,
 }  # fmt: skip
 
 

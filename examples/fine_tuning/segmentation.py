@@ -186,9 +186,9 @@ PAPER = {
     "workers": 8, "size": 513,
 }  # fmt: skip
 SMALL = {
-    **PAPER, "epochs": 20, "eval_batch_size": 50, "lr": 1e-3, "width": 8, "depths": (1, 1, 1, 1),
-    "output_stride": 8, "channels": 16, "rates": (1, 2, 3), "scales": (0.75, 1.5), "num_classes": 1 + len(SHAPES),
-    "workers": 0, "size": 64, "pictures": 480, "held_out": 150, "pretraining_pictures": 1024, "pretraining_epochs": 12,
+    **PAPER, "epochs": 20, "eval_batch_size": 50, "lr": 3e-3, "width": 8, "depths": (1, 1, 1),
+    "output_stride": 4, "channels": 32, "rates": (1, 2, 3), "scales": (0.75, 1.5), "num_classes": 1 + len(SHAPES),
+    "workers": 0, "size": 64, "pictures": 1000, "held_out": 150, "pretraining_pictures": 1024, "pretraining_epochs": 12,
 }  # fmt: skip
 
 
