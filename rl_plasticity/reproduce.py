@@ -10,7 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -175,25 +175,44 @@ class _Rates:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.machine = f"{platform.node()} {platform.processor()} torch {torch.__version__}"
-        self.all: dict[str, dict[str, float]] = {}
+        self.all: dict[str, dict[str, Any]] = {}
         with suppress(OSError, ValueError):
             self.all = json.loads(path.read_text())
         self.here = self.all.setdefault(self.machine, {})
 
     def of(self, settings: Any) -> float:
-        key = cost.key(settings)
+        seconds: float = self._kept(cost.key(settings), lambda: cost.seconds_per_update(settings))
+        return seconds
+
+    def of_script(self, study: Study) -> tuple[float, float]:
+        """Run-updates and their seconds; the script knows them."""
+        needed = [part for name in study.needs for part in (f"--{name}", ".")]
+        call = [study.command, *study.settings, *needed, "--cost"]
+
+        def said() -> list[float]:
+            asked = [sys.executable, str(REPOSITORY / call[0]), *call[1:]]
+            text = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+            return [float(word) for word in text.split()]
+
+        updates, seconds = self._kept(shlex.join(call), said)
+        return updates, updates * seconds
+
+    def _kept(self, key: str, measure: Callable[[], Any]) -> Any:
         if key not in self.here:
             print(f"measuring an update: {key}", file=sys.stderr)
-            self.here[key] = cost.seconds_per_update(settings)
+            self.here[key] = measure()
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_text(self.path, json.dumps(self.all, indent=1))
         return self.here[key]
 
 
 def _cost(study: Study, rates: _Rates) -> tuple[str, str]:
-    """Run-updates and hours, in words."""
-    if study.is_script:
+    """Run-updates and hours, in words; of a script that is not here none."""
+    if study.is_script and not (REPOSITORY / study.command).exists():
         return "", ""
+    if study.is_script:
+        updates, seconds = rates.of_script(study)
+        return f"{updates:.2g}", f"{seconds / 3600:.2g}"
     alike: dict[str, list[Any]] = {}  # a seed costs what another does
     for of_method in study.runs(Path("nowhere")).values():
         for run in of_method:

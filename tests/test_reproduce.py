@@ -117,6 +117,30 @@ def test_a_script_gets_its_folder_its_arguments_and_what_is_given_besides_as_opt
     assert not place.exists()  # there is nothing in it
 
 
+def test_a_script_s_cost_is_what_it_says_itself_and_asked_for_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(studies, "names", lambda: ["wrs/figure-7-counting"])
+    asked = []
+
+    def said(call, **options):
+        asked.append(call[1:])
+        return CompletedProcess(call, 0, "200 36.0\n" if "." in call else "10 360.0\n")
+
+    monkeypatch.setattr(reproduce.subprocess, "run", said)
+    for _ in range(2):
+        reproduce.command([f"out={tmp_path}"])
+        assert [line.split() for line in capsys.readouterr().out.splitlines()][-4] == [
+            "wrs/figure-7-counting", "2e+02", "2", "10", "1", "never",
+        ]  # fmt: skip
+    script = str(reproduce.REPOSITORY / "examples/fine_tuning/counting.py")
+    assert asked == [
+        [script, "{out}", "--seeds", "1", "--paper", ".", "--weights", ".", "--cost"],
+        [script, "{out}", "--seeds", "5", "--cost"],
+    ]
+    monkeypatch.setattr(reproduce, "REPOSITORY", tmp_path)  # as a wheel has none
+    reproduce.command([f"out={tmp_path}"])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()][-4] == ["wrs/figure-7-counting", "never"]
+
+
 def test_a_script_that_is_not_here_is_said_to_be_in_the_repository(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce, "REPOSITORY", tmp_path)
     with pytest.raises(SettingsError, match="a script of the repository: clone it"):

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -203,6 +204,7 @@ class Task(ABC):
     small: Mapping[str, Any]
     paper: Mapping[str, Any]
     needs: Sequence[str] = ()  # modules beyond the package's own
+    paper_pictures: int  # for training
 
     def __init__(self, settings: Mapping[str, Any], folder: Path | None = None) -> None:
         self.settings, self.folder = settings, folder  # the folder of the paper's data; None: pictures are drawn
@@ -212,6 +214,11 @@ class Task(ABC):
             return self.__dict__["settings"][name]
         except KeyError:
             raise AttributeError(name) from None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of a training picture."""
+        return self.size, self.size
 
     @abstractmethod
     def network(self) -> nn.Module:
@@ -315,6 +322,26 @@ def fine_tune(
 def _evaluated(task: Task, net: nn.Module, data: Sequence[Any], device: str) -> dict[str, float]:
     net.eval()
     return task.scores(net, batches(task, data, False, device))
+
+
+def cost(task: Task, methods: int, seeds: int) -> tuple[int, float]:
+    """Updates of all fine-tunings, and the seconds of one, measured now on pictures of noise and without the loss.
+
+    Timed are two pictures, of a batch that takes its time by the picture.
+    """
+    pictures = task.settings.get("pictures", task.paper_pictures)
+    net = task.network()
+    optimizer = optimizer_of(net, "wd", task.optimizer, task.lr, task.decay)
+    images = torch.rand(2, 3, *task.shape)
+    seconds: list[float] = []
+    while sum(seconds) < 0.5:
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        maps = net(images)
+        sum(m.square().mean() for m in (maps if isinstance(maps, list) else [maps])).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    return methods * seeds * task.epochs * (pictures // task.batch_size), min(seconds) * task.batch_size / 2
 
 
 # --- results: FOLDER/<task>/<method>-seed<n>.csv ------------------------------------------------------------------
@@ -462,6 +489,7 @@ def run(kind: type[Task], arguments: Sequence[str]) -> None:
         if not isinstance(value, tuple):
             text = f"({value}; paper: {kind.paper[name]})" if name in kind.paper else f"({value}) of drawn pictures"
             parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), help=text)
+    parser.add_argument("--cost", action="store_true", help="only say how many updates there are, and seconds of one")
     given = vars(parser.parse_args(arguments))
     if given["seeds"] < 1:
         raise SettingsError(f"--seeds must be 1 or more, got {given['seeds']}")
@@ -475,6 +503,9 @@ def run(kind: type[Task], arguments: Sequence[str]) -> None:
         raise SettingsError(f"--{name.replace('_', '-')} is of drawn pictures: it does not go with --paper")
     settings |= chosen
     _check(settings)
+    if given["cost"]:
+        print(*cost(kind(settings), len(methods), given["seeds"]))
+        return
     if (given["paper"] is None) != (given["weights"] is None):
         raise SettingsError("--paper DATA and --weights FILE go together: what is fine-tuned is pretrained on ImageNet")
     for module in kind.needs:

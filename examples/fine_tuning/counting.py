@@ -173,6 +173,7 @@ class Counting(Task):
     heads = ("output",)
     choose = "MAE"
     small, paper = SMALL, PAPER
+    paper_pictures = 1_081
 
     def __init__(self, settings: Any, folder: Path | None = None) -> None:
         super().__init__(settings, folder)

@@ -390,11 +390,16 @@ class Detection(Task):
     name = "detection"
     needs = ("pycocotools",)
     small, paper = SMALL, PAPER
+    paper_pictures = 117_263
 
     def __init__(self, settings: Any, folder: Path | None = None) -> None:
         super().__init__(settings, folder)
         self.heads = [f"heads.{i}" for i in range(len(self.anchors))]
         self.backbone_channels = self.width << len(self.depths)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.size, self.size) if "pictures" in self.settings else (self.size // 2, self.size)
 
     def network(self) -> YOLOv3:
         return YOLOv3(self.num_classes, self.anchors, self.width, self.depths)
@@ -406,7 +411,7 @@ class Detection(Task):
                 split: [draw_scene(np.random.default_rng((seed, i, j)), self.size)[:2] for j in range(n)]
                 for i, (split, n) in enumerate(splits.items(), 1)
             }
-        size = self.size, self.size // 2
+        size = self.shape[::-1]
         held_out = {Path(line).name for line in require(self.folder / "5k.txt").read_text().split()}
         both = ("train2014", "val2014")
         return {

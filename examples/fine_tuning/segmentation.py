@@ -196,6 +196,7 @@ class Segmentation(Task):
     name = "segmentation"
     heads = ("classifier",)
     small, paper = SMALL, PAPER
+    paper_pictures = 10_582
 
     def __init__(self, settings: Any, folder: Path | None = None) -> None:
         super().__init__(settings, folder)

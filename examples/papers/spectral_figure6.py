@@ -16,6 +16,7 @@ below zero for both inputs, which fits the target 0 perfectly and never learns t
 
 import argparse
 import math
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -77,9 +78,23 @@ def outcomes_of(scales: Sequence[float], step_sizes: Sequence[float], updates: i
     return Outcomes(torch.cat([first, second]).amax(0), first[-1], second[-1])
 
 
+def sizes(small: bool) -> tuple[int, Sequence[float]]:
+    """How many updates for each target, and the step sizes."""
+    return (50, STEP_SIZES[::4]) if small else (300, STEP_SIZES)
+
+
+def cost(small: bool) -> tuple[int, float]:
+    """Updates of all solutions and step sizes, and the seconds of one, measured now."""
+    updates, step_sizes = sizes(small)
+    start = time.perf_counter()
+    outcomes_of(SCALES, step_sizes, 5)
+    at_once = len(SCALES) * len(step_sizes)
+    return 2 * updates * at_once, (time.perf_counter() - start) / 10 / at_once
+
+
 def main(small: bool = False, out: str = "spectral_figure6.png") -> Outcomes:
     """Print the table and draw the figure; returns the outcomes."""
-    updates, step_sizes = (50, STEP_SIZES[::4]) if small else (300, STEP_SIZES)
+    updates, step_sizes = sizes(small)
     outcomes = outcomes_of(SCALES, step_sizes, updates)
     print(f"{updates} updates for each target; the loss begins at 0.25")
     print("spectral norm  step size  highest loss  last, target 0  last, target 1 again")
@@ -106,4 +121,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Figure 6 of the spectral paper.")
     parser.add_argument("--small", action="store_true", help="50 updates and every fourth step size")
     parser.add_argument("--out", default="spectral_figure6.png", help="the figure")
-    main(**vars(parser.parse_args()))
+    parser.add_argument("--cost", action="store_true", help="only say how many updates there are, and seconds of one")
+    given = vars(parser.parse_args())
+    if given.pop("cost"):
+        print(*cost(given["small"]))
+    else:
+        main(**given)

@@ -11,6 +11,8 @@ proportionality are scaled (here they are not).
 
 import argparse
 import copy
+import math
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,15 +25,19 @@ from matplotlib import pyplot as plt
 from torch import Tensor, nn
 
 from rl_plasticity.learner import Learner
+from rl_plasticity.metrics.statistics import student_interval
 from rl_plasticity.networks import make_network
 from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import SoftWeightRescaling
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import layers
 from rl_plasticity.supervised import cross_entropy, evaluate, inputs, shuffled
-from rl_plasticity.tasks import TASKS, Data, Task, load
+from rl_plasticity.tasks import TASKS, Data, Task, load, sizes
 
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+SEEDS = range(5)
+WHOLE = (RATIOS, 100, 50, 256)  # epochs before scaling and after it, images in a batch
+SMALL = (RATIOS[::3], 20, 10, 64)
 
 
 class Scaled(NamedTuple):
@@ -53,6 +59,11 @@ def scale_(net: nn.Module, ratio: float, proportional: bool) -> None:
         SoftWeightRescaling(target, coef=1.0).project_(net)
 
 
+def learner_of(shape: tuple[int, ...], num_classes: int, seeds: Sequence[int]) -> Learner:
+    """The CNN with Adam, untrained."""
+    return Learner(lambda s: make_network("cnn", shape, num_classes, s), seeds, optimize=lambda net: Adam(net, lr=1e-3))
+
+
 def train(learner: Learner, task: Task, data: Data, order: RunStreams, epochs: int, batch_size: int) -> Tensor:
     """Train on the task; the test accuracy after each epoch, ``[epochs, runs]``."""
     accuracies = []
@@ -69,9 +80,7 @@ def scaled(
 ) -> tuple[Tensor, dict[tuple[float, bool], Scaled]]:
     """The best test accuracies before scaling, ``[runs]``, and what came of each ratio, proportional or not."""
     task = TASKS["stationary"](data, seeds).task(0)
-    learner = Learner(
-        lambda s: make_network("cnn", data.shape, data.num_classes, s), seeds, optimize=lambda net: Adam(net, lr=1e-3)
-    )
+    learner = learner_of(data.shape, data.num_classes, seeds)
     before = train(learner, task, data, RunStreams([derive(s, 0) for s in seeds]), epochs, batch_size).amax(0)
     outcomes = {}
     for ratio in ratios:
@@ -86,16 +95,36 @@ def scaled(
     return before, outcomes
 
 
+def interval(accuracies: Tensor) -> str:
+    """The mean with Student's interval."""
+    low, high = student_interval([accuracies.double().numpy()])
+    return f"{accuracies.mean():.4f} [{low:.4f}, {high:.4f}]"
+
+
+def cost(small: bool, data: str) -> tuple[int, float]:
+    """Updates of all runs, and the seconds of one, measured now on images of noise."""
+    name, (ratios, epochs, more_epochs, batch_size) = ("digits", SMALL) if small else (data, WHOLE)
+    images, shape, num_classes = sizes(name)
+    learner = learner_of(shape, num_classes, SEEDS)
+    x, y = torch.rand(len(SEEDS), batch_size, *shape), torch.randint(num_classes, (len(SEEDS), batch_size))
+    learner.minimize(cross_entropy(learner.net(x), y))
+    start = time.perf_counter()
+    for _ in range(3):
+        learner.minimize(cross_entropy(learner.net(x), y))
+    seconds = (time.perf_counter() - start) / 3 / len(SEEDS)
+    return len(SEEDS) * math.ceil(images / batch_size) * (epochs + 2 * len(ratios) * more_epochs), seconds
+
+
 def main(small: bool = False, data: str = "cifar10", root: str | None = None, out: str = "swr_figure1.png") -> None:
     """Print the table and draw the figure."""
-    name, seeds = ("digits", range(3)) if small else (data, range(5))
-    ratios, epochs, more_epochs, batch_size = (RATIOS[::3], 20, 10, 64) if small else (RATIOS, 100, 50, 256)
-    before, outcomes = scaled(load(name, root), seeds, ratios, epochs, more_epochs, batch_size)
-    print(f"{name}, {len(seeds)} runs: best test accuracy of {epochs} epochs {before.mean():.4f}")
-    print(f"ratio  proportional  right after scaling  best of {more_epochs} more epochs")
+    name, (ratios, epochs, more_epochs, batch_size) = ("digits", SMALL) if small else (data, WHOLE)
+    before, outcomes = scaled(load(name, root), SEEDS, ratios, epochs, more_epochs, batch_size)
+    print(f"{name}, {len(SEEDS)} runs, means with 95 % intervals")
+    print(f"best test accuracy of {epochs} epochs: {interval(before)}")
+    print(f"ratio  proportional  {'right after scaling':<22}  best of {more_epochs} more epochs")
     for (ratio, proportional), o in outcomes.items():
         kind = "yes" if proportional else "no"
-        print(f"{ratio:>5g}  {kind:>12}  {o.after.mean():>19.4f}  {o.best.mean():>{22 + len(str(more_epochs))}.4f}")
+        print(f"{ratio:>5g}  {kind:>12}  {interval(o.after):<22}  {interval(o.best)}")
 
     figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
     titles = ("without proportionality", "with proportionality")
@@ -113,8 +142,13 @@ def main(small: bool = False, data: str = "cifar10", root: str | None = None, ou
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Figure 1 of the SWR paper.")
-    parser.add_argument("--small", action="store_true", help="the bundled digits, 3 runs, 20 and 10 epochs, 4 ratios")
+    parser.add_argument("--small", action="store_true", help="the bundled digits, 20 and 10 epochs, 4 ratios")
     parser.add_argument("--data", default="cifar10", help="a data set")
     parser.add_argument("--root", help="the folder with its files; else it is downloaded")
     parser.add_argument("--out", default="swr_figure1.png", help="the figure")
-    main(**vars(parser.parse_args()))
+    parser.add_argument("--cost", action="store_true", help="only say how many updates there are, and seconds of one")
+    given = vars(parser.parse_args())
+    if given.pop("cost"):
+        print(*cost(given["small"], given["data"]))
+    else:
+        main(**given)

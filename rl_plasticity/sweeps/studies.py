@@ -13,13 +13,14 @@ and table::
         methods: [none, L2]                  # labels, or a mapping like the one above for methods of its own
         draw: ...                            # see `comparison.paper`
         small: {settings: ..., methods: ..., draw: ...}      # in minutes; what it does not name is as above
+      figure-9: {shows: one line, where: section 5.1, comes_with: figure-2}     # drawn by another one, in its folder
 
 A method's settings come after the study's, and those that somebody gives come last; of one name the last counts.
 """
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,9 @@ def load(name: str, small: bool = False) -> Study:
     paper, _, which = name.partition("/")
     tree = _read(paper)
     entry = dict(tree["studies"][which])
+    if "comes_with" in entry:
+        other = load(f"{paper}/{entry['comes_with']}", small)
+        return replace(other, shows=entry["shows"], where=entry["where"])
     version = entry.pop("small", {})
     entry |= version if small else {}
     methods = entry.get("methods", [])

@@ -308,6 +308,23 @@ def test_both_methods_train_from_one_backbone_and_finished_seeds_stay(name, tmp_
     assert common.read_rows(files["wd"])[0] == rows["wd"][0]  # the same numbers again
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_the_cost_is_of_every_update_of_both_methods_and_writes_nothing(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(KINDS[name], "small", {**KINDS[name].small, **TINY})
+    monkeypatch.chdir(tmp_path)
+    assert common.main(KINDS[name], ["out", "--seeds", "3", "--epochs", "7", "--cost"]) == 0
+    updates, seconds = map(float, capsys.readouterr().out.split())
+    assert updates == 2 * 3 * 7 * (4 // 2)  # methods, seeds, epochs, batches
+    assert seconds > 0
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_papers_pictures_are_counted_without_them():
+    settings = {**KINDS["segmentation"].paper, "width": 2, "depths": (1,), "channels": 2, "size": 64}
+    assert common.cost(KINDS["segmentation"](settings), 2, 1)[0] == 2 * 52 * 1058
+    assert KINDS["detection"](KINDS["detection"].paper).shape == (320, 640)
+
+
 def test_the_table_has_the_gap_of_the_same_seeds_with_students_interval(tmp_path):
     ends = {"wrs": {0: 0.5, 1: 0.7, 2: 0.9}, "wd": {0: 0.4, 1: 0.5}}
     (tmp_path / "segmentation").mkdir()

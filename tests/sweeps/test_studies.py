@@ -78,3 +78,18 @@ def test_no_two_runs_of_a_study_share_a_folder_though_their_names_are_alike(tmp_
 def test_an_unknown_study_is_refused_with_the_nearest():
     with pytest.raises(SettingsError, match=r"'spectral/figure-33'; did you mean 'spectral/figure-3'"):
         studies.load("spectral/figure-33")
+
+
+def test_every_figure_and_table_of_the_papers_is_there():
+    of_wrs = {f"wrs/figure-{n}" for n in (1, 2, 3, 4, 5, 6, "7-detection", "7-segmentation", "7-counting", 8, 9)}
+    assert {*studies.names()} >= (
+        {f"spectral/figure-{n}" for n in range(1, 17)}
+        | {*(f"swr/figure-{n}" for n in range(1, 6)), "swr/table-1", "swr/table-5"}
+        | {*of_wrs, "wrs/table-1", "wrs/table-2"}
+    )
+
+
+def test_a_figure_that_another_one_s_script_draws_is_made_by_it_in_its_folder():
+    study, other = (studies.load(f"wrs/figure-{n}", small=True) for n in (9, "7-detection"))
+    assert (study.name, study.command, study.settings) == (other.name, other.command, other.settings)
+    assert study.shows == "F1, precision and recall over epochs of the fine-tuned detector"
