@@ -42,12 +42,12 @@ WORDS = {
     "eval/return": "return",
     "eval/q_overestimation": "overestimation of Q",
     "net/mean_sigma1": "mean spectral norm",
-    "net/sigma_min": "mean smallest singular value",
+    "net/sigma_min": "least singular value",
     "net/weight_norm": "norm of all weights",
     "net/stable_rank": "stable rank",
-    "net/gradient_rank": "effective rank of gradients",
+    "net/gradient_rank": "rank of gradients",
     "net/gradient_condition": "condition of gradients",
-    "net/feature_rank": "effective rank of features",
+    "net/feature_rank": "rank of features",
     "task/representation_change": "representation change",
 }
 Array = NDArray[np.float64]
