@@ -137,11 +137,12 @@ class Job:
                 if run.poll() is None:  # this worker ends
                     run.terminate()
                     run.wait()
-        if run.returncode == 0:
+        if run.returncode == 0 or finished(self.folder):  # a signal may come when all is done
             return "succeeded"
         reason = last_line(self.log, start)
         if run.returncode < 0:
-            return f"failed: killed by {signal.Signals(-run.returncode).name} (out of memory?); {reason}"
+            guess = " (out of memory?)" if -run.returncode == signal.SIGKILL else ""
+            return f"failed: killed by {signal.Signals(-run.returncode).name}{guess}; {reason}"
         if run.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM):
             if not asked and "SLURM_JOB_ID" in os.environ:
                 time.sleep(SIGNALLED_S)  # it is Slurm that ends this job, and says whether it comes back

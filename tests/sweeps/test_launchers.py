@@ -73,6 +73,8 @@ def test_a_run_that_had_finished_when_its_job_was_queued_again_is_not_started(a_
         (r"printf ' 3%%|#  |\r 9%%|## |\rValueError: bad\n'; exit 1", "failed: ValueError: bad"),
         ("exit 7", "failed: it printed nothing"),
         ("echo at work; kill -KILL $$", "failed: killed by SIGKILL (out of memory?); at work"),
+        ("echo at work; kill -TERM $$", "failed: killed by SIGTERM; at work"),
+        ("mkdir out; echo 'then finished' > out/log.txt; kill -TERM $$", "succeeded"),
         ("echo continue with resume=x; exit 143", "stopped: continue with resume=x"),
     ],
 )  # fmt: skip
