@@ -268,6 +268,7 @@ LEFT_OUT: dict[type[Any] | None, tuple[str, ...]] = {
     Train: (TASKS_ONLY, "reg.from_epoch", "reg.until_epoch"),
     Supervised: ("reg.from_update", "reg.until_update"),
 }
+EACH_TASK = {"every_updates": None, "every_tasks": 1}  # when interventions come where there are tasks
 DEFAULT_PRESET = {Train: "paper", Supervised: "none"}
 
 
@@ -300,7 +301,7 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     if kind is Supervised:  # where there are tasks, interventions come with them unless told otherwise
         for prefix, tree in members("reset", groups["reset"]):
             if "every_updates" in tree and not any(name.startswith(f"{prefix}.every") for name in given):
-                given |= {f"{prefix}.every_updates": None, f"{prefix}.every_tasks": 1}
+                given |= {f"{prefix}.{name}": value for name, value in EACH_TASK.items()}
     declared = settings_of(kind) | _flat(groups)
     for name in given:
         if name not in declared and name != "preset":
@@ -477,6 +478,9 @@ def describe(kind: type[Any]) -> str:
             for choice in KINDS[group].choices:
                 settings = _flat({group: _chosen(group, choice, kind)})
                 settings = {n: d for n, d in settings.items() if n.partition(".")[2] not in common}
+                if kind is Supervised and "reset.every_tasks" in settings:
+                    for name, value in EACH_TASK.items():
+                        settings[f"reset.{name}"] = settings[f"reset.{name}"]._replace(default=value)
                 if settings:
                     lines.append(f"  {group}={choice}")
                 lines += [f"  {_described(name, d)}" for name, d in settings.items()]

@@ -270,7 +270,9 @@ def test_reinforcement_learning_has_no_period_in_tasks():
         with pytest.raises(SettingsError, match=r"did you mean 'reset\.every_updates'"):
             load(["reset=periodic", wrong])
     assert "reset.every_tasks" not in schema.describe(Train)
-    assert "reset.every_tasks" in schema.describe(Supervised)
+    help_ = schema.describe(Supervised)
+    assert "reset.every_tasks=1 " in help_  # as it comes, not as the constructor has it
+    assert help_.count("reset.every_updates=null ") == help_.count("reset.every_updates=")
 
 
 def test_settings_that_an_earlier_version_saved_are_read_as_what_it_did():
