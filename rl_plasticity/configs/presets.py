@@ -81,13 +81,15 @@ def settings(command: str, name: str, given: Mapping[str, Any], defaults: Mappin
 def unlike(command: str, name: str, chosen: Mapping[str, Any]) -> str:
     """In one line, which of the choices the paper of this preset did not make; empty if it made all."""
     table = table_of(command, name)
-    others = []
+    others: list[str] = []
     for condition, used in table.used:
         if _holds(condition, chosen) is not None:
             beside = " ".join(f"{group}={chosen[group]}" for group in conditions(condition))
             for group, choices in conditions(used).items():
                 if not {leaf for _, leaf in leaves(group, chosen[group])} <= {*choices}:
-                    others.append(f"{group}={chosen[group]}" + (f" with {beside}" if beside else ""))
+                    other = f"{group}={chosen[group]}"
+                    if not any(said.partition(" with ")[0] == other for said in others):
+                        others.append(other + (f" with {beside}" if beside else ""))
     who = table.source.partition(" (")[0]
     return f"preset {name}: {who} did not use {', nor '.join(others)}" if others else ""
 

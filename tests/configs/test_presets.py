@@ -260,6 +260,10 @@ def test_every_condition_and_setting_of_a_table_exists():
             "Lewandowski et al. 2024 did not use net=mlp with data=svhn, nor task=label_flip with data=svhn",
         ),
         (["preset=swr-mnist", "data=digits"], "Oh et al. 2024 did not use data=digits"),
+        (
+            ["preset=wrs-cifar10", "data=digits", "net=cnn_bn", "optimizer=adamp"],
+            "Liu et al. 2021 did not use data=digits, nor net=cnn_bn",
+        ),
         (["preset=swr-cifar10", "net=cnn_bn"], "Oh et al. 2024 did not use net=cnn_bn with data=cifar10"),
         (
             ["preset=wrs-cifar10", "optimizer=adamp"],
