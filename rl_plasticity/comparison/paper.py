@@ -40,7 +40,7 @@ WORDS = {
     "eval/train_accuracy": "training accuracy",
     "eval/test_accuracy": "test accuracy",
     "eval/return": "return",
-    "eval/q_overestimation": "overestimation of Q",
+    "q_overestimation": "overestimation of Q",
     "net/mean_sigma1": "mean spectral norm",
     "net/sigma_min": "least singular value",
     "net/weight_norm": "norm of all weights",

@@ -81,7 +81,10 @@ class Study:
         taken: set[Path] = set()
         found: dict[str, list[Run]] = {}
         for label, arguments in self.arguments(given).items():
-            found[label] = sweep.runs(KINDS[self.command], [*arguments, f"out={out}"], taken)
+            try:
+                found[label] = sweep.runs(KINDS[self.command], [*arguments, f"out={out}"], taken)
+            except SettingsError as error:
+                raise SettingsError(f"of {self.name}, {label}: {error}") from error
             taken |= {run.folder for run in found[label]}
         return found
 
@@ -92,9 +95,11 @@ def load(name: str, small: bool = False) -> Study:
     Raises:
         SettingsError: there is none.
     """
-    if name not in names():
-        raise SettingsError(f"unknown figure or table {name!r}{nearest(name, names())}")
     paper, _, which = name.partition("/")
+    if name not in names():
+        of_paper = [other for other in names() if other.partition("/")[0] == paper.lower()]
+        hint = f" (there are: {', '.join(of_paper)})" if of_paper else nearest(name, names())
+        raise SettingsError(f"unknown figure or table {name!r}{hint}")
     tree = _read(paper)
     entry = dict(tree["studies"][which])
     if "comes_with" in entry:
