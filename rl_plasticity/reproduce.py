@@ -5,6 +5,7 @@ if __name__ == "__main__":
 
     terminal.prepare()
 
+import difflib
 import json
 import platform
 import shlex
@@ -38,7 +39,7 @@ With one: makes its runs, as many as are missing, and then the figure in the pap
   out=FOLDER         where to; default: results/reproductions
   dry_run=true       only say which runs there would be, as a sweep for each method
   hydra/launcher=... as a sweep's: joblib, slurm, ray
-  any other setting  of all runs, over the study's own: device=cuda, seed=0, data.root=FOLDER; of a script's study an
+  any other setting  of all runs, over the study's own: device=cuda, seeds=3, data.root=FOLDER; of a script's study an
                      option of the script: data=mnist for --data mnist
 """
 OUT = "results/reproductions"
@@ -52,6 +53,9 @@ def command(arguments: Sequence[str]) -> int | None:
     names = [a for a in arguments if "=" not in a]
     options = [a for a in arguments if "=" in a and a.partition("=")[0] in OWN]
     given = [a for a in arguments if a not in names and a not in options]
+    for name in (a.partition("=")[0] for a in given):
+        if close := difflib.get_close_matches(name, OWN, n=1, cutoff=0.75):  # no setting of a run is so like one
+            raise SettingsError(f"unknown setting {name!r}; did you mean {close[0]!r}?")
     values = {name: _option(options, name) for name in OWN}
     out = expanded(values["out"] or OUT)
     if not names:
@@ -74,6 +78,8 @@ def command(arguments: Sequence[str]) -> int | None:
 def listing(out: Path) -> None:
     """Print every study: what it shows, run-updates and hours of the whole and of the small version, and its state."""
     rates = _Rates(out / "rates.json")
+    if not rates.here:
+        print("the first time this measures how long updates take here, some minutes", file=sys.stderr)
     for paper_name in dict.fromkeys(name.partition("/")[0] for name in studies.names()):
         rows = [["", "run-updates", "hours", "small", "hours", "state"]]
         shown = []
@@ -86,7 +92,8 @@ def listing(out: Path) -> None:
                 shown.append([name, f"{versions[0].shows} ({versions[0].where})"])
         print("\n".join([*fitted(shown), "", *aligned(rows), ""]))
     print(
-        "A run-update is one update of one run. Hours are of the updates alone, as measured here; a run evaluates too."
+        "A run-update is one update of one run. Hours are of the updates alone, one after another on this machine; a\n"
+        "run starts, evaluates and measures besides, which is the larger part of many small versions."
     )
     print(
         "python -m rl_plasticity.reproduce NAME makes one; with small=true its small version, with dry_run=true none."
@@ -141,7 +148,8 @@ def draw(study: Study, place: Path, folders: dict[str, list[Path]]) -> None:
         figure.savefig(place / "figure.pdf")
         made = "figure.png, figure.pdf"
     try:
-        compare.compare(place / "runs", out=place / "comparison", mix=TASK[study.command])
+        of_all = [folder for of_method in folders.values() for folder in of_method]
+        compare.compare(*of_all, out=place / "comparison", mix=TASK[study.command])
         made += ", comparison/report.html"
     except SettingsError as error:
         command_line.complain("reproduce", f"no comparison page: {error}", 0)
@@ -192,7 +200,8 @@ class _Rates:
         def said() -> list[float]:
             asked = [sys.executable, str(REPOSITORY / call[0]), *call[1:]]
             text = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
-            return [float(word) for word in text.split()]
+            words = text.split()  # "200 run-updates of 0.36 seconds"
+            return [float(words[0]), float(words[3])]
 
         updates, seconds = self._kept(shlex.join(call), said)
         return updates, updates * seconds
@@ -212,7 +221,7 @@ def _cost(study: Study, rates: _Rates) -> tuple[str, str]:
         return "", ""
     if study.is_script:
         updates, seconds = rates.of_script(study)
-        return f"{updates:.2g}", f"{seconds / 3600:.2g}"
+        return _words(updates, seconds)
     alike: dict[str, list[Any]] = {}  # a seed costs what another does
     for of_method in study.runs(Path("nowhere")).values():
         for run in of_method:
@@ -221,7 +230,12 @@ def _cost(study: Study, rates: _Rates) -> tuple[str, str]:
     for one, *others in alike.values():
         number = cost.updates(one) * (1 + len(others))
         updates, seconds = updates + number, seconds + number * rates.of(one)
-    return f"{updates:.2g}", f"{seconds / 3600:.2g}"
+    return _words(updates, seconds)
+
+
+def _words(updates: float, seconds: float) -> tuple[str, str]:
+    hours = float(f"{seconds / 3600:.2g}")
+    return f"{updates:.2g}", f"{hours:,.0f}" if hours >= 100 else f"{hours:g}"
 
 
 def _script(study: Study, place: Path, given: Sequence[str], dry_run: bool) -> int | None:

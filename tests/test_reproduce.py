@@ -42,8 +42,10 @@ def test_a_study_makes_its_runs_its_figure_and_a_page_and_again_only_what_is_mis
     assert "2 succeeded" in capsys.readouterr().out
     assert {p.name for p in place.iterdir()} == {"runs", "figure.png", "figure.pdf"}
     mixed = ("task", "data", "net", "num_tasks", "epochs_per_task")
-    assert pages == [((place / "runs",), {"out": place / "comparison", "mix": mixed})]
+    ((compared, options),) = pages
+    assert options == {"out": place / "comparison", "mix": mixed}
     made = [path for path in (place / "runs").iterdir() if RunFolder(path).is_run()]
+    assert sorted(compared) == sorted(made)  # and not what other settings left there
     assert {RunFolder(path).settings["reg"].get("k") for path in made} == {None, 4}
     before = {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("metrics.csv")}
     monkeypatch.setattr(reproduce, "draw", lambda *_: None)
@@ -66,7 +68,11 @@ def test_a_dry_run_says_each_method_s_command_and_writes_nothing(tmp_path, capsy
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["spectral/figure-77"], "did you mean 'spectral/figure-7'"),
+        (["spectral/figure-77"], "'spectral/figure-77' .there are: spectral/figure-1, spectral/figure-2, "),
+        (["SWR/table-I"], "'SWR/table-I' .there are: swr/figure-1, .*, swr/table-1, swr/table-5"),
+        (["srw/table-1"], "did you mean 'swr/table-1'"),
+        ([EXPONENTS, "smal=true"], "unknown setting 'smal'; did you mean 'small'"),
+        ([EXPONENTS, "reg.coef=1"], "of spectral/figure-7, none: reg.coef: reg=none has no settings"),
         ([EXPONENTS, "small=yes"], "small must be true or false, got 'yes'"),
         ([EXPONENTS, "small=true", "small=true"], "small is given twice"),
         ([EXPONENTS, "epochs_per_taks=3"], "did you mean 'epochs_per_task'"),
@@ -94,7 +100,7 @@ def test_the_list_has_every_study_with_its_cost_and_measures_an_update_once(tmp_
         assert "(Appendix C.1)" in text
         # 5 methods, 2 data sets, 10 seeds, 50 tasks of 80 epochs of 25 batches; an hour for each update
         assert [line.split() for line in text.splitlines() if line.startswith(EXPONENTS)][1][:3] == [
-            EXPONENTS, "1e+07", "1e+07",
+            EXPONENTS, "1e+07", "10,000,000",
         ]  # fmt: skip
     assert len(measured) == 2  # one for MNIST and Fashion-MNIST, one for the digits
     assert len(next(iter(json.loads((tmp_path / "rates.json").read_text()).values()))) == 2
@@ -123,12 +129,14 @@ def test_a_script_s_cost_is_what_it_says_itself_and_asked_for_once(tmp_path, cap
 
     def said(call, **options):
         asked.append(call[1:])
-        return CompletedProcess(call, 0, "200 36.0\n" if "." in call else "10 360.0\n")
+        return CompletedProcess(
+            call, 0, "200 run-updates of 36.0 seconds" if "." in call else "10 run-updates of 360 seconds"
+        )
 
     monkeypatch.setattr(reproduce.subprocess, "run", said)
     for _ in range(2):
         reproduce.command([f"out={tmp_path}"])
-        assert [line.split() for line in capsys.readouterr().out.splitlines()][-4] == [
+        assert [line.split() for line in capsys.readouterr().out.splitlines()][-5] == [
             "wrs/figure-7-counting", "2e+02", "2", "10", "1", "never",
         ]  # fmt: skip
     script = str(reproduce.REPOSITORY / "examples/fine_tuning/counting.py")
@@ -138,7 +146,7 @@ def test_a_script_s_cost_is_what_it_says_itself_and_asked_for_once(tmp_path, cap
     ]
     monkeypatch.setattr(reproduce, "REPOSITORY", tmp_path)  # as a wheel has none
     reproduce.command([f"out={tmp_path}"])
-    assert [line.split() for line in capsys.readouterr().out.splitlines()][-4] == ["wrs/figure-7-counting", "never"]
+    assert [line.split() for line in capsys.readouterr().out.splitlines()][-5] == ["wrs/figure-7-counting", "never"]
 
 
 def test_a_script_that_is_not_here_is_said_to_be_in_the_repository(tmp_path, monkeypatch):

@@ -504,7 +504,8 @@ def run(kind: type[Task], arguments: Sequence[str]) -> None:
     settings |= chosen
     _check(settings)
     if given["cost"]:
-        print(*cost(kind(settings), len(methods), given["seeds"]))
+        updates, seconds = cost(kind(settings), len(methods), given["seeds"])
+        print(f"{updates} run-updates of {seconds:.3g} seconds")
         return
     if (given["paper"] is None) != (given["weights"] is None):
         raise SettingsError("--paper DATA and --weights FILE go together: what is fine-tuned is pretrained on ImageNet")

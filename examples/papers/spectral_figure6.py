@@ -124,6 +124,7 @@ if __name__ == "__main__":
     parser.add_argument("--cost", action="store_true", help="only say how many updates there are, and seconds of one")
     given = vars(parser.parse_args())
     if given.pop("cost"):
-        print(*cost(given["small"]))
+        updates, seconds = cost(given["small"])
+        print(f"{updates} run-updates of {seconds:.3g} seconds")
     else:
         main(**given)

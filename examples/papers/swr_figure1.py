@@ -24,6 +24,7 @@ import torch
 from matplotlib import pyplot as plt
 from torch import Tensor, nn
 
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics.statistics import student_interval
 from rl_plasticity.networks import make_network
@@ -32,7 +33,7 @@ from rl_plasticity.regularizers import SoftWeightRescaling
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import layers
 from rl_plasticity.supervised import cross_entropy, evaluate, inputs, shuffled
-from rl_plasticity.tasks import TASKS, Data, Task, load, sizes
+from rl_plasticity.tasks import DATA, TASKS, Data, Task, load, sizes
 
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 SEEDS = range(5)
@@ -143,12 +144,16 @@ def main(small: bool = False, data: str = "cifar10", root: str | None = None, ou
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Figure 1 of the SWR paper.")
     parser.add_argument("--small", action="store_true", help="the bundled digits, 20 and 10 epochs, 4 ratios")
-    parser.add_argument("--data", default="cifar10", help="a data set")
-    parser.add_argument("--root", help="the folder with its files; else it is downloaded")
+    parser.add_argument("--data", default="cifar10", help=f"one of {', '.join(DATA)}")
+    parser.add_argument("--data.root", dest="root", help="the folder with its files; else it is downloaded")
     parser.add_argument("--out", default="swr_figure1.png", help="the figure")
     parser.add_argument("--cost", action="store_true", help="only say how many updates there are, and seconds of one")
     given = vars(parser.parse_args())
-    if given.pop("cost"):
-        print(*cost(given["small"], given["data"]))
-    else:
-        main(**given)
+    try:
+        if given.pop("cost"):
+            updates, seconds = cost(given["small"], given["data"])
+            print(f"{updates} run-updates of {seconds:.3g} seconds")
+        else:
+            main(**given)
+    except SettingsError as error:
+        parser.error(str(error))
