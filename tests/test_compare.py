@@ -3,6 +3,7 @@ import re
 import resource
 import shutil
 import sys
+import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 
@@ -219,6 +220,24 @@ def test_of_many_groups_the_baseline_and_the_best_have_a_colour_and_every_bar_it
     assert len(colours) == 9  # black, 7, and grey
     assert len(drawn["final_performance"].axes[0].get_yticklabels()) == 12
     assert drawn["sensitivity"].axes[0].get_xscale() == "log"
+
+
+def test_a_legend_of_long_names_leaves_the_sensitivity_its_room(tmp_path):
+    runs = []
+    for method in ("none", "l2", "l2_init", "wasserstein", "spectral", "swr"):
+        for norm in ("false", "true"):
+            for batch in (20, 40):
+                settings = [f"reg={method}", f"agent.layer_norm={norm}", f"batch_size={batch}", "total_env_steps=2000"]
+                folder = write_run(tmp_path / f"{method}{norm}{batch}", settings, {"0": curve([1.0, 2.0])})
+                runs += read(RunFolder(folder))
+    c = summarize(group(runs))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # "axes sizes collapsed to zero"
+        figure = next(d.figure for d in draw(c) if d.name == "sensitivity")
+        figure.draw_without_rendering()
+    assert figure.axes[0].get_window_extent().height > 0.9 * figure.dpi  # inches
+    lines = figure.axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == 12
 
 
 def test_a_comparison_is_replaced_and_nothing_else_is(tmp_path, one):

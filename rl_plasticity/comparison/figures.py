@@ -182,12 +182,14 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
         return
     figure, axeses = _panels(len(panels), min(2, len(panels)), share="row")
     plain = [r for r in c.rows if r.group.settings.get("reg.name") == r.group.settings.get("reset.name") == "none"]
+    lines_of_legend = []
     for axes, (name, families) in zip(axeses, panels.items(), strict=True):
         names = labels([{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families])
         for i, (label, rows) in enumerate(zip(names, families, strict=True)):
             x = [float(row.group.settings[name]) for row in rows]
             colour = PALETTE[i % len(PALETTE)]
-            axes.plot(x, [row.mean.value for row in rows], "o-", color=colour, ms=3, label=label)
+            style = "-" if i < len(PALETTE) else "--"
+            axes.plot(x, [row.mean.value for row in rows], color=colour, ls=style, marker="o", ms=3, label=label)
             if all(row.mean.interval for row in rows):
                 low, high = np.array([row.mean.interval for row in rows]).T
                 axes.fill_between(x, low, high, color=colour, alpha=BAND, lw=0)
@@ -199,7 +201,12 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
             axes.set_xticks(ticks, [short(tick) for tick in ticks])
             axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(name)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, handlelength=1.4)
+        texts = [str(line.get_label()) for line in axes.lines]
+        columns = _columns_of_legend(texts, figure.get_figwidth() / min(2, len(panels)))
+        lines_of_legend.append(math.ceil(len(texts) / columns))
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, handlelength=1.4)
+    per_row = [max(lines_of_legend[i : i + 2]) for i in range(0, len(panels), 2)]
+    figure.set_figheight(figure.get_figheight() + 0.17 * sum(max(0, lines - 2) for lines in per_row))
     axeses[0].set_ylabel(_metric_label(c))
     caption = (
         f"{c.metric} at {c.where} of groups that differ only in the setting on the axis: mean and {_interval(c)}. "
@@ -343,6 +350,11 @@ def _say_why_empty(axes: Axes) -> None:
         axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="#a00000")
 
 
+def _columns_of_legend(texts: Sequence[str], width: float) -> int:
+    """As many as fit into so many inches."""
+    return max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
+
+
 def _legend(figure: Figure, c: Comparison, looks: Mapping[str, Look]) -> None:
     """Below the panels, in as many columns as fit."""
     named = [row for row in c.rows if looks[row.group.label].colour != GREY]
@@ -352,7 +364,7 @@ def _legend(figure: Figure, c: Comparison, looks: Mapping[str, Look]) -> None:
         handles.append(Line2D([], [], color=GREY))
         texts.append(f"{len(c.rows) - len(named)} others")
     width = figure.get_figwidth()
-    columns = max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
+    columns = _columns_of_legend(texts, width)
     rows = math.ceil(len(texts) / columns)
     figure.set_figheight(figure.get_figheight() + 0.05 + 0.17 * rows)
     figure.legend(handles, texts, loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1.2)

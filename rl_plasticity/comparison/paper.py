@@ -14,6 +14,7 @@ A panel may have ``where: {setting: value}`` (runs that have this setting and an
 settings in ``by``.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -145,9 +146,14 @@ def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int
         for row in _values(runs, rows):
             for column in across:
                 where = dict(zip([*rows, *columns], [*row, *column], strict=True))
-                title = ", ".join(short(value) for value in where.values())
+                title = ", ".join(itertools.starmap(_named, where.items()))
                 panels.append(Panel(metric=metric, where=where, title=title, **rest))
     return panels, len(across)
+
+
+def _named(setting: str, value: Any) -> str:
+    """What a value is called above a panel: a choice by its name, a number or a flag with its setting's."""
+    return value if isinstance(value, str) else f"{setting.rpartition('.')[2]}={short(value)}"
 
 
 def _values(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[Any, ...]]:
