@@ -25,7 +25,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from rl_plasticity.comparison import steps
@@ -206,6 +206,7 @@ def _curves(axes: Axes, panel: Panel, methods: Methods) -> None:
         _line(axes, x, values, _colour(methods, label), "o" if len(common) < 20 else "")
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
