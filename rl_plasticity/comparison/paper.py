@@ -228,7 +228,11 @@ def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
             ticks |= {float(value or 0.0) for value in x}
     if ticks and min(ticks) > 0:
         axes.set_xscale("log")
-    axes.set_xticks(sorted(ticks), [short(tick) for tick in sorted(ticks)])
+    named: list[float] = []  # of numbers that are close the first alone has room for its name
+    for tick in sorted(ticks):
+        if not named or axes.get_xscale() != "log" or tick >= 4 * named[-1]:
+            named.append(tick)
+    axes.set_xticks(sorted(ticks), [short(tick) if tick in named else "" for tick in sorted(ticks)])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(panel.x_label or panel.over)
 

@@ -78,6 +78,9 @@ def test_strengths_are_means_over_the_run_in_their_order_and_what_has_none_is_a_
     assert curve.get_xdata().tolist() == [1e-4, 1e-2]
     assert curve.get_ydata() == pytest.approx([0.3, 0.5])
     assert axes.get_xscale() == "log"
+    methods["l2"] = supervised(tmp_path / "l2", "reg=l2", "reg.coef=2e-4", seeds={0: of_task(0.1, 0.2)})
+    axes = paper.draw({"kind": "strengths", "over": "reg.coef", "metrics": ["task/train_accuracy"]}, methods).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1e-4", "", "0.01"]  # 2e-4 has no room beside it
 
 
 def test_layers_stand_in_the_network_s_order_and_a_family_is_a_line_for_each_member(tmp_path):
