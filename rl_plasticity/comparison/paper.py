@@ -14,7 +14,6 @@ A panel may have ``where: {setting: value}`` (runs that have this setting and an
 settings in ``by``.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,7 +145,8 @@ def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int
         for row in _values(runs, rows):
             for column in across:
                 where = dict(zip([*rows, *columns], [*row, *column], strict=True))
-                title = ", ".join(itertools.starmap(_named, where.items()))
+                names = [_named(setting, value) for setting, value in where.items()]
+                title = ("\n" if sum(map(len, names)) > 28 else ", ").join(names)  # as wide as a panel is
                 panels.append(Panel(metric=metric, where=where, title=title, **rest))
     return panels, len(across)
 

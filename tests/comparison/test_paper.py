@@ -43,7 +43,7 @@ def test_rows_and_columns_are_the_values_of_their_settings_and_metrics_are_rows_
     ]
     figure = paper.draw(spec, {"none": runs})
     assert [axes.get_title() for axes in figure.axes] == [
-        "layer_norm=false, label_flip", "layer_norm=false, random_labels",
+        "layer_norm=false, label_flip", "layer_norm=false\nrandom_labels",  # too wide for a line
         "layer_norm=true, label_flip", "layer_norm=true, random_labels",
     ]  # fmt: skip
     assert [[y[1][0] for y in lines(axes).values()] for axes in figure.axes] == [[0.1], [], [], [0.2]]
