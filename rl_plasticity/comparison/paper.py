@@ -105,7 +105,7 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
                 axes.set_yscale("log")
             if not axes.lines:
                 axes.text(0.5, 0.5, "no such number", transform=axes.transAxes, ha="center", color="#a00000")
-        handles = [Line2D([], [], color=_colour(methods, label)) for label in methods]
+        handles = [Line2D([], [], **_look(methods, label)) for label in methods]
         per_row = max(1, int(figure.get_figwidth() / (0.5 + 0.07 * max(map(len, methods)))))
         figure.set_figheight(figure.get_figheight() + 0.1 + 0.17 * math.ceil(len(methods) / per_row))
         figure.legend(handles, list(methods), loc="outside lower center", ncols=per_row, handlelength=1.6)
@@ -166,14 +166,14 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _colour(methods: Methods, label: str) -> str:
-    """Black for the first method if it is neither a regularizer nor an intervention, then a palette."""
+def _look(methods: Methods, label: str) -> dict[str, Any]:
+    """Black for the first method if it is neither a regularizer nor an intervention, then a palette; then dashed."""
     first, *others = methods
     plain = all(r.settings.get("reg.name") == r.settings.get("reset.name") == "none" for r in methods[first])
     if plain and label == first:
-        return "black"
-    coloured = others if plain else [first, *others]
-    return PALETTE[coloured.index(label) % len(PALETTE)]
+        return {"color": "black", "ls": "-"}
+    again, place = divmod((others if plain else [first, *others]).index(label), len(PALETTE))
+    return {"color": PALETTE[place], "ls": "--" if again else "-"}
 
 
 def _mean_and_error(values: Array) -> tuple[Array, Array]:
@@ -183,10 +183,10 @@ def _mean_and_error(values: Array) -> tuple[Array, Array]:
     return values.mean(0), values.std(0, ddof=1) / math.sqrt(len(values))
 
 
-def _line(axes: Axes, x: Array, values: Array, colour: str, marker: str = "") -> None:
+def _line(axes: Axes, x: Array, values: Array, look: Mapping[str, Any], marker: str = "") -> None:
     mean, error = _mean_and_error(values)
-    axes.plot(x, mean, color=colour, marker=marker, ms=2.5)
-    axes.fill_between(x, mean - error, mean + error, color=colour, alpha=BAND, lw=0)
+    axes.plot(x, mean, marker=marker, ms=2.5, **look)
+    axes.fill_between(x, mean - error, mean + error, color=look["color"], alpha=BAND, lw=0)
 
 
 def _curves(axes: Axes, panel: Panel, methods: Methods) -> None:
@@ -203,7 +203,7 @@ def _curves(axes: Axes, panel: Panel, methods: Methods) -> None:
             common = common[np.linspace(0, len(common) - 1, 500).astype(int)]
         values = np.array([steps.at(curve, common) for _, curve in curves])
         x = _axis(common, before, curves[0][0], panel)
-        _line(axes, x, values, _colour(methods, label), "o" if len(common) < 20 else "")
+        _line(axes, x, values, _look(methods, label), "o" if len(common) < 20 else "")
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -217,7 +217,7 @@ def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
             if panel.metric in run.curves:
                 value = run.settings.get(panel.over)
                 by_value.setdefault(value, []).append(float(run.curves[panel.metric].values.mean()))
-        colour = _colour(methods, label)
+        colour = _look(methods, label)["color"]
         if flat := by_value.pop(None, None):
             axes.axhline(float(np.mean(flat)), color=colour, lw=0.9, ls="--")
         if by_value:
@@ -241,7 +241,7 @@ def _layers(axes: Axes, panel: Panel, methods: Methods) -> None:
     for label, runs in panel.runs(methods).items():
         ends = [[curve.values[-1] for _, curve in _family(run, panel.metric)] for run in runs]
         if ends and ends[0]:
-            _line(axes, np.arange(1.0, len(ends[0]) + 1), np.array(ends), _colour(methods, label), "o")
+            _line(axes, np.arange(1.0, len(ends[0]) + 1), np.array(ends), _look(methods, label), "o")
     axes.set_xlabel(panel.x_label or "layer")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -251,7 +251,7 @@ def _families(axes: Axes, panel: Panel, methods: Methods) -> None:
         for run in runs[:1]:
             for _, curve in _family(run, panel.metric):
                 x = _axis(curve.steps, 0, run, panel)
-                axes.plot(x, curve.values, color=_colour(methods, label), lw=0.5, alpha=0.6)
+                axes.plot(x, curve.values, lw=0.5, alpha=0.6, **_look(methods, label))
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
 
 
