@@ -3,11 +3,7 @@
 ``compiled(agent.update)`` is called exactly as ``agent.update`` and makes the same updates up to the rounding of sums
 taken in another order. Inductor fuses the element-wise passes; docs/speed.md has what each of these adds to that:
 
-- `Rewrites` changes three things in the traced graph that inductor would do slowly. A weight's gradient comes out of
-  autograd as the transpose of x^T g, and Adam would read it against the grain: it becomes g^T x. A bias inside
-  baddbmm is first copied over the whole output: it is added in the pass that reads the product anyway. And the
-  factors of Adam's step, a few float64 powers for each run, would be worked out anew for every 16 weights: they are
-  stored.
+- `rewrites.Rewrites` changes three things in the traced graph that inductor would do slowly.
 - Multiplications and additions may contract into one instruction, which rounds once instead of twice.
 - The calls between the kernels are compiled too (on the CPU; on a GPU, nothing of this has been measured).
 - Before each call torch.compile checks a thousand facts that the graph was traced with; those about the modules'
@@ -22,16 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
-
-aten, prims = torch.ops.aten, torch.ops.prims
-TRANSPOSE = [0, 2, 1]
 
 
 def compiled(update: Callable[..., Any], device: str = "cpu") -> Callable[..., Any]:
     """`update` as one compiled graph on `device`."""
+    from rl_plasticity.rewrites import Rewrites  # brings the compiler, whose import takes as long as torch's
+
     torch._dynamo.config.trace_autograd_ops = True
     options: dict[str, Any] = {
         # A new object each time: equal options would let agents of different structure share their graphs.
@@ -101,62 +95,3 @@ def _guards_to_check(guards: Sequence[Any]) -> list[bool]:
     """Whether each is about the arguments or torch's own state (gradients on or off, and the like)."""
     others = ("._modules[", "._parameters[", "._buffers[", "G[")
     return [not any(part in guard.name for part in others) for guard in guards]
-
-
-class Rewrites(CustomGraphPass):
-    """Changes the graph of matrix products and element-wise operations, see the top of this file."""
-
-    def __call__(self, graph: fx.Graph) -> None:
-        for node in list(graph.nodes):
-            if node.target is aten.baddbmm.default and not node.kwargs:
-                self._add_bias_later(graph, node)
-            elif node.target is aten.bmm.default and all(_transposes(user) for user in node.users):
-                self._transpose_factors(graph, node)
-            elif node.target is prims.convert_element_type.default and _is_double(node.args[0]):
-                self._store(graph, node)
-
-    def uuid(self) -> bytes:
-        """What inductor's cache tells versions of this pass apart by."""
-        return get_hash_for_files((__file__,))
-
-    @staticmethod
-    def _add_bias_later(graph: fx.Graph, node: fx.Node) -> None:
-        bias, a, b = node.args
-        with graph.inserting_before(node):
-            total = _call(graph, aten.add.Tensor, _call(graph, aten.bmm.default, a, b), bias)
-        node.replace_all_uses_with(total)
-        graph.erase_node(node)
-
-    @staticmethod
-    def _transpose_factors(graph: fx.Graph, node: fx.Node) -> None:
-        """(a b)^T -> b^T a^T."""
-        a, b = node.args
-        with graph.inserting_before(node):
-            transposed = (_call(graph, aten.permute.default, factor, TRANSPOSE) for factor in (b, a))
-            product = _call(graph, aten.bmm.default, *transposed)
-        for user in list(node.users):
-            user.replace_all_uses_with(product)
-            graph.erase_node(user)
-        graph.erase_node(node)
-
-    @staticmethod
-    def _store(graph: fx.Graph, node: fx.Node) -> None:
-        """Inductor has to write down what is seen through other strides."""
-        value = node.meta["val"]
-        with graph.inserting_after(node):
-            stored = _call(graph, aten.as_strided.default, node, list(value.shape), list(value.stride()))
-        node.replace_all_uses_with(stored, delete_user_cb=lambda user: user is not stored)
-
-
-def _is_double(node: Any) -> bool:
-    return bool(node.meta["val"].dtype == torch.float64)
-
-
-def _transposes(node: fx.Node) -> bool:
-    return node.target is aten.permute.default and node.args[1] == TRANSPOSE
-
-
-def _call(graph: fx.Graph, target: Callable[..., Any], *args: Any) -> fx.Node:
-    node = graph.call_function(target, args)
-    node.meta["val"] = target(*(a.meta["val"] if isinstance(a, fx.Node) else a for a in args))
-    return node

@@ -4,9 +4,10 @@ import torch._inductor.compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.compiled import Captured, Rewrites, compiled
+from rl_plasticity.compiled import Captured, compiled
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import Chain, make_regularizer
+from rl_plasticity.rewrites import Rewrites
 
 aten, prims = torch.ops.aten, torch.ops.prims
 

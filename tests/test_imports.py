@@ -27,7 +27,7 @@ LAYERS = (
     ("agents",),
     ("closer_look",),
     ("probe",),
-    ("compiled",),
+    ("compiled", "rewrites"),
     ("interventions",),
     ("learner", "attached"),
     ("regularizers", "networks", "optimizers", "metrics", "plugins"),

@@ -1,0 +1,76 @@
+"""What the compiled update changes in its graph before inductor makes code of it.
+
+A weight's gradient comes out of autograd as the transpose of x^T g, and Adam would read it against the grain: it
+becomes g^T x. A bias inside baddbmm is first copied over the whole output: it is added in the pass that reads the
+product anyway. And the factors of Adam's step, a few float64 powers for each run, would be worked out anew for every 16
+weights: they are stored.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+aten, prims = torch.ops.aten, torch.ops.prims
+TRANSPOSE = [0, 2, 1]
+
+
+class Rewrites(CustomGraphPass):
+    """Changes the graph of matrix products and element-wise operations, see the top of this file."""
+
+    def __call__(self, graph: fx.Graph) -> None:
+        for node in list(graph.nodes):
+            if node.target is aten.baddbmm.default and not node.kwargs:
+                self._add_bias_later(graph, node)
+            elif node.target is aten.bmm.default and all(_transposes(user) for user in node.users):
+                self._transpose_factors(graph, node)
+            elif node.target is prims.convert_element_type.default and _is_double(node.args[0]):
+                self._store(graph, node)
+
+    def uuid(self) -> bytes:
+        """What inductor's cache tells versions of this pass apart by."""
+        return get_hash_for_files((__file__,))
+
+    @staticmethod
+    def _add_bias_later(graph: fx.Graph, node: fx.Node) -> None:
+        bias, a, b = node.args
+        with graph.inserting_before(node):
+            total = _call(graph, aten.add.Tensor, _call(graph, aten.bmm.default, a, b), bias)
+        node.replace_all_uses_with(total)
+        graph.erase_node(node)
+
+    @staticmethod
+    def _transpose_factors(graph: fx.Graph, node: fx.Node) -> None:
+        """(a b)^T -> b^T a^T."""
+        a, b = node.args
+        with graph.inserting_before(node):
+            transposed = (_call(graph, aten.permute.default, factor, TRANSPOSE) for factor in (b, a))
+            product = _call(graph, aten.bmm.default, *transposed)
+        for user in list(node.users):
+            user.replace_all_uses_with(product)
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+    @staticmethod
+    def _store(graph: fx.Graph, node: fx.Node) -> None:
+        """Inductor has to write down what is seen through other strides."""
+        value = node.meta["val"]
+        with graph.inserting_after(node):
+            stored = _call(graph, aten.as_strided.default, node, list(value.shape), list(value.stride()))
+        node.replace_all_uses_with(stored, delete_user_cb=lambda user: user is not stored)
+
+
+def _is_double(node: Any) -> bool:
+    return bool(node.meta["val"].dtype == torch.float64)
+
+
+def _transposes(node: fx.Node) -> bool:
+    return node.target is aten.permute.default and node.args[1] == TRANSPOSE
+
+
+def _call(graph: fx.Graph, target: Callable[..., Any], *args: Any) -> fx.Node:
+    node = graph.call_function(target, args)
+    node.meta["val"] = target(*(a.meta["val"] if isinstance(a, fx.Node) else a for a in args))
+    return node
