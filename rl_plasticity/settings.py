@@ -134,11 +134,16 @@ def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str
     filled: tuple[str, ...] = tuple(given)
     while isinstance(make, functools.partial):
         filled, make = (*filled, *make.keywords), make.func
+    return {name: declared for name, declared in _all_settings_of(make).items() if name not in filled}
+
+
+@functools.cache  # looked up a hundred times for each of the runs of a sweep
+def _all_settings_of(make: Callable[..., Any]) -> dict[str, Declared]:
     annotated: Any = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
     hints = get_type_hints(annotated, include_extras=True)
     settings: dict[str, Declared] = {}
     for name, parameter in inspect.signature(make).parameters.items():
-        if parameter.default is not parameter.empty and name not in filled:
+        if parameter.default is not parameter.empty:
             declared = _declared(hints.get(name), parameter.default)
             if declared is not None:
                 settings[name] = declared
@@ -155,18 +160,13 @@ def checked(constructor: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(constructor)
     def check_first(*args: P.args, **kwargs: P.kwargs) -> None:
-        declared = _settings_of_constructor(constructor)
+        declared = _all_settings_of(constructor)
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             if name in declared:
                 declared[name].checked(name, value)
         constructor(*args, **kwargs)
 
     return check_first
-
-
-@functools.cache
-def _settings_of_constructor(constructor: Callable[..., None]) -> dict[str, Declared]:
-    return settings_of(constructor)
 
 
 def is_list(kind: Any) -> bool:

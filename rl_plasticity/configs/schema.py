@@ -546,9 +546,14 @@ def parse_path(argument: str) -> Given | None:
 def _override(argument: str, wrong: str) -> Override:
     """Raises SettingsError that says `wrong` if hydra cannot read it."""
     try:
-        return OverridesParser.create().parse_override(argument)
+        return _parser().parse_override(argument)
     except (HydraException, ValueError) as error:  # an integer of thousands of digits
         raise SettingsError(wrong) from error
+
+
+@cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
 
 
 def each(kind: type[Any], argument: str) -> list[str]:
