@@ -6,7 +6,7 @@ if __name__ == "__main__":
     terminal.prepare()
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -39,6 +39,7 @@ from rl_plasticity.tasks.data import Split
 # Keys of the random streams derived from a run's seed.
 NETWORK, TASK, ORDER = range(10, 13)
 EVALUATION_BATCH = 1000
+GATHERED = 2**20  # numbers of each run's images that are gathered at once in training
 SPAN_BATCH = 16  # images whose patches are in memory at a time
 
 Chosen = tuple[Intervention, list[int] | None]  # and the runs it is for
@@ -175,7 +176,8 @@ def of_each_run(
 ) -> dict[str, float]:
     """The memory, in bytes, that each run takes (`memory.require`), by what for."""
     batch_size, number = min(s.batch_size, len(data.train_y)), math.prod(data.shape)
-    taken = {f"batches, batch_size={batch_size}": 4.0 * batch_size * (number + 2)}
+    at_once = batch_size if data.augment else max(batch_size, GATHERED // number)
+    taken = {f"batches, batch_size={batch_size}": 4.0 * at_once * (number + 2)}
     with suppress(Exception), torch.device("meta"):  # a plug may know real tensors alone: then it is not counted
         learner = Learner(make, (0,), Unregularized, optimize, device="meta")
         image = torch.zeros(*learner.runs, 1, *data.shape)
@@ -222,7 +224,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     """
     s, plan = session.settings, session.plan
     data, sequence, learner = parts.data, parts.sequence, parts.learner
-    at = Counts(online=torch.zeros(len(plan.seeds), dtype=torch.float64))
+    at = Counts(online=torch.zeros(len(plan.seeds), dtype=torch.float64, device=s.device))
     order = RunStreams([derive(n, ORDER) for n in plan.seeds])  # of the images, and of the augmentation
     total = sequence.num_tasks * s.epochs_per_task
 
@@ -267,15 +269,14 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
                     if index:
                         session.log({f"task/{name}": value.reshape(-1) for name, value in since_last_start.items()})
             session.clock.start_updates()
-            for rows in torch.split(shuffled(task, order), s.batch_size, dim=-1):
-                x, y = inputs(task, data, rows, learner.runs, order if data.augment else None)
+            for x, y in batches(task, data, order, s.batch_size, learner.runs):
                 # A compiled graph is for one shape; a task's last batch may be smaller, and for each task another.
-                make = fast if rows.shape[-1] == s.batch_size else update
+                make = fast if y.shape[-1] == s.batch_size else update
                 if parts.steps and (at.updates + 1) % s.log_every_updates == 0:
                     make = parts.steps.of(make)
                 metrics = make(x, y)
                 at.updates, at.batches = at.updates + 1, at.batches + 1
-                at.online += metrics["online_accuracy"].reshape(-1).cpu()
+                at.online += metrics["online_accuracy"]
                 apply_([i for i in parts.interventions if i[0].due(at.updates)], learner, task, data)
                 if at.updates % s.log_every_updates == 0:
                     log_update(session, learner, metrics)
@@ -307,6 +308,23 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     return bool(at.step >= total)
 
 
+def batches(
+    task: Task, data: Data, order: RunStreams, batch_size: int, runs: tuple[int, ...]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """An epoch: every image once, in a new order for each run; images and labels as `inputs` gives them.
+
+    Many batches are gathered at once: for small ones the dispatch of a gather costs as much as an update. How many does
+    not depend on the machine or on the other runs, so neither does what a run draws.
+    """
+    rows = shuffled(task, order)
+    whole = rows.shape[-1] // batch_size * batch_size
+    at_once = 1 if data.augment else max(1, GATHERED // (batch_size * math.prod(data.shape)))
+    parts = rows[:, :whole].unflatten(1, (-1, batch_size)).movedim(1, 0).split(at_once)  # each [k, runs, batch]
+    for part in (*parts, rows[None, :, whole:]) if whole < rows.shape[-1] else parts:
+        x, y = inputs(task, data, part, runs, order if data.augment else None)
+        yield from zip(x.unbind(), y.unbind(), strict=True)
+
+
 def shuffled(task: Task, order: RunStreams) -> Tensor:
     """The task's images in a new order for each run, ``[runs, n]``."""
     return order.uniform(task.rows.shape[-1]).argsort(-1)
@@ -321,15 +339,20 @@ def first_images(task: Task, data: Data, most: int, runs: tuple[int, ...]) -> tu
 def inputs(
     task: Task, data: Data, rows: Tensor, runs: tuple[int, ...], order: RunStreams | None = None, split: Split = "train"
 ) -> tuple[Tensor, Tensor]:
-    """What the network reads ``[*runs, batch, c, h, w]`` and the labels ``[*runs, batch]``; augmented with `order`."""
+    """What the network reads of `rows` ``[..., runs, batch]``; augmented with `order`.
+
+    Returns:
+        Images ``[..., *runs, batch, c, h, w]`` and labels ``[..., *runs, batch]``.
+    """
     x, y = batch(task, data, rows.to(task.rows.device), split)
+    axis = rows.ndim - 2  # of the runs
     if order is None:
         x = data.to_float(x)
     else:
         pad = 4 if data.shape[-1] >= 64 else 3
-        x = torch.stack([augment(one, g, pad) for one, g in zip(data.to_unit(x), order.generators, strict=True)])
-        x = data.standardize(x)
-    return (x, y) if runs else (x[0], y[0])
+        of_each = zip(data.to_unit(x).unbind(axis), order.generators, strict=True)
+        x = data.standardize(torch.stack([augment(one, g, pad) for one, g in of_each], axis))
+    return (x, y) if runs else (x.squeeze(axis), y.squeeze(axis))
 
 
 def apply_(due: list[Chosen], learner: Learner, task: Task, data: Data) -> None:

@@ -18,6 +18,7 @@ from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS, make_network
 from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs import checkpoint
+from rl_plasticity.seeding import RunStreams
 from rl_plasticity.supervised import accuracy, command, cross_entropy, evaluate, updates_after
 from rl_plasticity.tasks import TASKS, Data, load
 from rl_plasticity.train import command as rl_command
@@ -163,6 +164,34 @@ def test_online_accuracy_is_of_each_batch_before_it_is_learned(tmp_path):
         [*SMALL, "epochs_per_task=1", "num_tasks=1", "data.train_size=1400", "lr=0.01"], tmp_path / "run"
     )
     assert value(folder, "task/online_accuracy")[0] == pytest.approx(0.1, abs=0.04)
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize("runs", [(3,), ()])
+def test_an_epoch_has_every_image_once_in_an_order_of_each_run_however_many_are_gathered(augmented, runs, monkeypatch):
+    data = replace(load("digits", train_size=95), augment=augmented)
+    task = TASKS["random_labels"](data, range(len(runs) * 2 + 1)).task(0)
+
+    def epoch(gathered):
+        monkeypatch.setattr(supervised, "GATHERED", gathered)
+        order = RunStreams(range(len(task.rows)))
+        return [*supervised.batches(task, data, order, 20, runs)]
+
+    one_by_one = epoch(1)
+    assert [y.shape for _, y in one_by_one] == [(*runs, 20)] * 4 + [(*runs, 15)]
+    for (x, y), (other_x, other_y) in zip(one_by_one, epoch(2 * 20 * 64 + 1), strict=True):  # two at once
+        assert torch.equal(x, other_x)
+        assert torch.equal(y, other_y)
+        assert x.is_contiguous()  # a compiled update is of one layout, too
+    if not augmented:
+        images = torch.cat([x for x, _ in one_by_one], -4)
+        labels = torch.cat([y for _, y in one_by_one], -1)
+        rows = supervised.shuffled(task, RunStreams(range(len(task.rows))))
+        expected = data.to_float(data.train_x[task.rows.gather(1, rows)])
+        assert torch.equal(images, expected if runs else expected[0])
+        assert torch.equal(labels, task.labels.gather(1, rows) if runs else task.labels[0, rows[0]])
+        assert torch.equal(rows.sort(-1).values, torch.arange(95).expand(len(rows), -1))
+        assert len(rows.unique(dim=0)) == len(rows)
 
 
 def test_a_learning_rate_that_decays_at_epochs_does_so(tmp_path):

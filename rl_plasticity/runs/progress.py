@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from tqdm import tqdm
 
 from rl_plasticity.errors import shown
@@ -36,7 +37,8 @@ class Progress:
         if any(not _alike(state.get(name), value) for name, value in vars(self).items()):
             raise ValueError(f"the checkpoint holds no progress of such a run: {shown(dict(state))}")
         for name, value in state.items():
-            setattr(self, name, value)
+            mine = getattr(self, name)
+            setattr(self, name, value.to(mine.device) if isinstance(mine, Tensor) else value)
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -53,18 +53,18 @@ def batch(task: Task, data: Data, index: Tensor, split: Split = "train") -> tupl
     Args:
         task: whose labels and pixels count.
         data: what the task was made of.
-        index: which of the task's images, ``[runs, batch]``, from 0 to n - 1.
+        index: which of the task's images, ``[..., runs, batch]``, from 0 to n - 1.
         split: of which part of the data.
 
     Returns:
-        Images as stored ``[runs, batch, c, h, w]`` (see `Data.to_float`), and labels ``[runs, batch]``.
+        Images as stored ``[..., runs, batch, c, h, w]`` (see `Data.to_float`), and labels ``[..., runs, batch]``.
     """
-    rows, labels = task.part(split)
-    x = data.images(split)[rows.gather(1, index)]
+    rows, labels = (part.expand(*index.shape[:-1], -1) for part in task.part(split))
+    x = data.images(split)[rows.gather(-1, index)]
     if task.pixels is not None:
-        flat = x.flatten(-2)  # [runs, batch, c, h * w]
+        flat = x.flatten(-2)  # [..., runs, batch, c, h * w]
         x = flat.gather(-1, task.pixels[:, None, None].expand_as(flat)).view_as(x)
-    return x, labels.gather(1, index)
+    return x, labels.gather(-1, index)
 
 
 class TaskSequence(ABC):

@@ -135,6 +135,10 @@ def test_permuted_images_hold_the_same_pixels_in_the_run_s_order(data):
     assert torch.equal(y, data.train_y[index])
     test_x, _ = batch(task, data, index % 50, "test")
     assert torch.equal(test_x[0, 1, 0].flatten(), data.test_x[5, 0].flatten()[task.pixels[0]])
+    several_x, several_y = batch(task, data, torch.stack([index.flip(1), index]))  # two batches of each run
+    assert torch.equal(several_x[1], x)
+    assert torch.equal(several_x[0], x.flip(1))
+    assert torch.equal(several_y, torch.stack([y.flip(1), y]))
 
 
 def test_flipped_labels_rename_the_classes_one_to_one_and_alike_for_training_and_testing(data):
