@@ -3,7 +3,7 @@
 A weight's gradient comes out of autograd as the transpose of x^T g, and Adam would read it against the grain: it
 becomes g^T x. A bias inside baddbmm is first copied over the whole output: it is added in the pass that reads the
 product anyway. And the factors of Adam's step, a few float64 powers for each run, would be worked out anew for every 16
-weights: they are stored.
+weights: they are stored. Weights that several products read in bfloat16 are rounded once.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ class Rewrites(CustomGraphPass):
     """Changes the graph of matrix products and element-wise operations, see the top of this file."""
 
     def __call__(self, graph: fx.Graph) -> None:
+        rounded: dict[fx.Node, fx.Node] = {}
         for node in list(graph.nodes):
             if node.target is aten.baddbmm.default and not node.kwargs:
                 self._add_bias_later(graph, node)
@@ -28,6 +29,11 @@ class Rewrites(CustomGraphPass):
                 self._transpose_factors(graph, node)
             elif node.target is prims.convert_element_type.default and _is_double(node.args[0]):
                 self._store(graph, node)
+            elif node.target is prims.convert_element_type.default and node.args[1] == torch.bfloat16:
+                first = rounded.setdefault(node.args[0], node)
+                if first is not node:
+                    node.replace_all_uses_with(first)
+                    graph.erase_node(node)
 
     def uuid(self) -> bytes:
         """What inductor's cache tells versions of this pass apart by."""

@@ -24,6 +24,7 @@ from rl_plasticity.interventions import Intervention, LearningRateDecay
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import make_network
 from rl_plasticity.optimizers import OPTIMIZERS, Optimizer
+from rl_plasticity.precision import in_bfloat16, read_bfloat16_
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
@@ -134,6 +135,8 @@ def build(s: Supervised, plan: Plan) -> Parts:
     after = cache(partial(updates_after, s, sequence))
     regularize = partial(plan.regularize, updates_after=after)
     learner = Learner(make, [derive(n, NETWORK) for n in plan.seeds], regularize, optimize, device=s.device)
+    if s.precision == "bfloat16" and learner.runs:
+        read_bfloat16_(learner.net, s.bfloat16_from or 1)
     interventions = list(plan.interventions)
     if sequence.decay_at_epochs:
         at = [after(epoch) for epoch in sequence.decay_at_epochs]
@@ -228,8 +231,10 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     order = RunStreams([derive(n, ORDER) for n in plan.seeds])  # of the images, and of the augmentation
     total = sequence.num_tasks * s.epochs_per_task
 
+    net = learner.net if learner.runs or s.precision != "bfloat16" else in_bfloat16(learner.net, s.device)
+
     def update(x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        logits = learner.net(x)
+        logits = net(x)
         loss = cross_entropy(logits, y)
         online = accuracy(logits.detach(), y)  # of this batch before it is learned
         return learner.minimize(loss) | {"loss": loss.detach(), "online_accuracy": online}
@@ -286,7 +291,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
 
             ended = inside + 1 == s.epochs_per_task
             if ended or at.step % s.eval_every_epochs == 0:
-                scores = evaluate(task, data, learner)
+                scores = evaluate(task, data, learner, net)
                 summary = f"task {index}, train accuracy {scores['train_accuracy'].mean():.3f}"
                 session.evaluated({f"eval/{name}": value for name, value in scores.items()}, summary)
                 if ended:
@@ -319,7 +324,8 @@ def batches(
     rows = shuffled(task, order)
     whole = rows.shape[-1] // batch_size * batch_size
     at_once = 1 if data.augment else max(1, GATHERED // (batch_size * math.prod(data.shape)))
-    parts = rows[:, :whole].unflatten(1, (-1, batch_size)).movedim(1, 0).split(at_once)  # each [k, runs, batch]
+    several = rows[:, :whole].reshape(len(rows), -1, batch_size).movedim(1, 0)  # [batches, runs, batch]
+    parts = torch.split(several, at_once)
     for part in (*parts, rows[None, :, whole:]) if whole < rows.shape[-1] else parts:
         x, y = inputs(task, data, part, runs, order if data.augment else None)
         yield from zip(x.unbind(), y.unbind(), strict=True)
@@ -364,9 +370,15 @@ def apply_(due: list[Chosen], learner: Learner, task: Task, data: Data) -> None:
 
 
 @torch.no_grad()
-def evaluate(task: Task, data: Data, learner: Learner) -> dict[str, Tensor]:
-    """Loss and accuracy ``[runs]`` on all training, validation and test images of the task that there are."""
-    scores = {}
+def evaluate(
+    task: Task, data: Data, learner: Learner, call: Callable[[Tensor], Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Loss and accuracy ``[runs]`` on all training, validation and test images of the task that there are.
+
+    Args:
+        call: how the learner's network is called in training, if not as it is.
+    """
+    scores, call = {}, call or learner.net
     splits: tuple[Split, ...] = ("train", "validation", "test")
     with eval_mode(learner.net):
         for split in splits:
@@ -376,7 +388,7 @@ def evaluate(task: Task, data: Data, learner: Learner) -> dict[str, Tensor]:
             loss = right = torch.zeros((), device=task.rows.device)
             for rows in torch.split(torch.arange(images), EVALUATION_BATCH):
                 x, y = inputs(task, data, rows.expand(task.rows.shape[0], -1), learner.runs, split=split)
-                logits = learner.net(x)
+                logits = call(x)
                 loss = loss + cross_entropy(logits, y) * len(rows) / images
                 right = right + accuracy(logits, y) * len(rows) / images
             scores[f"{split}_loss"] = loss.reshape(-1).cpu()

@@ -30,6 +30,7 @@ LAYERS = (
     ("compiled", "rewrites"),
     ("interventions",),
     ("learner", "attached"),
+    ("precision",),
     ("regularizers", "networks", "optimizers", "metrics", "plugins"),
     ("structure",),
     ("layers", "seeding"),

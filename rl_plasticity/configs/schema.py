@@ -54,7 +54,10 @@ BEFORE: dict[str, dict[str, Any]] = {
     "net=resnet18": {"net.norm": "batch", "net.activation": "relu"},
     "net=wrn28_10": {"net.norm_after_every_conv": False},
     "net=vit_tiny": {"net.activation": "gelu"},
+    "env": {"precision": "float32", "bfloat16_from": None},
     "task": {
+        "precision": "float32",
+        "bfloat16_from": None,
         "data.validation_from": "test",
         "measure_every_epochs": None,
         "measure_tasks": False,
@@ -67,6 +70,14 @@ BEFORE: dict[str, dict[str, Any]] = {
 Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, most=1024, belongs_to="machine")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
 Compile = Annotated[bool | Literal["auto"], Setting("auto: where it pays for itself", belongs_to="machine")]
+Precision = Annotated[
+    Literal["float32", "bfloat16", "tf32", "auto"],
+    Setting("what large matrix products read; auto: bfloat16 where the machine has units for it"),
+]
+From = Annotated[
+    int | None,
+    Setting("least width of layers that read bfloat16; null: measured at the start", least=1, belongs_to="machine"),
+]
 Logger = Annotated[
     Literal["tensorboard", "wandb"],
     Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
@@ -119,6 +130,8 @@ class Train:
     device: Device = "auto"
     threads: Threads = "auto"
     compile: Compile = "auto"
+    precision: Precision = "float32"
+    bfloat16_from: From = None
     logger: Logger = "tensorboard"
     allow_lost_rows: Annotated[
         bool,
@@ -177,6 +190,8 @@ class Supervised:
     device: Device = "auto"
     threads: Threads = "auto"
     compile: Compile = "auto"
+    precision: Precision = "float32"
+    bfloat16_from: From = None
     logger: Logger = "tensorboard"
     out: Out = "auto"
     resume: Resume = None

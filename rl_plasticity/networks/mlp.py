@@ -50,7 +50,13 @@ class StackedLinear(nn.Linear):
     The weight ``[runs, out, in]`` is orthogonal, drawn for each run from that run's own seed; the bias ``[runs, out]``
     is zero. (Gain sqrt(2) in every layer, the head too, as Nikishin et al. 2022 and D'Oro et al. 2023.) Without a gain
     both are uniform in +-1/sqrt(in), the very numbers of a ``torch.nn.Linear`` made after ``torch.manual_seed(seed)``.
+
+    Attributes:
+        operands: the type to which inputs and weights, and in the backward pass gradients, are rounded before they are
+            multiplied; None leaves them as they are. The weights themselves and the bias keep theirs.
     """
+
+    operands: torch.dtype | None = None
 
     def __init__(
         self, in_features: int, out_features: int, seeds: Sequence[int], gain: float | None = math.sqrt(2)
@@ -63,7 +69,10 @@ class StackedLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         assert self.bias is not None
-        return torch.baddbmm(self.bias.unsqueeze(1), input, self.weight.mT)
+        if self.operands is None:
+            return torch.baddbmm(self.bias.unsqueeze(1), input, self.weight.mT)
+        product = torch.bmm(input.to(self.operands), self.weight.to(self.operands).mT)  # autograd rounds likewise
+        return product.to(input.dtype) + self.bias.unsqueeze(1)
 
 
 class StackedLayerNorm(nn.LayerNorm):

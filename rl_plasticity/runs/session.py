@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import plugins
+from rl_plasticity import plugins, precision
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Given, Supervised, Train
 from rl_plasticity.errors import FaultyRun, SettingsError, first_line
@@ -296,6 +296,7 @@ class Command(Generic[S, B]):
             if session.lock:
                 stack.enter_context(session.lock)
             stack.callback(built.close)
+            stack.enter_context(precision.tf32(session.settings.precision == "tf32"))
             try:
                 finished = self.train(session, built)
             except FaultyRun as error:
@@ -317,7 +318,7 @@ class Command(Generic[S, B]):
         Raises:
             SettingsError: they cannot.
         """
-        self._built(resolved(replace(settings, device="cpu")), _plan(settings)).close()
+        self._built(resolved(replace(settings, device="cpu", precision="float32")), _plan(settings)).close()
 
     def prepare(self, asked: Iterable[str | Given], callbacks: Mapping[str, Any] | None = None) -> tuple[Session[S], B]:
         """The session, and what was built of its settings. Everything is checked before the folder is made.
@@ -356,7 +357,7 @@ class Command(Generic[S, B]):
     ) -> tuple[Session[S], B]:
         assert settings.resume is not None
         folder = RunFolder(settings.resume)
-        machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile"}
+        machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
         if others := [g.text for g in given if g.name not in machine]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
@@ -404,16 +405,22 @@ class Command(Generic[S, B]):
 
 
 def resolved(s: S) -> S:
-    """`s` with ``auto`` device and threads decided, so that the saved settings say what was done.
+    """`s` with ``auto`` device, threads and precision decided, so that the saved settings say what was done.
 
     Raises:
-        SettingsError: a device that is not there.
+        SettingsError: a device that is not there, or a precision that it does not have.
     """
     cuda = torch.cuda.is_available()
     if s.device == "cuda" and not cuda:
         raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
     device: Any = s.device if s.device != "auto" else ("cuda" if cuda else "cpu")
-    return replace(s, device=device, threads=torch.get_num_threads() if s.threads == "auto" else s.threads)
+    threads = torch.get_num_threads() if s.threads == "auto" else s.threads
+    precise: Any = precision.decided(s.precision, device)
+    least = s.bfloat16_from
+    if precise == "bfloat16" and least is None:
+        torch.set_num_threads(threads)
+        least = precision.pays_from(device, min(s.seeds, 8))
+    return replace(s, device=device, threads=threads, precision=precise, bfloat16_from=least)
 
 
 def last_checkpoint(folder: RunFolder) -> str:

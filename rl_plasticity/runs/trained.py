@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from rl_plasticity import plugins
 from rl_plasticity.agents import AGENTS, Agent, rollout
@@ -16,6 +17,7 @@ from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, choose, closest, first_line, nearest
 from rl_plasticity.paths import exists
+from rl_plasticity.precision import read_bfloat16_
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
@@ -31,7 +33,10 @@ def make_agent(s: Train, plan: Plan, obs_dim: int, act_dim: int) -> Agent:
     """The agents of all runs, untrained, for environments of these sizes."""
     settings = schema.arguments_of(s.agent)
     kind = choose(AGENTS, s.agent["name"], settings, "agent")
-    return kind(obs_dim, act_dim, [derive(n, AGENT) for n in plan.seeds], plan.regularize, device=s.device)
+    agent = kind(obs_dim, act_dim, [derive(n, AGENT) for n in plan.seeds], plan.regularize, device=s.device)
+    if s.precision == "bfloat16":
+        read_bfloat16_(cast(nn.Module, agent), s.bfloat16_from or 1)
+    return agent
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,119 @@
+"""What the large matrix products read: float32, or bfloat16 where the machine has units for it.
+
+The two factors of a large product are rounded to bfloat16's 8 bits of mantissa, summed in float32, and the sum is
+rounded once. All else is float32: parameters, optimizers, losses, norm layers, targets and the discount (0.99 would be
+0.988 in bfloat16), penalties, projections and what is small. What is large is measured: on a small product rounding
+costs more than it saves.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.networks.mlp import StackedLinear
+
+BATCH = 256
+WIDTHS = (16, 32, 64, 128, 256, 512)
+REPEATS = 15
+
+
+def has_bfloat16(device: str) -> bool:
+    """Whether products in bfloat16 are made by units of their own there: without, they take four times as long."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.12
+    return any(bool(capabilities.get(name)) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+
+
+def decided(precision: str, device: str) -> str:
+    """``auto`` decided, and the others as they are.
+
+    Raises:
+        SettingsError: the device cannot do it, or only slower than float32.
+    """
+    if precision == "auto":
+        return "bfloat16" if has_bfloat16(device) else "float32"
+    if precision == "tf32" and device != "cuda":
+        raise SettingsError("precision=tf32 is for GPUs; use precision=float32, bfloat16 or auto")
+    if precision == "bfloat16" and not has_bfloat16(device):
+        lacks = "this GPU has no units for it" if device == "cuda" else "this processor has neither AMX nor AVX512-BF16"
+        raise SettingsError(f"precision=bfloat16: {lacks}, so it would be slower; use precision=float32 or auto")
+    return precision
+
+
+@cache
+def pays_from(device: str, runs: int = 1) -> int:
+    """The least width from which a layer's three products are faster with rounded factors, rounding included.
+
+    Measured here and now, in a tenth of a second. A layer counts with the smaller of its inputs and outputs. Where
+    bfloat16 never pays, a width that no layer has.
+    """
+    least = 2**31
+    for width in reversed(WIDTHS):
+        if _seconds(width, torch.bfloat16, device, runs) > _seconds(width, torch.float32, device, runs):
+            break
+        least = width
+    return least
+
+
+def _seconds(width: int, operands: torch.dtype, device: str, runs: int) -> float:
+    """The least of some repetitions of a layer's products: what they take when nothing disturbs them."""
+    x, weight = torch.randn(runs, BATCH, width, device=device), torch.randn(runs, width, width, device=device)
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        a, w = x.to(operands), weight.to(operands)
+        g = torch.bmm(a, w.mT).float().to(operands)
+        torch.bmm(g, w).float()
+        torch.bmm(g.mT, a).float()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times[2:])
+
+
+@contextmanager
+def tf32(on: bool) -> Iterator[None]:
+    """Products and convolutions on GPUs round their factors to TF32's 10 bits of mantissa, if it is `on`."""
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
+    before = [switch.fp32_precision for switch in switches]
+    try:
+        for switch in switches:
+            switch.fp32_precision = "tf32" if on else switch.fp32_precision
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
+
+
+def in_bfloat16(net: nn.Module, device: str) -> Callable[..., Tensor]:
+    """A call of a network without a runs axis whose products and convolutions read bfloat16 (``torch.autocast``).
+
+    Its activations are bfloat16 too; norm layers sum up in float32, and the output is float32.
+    """
+
+    def call(*inputs: Tensor) -> Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            output: Tensor = net(*inputs)
+        return output.float()
+
+    return call
+
+
+def read_bfloat16_(module: nn.Module, least_width: int) -> int:
+    """Let the layers of `module` that are at least so wide, inputs and outputs, read bfloat16.
+
+    Returns:
+        How many layers do now. Layers without a runs axis are read in bfloat16 by ``torch.autocast`` instead.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, StackedLinear)]
+    for layer in layers:
+        wide = min(layer.in_features, layer.out_features) >= least_width
+        layer.operands = torch.bfloat16 if wide else None
+    return sum(layer.operands is not None for layer in layers)
