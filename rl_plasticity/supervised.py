@@ -21,6 +21,7 @@ from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Supervised, arguments_of
 from rl_plasticity.errors import choose
 from rl_plasticity.interventions import Intervention, LearningRateDecay
+from rl_plasticity.layers import runs_of
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import make_network
 from rl_plasticity.optimizers import OPTIMIZERS, Optimizer
@@ -125,7 +126,10 @@ def build(s: Supervised, plan: Plan) -> Parts:
     sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks)
 
     def make(seeds: Sequence[int]) -> torch.nn.Module:
-        return make_network(s.net["name"], data.shape, sequence.num_classes, seeds, **net)
+        made = make_network(s.net["name"], data.shape, sequence.num_classes, seeds, **net)
+        if runs_of(made):
+            return made
+        return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def optimize(network: torch.nn.Module) -> Optimizer:
         return choose(OPTIMIZERS, s.optimizer["name"], optimizer, "optimizer")(network, lr=s.lr)

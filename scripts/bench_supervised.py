@@ -51,7 +51,7 @@ def noise() -> Source:
     """Images of CIFAR's size that nobody has to download."""
     rng = np.random.default_rng(0)
     return Source(
-        train=(rng.integers(0, 256, (512, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 512)),
+        train=(rng.integers(0, 256, (256, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 256)),
         test=(rng.integers(0, 256, (64, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 64)),
         num_classes=10,
     )

@@ -38,6 +38,7 @@ from torch import Tensor
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer, Step
 from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Train, load
+from rl_plasticity.precision import decided, pays_from, read_bfloat16_
 from rl_plasticity.regularizers import make_regularizer
 
 SIZES = {"cheetah-run": (17, 6), "quadruped-run": (78, 12), "dog-run": (223, 38)}  # obs_dim, act_dim
@@ -109,14 +110,22 @@ def ratio(a: list[float], b: list[float]) -> float:
     return statistics.median(x / y for x, y in zip(a, b, strict=True))
 
 
-def make_agent(runs: int, obs_dim: int, act_dim: int, reg: str) -> SAC:
-    return SAC(obs_dim, act_dim, range(runs), lambda net: make_regularizer(reg, net))
+def make_agent(runs: int, obs_dim: int, act_dim: int, reg: str, precision: str = "float32") -> SAC:
+    agent = SAC(obs_dim, act_dim, range(runs), lambda net: make_regularizer(reg, net))
+    if precision == "bfloat16":
+        layers = read_bfloat16_(agent, pays_from("cpu", runs))
+        print(f"bfloat16 from a width of {pays_from('cpu', runs)}: {layers} layers", flush=True)
+    return agent
 
 
 def table(options: argparse.Namespace) -> None:
     regs = options.reg.split(",")
-    head = f"{'size':<14}{'reg':<9}{'runs':>4}{'threads':>8}{'floor':>8}{'plain':>8}{'compiled':>9}{'plain/floor':>12}"
-    print(f"{head}{'compiled/floor':>15}  quartiles   run-updates/s (first compiled update)", flush=True)
+    kinds = [(reg, decided(precise, "cpu")) for precise in options.precision.split(",") for reg in regs]
+    head = f"{'size':<14}{'reg':<9}{'precision':<10}{'runs':>4}{'threads':>8}{'floor':>8}{'plain':>8}{'compiled':>9}"
+    print(
+        f"{head}{'plain/floor':>12}{'compiled/floor':>15}  quartiles   run-updates/s (first compiled update)",
+        flush=True,
+    )
     for size in options.sizes.split(","):
         obs_dim, act_dim = SIZES[size]
         for runs in map(int, options.runs.split(",")):
@@ -126,29 +135,29 @@ def table(options: argparse.Namespace) -> None:
                 torch._dynamo.reset()
                 groups = {"floor": floor(runs, obs_dim, act_dim)}
                 start = {}
-                for reg in regs:
-                    agents = [make_agent(runs, obs_dim, act_dim, reg) for _ in range(2)]
+                for kind in kinds:
+                    agents = [make_agent(runs, obs_dim, act_dim, *kind) for _ in range(2)]
                     fast = updates(agents[1], compiled(agents[1].update), buffer)
                     began = time.perf_counter()
                     fast()
-                    start[reg] = time.perf_counter() - began
-                    groups[f"plain {reg}"] = updates(agents[0], agents[0].update, buffer)
-                    groups[f"compiled {reg}"] = fast
+                    start[kind] = time.perf_counter() - began
+                    groups[f"plain {kind}"] = updates(agents[0], agents[0].update, buffer)
+                    groups[f"compiled {kind}"] = fast
                 seconds = interleaved(groups, options.rounds, threads)
                 rates = {name: runs * GROUP / statistics.median(times) for name, times in seconds.items()}
-                for reg in regs:
-                    plain, fast_ = f"plain {reg}", f"compiled {reg}"
+                for kind in kinds:
+                    plain, fast_ = f"plain {kind}", f"compiled {kind}"
                     shares = [f / c for f, c in zip(seconds["floor"], seconds[fast_], strict=True)]
                     low, _, high = statistics.quantiles(shares, n=4)
                     print(
-                        f"{size:<14}{reg:<9}{runs:>4}{threads:>8}{rates['floor']:>8.0f}{rates[plain]:>8.0f}"
+                        f"{size:<14}{kind[0]:<9}{kind[1]:<10}{runs:>4}{threads:>8}{rates['floor']:>8.0f}{rates[plain]:>8.0f}"
                         f"{rates[fast_]:>9.0f}{ratio(seconds['floor'], seconds[plain]):>12.2f}"
-                        f"{statistics.median(shares):>15.2f}  {low:.2f}-{high:.2f}   ({start[reg]:.0f} s)",
+                        f"{statistics.median(shares):>15.2f}  {low:.2f}-{high:.2f}   ({start[kind]:.0f} s)",
                         flush=True,
                     )
-                for reg in regs[1:]:
-                    more = ratio(seconds[f"compiled {reg}"], seconds[f"compiled {regs[0]}"]) - 1
-                    print(f"  compiled, {reg} costs {more:+.1%} over {regs[0]}", flush=True)
+                for kind in kinds[1:]:
+                    more = ratio(seconds[f"compiled {kind}"], seconds[f"compiled {kinds[0]}"]) - 1
+                    print(f"  compiled, {' '.join(kind)} costs {more:+.1%} over {' '.join(kinds[0])}", flush=True)
 
 
 # --- the peers ------------------------------------------------------------------------------------------------------
@@ -299,6 +308,7 @@ def main() -> None:
     parser.add_argument("--runs", default="1,2,4,10")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--reg", default="none", help="several, as none,spectral: what each costs over the first")
+    parser.add_argument("--precision", default="float32", help="or float32,bfloat16: the floor is float32's for both")
     parser.add_argument("--rounds", type=int, default=15)
     for mode in ("peers", "step", "memory"):
         parser.add_argument(f"--{mode}", action="store_true")
