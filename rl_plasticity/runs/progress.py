@@ -37,7 +37,7 @@ class Progress:
         if any(not _alike(state.get(name), value) for name, value in vars(self).items()):
             raise ValueError(f"the checkpoint holds no progress of such a run: {shown(dict(state))}")
         for name, value in state.items():
-            mine = getattr(self, name)
+            mine = vars(self).get(name)
             setattr(self, name, value.to(mine.device) if isinstance(mine, Tensor) else value)
 
 
