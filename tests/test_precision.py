@@ -11,7 +11,7 @@ from rl_plasticity.compiled import compiled
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Supervised, Train
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.networks import MLP, StackedLinear
+from rl_plasticity.networks import MLP, NETWORKS, StackedLinear
 from rl_plasticity.precision import decided, pays_from, read_bfloat16_, tf32
 from rl_plasticity.runs.session import resolved
 
@@ -145,10 +145,16 @@ def test_a_run_writes_down_what_was_decided_and_goes_on_with_it_bit_for_bit(unit
     assert rows(plain) != rows(whole)
 
 
-@pytest.mark.parametrize("net", ["mlp", "resnet18"])
-def test_supervised_networks_of_both_kinds_learn_in_bfloat16(net, units, tmp_path):
-    arguments = ["task=random_labels", "data=digits", "data.train_size=20", f"net={net}", "num_tasks=1"]
-    arguments += ["epochs_per_task=2", "batch_size=10", "measure_every_updates=0", "device=cpu", "log_every_updates=1"]
+def convolutions(shape, num_classes, seeds):
+    """A network without a runs axis, as the large ones are."""
+    return nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(576, num_classes))
+
+
+@pytest.mark.parametrize("net", ["mlp", "convolutions"])
+def test_supervised_networks_of_both_kinds_learn_in_bfloat16(net, units, tmp_path, monkeypatch):
+    monkeypatch.setitem(NETWORKS, "convolutions", convolutions)
+    arguments = ["task=random_labels", "data=digits", "data.train_size=40", f"net={net}", "num_tasks=1"]
+    arguments += ["epochs_per_task=2", "batch_size=20", "measure_every_updates=0", "device=cpu", "log_every_updates=1"]
     arguments += ["net.widths=[32,32]"] if net == "mlp" else []
     exact = run_supervised(arguments, tmp_path / "exact")
     folder = run_supervised([*arguments, "precision=bfloat16"], tmp_path / "run")
@@ -156,7 +162,7 @@ def test_supervised_networks_of_both_kinds_learn_in_bfloat16(net, units, tmp_pat
     def losses(folder):
         return [float(r["value"]) for r in rows(folder, "net/loss")]
 
-    assert losses(folder)[0] == pytest.approx(losses(exact)[0], rel=0.02)
+    assert losses(folder) == pytest.approx(losses(exact), rel=0.05)
     assert losses(folder) != losses(exact)
 
 
