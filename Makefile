@@ -1,6 +1,7 @@
 # make train [ARGS="env=walker-run reg=swr"]   set up and run the main job
 # make test                                     set up and run all checks
 # make test-integrations                         the tests of all other libraries' loops
+# make test-gpu [GPU_PYTHON=python3]             whether the GPU path is right and how fast it is, with a Python that has torch and CUDA
 # make test-ray                                  a sweep on two Ray nodes, one of which is killed
 # make test-slurm                                a sweep on a Slurm whose time limit it meets (Debian, as root: installs Slurm)
 
@@ -11,7 +12,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: train test test-integrations test-ray test-slurm
+# This Makefile's own .venv has torch for CPUs.
+GPU_PYTHON ?= python3
+
+.PHONY: train test test-integrations test-gpu test-ray test-slurm
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
@@ -24,6 +28,9 @@ test: $(STAMP)
 test-integrations: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group integrations
 	$(BIN)/python -m pytest -n auto tests/integrations
+
+test-gpu:
+	$(GPU_PYTHON) scripts/check_gpu.py
 
 test-ray: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"

@@ -37,7 +37,6 @@ from torch import Tensor
 
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer, Step
 from rl_plasticity.compiled import compiled
-from rl_plasticity.configs.schema import Train, load
 from rl_plasticity.precision import decided, pays_from, read_bfloat16_
 from rl_plasticity.regularizers import make_regularizer
 
@@ -59,23 +58,27 @@ def filled_buffer(runs: int, obs_dim: int, act_dim: int, filled: int = FILLED) -
     return buffer
 
 
-def floor(runs: int, obs_dim: int, act_dim: int) -> Group:
-    """The bare matrix products of an update."""
+def products(runs: int, obs_dim: int, act_dim: int, device: str = "cpu") -> list[tuple[Tensor, Tensor]]:
+    """The factors of the matrix products of an update."""
     actor = list(pairwise((obs_dim, HIDDEN, HIDDEN, 2 * act_dim)))
     critic = list(pairwise((obs_dim + act_dim, HIDDEN, HIDDEN, 1)))
     to_action = (act_dim, HIDDEN)
     forward = 2 * actor + 3 * critic
     to_weight = critic + actor
     to_input = [*critic[1:], *critic[1:], to_action, *actor[1:]]
-    rand = partial(torch.randn, runs)
+    rand = partial(torch.randn, runs, device=device)
     pairs = [(rand(BATCH, i), rand(o, i).mT) for i, o in forward]  # x W^T
     pairs += [(rand(BATCH, o).mT, rand(BATCH, i)) for i, o in to_weight]  # g^T x
-    pairs += [(rand(BATCH, o), rand(o, i)) for i, o in to_input]  # g W
-    products = [(a, b, torch.bmm(a, b)) for a, b in pairs]
+    return pairs + [(rand(BATCH, o), rand(o, i)) for i, o in to_input]  # g W
+
+
+def floor(runs: int, obs_dim: int, act_dim: int) -> Group:
+    """The bare matrix products of an update."""
+    each = [(a, b, torch.bmm(a, b)) for a, b in products(runs, obs_dim, act_dim)]
 
     def group() -> None:
         for _ in range(GROUP):
-            for a, b, out in products:
+            for a, b, out in each:
                 torch.bmm(a, b, out=out)
 
     return group
@@ -231,6 +234,7 @@ def peers(options: argparse.Namespace) -> None:
 
 def step_parts(options: argparse.Namespace) -> None:
     """Milliseconds of each part of train.py's loop, replay ratio 16, a log entry every 1000 updates."""
+    from rl_plasticity.configs.schema import Train, load
     from rl_plasticity.envs import Envs
     from rl_plasticity.runs.folder import RunFolder
     from rl_plasticity.runs.plan import Plan
