@@ -175,6 +175,28 @@ def train(session: Session[Train], parts: Parts) -> bool:
             measures = cast(Probe, probes[network]).measure(loss, targets)
             session.log({f"{network}/{name}": value for name, value in measures.items()})
 
+    def learn(step: int) -> None:
+        """The updates that are due for this env step."""
+        due = updates_due(step - s.random_env_steps, s.replay_ratio)
+        if not due:
+            return
+        session.clock.start_updates()
+        batches = buffer.sample(agent.streams.integers(buffer.size, due * s.batch_size))
+        noise = agent.noise(due, s.batch_size)
+        for i in range(due):
+            batch = Batch(*(x[:, i * s.batch_size : (i + 1) * s.batch_size] for x in batches))
+            metrics = update(batch, noise[i])
+            at.updates += 1
+            for intervention, runs in plan.interventions:
+                if intervention.due(at.updates):
+                    intervention.apply_(agent, runs=runs, inputs=agent.inputs(batch))
+            if at.updates % s.log_every_updates == 0:
+                log_update(session, agent, metrics)
+            if s.measure_every_updates and at.updates % s.measure_every_updates == 0:
+                measure()
+            session.call("on_update")
+        session.clock.end_updates(due)
+
     is_new = session.begin(
         {"agent": agent, "buffer": buffer, "envs": envs, "probes": probes}, at, table="buffer",
         unit="env steps", total=s.total_env_steps, updates_per_step=s.replay_ratio,
@@ -193,6 +215,9 @@ def train(session: Session[Train], parts: Parts) -> bool:
             act_on_host = act.cpu().numpy()
             if not np.isfinite(act_on_host).all():
                 raise FaultyRun(f"an action is not finite at env step {at.step}")
+            beside = s.overlap and buffer.size > 0
+            if beside:  # a GPU makes them while the environments step: nothing waits for it before the next action
+                learn(at.step + 1)
             step = envs.step(act_on_host)
             buffer.add(act, step)
             at.step += 1
@@ -201,24 +226,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 session.log({"train/return": at.episode_return}, where=step.ended)
                 at.episode_return[torch.from_numpy(step.ended)] = 0
 
-            due = updates_due(at.step - s.random_env_steps, s.replay_ratio)
-            if due:
-                session.clock.start_updates()
-                batches = buffer.sample(agent.streams.integers(buffer.size, due * s.batch_size))
-                noise = agent.noise(due, s.batch_size)
-                for i in range(due):
-                    batch = Batch(*(x[:, i * s.batch_size : (i + 1) * s.batch_size] for x in batches))
-                    metrics = update(batch, noise[i])
-                    at.updates += 1
-                    for intervention, runs in plan.interventions:
-                        if intervention.due(at.updates):
-                            intervention.apply_(agent, runs=runs, inputs=agent.inputs(batch))
-                    if at.updates % s.log_every_updates == 0:
-                        log_update(session, agent, metrics)
-                    if s.measure_every_updates and at.updates % s.measure_every_updates == 0:
-                        measure()
-                    session.call("on_update")
-                session.clock.end_updates(due)
+            if not beside:
+                learn(at.step)
 
             if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps:
                 returns, overestimation = evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))

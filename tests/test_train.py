@@ -7,11 +7,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import assert_equal_states
-from folders import PENDULUM, rows, run
+from conftest import StopAfter, assert_equal_states
+from folders import PENDULUM, resume, rows, run
 
 from rl_plasticity import command_line
-from rl_plasticity.agents import AGENTS, SAC, Step
+from rl_plasticity.agents import AGENTS, SAC, ReplayBuffer, Step
 from rl_plasticity.agents.rollout import evaluate
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Train
@@ -123,6 +123,25 @@ def test_episode_returns_are_logged_when_episodes_end(tmp_path):
     folder = run([*settings, "total_env_steps=450", "replay_ratio=0", "seeds=2"], tmp_path / "run")
     found = [(r["run"], r["step"]) for r in rows(folder) if r["name"] == "train/return"]
     assert found == [(n, step) for step in ("200", "400") for n in ("0", "1")]
+
+
+@pytest.mark.parametrize("first", [0, 20])
+def test_updates_beside_the_env_step_are_as_many_and_see_one_transition_less(first, tmp_path, monkeypatch):
+    seen = {}
+    sample = ReplayBuffer.sample
+    for overlap in ("false", "true"):
+        sizes = seen[overlap] = []
+        monkeypatch.setattr(ReplayBuffer, "sample", lambda b, i, sizes=sizes: sizes.append(b.size) or sample(b, i))
+        arguments = [*PENDULUM, "total_env_steps=40", "replay_ratio=1", "eval_every_env_steps=40", f"overlap={overlap}"]
+        arguments += [f"random_env_steps={first}"]
+        folder = run(arguments, tmp_path / overlap, StopAfter(33))
+        assert resume(folder) == folder
+        assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 40 - first
+    assert seen["false"] == [*range(first + 1, 41)]
+    # The very first transition has none before it.
+    assert seen["true"] == [*([1] if not first else []), *range(first or 1, 40)]
+    whole = run(arguments, tmp_path / "whole")
+    assert rows(whole) == rows(tmp_path / "true")
 
 
 @pytest.mark.parametrize("ratio", [0, 0.25, 0.7, 1, 2, 16])

@@ -54,7 +54,7 @@ BEFORE: dict[str, dict[str, Any]] = {
     "net=resnet18": {"net.norm": "batch", "net.activation": "relu"},
     "net=wrn28_10": {"net.norm_after_every_conv": False},
     "net=vit_tiny": {"net.activation": "gelu"},
-    "env": {"precision": "float32", "bfloat16_from": None},
+    "env": {"precision": "float32", "bfloat16_from": None, "overlap": False},
     "task": {
         "precision": "float32",
         "bfloat16_from": None,
@@ -133,6 +133,7 @@ class Train:
     precision: Precision = "float32"
     bfloat16_from: From = None
     logger: Logger = "tensorboard"
+    overlap: Annotated[bool, Setting("updates beside the env step, without its transition: for GPUs")] = False
     allow_lost_rows: Annotated[
         bool,
         Setting("resume without the transitions of a damaged file; they are counted first", belongs_to="machine"),
