@@ -37,6 +37,7 @@ from torch import Tensor
 
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer, Step
 from rl_plasticity.compiled import compiled
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.precision import decided, pays_from, read_bfloat16_
 from rl_plasticity.regularizers import make_regularizer
 
@@ -318,7 +319,10 @@ def main() -> None:
         parser.add_argument(f"--{mode}", action="store_true")
     options = parser.parse_args()
     modes = {"peers": peers, "step": step_parts, "memory": memory}
-    next((run for name, run in modes.items() if getattr(options, name)), table)(options)
+    try:
+        next((run for name, run in modes.items() if getattr(options, name)), table)(options)
+    except SettingsError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
