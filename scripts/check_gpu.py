@@ -6,6 +6,7 @@ known so far, and at the end ``gpu.md``. The exit status is 1 if a number was wr
 
 - equal: plain updates against compiled ones, captured ones (CUDA graphs) and both, 30 updates with resets of chosen
   runs between the replays and a resume in the middle; every regularizer on a run of its own in one agent, and a chain.
+- supervised: the same for updates of ``cnn_bn``, whose norm layers keep running statistics.
 - cpu: the same agent on the CPU and on the GPU from one state, 100 updates.
 - precision: products in float32, TF32 and bfloat16 against float64, and whether the discount keeps its digits.
 - bench: run-updates a second for 1 to 100 runs at three sizes, captured, and the share of the floor, which is the bare
@@ -24,7 +25,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from torch import Tensor, nn
 from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.compiled import Captured, compiled
 from rl_plasticity.interventions import make_intervention
+from rl_plasticity.learner import Learner
+from rl_plasticity.networks import make_network
 from rl_plasticity.precision import has_bfloat16, read_bfloat16_, tf32
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
 
@@ -113,13 +116,18 @@ def states(agent: SAC) -> dict[str, Tensor]:
     return {n: v for n, v in agent.state_dict().items() if "_extra_state" not in n and v.is_floating_point()}
 
 
+def off(value: Tensor, other: Tensor) -> Tensor:
+    """|difference| / (1e-4 + 1e-3 |value|) of every number: above 1 is not rounding."""
+    value, other = value.cpu().double(), other.cpu().double()
+    return ((value - other).abs() / (1e-4 + 1e-3 * other.abs())).nan_to_num(float("inf"))
+
+
 def apart(a: SAC, b: SAC) -> dict[str, float]:
-    """By method the largest |difference| / (1e-4 + 1e-3 |value|) of any number of its run: above 1 is not rounding."""
+    """By method the number of its run that is most `off`."""
     worst = torch.zeros(len(NAMES))
     theirs = states(b)
     for name, value in states(a).items():
-        value, other = value.cpu().double(), theirs[name].cpu().double()
-        of_runs = ((value - other).abs() / (1e-4 + 1e-3 * other.abs())).nan_to_num(float("inf"))
+        of_runs = off(value, theirs[name])
         if value.ndim and len(value) == len(NAMES):
             worst = torch.maximum(worst, of_runs.flatten(1).amax(1).float() if value.ndim > 1 else of_runs.float())
     return dict(zip(NAMES, worst.tolist(), strict=True))
@@ -164,6 +172,38 @@ def equal(b: Bounds) -> dict[str, Any]:
         if wrong:
             raise ArithmeticError(f"{name} updates are not the plain ones: {wrong}")
     return {"difference / (1e-4 + 1e-3 |value|) after 30 updates": found}
+
+
+def supervised(b: Bounds) -> dict[str, Any]:
+    """Plain against captured, and compiled and captured, for a network with batch norm on images."""
+
+    def learner() -> Learner:
+        def make(seeds: Sequence[int]) -> nn.Module:
+            return make_network("cnn_bn", (1, 8, 8), 10, seeds)
+
+        return Learner(make, [0, 1], lambda net: make_regularizer("spectral", net), device=b.device)
+
+    def way(one: Learner) -> Callable[..., dict[str, Tensor]]:
+        def update(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            loss = -one.net(x).log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1).mean(-1)
+            return one.minimize(loss) | {"loss": loss.detach()}
+
+        return update
+
+    plain, *others = [learner() for _ in range(3)]
+    ways = [way(plain), capture(way(others[0]), b), compiled(way(others[1]), b.device)]
+    for number in range(10):
+        g = torch.Generator().manual_seed(number)
+        x, y = torch.randn(2, b.batch, 1, 8, 8, generator=g), torch.randint(10, (2, b.batch), generator=g)
+        for update in ways:
+            update(x.to(b.device), y.to(b.device))
+    found = {}
+    for name, one in zip(("captured", "compiled and captured"), others, strict=True):
+        theirs = plain.state_dict()
+        found[name] = max(float(off(value, theirs[key]).max()) for key, value in one.state_dict().items())
+    if not max(found.values()) <= 1:
+        raise ArithmeticError(f"updates are not the plain ones: {found}")
+    return {"difference / (1e-4 + 1e-3 |value|) after 10 updates": found}
 
 
 def cpu(b: Bounds) -> dict[str, Any]:
@@ -346,7 +386,7 @@ def train(b: Bounds) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[Bounds], dict[str, Any]]] = {
-    "equal": equal, "cpu": cpu, "precision": precision, "bench": bench, "train": train,
+    "equal": equal, "supervised": supervised, "cpu": cpu, "precision": precision, "bench": bench, "train": train,
 }  # fmt: skip
 
 

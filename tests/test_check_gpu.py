@@ -31,7 +31,7 @@ SMALL = ["--device", "cpu", "--small", "--train-seconds", "0.5"]
 def test_every_part_runs_on_a_cpu_and_its_numbers_are_in_both_reports(script):
     assert script.main(SMALL) == 0
     report = json.loads(Path("gpu.json").read_text())
-    assert list(report["parts"]) == ["equal", "cpu", "precision", "bench", "train"]
+    assert list(report["parts"]) == ["equal", "supervised", "cpu", "precision", "bench", "train"]
     found = {name: part["found"] for name, part in report["parts"].items()}
     (differences,) = found["equal"].values()
     assert differences["captured"] == dict.fromkeys(["none", "spectral", "swr", "l2+wrs"], 0.0)  # the same operations
@@ -46,8 +46,9 @@ def test_every_part_runs_on_a_cpu_and_its_numbers_are_in_both_reports(script):
 
 def test_a_replay_that_does_not_update_is_found_and_named(script, monkeypatch, capsys):
     monkeypatch.setattr(script.AsRecorded, "record", lambda self, inputs: lambda: {})
-    assert script.main([*SMALL, "--parts", "equal,precision"]) == 1
+    assert script.main([*SMALL, "--parts", "equal,supervised,precision"]) == 1
     report = json.loads(Path("gpu.json").read_text())
+    assert "updates are not the plain ones" in report["parts"]["supervised"]["wrong"]
     assert "captured updates are not the plain ones" in report["parts"]["equal"]["wrong"]
     assert "wrong" not in report["parts"]["precision"]  # the others are made all the same
     assert "equal: ArithmeticError" in capsys.readouterr().out
@@ -87,5 +88,5 @@ def test_what_cannot_be_checked_is_refused_before_anything_is_written(script, mo
         assert stopped.value.code == 2
     said = capsys.readouterr().err
     assert "torch finds no GPU here; --device cpu --small tries the script" in said
-    assert "unknown parts benhc; there are equal, cpu, precision, bench, train" in said
+    assert "unknown parts benhc; there are equal, supervised, cpu, precision, bench, train" in said
     assert not [*Path().iterdir()]
