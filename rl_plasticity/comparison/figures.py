@@ -187,12 +187,11 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
         names = labels([{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families])
         for i, (label, rows) in enumerate(zip(names, families, strict=True)):
             x = [float(row.group.settings[name]) for row in rows]
-            colour = PALETTE[i % len(PALETTE)]
-            style = "-" if i < len(PALETTE) else "--"
-            axes.plot(x, [row.mean.value for row in rows], color=colour, ls=style, marker="o", ms=3, label=label)
+            look = cycled(i)
+            axes.plot(x, [row.mean.value for row in rows], marker="o", ms=3, label=label, **look)
             if all(row.mean.interval for row in rows):
                 low, high = np.array([row.mean.interval for row in rows]).T
-                axes.fill_between(x, low, high, color=colour, alpha=BAND, lw=0)
+                axes.fill_between(x, low, high, color=look["color"], alpha=BAND, lw=0)
         if len(plain) == 1 and not any(plain[0] in rows for rows in families):
             axes.axhline(plain[0].mean.value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
         axes.set_xscale("log")
@@ -348,6 +347,12 @@ def _say_why_empty(axes: Axes) -> None:
     if not any(np.isfinite(y).any() for y in drawn):
         why = "no finite value" if drawn else "no steps that\nall runs have"
         axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="#a00000")
+
+
+def cycled(place: int) -> dict[str, Any]:
+    """How a line is drawn that has this place among others: in the palette's colours, then in them again, dashed."""
+    again, colour = divmod(place, len(PALETTE))
+    return {"color": PALETTE[colour], "ls": "--" if again else "-"}
 
 
 def _columns_of_legend(texts: Sequence[str], width: float) -> int:

@@ -28,7 +28,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from rl_plasticity.comparison import steps
-from rl_plasticity.comparison.figures import BAND, PAGE, PALETTE, STYLE
+from rl_plasticity.comparison.figures import BAND, PAGE, STYLE, cycled
 from rl_plasticity.comparison.groups import short
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.runs.folder import Curve
@@ -172,8 +172,7 @@ def _look(methods: Methods, label: str) -> dict[str, Any]:
     plain = all(r.settings.get("reg.name") == r.settings.get("reset.name") == "none" for r in methods[first])
     if plain and label == first:
         return {"color": "black", "ls": "-"}
-    again, place = divmod((others if plain else [first, *others]).index(label), len(PALETTE))
-    return {"color": PALETTE[place], "ls": "--" if again else "-"}
+    return cycled((others if plain else [first, *others]).index(label))
 
 
 def _mean_and_error(values: Array) -> tuple[Array, Array]:
