@@ -32,7 +32,7 @@ from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import SoftWeightRescaling
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import layers
-from rl_plasticity.supervised import cross_entropy, evaluate, inputs, shuffled
+from rl_plasticity.supervised import batches, cross_entropy, evaluate
 from rl_plasticity.tasks import DATA, TASKS, Data, Task, load, sizes
 
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
@@ -69,8 +69,7 @@ def train(learner: Learner, task: Task, data: Data, order: RunStreams, epochs: i
     """Train on the task; the test accuracy after each epoch, ``[epochs, runs]``."""
     accuracies = []
     for _ in range(epochs):
-        for rows in torch.split(shuffled(task, order), batch_size, dim=-1):
-            x, y = inputs(task, data, rows, learner.runs)
+        for x, y in batches(task, data, order, batch_size, learner.runs):
             learner.minimize(cross_entropy(learner.net(x), y))
         accuracies.append(evaluate(task, data, learner)["test_accuracy"])
     return torch.stack(accuracies)
