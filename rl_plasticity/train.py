@@ -66,6 +66,14 @@ class Parts:
     buffer: ReplayBuffer
     envs: Envs | None = None
 
+    def open(self, s: Train, plan: Plan) -> Envs:
+        """The environments to train in; with worker processes, those to evaluate in are moved into such too."""
+        envs = self.envs = Envs(seeds=[derive(n, ENV) for n in plan.seeds], **s.env)
+        if s.env["workers"]:
+            self.eval_envs.close()
+            self.eval_envs = evaluation_envs(s, plan.seeds, s.env["workers"], s.env["timeout_seconds"])
+        return envs
+
     def close(self) -> None:
         if self.envs:
             self.envs.close()
@@ -109,14 +117,14 @@ def build(s: Train, plan: Plan) -> Parts:
     return Parts(agent, eval_envs, buffer)
 
 
-def evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
-    """The environments that the policies of these seeds are evaluated in.
+def evaluation_envs(s: Train, seeds: Sequence[int], *workers: Any) -> Envs:
+    """The environments that the policies of these seeds are evaluated in; `workers` and their time as in `Envs`.
 
     Raises:
         ValueError: they cannot be made, or reset.
     """
     try:
-        envs = Envs(s.env["name"], [derive(n, EVALUATION) for n in seeds], s.env["action_repeat"])
+        envs = Envs(s.env["name"], [derive(n, EVALUATION) for n in seeds], s.env["action_repeat"], *workers)
         envs.seek(0)
     except gym.error.Error as error:  # the simulator is not installed, say
         raise ValueError(str(error)) from error
@@ -160,8 +168,9 @@ def train(session: Session[Train], parts: Parts) -> bool:
         Whether the last env step was reached.
     """
     s, plan = session.settings, session.plan
-    agent, eval_envs, buffer = parts.agent, parts.eval_envs, parts.buffer
-    envs = parts.envs = Envs(seeds=[derive(n, ENV) for n in plan.seeds], **s.env)
+    agent, buffer = parts.agent, parts.buffer
+    envs = parts.open(s, plan)
+    eval_envs = parts.eval_envs
     at = Counts(episode_return=torch.zeros(len(plan.seeds), dtype=torch.float64))
     probes = nn.ModuleDict()
     if s.measure_every_updates:
@@ -215,10 +224,11 @@ def train(session: Session[Train], parts: Parts) -> bool:
             act_on_host = act.cpu().numpy()
             if not np.isfinite(act_on_host).all():
                 raise FaultyRun(f"an action is not finite at env step {at.step}")
+            envs.begin_step(act_on_host)
             beside = s.overlap and buffer.size > 0
-            if beside:  # a GPU makes them while the environments step: nothing waits for it before the next action
+            if beside:  # while the environments step in other processes, or while a GPU is at the updates
                 learn(at.step + 1)
-            step = envs.step(act_on_host)
+            step = envs.end_step()
             buffer.add(act, step)
             at.step += 1
             at.episode_return += torch.from_numpy(step.reward)

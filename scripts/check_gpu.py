@@ -7,6 +7,7 @@ known so far, and at the end ``gpu.md``. The exit status is 1 if a number was wr
 - equal: plain updates against compiled ones, captured ones (CUDA graphs) and both, 30 updates with resets of chosen
   runs between the replays and a resume in the middle; every regularizer on a run of its own in one agent, and a chain.
 - supervised: the same for updates of ``cnn_bn``, whose norm layers keep running statistics.
+- waits: between an action and the next nothing waits for the device.
 - cpu: the same agent on the CPU and on the GPU from one state, 100 updates.
 - precision: products in float32, TF32 and bfloat16 against float64, and whether the discount keeps its digits.
 - bench: run-updates a second for 1 to 100 runs at three sizes, captured, and the share of the floor, which is the bare
@@ -27,16 +28,19 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
 import torch
 from bench_updates import SIZES, products
 from torch import Tensor, nn
 
-from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.agents import SAC, Batch, ReplayBuffer
+from rl_plasticity.agents.replay_buffer import Step
 from rl_plasticity.compiled import Captured, compiled
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learner import Learner
@@ -337,6 +341,38 @@ def bench(b: Bounds) -> dict[str, Any]:
     return {"rows": rows, "no time for": left}
 
 
+def waits(b: Bounds) -> dict[str, Any]:
+    """Between an action and the next nothing may wait for the device: torch raises an error where something does."""
+    runs, updates, steps = 3, 2, 20
+    agent = SAC(17, 6, range(runs), partial(make_regularizer, "spectral"), hidden=b.hidden, device=b.device)
+    buffer = ReplayBuffer(runs, 15, 17, 6, device=b.device)  # it wraps around
+    buffer.start(torch.zeros(runs, 17, device=b.device))
+    update = capture(agent.update, b)
+    ends = np.arange(steps)[:, None] % 7 == np.arange(runs)  # no two at once
+
+    def step(number: int) -> None:
+        obs = np.full((runs, 17), number, np.float32)
+        terminated, truncated = (ends[number] & (np.arange(runs) > 0)), ends[number] & (np.arange(runs) == 0)
+        act = agent.act(buffer.newest_obs.unsqueeze(1), agent.streams.normal(1, 6)).squeeze(1)
+        buffer.add(act, Step(obs, obs[:, 0], terminated, truncated, obs + 0.5))
+        batches = buffer.sample(agent.streams.integers(buffer.size, updates * b.batch))
+        noise = agent.noise(updates, b.batch)
+        for i in range(updates):
+            update(Batch(*(x[:, i * b.batch : (i + 1) * b.batch] for x in batches)), noise[i])
+
+    try:
+        for number in range(steps):
+            if number == steps // 2 and b.on_gpu:  # by now everything has been allocated and recorded
+                torch.cuda.set_sync_debug_mode("error")
+            step(number)
+    finally:
+        if b.on_gpu:
+            torch.cuda.set_sync_debug_mode("default")
+    newest = buffer.sample(torch.full((runs, 1), buffer.size - 1, device=b.device))
+    assert newest.reward.flatten().tolist() == [steps - 1.0] * runs, newest.reward
+    return {"env steps without waiting": steps - steps // 2}
+
+
 def train(b: Bounds) -> dict[str, Any]:
     """A real training, or, where the simulators are missing, updates on generated transitions for as long."""
     absent = missing()
@@ -362,7 +398,7 @@ def train(b: Bounds) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         runs = 10 if b.on_gpu else 2
         settings = {
-            "env": {"name": "cheetah-run", "workers": b.on_gpu},
+            "env": {"name": "cheetah-run"},
             "agent": {"name": "sac", "hidden": [*b.hidden]},
         }
         settings |= {
@@ -389,7 +425,8 @@ def train(b: Bounds) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[Bounds], dict[str, Any]]] = {
-    "equal": equal, "supervised": supervised, "cpu": cpu, "precision": precision, "bench": bench, "train": train,
+    "equal": equal, "supervised": supervised, "waits": waits, "cpu": cpu, "precision": precision, "bench": bench,
+    "train": train,
 }  # fmt: skip
 
 

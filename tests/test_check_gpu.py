@@ -31,13 +31,14 @@ SMALL = ["--device", "cpu", "--small", "--train-seconds", "0.5"]
 def test_every_part_runs_on_a_cpu_and_its_numbers_are_in_both_reports(script):
     assert script.main(SMALL) == 0
     report = json.loads(Path("gpu.json").read_text())
-    assert list(report["parts"]) == ["equal", "supervised", "cpu", "precision", "bench", "train"]
+    assert list(report["parts"]) == ["equal", "supervised", "waits", "cpu", "precision", "bench", "train"]
     found = {name: part["found"] for name, part in report["parts"].items()}
     (differences,) = found["equal"].values()
     assert differences["captured"] == dict.fromkeys(["none", "spectral", "swr", "l2+wrs"], 0.0)  # the same operations
     assert {row["runs"] for row in found["bench"]["rows"]} == {1, 2}
     assert all(row["run-updates/s"] > 0 < row["share of the floor"] for row in found["bench"]["rows"])
     assert {row["way"] for row in found["bench"]["rows"]} == {"captured", "compiled"}
+    assert found["waits"] == {"env steps without waiting": 10}
     assert found["train"]["env steps"] > 0
     page = Path("gpu.md").read_text()
     assert page.count("| cheetah-run |") == len(found["bench"]["rows"])
@@ -88,5 +89,5 @@ def test_what_cannot_be_checked_is_refused_before_anything_is_written(script, mo
         assert stopped.value.code == 2
     said = capsys.readouterr().err
     assert "torch finds no GPU here; --device cpu --small tries the script" in said
-    assert "unknown parts benhc; there are equal, supervised, cpu, precision, bench, train" in said
+    assert "unknown parts benhc; there are equal, supervised, waits, cpu, precision, bench, train" in said
     assert not [*Path().iterdir()]

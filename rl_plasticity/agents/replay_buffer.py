@@ -92,22 +92,27 @@ class ReplayBuffer:
         An episode that terminated and was truncated at once counts as terminated.
         """
         row, rows = self.head, self.capacity + 1
-        self.act[:, row], self.reward[:, row] = act, torch.from_numpy(step.reward).to(self.obs.device)
-        self.end[:, row] = 0
-        for run in np.flatnonzero(step.terminated).tolist():
-            self.end[run, row] = -1
+        end = np.where(step.terminated, -1.0, 0.0)
         for run in np.flatnonzero(step.truncated & ~step.terminated).tolist():
             slot = self._take_slot(run)
             self._slots[run][row] = slot
-            self.last_obs[run, slot] = torch.from_numpy(step.next_obs[run])
-            self.end[run, row] = slot + 1
+            self.last_obs[run, slot] = self._here(step.next_obs[run])
+            end[run] = slot + 1
+        here = self._here(np.column_stack([step.obs, step.reward, end]))  # one copy to the device instead of three
         self.head = (row + 1) % rows
-        self.obs[:, self.head] = torch.from_numpy(step.obs).to(self.obs.device)
+        self.obs[:, self.head] = here[:, :-2]
+        self.act[:, row], self.reward[:, row], self.end[:, row] = act, here[:, -2], here[:, -1]
         for slots, free in zip(self._slots, self._free, strict=True):
             if self.head in slots:  # the oldest transition goes
                 free.append(slots.pop(self.head))
         self.size = min(self.size + 1, self.capacity)
         self.added += 1
+
+    def _here(self, values: NDArray[Any]) -> Tensor:
+        """float32 on the buffer's device. From memory that may not be swapped out a GPU fetches it by itself."""
+        on_host = torch.from_numpy(values.astype(np.float32))
+        on_host = on_host.pin_memory() if self.obs.is_cuda else on_host
+        return on_host.to(self.obs.device, non_blocking=True)
 
     def _take_slot(self, run: int) -> int:
         if not self._free[run]:

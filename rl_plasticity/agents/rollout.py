@@ -88,10 +88,11 @@ def evaluate(agent: Agent, envs: Steps, episodes: int, first: int) -> tuple[NDAr
         arrays = (step.reward, step.terminated, step.ended)
         values = (q.squeeze(1), *map(torch.from_numpy, arrays), rest.squeeze(1), torch.from_numpy(counts))
         for series, value in zip(history.values(), values, strict=True):
-            series.append(value.cpu())
+            series.append(value)
 
     returns = play(agent, envs, episodes, first, after_step=record)
-    q, reward, terminated, ended, rest, counts = (torch.stack(series) for series in history.values())
+    # Only now, so that no step waits for a GPU for them.
+    q, reward, terminated, ended, rest, counts = (torch.stack(series).cpu() for series in history.values())
     following = discounted_returns(reward.to(q.dtype), agent.discount, terminated, ended, rest)
     error = [q_overestimation(q[counts[:, i], i], following[counts[:, i], i]) for i in range(envs.runs)]
     return np.array([run.mean() for run in returns]), torch.stack(error).numpy()

@@ -1,4 +1,4 @@
-"""DeepMind Control tasks, and any Gymnasium task with continuous actions, one environment for each run.
+"""DeepMind Control tasks, and any Gymnasium task with continuous actions: one environment.
 
 An episode is a function of (seed, episode number, actions): every reset passes its own seed. So an environment is saved
 as its episode number and the actions since the reset, and restored by playing them again, bit for bit, whatever hidden
@@ -8,25 +8,20 @@ state the simulator has.
 import ctypes.util
 import difflib
 import math
-import multiprocessing
 import os
-import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from rl_plasticity import plugins
-from rl_plasticity.agents.replay_buffer import Step
-from rl_plasticity.errors import FaultyRun, SettingsError, reason
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.seeding import derive
-from rl_plasticity.settings import Setting
 
 Floats = NDArray[np.float32]
 NO_RENDERING: Mapping[str, Any] = MappingProxyType({})
@@ -186,159 +181,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         absl.logging.set_verbosity(verbosity)
-
-
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-
-
-def _leave_signals_to_the_parent() -> None:
-    """In a worker: Ctrl-C reaches the whole process group, but only the parent may decide when to stop."""
-    for number in STOPPING:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-
-
-class EnvFault(FaultyRun):
-    """An environment raised, hung or died."""
-
-
-class Envs:
-    """One environment for each run, stepped together.
-
-    Args:
-        name: see `make_env`.
-        seeds: one for each run.
-        workers: see below; workers import the plugs of this process too.
-        timeout_seconds: not for `load_state_dict`, which plays a whole episode.
-        render: see `make_env`.
-
-    Raises:
-        EnvFault: from every method, when an environment raised, took too long or died. The workers are gone then.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        seeds: Sequence[int],
-        action_repeat: Annotated[int, Setting("simulator steps with each action", least=1)] = 1,
-        workers: Annotated[bool, Setting("true: one process for each run's environment", belongs_to="machine")] = False,
-        timeout_seconds: Annotated[
-            float | None,
-            Setting(
-                "with workers: the run ends if an environment takes longer over a step; null: never",
-                above=0,
-                belongs_to="machine",
-            ),
-        ] = 600,
-        render: Mapping[str, Any] = NO_RENDERING,
-    ) -> None:
-        check_name(name)
-        self.timeout = timeout_seconds
-        parent, plugs = os.getpid(), list(plugins.loaded)
-
-        def maker(seed: int) -> Callable[[], gym.Env[Any, Any]]:
-            def make() -> gym.Env[Any, Any]:
-                if os.getpid() != parent:  # the vector environment makes one here too, to see its spaces
-                    _leave_signals_to_the_parent()
-                    plugins.load(plugs)
-                return make_env(name, seed, action_repeat, render)
-
-            return make
-
-        makers = [maker(seed) for seed in seeds]
-        self.vector: AsyncVectorEnv | SyncVectorEnv
-        if workers:
-            # A fresh interpreter for each: forking a process that runs torch threads can hang. Signals wait until the
-            # workers, which inherit the mask, have been told to ignore them.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-            others = multiprocessing.active_children()
-            try:
-                self.vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
-                self.vector.call("state")  # every worker has made its environment
-            except (OSError, EOFError) as error:  # too many processes or files, no place for shared memory
-                for process in multiprocessing.active_children():
-                    if process not in others:
-                        process.kill()
-                if hasattr(self, "vector"):
-                    self._kill_workers()
-                raise EnvFault(f"the environments' processes cannot be started: {reason(error)}") from error
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        else:
-            self.vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-        self.runs = len(makers)
-        self.obs_dim = gym.spaces.flatdim(self.vector.single_observation_space)
-        self.act_dim = gym.spaces.flatdim(self.vector.single_action_space)
-
-    def reset(self) -> Floats:
-        """First observations ``[runs, obs_dim]`` of the next episodes."""
-        obs, _ = self._ask("reset")
-        return np.array(obs)
-
-    def seek(self, episode: int) -> Floats:
-        """First observations of the episodes of this number."""
-        self.vector.set_attr("episode", episode - 1)
-        return self.reset()
-
-    def step(self, act: Floats) -> Step:
-        """Step every environment with `act` ``[runs, act_dim]``; ended ones start their next episode at once."""
-        obs, reward, terminated, truncated, info = self._ask("step", act)
-        next_obs = obs
-        if "final_obs" in info:
-            next_obs = np.array(obs)
-            for run in np.flatnonzero(info["_final_obs"]):
-                next_obs[run] = info["final_obs"][run]
-        return Step(obs, reward.astype(np.float32), terminated, truncated, next_obs)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Each environment's episode number and the actions since its reset."""
-        return {"states": list(self._ask("call", "state"))}
-
-    def load_state_dict(self, state: dict[str, Any]) -> Floats:
-        """Play every environment to where it was; the newest observations come back.
-
-        Raises:
-            ValueError: the replay ended elsewhere.
-        """
-        self._ask("reset")
-        self.vector.set_attr("saved", state["states"])
-        return np.stack(self.vector.call("restore"))
-
-    def _ask(self, what: str, *args: object) -> Any:
-        """``reset``, ``step`` or ``call`` of the vector environment."""
-        vector = self.vector
-        if isinstance(vector, SyncVectorEnv):
-            try:
-                return getattr(vector, what)(*args)
-            except Exception as error:  # whatever the task's author raises
-                raise EnvFault(f"an environment raised {type(error).__name__}: {error}") from error
-        level, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR + 1  # it prints tracebacks of workers
-        try:
-            getattr(vector, f"{what}_async")(*args)
-            return getattr(vector, f"{what}_wait")(timeout=self.timeout)
-        except Exception as error:
-            for process in vector.processes:
-                process.join(0.2 if isinstance(error, EOFError | ConnectionError) else 0)
-            dead = [f"{run} (exit code {p.exitcode})" for run, p in enumerate(vector.processes) if not p.is_alive()]
-            self._kill_workers()
-            if isinstance(error, multiprocessing.TimeoutError):
-                raise EnvFault(f"an environment took longer than env.timeout_seconds={self.timeout:g}") from error
-            if isinstance(error, EOFError | ConnectionError):
-                raise EnvFault(f"the process of environment {', '.join(dead) or '?'} died") from error
-            raise EnvFault(f"an environment raised {type(error).__name__}: {error}") from error
-        finally:
-            gym.logger.min_level = level
-
-    def _kill_workers(self) -> None:
-        """They ignore SIGTERM, and one that hangs would be waited for for ever."""
-        assert isinstance(self.vector, AsyncVectorEnv)
-        for process in self.vector.processes:
-            process.kill()
-            process.join()
-        for pipe in self.vector.parent_pipes:
-            if pipe is not None:
-                pipe.close()
-        self.vector.closed = True
-
-    def close(self) -> None:
-        self.vector.close()

@@ -405,7 +405,7 @@ class Command(Generic[S, B]):
 
 
 def resolved(s: S) -> S:
-    """`s` with ``auto`` device, threads and precision decided, so that the saved settings say what was done.
+    """`s` with every ``auto`` of the machine decided, so that the saved settings say what was done.
 
     Raises:
         SettingsError: a device that is not there, or a precision that it does not have.
@@ -420,7 +420,15 @@ def resolved(s: S) -> S:
     if precise == "bfloat16" and least is None:
         torch.set_num_threads(threads)
         least = precision.pays_from(device, min(s.seeds, 8))
-    return replace(s, device=device, threads=threads, precision=precise, bfloat16_from=least)
+    changed: dict[str, Any] = {}
+    if isinstance(s, Train) and s.env["workers"] == "auto":  # updates on a GPU leave the cores to the environments
+        changed["env"] = {**s.env, "workers": _cores() if device == "cuda" else False}
+    return replace(s, device=device, threads=threads, precision=precise, bfloat16_from=least, **changed)
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def last_checkpoint(folder: RunFolder) -> str:

@@ -134,7 +134,7 @@ BAD = {
     "device=gpu": "device must be auto, cpu or cuda, got 'gpu'",
     "threads=0": "threads must be an integer from 1 to 1024 or auto, got 0",
     "compile=maybe": "compile must be true, false or auto, got 'maybe'",
-    "env.workers=4": "env.workers must be true or false, got 4",
+    "env.workers=0": "env.workers must be true, false, an integer from 1 up or auto, got 0",
     "seed": "cannot read 'seed': settings are written name=value",
     "seed=[": "cannot read 'seed=[': settings are written name=value",
     "+new=3": "cannot read '+new=3'",
@@ -196,7 +196,7 @@ def test_what_is_saved_is_read_back(tmp_path):
 
 def test_a_saved_file_may_lack_what_makes_no_other_run_of_it(tmp_path):
     settings = load(["env=gym:Pendulum-v1"])
-    text = schema.dump(settings).replace("allow_lost_rows: false\n", "").replace("  workers: false\n", "")
+    text = schema.dump(settings).replace("allow_lost_rows: false\n", "").replace("  workers: auto\n", "")
     (tmp_path / "config.yaml").write_text(text)
     assert "allow_lost_rows" not in text
     assert "workers" not in text

@@ -1,16 +1,9 @@
-import errno
-import multiprocessing
-import os
-import signal
-import time
-
 import gymnasium as gym
 import numpy as np
 import pytest
 from dm_control.rl.control import PhysicsError
-from gymnasium.vector import AsyncVectorEnv
 
-from rl_plasticity.envs import Control, EnvFault, Envs, make_env, task_names
+from rl_plasticity.envs import Control, make_env, task_names
 
 
 def actions(steps, runs, act_dim, seed=0):
@@ -157,59 +150,6 @@ def test_episodes_differ_and_depend_on_seed_and_number_only():
     assert not np.array_equal(other.reset()[0], first)
 
 
-# --- many -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [False, True])
-def test_every_run_has_its_own_environment_and_equals_one_stepped_alone(workers):
-    envs = Envs("gym:Pendulum-v1", [5, 6], workers=workers)
-    singles = [make_env("gym:Pendulum-v1", seed) for seed in (5, 6)]
-    obs = envs.reset()
-    assert np.array_equal(obs, np.stack([one.reset()[0] for one in singles]))
-    for act in actions(205, 2, 1):
-        step = envs.step(act)
-        for run, one in enumerate(singles):
-            last, reward, terminated, truncated, _ = one.step(act[run])
-            assert np.array_equal(step.next_obs[run], last)
-            assert step.reward[run] == np.float32(reward)
-            assert (step.terminated[run], step.truncated[run]) == (terminated, truncated)
-            following = one.reset()[0] if truncated else last
-            assert np.array_equal(step.obs[run], following)
-    envs.close()
-
-
-def test_control_suite_episodes_end_by_truncation_after_1000_steps():
-    envs = Envs("cheetah-run", [0])
-    envs.reset()
-    for t in range(1000):
-        step = envs.step(np.zeros((1, 6), np.float32))
-        assert not step.terminated[0]
-        assert step.truncated[0] == (t == 999)
-    assert not np.array_equal(step.obs, step.next_obs)
-
-
-def test_a_task_that_terminates_says_so():
-    envs = Envs("gym:InvertedPendulum-v5", [0])
-    envs.reset()
-    ends = [(s.terminated[0], s.truncated[0]) for s in (envs.step(np.ones((1, 1), np.float32)) for _ in range(60))]
-    assert (True, False) in ends
-    assert not any(truncated for _, truncated in ends)
-
-
-@pytest.mark.parametrize("name", ["cheetah-run", "finger-turn_hard", "gym:Pendulum-v1"])
-def test_saved_environments_continue_bit_for_bit_in_new_ones(name):
-    envs = Envs(name, [1, 2])
-    envs.reset()
-    for act in actions(130, 2, envs.act_dim):
-        before = envs.step(act)
-    state = envs.state_dict()
-    others = Envs(name, [1, 2])
-    assert np.array_equal(others.load_state_dict(state), before.obs)
-    for act in actions(130, 2, envs.act_dim, seed=1):
-        for a, b in zip(envs.step(act), others.step(act), strict=True):
-            assert np.array_equal(a, b)
-
-
 def test_a_replay_that_ends_elsewhere_is_an_error():
     env = make_env("gym:Pendulum-v1", 1)
     env.reset()
@@ -220,22 +160,6 @@ def test_a_replay_that_ends_elsewhere_is_an_error():
     other.saved = state
     with pytest.raises(ValueError, match="ended at another observation"):
         other.restore()
-
-
-def test_environments_of_the_same_seed_are_each_restored_to_where_they_were():
-    envs, others = (Envs("gym:Pendulum-v1", [1, 1]) for _ in range(2))
-    envs.reset()
-    before = envs.step(np.array([[1.0], [-1.0]], np.float32))
-    assert np.array_equal(others.load_state_dict(envs.state_dict()), before.obs)
-    assert not np.array_equal(before.obs[0], before.obs[1])
-
-
-def test_seeking_an_episode_gives_the_same_start_whatever_came_before():
-    envs = Envs("cheetah-run", [3])
-    first = envs.seek(100)
-    envs.reset()
-    assert np.array_equal(envs.seek(100), first)
-    assert not np.array_equal(envs.seek(101), first)
 
 
 @pytest.mark.parametrize("name", ["lqr-lqr_2_1", "quadruped-escape", "dog-fetch", "reacher-hard", "stacker-stack_2"])
@@ -259,98 +183,3 @@ def test_rewards_earned_before_a_physics_error_are_kept():
     env.reset()
     with pytest.warns(UserWarning, match="ended early"):
         assert env.step(np.zeros(2, np.float32))[1] == 1 + 2
-
-
-# --- faults ---------------------------------------------------------------------------------------------------------
-
-
-class Faulty(Counting):
-    """Does in its third step what it was told when it was made."""
-
-    does = staticmethod(lambda: None)
-
-    def step(self, action):
-        if self.t == 2:
-            self.does()
-        return super().step(action)
-
-
-gym.register("FaultyForTests-v0", Faulty)
-
-
-def no_data():
-    raise KeyError("no\ndata")
-
-
-@pytest.fixture
-def forked(monkeypatch):
-    """Workers without a fresh interpreter, which would take seconds and not know the tests' environments."""
-
-    class Forked(AsyncVectorEnv):
-        def __init__(self, makers, context, **settings):
-            super().__init__(makers, context="fork", **settings)
-
-    monkeypatch.setattr("rl_plasticity.envs.control.AsyncVectorEnv", Forked)
-
-
-@pytest.mark.parametrize(
-    ("does", "workers", "says"),
-    [
-        (no_data, False, r"an environment raised KeyError: 'no\\ndata'"),
-        (no_data, True, r"an environment raised KeyError: .*no\\ndata"),
-        (lambda: time.sleep(60), True, r"an environment took longer than env.timeout_seconds=0.5$"),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), True, r"the process of environment 0 \(exit code -9\)"),
-    ],
-)
-def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_stays(
-    does, workers, says, forked, monkeypatch
-):
-    monkeypatch.setattr(Faulty, "does", staticmethod(does))
-    envs = Envs("gym:FaultyForTests-v0", [0, 1], workers=workers, timeout_seconds=0.5)
-    envs.reset()
-    for _ in range(2):
-        envs.step(np.zeros((2, 2), np.float32))
-    with pytest.raises(EnvFault, match=says):
-        envs.step(np.zeros((2, 2), np.float32))
-    for process in getattr(envs.vector, "processes", []):
-        assert not process.is_alive()
-    envs.close()
-
-
-class NoMore(AsyncVectorEnv):
-    """One worker starts, the next one finds no room."""
-
-    def __init__(self, makers, **settings):
-        super().__init__(makers[:1], context="fork")
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-
-class Dies(AsyncVectorEnv):
-    """The worker is killed while it makes its environment."""
-
-    def __init__(self, makers, **settings):
-        super().__init__([lambda: makers[0]() if os.getpid() == HERE else os.kill(os.getpid(), 9)], context="fork")
-
-
-HERE = os.getpid()
-
-
-@pytest.mark.parametrize("vector", [NoMore, Dies])
-def test_workers_that_cannot_be_started_are_one_line_and_no_process_stays(vector, monkeypatch):
-    monkeypatch.setattr("rl_plasticity.envs.control.AsyncVectorEnv", vector)
-    with pytest.raises(EnvFault, match=r"^the environments' processes cannot be started: [^\n]+$"):
-        Envs("gym:Pendulum-v1", [0, 1], workers=True)
-    for process in multiprocessing.active_children():
-        process.join(5)
-    assert multiprocessing.active_children() == []
-
-
-def test_a_restored_environment_has_all_the_time_it_needs(forked, monkeypatch):
-    monkeypatch.setattr(Faulty, "does", staticmethod(lambda: time.sleep(0.4)))
-    envs, others = (Envs("gym:FaultyForTests-v0", [0], workers=True, timeout_seconds=t) for t in (None, 0.2))
-    envs.reset()
-    for _ in range(4):
-        obs = envs.step(np.zeros((1, 2), np.float32)).obs
-    assert np.array_equal(others.load_state_dict(envs.state_dict()), obs)
-    envs.close()
-    others.close()

@@ -1,3 +1,4 @@
+import os
 import signal
 import sys
 
@@ -14,7 +15,7 @@ from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
-from rl_plasticity.runs.session import Command, StopSignal
+from rl_plasticity.runs.session import Command, StopSignal, resolved
 from rl_plasticity.train import command, train
 
 
@@ -131,6 +132,14 @@ def test_settings_for_another_machine_can_be_checked_on_one_without_a_gpu(of, ki
         of.command.prepare(once([*arguments, "device=cuda"]))
 
 
+@pytest.mark.parametrize(("device", "given", "workers"), [("cpu", "auto", False), ("cuda", "auto", 3), ("cuda", 2, 2)])
+def test_environments_have_a_process_for_each_core_beside_a_gpu_and_none_on_a_cpu(device, given, workers, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 5})
+    settings = resolved(schema.load(Train, once([f"device={device}", f"env.workers={given}"])))
+    assert settings.env["workers"] == workers
+
+
 def test_checking_settings_starts_no_worker_process(monkeypatch):
-    monkeypatch.setattr("rl_plasticity.envs.control.AsyncVectorEnv", None)  # calling it would raise
+    monkeypatch.setattr("rl_plasticity.envs.vector.Worker", None)  # calling it would raise
     command.check(schema.load(Train, [*PENDULUM, "env.workers=true"]))

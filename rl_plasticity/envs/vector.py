@@ -1,0 +1,335 @@
+"""Many environments, one for each run, stepped together: in this process, or divided among several."""
+
+import math
+import multiprocessing
+import signal
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Annotated, Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rl_plasticity import plugins
+from rl_plasticity.agents.replay_buffer import Step
+from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env
+from rl_plasticity.errors import FaultyRun, reason
+from rl_plasticity.settings import Setting
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+START = "spawn"  # a fresh interpreter for each worker: forking a process that runs torch threads can hang
+TO_END = 5.0  # seconds that a worker has
+
+
+class EnvFault(FaultyRun):
+    """An environment raised, hung or died."""
+
+
+class Envs:
+    """One environment for each run, stepped together.
+
+    Args:
+        name: see `make_env`.
+        seeds: one for each run.
+        workers: how many processes the environments are divided among, each a run's own at most; they import the plugs
+            of this process too. False and ``auto``: none, they are stepped here.
+        timeout_seconds: not for `load_state_dict`, which plays a whole episode.
+        render: see `make_env`.
+
+    Raises:
+        EnvFault: from every method, when an environment raised, took too long or died. The workers are gone then.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        seeds: Sequence[int],
+        action_repeat: Annotated[int, Setting("simulator steps with each action", least=1)] = 1,
+        workers: Annotated[
+            bool | int | Literal["auto"],
+            Setting(
+                "processes that the environments are divided among; true: one for each run; auto: on a GPU one for "
+                "each core, else none",
+                least=1,
+                belongs_to="machine",
+            ),
+        ] = "auto",
+        timeout_seconds: Annotated[
+            float | None,
+            Setting(
+                "with workers: the run ends if an environment takes longer over a step; null: never",
+                above=0,
+                belongs_to="machine",
+            ),
+        ] = 600,
+        render: Mapping[str, Any] = NO_RENDERING,
+    ) -> None:
+        check_name(name)
+        self.timeout, self.runs = timeout_seconds, len(seeds)
+        make = partial(Group, name, action_repeat=action_repeat, render=dict(render))
+        self.groups: Sequence[Here | Worker]
+        if workers is False or workers == "auto":
+            self.runs_of = [range(self.runs)]
+            self.groups = [Here(make(seeds=seeds))]
+        else:
+            number = self.runs if workers is True else min(workers, self.runs)
+            self.runs_of = [range(i * self.runs // number, (i + 1) * self.runs // number) for i in range(number)]
+            self.groups = started = _started([partial(make, [seeds[run] for run in runs]) for runs in self.runs_of])
+            weakref.finalize(self, _kill, started)  # they ignore SIGTERM, so Python would wait for them at its end
+        self.obs_dim, self.act_dim = self._ask("sizes")[0]
+
+    @property
+    def vector(self) -> SyncVectorEnv:
+        """The environments themselves, of those in this process."""
+        (here,) = self.groups
+        assert isinstance(here, Here), "they are in other processes"
+        return here.group.vector
+
+    def reset(self) -> Floats:
+        """First observations ``[runs, obs_dim]`` of the next episodes."""
+        return np.concatenate(self._ask("reset"))
+
+    def seek(self, episode: int) -> Floats:
+        """First observations of the episodes of this number."""
+        return np.concatenate(self._ask("seek", [(episode,)] * len(self.groups)))
+
+    def step(self, act: Floats) -> Step:
+        """Step every environment with `act` ``[runs, act_dim]``; ended ones start their next episode at once."""
+        self.begin_step(act)
+        return self.end_step()
+
+    def begin_step(self, act: Floats) -> None:
+        """The first half of `step`: workers set to work, and something else can be done meanwhile."""
+        self._tell("step", [(act[runs.start : runs.stop],) for runs in self.runs_of])
+
+    def end_step(self) -> Step:
+        """The second half of `step`."""
+        return Step(*map(np.concatenate, zip(*self._answers(self.timeout), strict=True)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each environment's episode number and the actions since its reset."""
+        return {"states": [state for states in self._ask("states") for state in states]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> Floats:
+        """Play every environment to where it was; the newest observations come back.
+
+        Raises:
+            ValueError: the replay ended elsewhere.
+        """
+        states = [([state["states"][run] for run in runs],) for runs in self.runs_of]
+        return np.concatenate(self._ask("restore", states, timeout=None))
+
+    def _ask(self, what: str, each: Sequence[tuple[Any, ...]] = (), timeout: float | None = -1) -> list[Any]:
+        """Call the method of this name of every `Group`, with the arguments of each."""
+        self._tell(what, each or [()] * len(self.groups))
+        return self._answers(self.timeout if timeout == -1 else timeout)
+
+    def _tell(self, what: str, each: Sequence[tuple[Any, ...]]) -> None:
+        for group, arguments in zip(self.groups, each, strict=True):
+            group.tell(what, arguments)
+
+    def _answers(self, timeout: float | None) -> list[Any]:
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        try:
+            return [group.answer(until) for group in self.groups]
+        except TimeoutError as error:
+            why = f"an environment took longer than env.timeout_seconds={timeout:g}"
+            raise EnvFault(why) from self._given_up(error)
+        except (EOFError, ConnectionError) as error:
+            dead = "; ".join(
+                f"{'environments' if len(runs) > 1 else 'environment'} {', '.join(map(str, runs))} (exit code {code})"
+                for runs, group in zip(self.runs_of, self.groups, strict=True)
+                if (code := group.exit_code()) is not None
+            )
+            raise EnvFault(f"the process of {dead or 'an environment'} died") from self._given_up(error)
+        except EnvFault as error:
+            raise error from self._given_up(error.__cause__)
+
+    def _given_up(self, error: BaseException | None) -> BaseException | None:
+        _kill(self.groups)
+        return error
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.tell("", ())
+        for group in self.groups:
+            group.close()
+
+
+class Group:
+    """Some of the environments, stepped one after the other; what comes back is ``[its runs, ...]``."""
+
+    def __init__(self, name: str, seeds: Sequence[int], action_repeat: int, render: Mapping[str, Any]) -> None:
+        makers = [partial(make_env, name, seed, action_repeat, render) for seed in seeds]
+        self.vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def sizes(self) -> tuple[int, int]:
+        """obs_dim, act_dim."""
+        obs, act = self.vector.single_observation_space, self.vector.single_action_space
+        return gym.spaces.flatdim(obs), gym.spaces.flatdim(act)
+
+    def reset(self) -> Floats:
+        return np.array(self.vector.reset()[0])
+
+    def seek(self, episode: int) -> Floats:
+        self.vector.set_attr("episode", episode - 1)
+        return self.reset()
+
+    def step(self, act: Floats) -> Step:
+        obs, reward, terminated, truncated, info = self.vector.step(act)
+        next_obs = obs
+        if "final_obs" in info:
+            next_obs = np.array(obs)
+            for run in np.flatnonzero(info["_final_obs"]):
+                next_obs[run] = info["final_obs"][run]
+        return Step(obs, reward.astype(np.float32), terminated, truncated, next_obs)
+
+    def states(self) -> list[dict[str, Any]]:
+        return list(self.vector.call("state"))
+
+    def restore(self, states: Sequence[Mapping[str, Any]]) -> Floats:
+        self.vector.reset()
+        self.vector.set_attr("saved", states)
+        return np.stack(self.vector.call("restore"))
+
+
+class Here:
+    """A group in this process: it does what it was told when the answer is wanted."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.told: tuple[str, tuple[Any, ...]] = ("", ())
+
+    def tell(self, what: str, arguments: tuple[Any, ...]) -> None:
+        self.told = what, arguments
+
+    def answer(self, until: float) -> Any:
+        what, arguments = self.told
+        try:
+            return getattr(self.group, what)(*arguments)
+        except Exception as error:  # whatever the task's author raises
+            raise _raised(what, type(error).__name__, str(error)) from error
+
+    def exit_code(self) -> None:
+        return None
+
+    def kill(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.group.vector.close()
+
+
+class Worker:
+    """A group in a process of its own.
+
+    Args:
+        make: makes the group, there.
+    """
+
+    def __init__(self, make: Callable[[], Group]) -> None:
+        context: Any = multiprocessing.get_context(START)
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, make, list(plugins.loaded)), daemon=True)
+        try:
+            self.process.start()
+        finally:
+            theirs.close()
+        self.what = ""
+
+    def tell(self, what: str, arguments: tuple[Any, ...]) -> None:
+        """Call this method of the group; no name ends the process."""
+        self.what = what
+        with suppress(OSError):  # it is gone, as its answer will say
+            self.pipe.send((what, arguments))
+
+    def answer(self, until: float) -> Any:
+        """What the call gave, waited for until this time of the monotonic clock.
+
+        Raises:
+            TimeoutError, EOFError, ConnectionError, EnvFault: it took longer, the process died, the group raised.
+        """
+        if not self.pipe.poll(None if until == math.inf else max(0.0, until - time.monotonic())):
+            raise TimeoutError
+        error, result = self.pipe.recv()
+        if error:
+            raise _raised(self.what, error, result)
+        return result
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        self.process.join(0.2)  # it may be about to end
+        code: int | None = self.process.exitcode
+        return code
+
+    def kill(self) -> None:
+        """It ignores SIGTERM, and one that hangs would be waited for for ever."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+    def close(self) -> None:
+        self.process.join(TO_END)
+        self.kill()
+
+
+def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
+    """A worker for each; all have made their environments."""
+    workers: list[Worker] = []
+    # Signals wait until the workers, which inherit the mask, have been told to ignore them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        for make in makes:
+            workers.append(Worker(make))
+            workers[-1].tell("sizes", ())
+        for worker in workers:
+            worker.answer(math.inf)
+    except (OSError, EOFError) as error:  # too many processes or files, or killed meanwhile
+        _kill(workers)
+        raise EnvFault(f"the environments' processes cannot be started: {reason(error)}") from error
+    except EnvFault:
+        _kill(workers)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return workers
+
+
+def _kill(groups: Sequence[Here | Worker]) -> None:
+    for group in groups:
+        group.kill()
+
+
+def _serve(pipe: Connection, make: Callable[[], Group], plugs: Sequence[str]) -> None:
+    """In a worker: make the group, and do what is told until told to end, or the parent is gone."""
+    for number in STOPPING:  # Ctrl-C reaches the whole process group, but only the parent decides when to stop
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    group: Group | None = None
+    with suppress(EOFError, ConnectionError):
+        while True:
+            what, arguments = pipe.recv()
+            if not what:
+                break
+            try:
+                if group is None:
+                    plugins.load(plugs)
+                    group = make()
+                answer = "", getattr(group, what)(*arguments)
+            except Exception as error:
+                answer = type(error).__name__, str(error)
+            pipe.send(answer)
+    if group is not None:
+        group.vector.close()
+
+
+def _raised(what: str, kind: str, message: str) -> Exception:
+    """What the environments raised; a replay that ended elsewhere stays what it is."""
+    if (what, kind) == ("restore", "ValueError"):
+        return ValueError(message)
+    return EnvFault(f"an environment raised {kind}: {message}")

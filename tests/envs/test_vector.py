@@ -1,0 +1,240 @@
+"""Environments of many runs, here and in worker processes."""
+
+import errno
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from test_control import Counting, actions
+
+from rl_plasticity.envs import EnvFault, Envs, make_env, vector
+from rl_plasticity.envs.vector import Worker
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Workers without a fresh interpreter, which would take seconds and not know the tests' environments."""
+    monkeypatch.setattr(vector, "START", "fork")
+
+
+@pytest.mark.parametrize("workers", [False, "auto", True, 1, 2, 9])
+def test_every_run_has_its_own_environment_and_equals_one_stepped_alone(workers, forked):
+    seeds = (5, 6, 7)
+    envs = Envs("gym:Pendulum-v1", seeds, workers=workers)
+    processes = [group.process for group in envs.groups if isinstance(group, Worker)]
+    assert len(processes) == {False: 0, "auto": 0, True: 3, 2: 2, 9: 3}[workers] if workers != 1 else 1
+    singles = [make_env("gym:Pendulum-v1", seed) for seed in seeds]
+    obs = envs.reset()
+    assert np.array_equal(obs, np.stack([one.reset()[0] for one in singles]))
+    for act in actions(205, 3, 1):
+        step = envs.step(act)
+        for run, one in enumerate(singles):
+            last, reward, terminated, truncated, _ = one.step(act[run])
+            assert np.array_equal(step.next_obs[run], last)
+            assert step.reward[run] == np.float32(reward)
+            assert (step.terminated[run], step.truncated[run]) == (terminated, truncated)
+            following = one.reset()[0] if truncated else last
+            assert np.array_equal(step.obs[run], following)
+    envs.close()
+
+
+def test_control_suite_episodes_end_by_truncation_after_1000_steps():
+    envs = Envs("cheetah-run", [0])
+    envs.reset()
+    for t in range(1000):
+        step = envs.step(np.zeros((1, 6), np.float32))
+        assert not step.terminated[0]
+        assert step.truncated[0] == (t == 999)
+    assert not np.array_equal(step.obs, step.next_obs)
+
+
+def test_a_task_that_terminates_says_so():
+    envs = Envs("gym:InvertedPendulum-v5", [0])
+    envs.reset()
+    ends = [(s.terminated[0], s.truncated[0]) for s in (envs.step(np.ones((1, 1), np.float32)) for _ in range(60))]
+    assert (True, False) in ends
+    assert not any(truncated for _, truncated in ends)
+
+
+@pytest.mark.parametrize("name", ["cheetah-run", "finger-turn_hard", "gym:Pendulum-v1"])
+def test_saved_environments_continue_bit_for_bit_in_new_ones(name):
+    envs = Envs(name, [1, 2])
+    envs.reset()
+    for act in actions(130, 2, envs.act_dim):
+        before = envs.step(act)
+    state = envs.state_dict()
+    others = Envs(name, [1, 2])
+    assert np.array_equal(others.load_state_dict(state), before.obs)
+    for act in actions(130, 2, envs.act_dim, seed=1):
+        for a, b in zip(envs.step(act), others.step(act), strict=True):
+            assert np.array_equal(a, b)
+
+
+def test_environments_of_the_same_seed_are_each_restored_to_where_they_were():
+    envs, others = (Envs("gym:Pendulum-v1", [1, 1]) for _ in range(2))
+    envs.reset()
+    before = envs.step(np.array([[1.0], [-1.0]], np.float32))
+    assert np.array_equal(others.load_state_dict(envs.state_dict()), before.obs)
+    assert not np.array_equal(before.obs[0], before.obs[1])
+
+
+def test_seeking_an_episode_gives_the_same_start_whatever_came_before():
+    envs = Envs("cheetah-run", [3])
+    first = envs.seek(100)
+    envs.reset()
+    assert np.array_equal(envs.seek(100), first)
+    assert not np.array_equal(envs.seek(101), first)
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+class Faulty(Counting):
+    """Does in its third step what it was told when it was made."""
+
+    does = staticmethod(lambda: None)
+
+    def step(self, action):
+        if self.t == 2:
+            self.does()
+        return super().step(action)
+
+
+gym.register("FaultyForTests-v0", Faulty)
+
+
+def two_steps(envs):
+    envs.reset()
+    for _ in range(2):
+        envs.step(np.zeros((envs.runs, 2), np.float32))
+
+
+def no_data():
+    raise KeyError("no\ndata")
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("does", "workers", "says"),
+    [
+        (no_data, False, r"an environment raised KeyError: 'no\\ndata'$"),
+        (no_data, True, r"an environment raised KeyError: 'no\\ndata'$"),
+        (lambda: time.sleep(60), True, r"an environment took longer than env.timeout_seconds=0.5$"),
+        (killed, True, r"the process of environment 0 \(exit code -9\).* died$"),
+        (killed, 2, r"the process of environment 0 \(exit code -9\); environments 1, 2 \(exit code -9\) died$"),
+    ],
+)
+def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_stays(
+    does, workers, says, forked, monkeypatch
+):
+    monkeypatch.setattr(Faulty, "does", staticmethod(does))
+    envs = Envs("gym:FaultyForTests-v0", [0, 1, 2], workers=workers, timeout_seconds=0.5)
+    two_steps(envs)
+    with pytest.raises(EnvFault, match=says):
+        envs.step(np.zeros((3, 2), np.float32))
+    assert not any(group.process.is_alive() for group in envs.groups if isinstance(group, Worker))
+    envs.close()
+
+
+def no_room(start, process):
+    if process.name.endswith("2"):  # one worker starts, the next one finds no room
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    start(process)
+
+
+def at_once_killed(start, process):
+    start(process)
+    process.kill()
+
+
+@pytest.mark.parametrize("fault", [no_room, at_once_killed])
+def test_workers_that_cannot_be_started_are_one_line_and_no_process_stays(fault, forked, monkeypatch):
+    kind = multiprocessing.get_context("fork").Process
+    names = iter("123")
+    start = kind.start
+
+    def failing(process):
+        process.name = next(names)
+        fault(start, process)
+
+    monkeypatch.setattr(kind, "start", failing)
+    with pytest.raises(EnvFault, match=r"^the environments' processes cannot be started: [^\n]+$"):
+        Envs("gym:Pendulum-v1", [0, 1], workers=True)
+    for process in multiprocessing.active_children():
+        process.join(5)
+    assert multiprocessing.active_children() == []
+
+
+def test_an_environment_that_cannot_be_made_in_a_worker_is_one_line(forked, monkeypatch):
+    monkeypatch.setattr(vector, "check_name", lambda name: None)
+    with pytest.raises(EnvFault, match="an environment raised SettingsError: unknown env 'gym:Nowhere-v0'"):
+        Envs("gym:Nowhere-v0", [0, 1], workers=True)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_restored_environment_has_all_the_time_it_needs(forked, monkeypatch):
+    monkeypatch.setattr(Faulty, "does", staticmethod(lambda: time.sleep(0.4)))
+    envs, others = (Envs("gym:FaultyForTests-v0", [0], workers=True, timeout_seconds=t) for t in (None, 0.2))
+    two_steps(envs)
+    for _ in range(2):
+        obs = envs.step(np.zeros((1, 2), np.float32)).obs
+    assert np.array_equal(others.load_state_dict(envs.state_dict()), obs)
+    envs.close()
+    others.close()
+
+
+def test_a_replay_in_a_worker_that_ends_elsewhere_is_the_same_error(forked):
+    envs = Envs("gym:Pendulum-v1", [0, 1, 2], workers=2)
+    envs.reset()
+    envs.step(np.ones((3, 1), np.float32))
+    state = envs.state_dict()
+    state["states"][2]["actions"] = state["states"][2]["actions"] * -1
+    with pytest.raises(ValueError, match="ended at another observation"):
+        envs.load_state_dict(state)
+    envs.close()
+
+
+def waits_for(file):
+    while not file.exists():
+        time.sleep(0.01)
+
+
+def test_something_else_can_be_done_while_workers_step(forked, monkeypatch, tmp_path):
+    done = tmp_path / "done"
+    monkeypatch.setattr(Faulty, "does", staticmethod(partial(waits_for, done)))
+    envs = Envs("gym:FaultyForTests-v0", [0, 1], workers=2, timeout_seconds=20)
+    two_steps(envs)
+    envs.begin_step(np.zeros((2, 2), np.float32))
+    done.touch()
+    assert envs.end_step().reward.tolist() == [3, 3]
+    envs.close()
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "pass"])
+def test_no_worker_outlives_a_process_that_is_killed_or_closes_nothing(end, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\nfrom rl_plasticity.envs import Envs\n"
+        "if __name__ == '__main__':\n"
+        "    envs = Envs('gym:Pendulum-v1', [0, 1], workers=2)\n"
+        "    print(*(group.process.pid for group in envs.groups), flush=True)\n"
+        f"    {end}\n"
+    )
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    workers = [Path("/proc") / pid / "stat" for pid in said.stdout.split()]
+    assert len(workers) == 2, said.stderr
+    deadline = time.monotonic() + 20
+    while any(stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z" for stat in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
