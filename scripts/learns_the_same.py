@@ -1,0 +1,195 @@
+"""Whether an agent learns as well in bfloat16 as in float32: ``python scripts/learns_the_same.py FOLDER``.
+
+Trains the preset demo with ``precision=float32`` and ``bfloat16``, without a regularizer and with spectral
+regularization, on two tasks, every seed in both: the same environments, initial weights and noise. Then a table of the
+differences seed by seed and a figure of the learning curves, FOLDER/precision.png.
+
+Where the processor has no units for bfloat16, its products are computed from the same rounded factors by float32
+products, and rounded as they would be: the numbers of a processor with units but for the order of the sums, at 0.8 of
+float32's speed. The script says so.
+
+What is finished in FOLDER is not trained again, and a run that was killed goes on. ``--share 0/2`` takes every second
+run, so that two processes can share the work; ``--table`` trains nothing.
+"""
+
+import argparse
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_plasticity import precision, train
+from rl_plasticity.metrics.statistics import area_under_curve, paired_differences, student_interval
+from rl_plasticity.networks import StackedLinear
+from rl_plasticity.runs.folder import Curve, RunFolder
+
+TASKS = ("cheetah-run", "walker-walk")
+REGS = ("none", "spectral")
+PRECISIONS = ("float32", "bfloat16")
+SEEDS = 10
+# The hidden layers' products alone are wide enough to gain from it.
+BFLOAT16_FROM = 128
+
+# --- bfloat16 without units for it ----------------------------------------------------------------------------------
+
+library = torch.library.Library("learns_the_same", "DEF")
+library.define("bmm(Tensor a, Tensor b) -> Tensor")
+library.impl("bmm", lambda a, b: torch.bmm(a.float(), b.float()).bfloat16(), "CPU")
+library.impl("bmm", lambda a, b: a.new_empty(a.shape[0], a.shape[1], b.shape[2]), "Meta")
+bmm = torch.ops.learns_the_same.bmm
+
+
+class Product(torch.autograd.Function):
+    """x W^T of rounded factors, rounded, and so its gradients: what autograd makes of torch.bmm in bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        x, weight = x.bfloat16(), weight.bfloat16()
+        ctx.save_for_backward(x, weight)
+        output: Tensor = bmm(x, weight.mT).float()
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        g = g.bfloat16()
+        to_x = bmm(g, weight).float() if ctx.needs_input_grad[0] else None
+        return to_x, bmm(g.mT, x).float() if ctx.needs_input_grad[1] else None
+
+
+def emulate() -> None:
+    """Let layers that read bfloat16 multiply by float32 products of what is rounded, and let such runs begin."""
+    own = StackedLinear.forward
+
+    def forward(self: StackedLinear, input: Tensor) -> Tensor:
+        if self.operands is None or not torch.compiler.is_compiling():
+            return own(self, input)  # acting and measuring: few products, so that slow ones will do
+        result: Tensor = Product.apply(input, self.weight) + self.bias.unsqueeze(1)
+        return result
+
+    StackedLinear.forward = forward  # type: ignore[method-assign]
+    precision.has_bfloat16 = lambda device: True
+
+
+# --- the runs -------------------------------------------------------------------------------------------------------
+
+
+def folder_of(folder: Path, task: str, reg: str, precise: str, seed: int) -> Path:
+    return folder / f"{task}_{reg}_{precise}_seed{seed}"
+
+
+def curve(out: Path, metric: str = "eval/return") -> Curve:
+    """A metric of the one run in the folder; empty before it was logged."""
+    folder = RunFolder(out)
+    (metrics,) = folder.metrics().values() if folder.is_run() else ({},)
+    return metrics.get(metric, Curve(np.zeros(0, np.int64), np.zeros(0)))
+
+
+def finished(out: Path) -> bool:
+    steps = curve(out).steps
+    return len(steps) > 0 and bool(steps[-1] == RunFolder(out).settings["total_env_steps"])
+
+
+def train_one(out: Path, task: str, reg: str, precise: str, seed: int) -> None:
+    if RunFolder(out).is_run():
+        train.run(resume=str(out))
+        return
+    train.run(
+        env=task, reg=reg, seed=seed, preset="demo", precision=precise, bfloat16_from=BFLOAT16_FROM, device="cpu",
+        threads=1, compile=True, out=str(out),
+    )  # fmt: skip
+
+
+# --- what came of it ------------------------------------------------------------------------------------------------
+
+# The end: the mean of the last three evaluations, which are of few episodes each.
+MEASURES: dict[str, tuple[str, Any]] = {
+    "return at the end": ("eval/return", lambda steps, values: float(values[-3:].mean())),
+    "mean over the curve": ("eval/return", area_under_curve),
+    "Q overestimation at the end": ("q_overestimation", lambda steps, values: float(values[-3:].mean())),
+    "largest sigma1 of the critic": ("critic/sigma1", lambda steps, values: float(values[-1])),
+    "of the actor": ("actor/sigma1", lambda steps, values: float(values[-1])),
+}
+
+
+def pairs(folder: Path, task: str, reg: str) -> list[int]:
+    """The seeds that are finished in both."""
+    return [
+        seed
+        for seed in range(SEEDS)
+        if all(finished(folder_of(folder, task, reg, precise, seed)) for precise in PRECISIONS)
+    ]
+
+
+def report(folder: Path) -> None:
+    """Means in float32, and how far bfloat16 is above, seed by seed; in brackets Student's intervals at 95 %."""
+    print("| task | regularizer | pairs | " + " | ".join(MEASURES) + " |")
+    print("|---" * (3 + len(MEASURES)) + "|")
+    for task, reg in product(TASKS, REGS):
+        seeds, cells = pairs(folder, task, reg), []
+        for metric, of_curve in MEASURES.values():
+            values = {
+                precise: {n: of_curve(*curve(folder_of(folder, task, reg, precise, n), metric)) for n in seeds}
+                for precise in PRECISIONS
+            }
+            gap = paired_differences(values["bfloat16"], values["float32"])
+            low, high = student_interval([gap]) if len(gap) > 1 else (float("nan"), float("nan"))
+            mean = sum(values["float32"].values()) / max(1, len(seeds))
+            cells.append(f"{mean:.3g}, {gap.mean():+.2g} [{low:+.2g}, {high:+.2g}]" if seeds else "")
+        print(f"| {task} | {reg} | {len(seeds)} | " + " | ".join(cells) + " |")
+
+
+def draw(folder: Path, path: Path) -> None:
+    """Learning curves: a panel for each task and regularizer, each seed a thin line, the mean a thick one."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(TASKS) * len(REGS), figsize=(3.2 * len(TASKS) * len(REGS), 3), squeeze=False)
+    for axis, (task, reg) in zip(axes[0], product(TASKS, REGS), strict=True):
+        for precise, colour in zip(PRECISIONS, ("black", "C1"), strict=True):
+            curves = [curve(folder_of(folder, task, reg, precise, seed)) for seed in pairs(folder, task, reg)]
+            for one in curves:
+                axis.plot(one.steps, one.values, color=colour, linewidth=0.5, alpha=0.35)
+            if curves:
+                mean = np.mean([one.values for one in curves], axis=0)
+                axis.plot(curves[0].steps, mean, color=colour, linewidth=2, label=f"{precise} ({len(curves)} seeds)")
+        axis.set(title=f"{task}, {reg}", xlabel="env steps")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].set_ylabel("return")
+    axes[0, 0].legend(fontsize=8, frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    print(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th run, from the I-th")
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    first, every = map(int, options.share.split("/"))
+    runs = list(product(range(options.seeds), TASKS, REGS, PRECISIONS))  # pairs first: a half table is of whole pairs
+    if not options.table:
+        if not precision.has_bfloat16("cpu"):
+            print(
+                "this processor has no units for bfloat16: its products are computed from rounded factors", flush=True
+            )
+            emulate()
+        for seed, task, reg, precise in runs[first::every]:
+            out = folder_of(options.folder, task, reg, precise, seed)
+            if not finished(out):
+                train_one(out, task, reg, precise, seed)
+    report(options.folder)
+    draw(options.folder, options.folder / "precision.png")
+
+
+if __name__ == "__main__":
+    main()

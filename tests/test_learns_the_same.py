@@ -1,0 +1,56 @@
+"""``scripts/learns_the_same.py``: what stands for bfloat16 where there are no units for it."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl_plasticity import precision
+from rl_plasticity.networks import StackedLinear
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.setattr(StackedLinear, "forward", StackedLinear.forward)  # both are put back after the test
+    monkeypatch.setattr(precision, "has_bfloat16", precision.has_bfloat16)
+    spec = importlib.util.spec_from_file_location(
+        "learns_the_same", Path(__file__).parent.parent / "scripts/learns_the_same.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    module.library._destroy()
+
+
+def of_layer(runs=2):
+    layer = StackedLinear(64, 48, range(runs))
+    layer.operands = torch.bfloat16
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(runs, 32, 64, generator=generator, requires_grad=True)
+    y = layer(x)
+    g = torch.randn(y.shape, generator=generator)
+    return [y.detach(), *torch.autograd.grad(y, [x, layer.weight, layer.bias], g)]
+
+
+def test_the_products_computed_in_float32_are_those_in_bfloat16_but_for_the_order_of_the_sums(script, monkeypatch):
+    expected = of_layer()
+    script.emulate()
+    assert precision.has_bfloat16("cpu")
+    plain = of_layer()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    computed = of_layer()
+    for one, other, exact in zip(computed, expected, plain, strict=True):
+        torch.testing.assert_close(exact, other, rtol=0, atol=0)  # what is not compiled is as it was
+        differ = one != other
+        assert differ.float().mean() < 0.01  # a sum that lies between two numbers of bfloat16 may be rounded to either
+        torch.testing.assert_close(one, other, rtol=2**-7, atol=1e-4)
+        assert one.dtype == torch.float32
+
+
+def test_a_product_that_is_not_rounded_would_be_found(script, monkeypatch):
+    expected = of_layer()
+    script.emulate()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(script, "bmm", lambda a, b: torch.bmm(a.float(), b.float()))
+    assert (of_layer()[0] != expected[0]).float().mean() > 0.5
