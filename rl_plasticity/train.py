@@ -24,7 +24,7 @@ from rl_plasticity.agents.rollout import evaluate, first_episode
 from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.schema import Train, updates_after
 from rl_plasticity.envs import Envs
-from rl_plasticity.errors import FaultyRun
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
@@ -34,6 +34,8 @@ from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.runs.trained import ENV, EVALUATION, PROBE, make_agent
 from rl_plasticity.seeding import RunStreams, derive
+
+PRIMED_AT_ONCE = 16  # updates whose transitions are drawn together; between them a signal is heeded
 
 
 def run(
@@ -112,7 +114,11 @@ def build(s: Train, plan: Plan) -> Parts:
                 file=sys.stderr,
             )
     say_what_never_begins(s, "update", planned_updates(s))
-    if s.total_env_steps <= s.random_env_steps:
+    if s.prime_updates and s.prime_after_env_steps >= s.total_env_steps:
+        raise SettingsError(
+            f"prime_after_env_steps={s.prime_after_env_steps} must be below total_env_steps={s.total_env_steps}"
+        )
+    if not planned_updates(s) and s.replay_ratio:
         print("no update will be made: total_env_steps does not exceed random_env_steps", file=sys.stderr)
     return Parts(agent, eval_envs, buffer)
 
@@ -137,7 +143,8 @@ def of_each_run(s: Train, obs_dim: int, act_dim: int) -> dict[str, float]:
     """The memory, in bytes, that each run takes (`memory.require`), by what for."""
     capacity = min(s.buffer_size, s.total_env_steps)
     full = "buffer_size" if s.buffer_size <= s.total_env_steps else "total_env_steps"
-    at_once = math.ceil(s.replay_ratio) * s.batch_size if planned_updates(s) else 0  # drawn for one env step
+    updates = max(math.ceil(s.replay_ratio), min(PRIMED_AT_ONCE, s.prime_updates))
+    at_once = updates * s.batch_size if planned_updates(s) else 0  # drawn together
     batches = f"batches, batch_size={s.batch_size} replay_ratio={s.replay_ratio:g}"
     taken = {
         f"the replay buffer, {full}={capacity}": 4.0 * (capacity + 1) * (obs_dim + act_dim + 2),
@@ -158,7 +165,7 @@ def of_each_run(s: Train, obs_dim: int, act_dim: int) -> dict[str, float]:
 
 def planned_updates(s: Train, _: Parts | None = None) -> float:
     """How many updates a run makes."""
-    return max(0, s.total_env_steps - s.random_env_steps) * s.replay_ratio
+    return s.prime_updates + max(0, s.total_env_steps - s.random_env_steps) * s.replay_ratio
 
 
 def train(session: Session[Train], parts: Parts) -> bool:
@@ -184,11 +191,11 @@ def train(session: Session[Train], parts: Parts) -> bool:
             measures = cast(Probe, probes[network]).measure(loss, targets)
             session.log({f"{network}/{name}": value for name, value in measures.items()})
 
-    def learn(step: int) -> None:
-        """The updates that are due for this env step."""
-        due = updates_due(step - s.random_env_steps, s.replay_ratio)
+    def learn(due: int, is_logged: bool = True) -> Mapping[str, Tensor]:
+        """So many updates; the metrics of the last one."""
+        metrics: Mapping[str, Tensor] = {}
         if not due:
-            return
+            return metrics
         session.clock.start_updates()
         batches = buffer.sample(agent.streams.integers(buffer.size, due * s.batch_size))
         noise = agent.noise(due, s.batch_size)
@@ -199,12 +206,24 @@ def train(session: Session[Train], parts: Parts) -> bool:
             for intervention, runs in plan.interventions:
                 if intervention.due(at.updates):
                     intervention.apply_(agent, runs=runs, inputs=agent.inputs(batch))
-            if at.updates % s.log_every_updates == 0:
+            if is_logged and at.updates % s.log_every_updates == 0:
                 log_update(session, agent, metrics)
-            if s.measure_every_updates and at.updates % s.measure_every_updates == 0:
+            if is_logged and s.measure_every_updates and at.updates % s.measure_every_updates == 0:
                 measure()
             session.call("on_update")
         session.clock.end_updates(due)
+        return metrics
+
+    def prime(left: int) -> None:
+        """Some of the updates of heavy priming that are left. All are at one env step: only the last one is logged."""
+        now = min(left, PRIMED_AT_ONCE)
+        metrics = learn(now, is_logged=False)
+        session.clock.latest = f"primed with {s.prime_updates - left + now} of {s.prime_updates} updates"
+        if now == left:
+            log_update(session, agent, metrics)
+            if s.measure_every_updates:
+                measure()
+            session.save()
 
     is_new = session.begin(
         {"agent": agent, "buffer": buffer, "envs": envs, "probes": probes}, at, table="buffer",
@@ -217,6 +236,10 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 measure()
             session.save()  # a run killed at any moment can be resumed
         while session.goes_on():
+            if at.step == s.prime_after_env_steps and (left := unprimed(s, at)):
+                prime(left)
+                session.clock.show(at.step)
+                continue
             if at.step < s.random_env_steps:
                 act = agent.streams.uniform(envs.act_dim) * 2 - 1
             else:
@@ -227,7 +250,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
             envs.begin_step(act_on_host)
             beside = s.overlap and buffer.size > 0
             if beside:  # while the environments step in other processes, or while a GPU is at the updates
-                learn(at.step + 1)
+                learn(updates_due(s, at.step + 1))
             step = envs.end_step()
             buffer.add(act, step)
             at.step += 1
@@ -237,7 +260,9 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 at.episode_return[torch.from_numpy(step.ended)] = 0
 
             if not beside:
-                learn(at.step)
+                learn(updates_due(s, at.step))
+            if s.prime_updates and s.measure_every_updates and at.step == s.prime_after_env_steps - 1:
+                measure()
 
             if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps:
                 returns, overestimation = evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))
@@ -274,9 +299,15 @@ def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tup
     return Batch(*(x.to(device) for x in columns)), noise.to(device)
 
 
-def updates_due(steps: int, replay_ratio: float) -> int:
-    """Updates to make after env step number `steps` of learning, for `replay_ratio` updates per env step."""
-    return updates_after(steps, replay_ratio) - updates_after(steps - 1, replay_ratio)
+def updates_due(s: Train, step: int) -> int:
+    """Updates to make after this env step, for ``replay_ratio`` updates per env step of learning."""
+    learning = step - s.random_env_steps
+    return updates_after(learning, s.replay_ratio) - updates_after(learning - 1, s.replay_ratio)
+
+
+def unprimed(s: Train, at: Progress) -> int:
+    """How many of the updates of heavy priming are left at the env step after which they are made."""
+    return s.prime_updates - (at.updates - updates_after(at.step - s.random_env_steps, s.replay_ratio))
 
 
 @torch.no_grad()

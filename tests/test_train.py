@@ -16,6 +16,7 @@ from rl_plasticity.agents.rollout import evaluate
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.schema import Train
 from rl_plasticity.envs import Envs
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.regularizers import REGULARIZERS, Regularizer
 from rl_plasticity.runs import checkpoint
@@ -144,9 +145,70 @@ def test_updates_beside_the_env_step_are_as_many_and_see_one_transition_less(fir
     assert rows(whole) == rows(tmp_path / "true")
 
 
+PRIMED = [*PENDULUM, "prime_updates=50", "prime_after_env_steps=10"]
+
+
+def test_priming_makes_its_updates_on_the_first_transitions_and_then_training_goes_on_as_always(tmp_path, monkeypatch):
+    drawn = []
+    sample = ReplayBuffer.sample
+    monkeypatch.setattr(ReplayBuffer, "sample", lambda b, i: drawn.append((b.size, i.shape[1] // 16)) or sample(b, i))
+    folder = run(PRIMED, tmp_path / "primed")
+    assert drawn[:4] == [(10, 16), (10, 16), (10, 16), (10, 2)]
+    assert drawn[4:] == [(step, 2) for step in range(21, 61)]
+    at = checkpoint.load(folder / "checkpoints")["progress"]
+    assert (at["step"], at["updates"]) == (60, 50 + 80)
+
+
+@pytest.mark.parametrize("first", [3, 20])
+def test_what_priming_did_is_measured_before_and_after_and_logged_once(first, tmp_path):
+    given = ["measure_every_updates=1000", f"random_env_steps={first}", "seeds=2"]
+    folder = run([*PRIMED, *given], tmp_path / "run")
+    made = {step: 2 * max(0, step - first) for step in (0, 9, 10)}
+    for name in ("critic/dormant", "actor/feature_rank"):
+        assert [int(r["step"]) for r in rows(folder, name)] == [0, 0, 9, 9, 10, 10]
+    distance = {int(r["step"]): float(r["value"]) for r in rows(folder, "critic/distance")}
+    assert distance[0] == 0
+    assert (distance[9] > 0) == (made[9] > 0)
+    assert distance[10] > distance[9]
+    logged = [int(r["step"]) for r in rows(folder, "critic/loss") if r["run"] == "0"]
+    assert logged.count(10) == 1
+    # Every 20 updates, counted with those of priming.
+    counted = [first + (n - 50) // 2 for n in range(60, 50 + 2 * (60 - first) + 1, 20)]
+    assert [step for step in logged if step != 10] == [step for step in counted if step > 10]
+
+
+@pytest.mark.parametrize("steps", [10, 12])  # before the first of its updates, and among them
+def test_a_run_stopped_while_it_is_primed_goes_on_to_the_same_numbers(steps, tmp_path):
+    whole = run(PRIMED, tmp_path / "whole")
+    folder = run(PRIMED, tmp_path / "run", StopAfter(steps))
+    at = checkpoint.load(folder / "checkpoints")["progress"]
+    assert (at["step"], at["updates"]) == (10, 16 * (steps - 10))
+    resume(folder, StopAfter(1))  # again at the same env step
+    assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 16 * (steps - 9)
+    resume(folder)
+    assert rows(folder) == rows(whole)
+
+
+def test_updates_of_priming_count_for_resets(tmp_path):
+    plain, reset = (
+        run([*PRIMED, "prime_updates=40", *more], tmp_path / str(len(more)))
+        for more in ([], ["reset=periodic", "reset.every_updates=40"])
+    )
+    losses = [[r["value"] for r in rows(folder, "critic/loss")] for folder in (plain, reset)]
+    assert losses[0][0] == losses[1][0]  # logged before the reset that comes with the last of them
+    assert losses[0][1:] != losses[1][1:]
+
+
+def test_priming_that_would_never_come_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match="prime_after_env_steps=60 must be below total_env_steps=60"):
+        run([*PRIMED, "prime_after_env_steps=60"], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("ratio", [0, 0.25, 0.7, 1, 2, 16])
 def test_updates_keep_the_replay_ratio(ratio):
-    made = [updates_due(step, ratio) for step in range(-10, 101)]
+    s = schema.load(Train, [f"replay_ratio={ratio}", "random_env_steps=50"])
+    made = [updates_due(s, step) for step in range(40, 151)]
     assert sum(made) == round(ratio * 100)
     assert sum(made[:11]) == 0  # none before learning starts
     assert max(made) - min(made[11:]) <= 1

@@ -54,7 +54,13 @@ BEFORE: dict[str, dict[str, Any]] = {
     "net=resnet18": {"net.norm": "batch", "net.activation": "relu"},
     "net=wrn28_10": {"net.norm_after_every_conv": False},
     "net=vit_tiny": {"net.activation": "gelu"},
-    "env": {"precision": "float32", "bfloat16_from": None, "overlap": False},
+    "env": {
+        "precision": "float32",
+        "bfloat16_from": None,
+        "overlap": False,
+        "prime_updates": 0,
+        "prime_after_env_steps": 100,
+    },
     "task": {
         "precision": "float32",
         "bfloat16_from": None,
@@ -118,6 +124,8 @@ class Train:
     total_env_steps: Annotated[int, Setting("of each run", least=1)] = 1_000_000
     replay_ratio: Annotated[float, Setting("updates per env step", least=0)] = 16.0
     random_env_steps: Annotated[int, Setting("uniformly random actions first", least=0)] = 10_000
+    prime_updates: Annotated[int, Setting("so many at once on the first transitions (heavy priming)", least=0)] = 0
+    prime_after_env_steps: Annotated[int, Setting("when there are so many transitions", least=1)] = 100
     buffer_size: Annotated[int, Setting("transitions of each run", least=1)] = 1_000_000
     batch_size: Annotated[int, Setting("transitions in an update", least=1)] = 256
     eval_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 10_000

@@ -60,9 +60,10 @@ class Checkpoints:
         oldest = table.added - table.size if table else 0
         _write(path, {**state, **made_by, "at": step, "chunks": chunks, "oldest": oldest})
         needed = {path, self.newest, *(checkpoint_path(self.folder, *chunk) for chunk in [*self.chunks, *chunks])}
+        again = path == self.newest  # the one before it stays
         self.chunks, self.newest = chunks, path
         for old in checkpoint_files(self.folder).values():
-            if old not in needed:
+            if old not in needed and not again:
                 old.unlink()
         return path
 

@@ -166,7 +166,7 @@ class Session(Generic[S]):
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
         self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile))
-        self.saved_at = progress.step if self.saved is not None else None
+        self.saved_at = (progress.step, progress.updates) if self.saved is not None else None
         return self.saved is None
 
     @property
@@ -207,12 +207,13 @@ class Session(Generic[S]):
         self.call("on_evaluation")
 
     def save(self) -> None:
-        """Write a checkpoint, unless one was written at this step.
+        """Write a checkpoint, unless one was written at this step and number of updates.
 
         Raises:
             FaultyRun: weights are not finite.
         """
-        if self.saved_at == self.progress.step:
+        here = self.progress.step, self.progress.updates
+        if self.saved_at == here:
             return
         for part in self.parts.values():
             if isinstance(part, nn.Module):
@@ -223,7 +224,7 @@ class Session(Generic[S]):
             state[self.table] = table.position()
         state |= {"progress": self.progress.state_dict(), "sizes": self.results.sync(), "ends": self.results.ends()}
         self.checkpoints.save(self.progress.step, {**state, "settings": asdict(self.settings)}, table)
-        self.saved_at = self.progress.step
+        self.saved_at = here
 
     def close(self) -> None:
         """Close the bar and the results."""
