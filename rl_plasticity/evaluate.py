@@ -31,7 +31,7 @@ def evaluate(folder: RunFolder, e: Evaluate) -> NDArray[np.float64]:
     if e.out is not None:
         require_new(Path(e.out), ".csv")
     try:
-        envs = trained.envs([trained.env_seed(run, e.evaluation_seed) for run in runs])
+        envs = trained.envs(runs, e.evaluation_seed)
     except (ValueError, ImportError, gym.error.Error) as error:
         raise SettingsError(f"cannot make {env}: {error}") from error
     agent = trained.agent(envs)

@@ -32,7 +32,7 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan, say_what_never_begins
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
-from rl_plasticity.runs.trained import ENV, EVALUATION, PROBE, make_agent
+from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, PROBE, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import RunStreams, derive
 
 PRIMED_AT_ONCE = 16  # updates whose transitions are drawn together; between them a signal is heeded
@@ -70,10 +70,11 @@ class Parts:
 
     def open(self, s: Train, plan: Plan) -> Envs:
         """The environments to train in; with worker processes, those to evaluate in are moved into such too."""
-        envs = self.envs = Envs(seeds=[derive(n, ENV) for n in plan.seeds], **s.env)
+        change_seeds = [derive(n, CHANGES) for n in plan.seeds]
+        envs = self.envs = Envs(seeds=[derive(n, ENV) for n in plan.seeds], change_seeds=change_seeds, **s.env)
         if s.env["workers"]:
             self.eval_envs.close()
-            self.eval_envs = evaluation_envs(s, plan.seeds, s.env["workers"], s.env["timeout_seconds"])
+            self.eval_envs = make_evaluation_envs(s, plan.seeds, s.env["workers"])
         return envs
 
     def close(self) -> None:
@@ -84,9 +85,21 @@ class Parts:
 
 @dataclass
 class Counts(Progress):
-    """Where a run is, and the return so far of each run's training episode ``[runs]``."""
+    """Where a run is, and of each run ``[runs]`` what has added up so far.
+
+    Args:
+        episode_return: of the training episode.
+        task_area: of the evaluations of the present task, each times the env steps since the one before it.
+        evaluated_at: the env step of the last evaluation.
+    """
 
     episode_return: Tensor = field(default_factory=lambda: torch.zeros(0))
+    task_area: Tensor = field(default_factory=lambda: torch.zeros(0))
+    evaluated_at: int = 0
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; earlier versions had no tasks."""
+        super().load_state_dict({"task_area": self.task_area, "evaluated_at": 0, **state})
 
 
 def build(s: Train, plan: Plan) -> Parts:
@@ -95,18 +108,22 @@ def build(s: Train, plan: Plan) -> Parts:
     Raises:
         ValueError, ImportError: something cannot be made.
     """
-    eval_envs = evaluation_envs(s, plan.seeds[:1])  # the sizes of the rest depend on it
+    eval_envs = make_evaluation_envs(s, plan.seeds[:1])  # the sizes of the rest depend on it
     with ExitStack() as otherwise:
         otherwise.callback(eval_envs.close)
         memory.require(len(plan.seeds), of_each_run(s, eval_envs.obs_dim, eval_envs.act_dim), s.device)
         otherwise.pop_all()
     if len(plan.seeds) > 1:
         eval_envs.close()
-        eval_envs = evaluation_envs(s, plan.seeds)
+        eval_envs = make_evaluation_envs(s, plan.seeds)
     agent = make_agent(s, plan, eval_envs.obs_dim, eval_envs.act_dim)
     capacity = min(s.buffer_size, s.total_env_steps)
     buffer = ReplayBuffer(len(plan.seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
+    if (s.env["switch_every_env_steps"] is None) is bool(s.env["sequence"] or s.env["changes"]):
+        raise SettingsError("env.switch_every_env_steps, and env.sequence or env.changes, need each other")
     for intervention, _ in plan.interventions:
+        if intervention.every_tasks and s.env["switch_every_env_steps"] is None:
+            print(f"no reset will come: reset.every_tasks={intervention.every_tasks}, and one task", file=sys.stderr)
         if (intervention.every_updates or 0) > planned_updates(s):
             print(
                 f"no reset will come: reset.every_updates={intervention.every_updates} exceeds the "
@@ -123,14 +140,14 @@ def build(s: Train, plan: Plan) -> Parts:
     return Parts(agent, eval_envs, buffer)
 
 
-def evaluation_envs(s: Train, seeds: Sequence[int], *workers: Any) -> Envs:
-    """The environments that the policies of these seeds are evaluated in; `workers` and their time as in `Envs`.
+def make_evaluation_envs(s: Train, seeds: Sequence[int], workers: bool | int = False) -> Envs:
+    """The environments that the policies of these seeds are evaluated in.
 
     Raises:
         ValueError: they cannot be made, or reset.
     """
     try:
-        envs = Envs(s.env["name"], [derive(n, EVALUATION) for n in seeds], s.env["action_repeat"], *workers)
+        envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds, workers=workers)
         envs.seek(0)
     except gym.error.Error as error:  # the simulator is not installed, say
         raise ValueError(str(error)) from error
@@ -178,7 +195,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
     agent, buffer = parts.agent, parts.buffer
     envs = parts.open(s, plan)
     eval_envs = parts.eval_envs
-    at = Counts(episode_return=torch.zeros(len(plan.seeds), dtype=torch.float64))
+    zeros = torch.zeros(len(plan.seeds), dtype=torch.float64)
+    at = Counts(episode_return=zeros.clone(), task_area=zeros.clone())
     probes = nn.ModuleDict()
     if s.measure_every_updates:
         batch, noise = frozen_transitions(session, agent, eval_envs)
@@ -264,10 +282,19 @@ def train(session: Session[Train], parts: Parts) -> bool:
             if s.prime_updates and s.measure_every_updates and at.step == s.prime_after_env_steps - 1:
                 measure()
 
-            if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps:
+            changes = task_of(s, at.step) < task_of(s, at.step + 1)
+            if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps or changes:
+                eval_envs.change = task_of(s, at.step)
                 returns, overestimation = evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))
                 evaluation: dict[str, Any] = {"eval/return": returns, "q_overestimation": overestimation}
                 session.evaluated(evaluation, f"last return {returns.mean():.1f}")
+                at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
+                at.evaluated_at = at.step
+            if changes:
+                session.log({"task/return": returns, "task/area": at.task_area / s.env["switch_every_env_steps"]})
+                at.task_area.zero_()
+                if at.step < s.total_env_steps:
+                    next_task(session, agent, eval_envs, buffer)
             if at.step % s.checkpoint_every_env_steps == 0:
                 session.save()
             session.clock.show(at.step)
@@ -297,6 +324,21 @@ def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tup
     noise = agent.noise(1, PROBE_SIZE)[0]  # its shape is the agent's own
     agent.streams = training
     return Batch(*(x.to(device) for x in columns)), noise.to(device)
+
+
+def next_task(session: Session[Train], agent: Agent, eval_envs: Envs, buffer: ReplayBuffer) -> None:
+    """The task has changed: log what the agent can do of the new one, intervene, forget transitions if so chosen."""
+    s, step = session.settings, session.progress.step
+    eval_envs.change = task = task_of(s, step + 1)
+    returns, _ = evaluate(agent, eval_envs, s.eval_episodes, first_episode(step))
+    session.log({"task/next_return": returns})
+    for intervention, runs in session.plan.interventions:
+        if intervention.due_at_task(task):
+            newest = torch.arange(max(0, buffer.size - s.batch_size), buffer.size, device=s.device)
+            batch = buffer.sample(newest.expand(buffer.runs, -1))
+            intervention.apply_(agent, runs=runs, inputs=agent.inputs(batch))
+    if s.on_change == "clear":
+        buffer.clear()
 
 
 def updates_due(s: Train, step: int) -> int:

@@ -90,7 +90,7 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
         view = {"camera_id": 0 if w.camera is None else w.camera, "width": w.width or 640, "height": w.height or 480}
         view = {"render_kwargs": view}
     try:
-        envs = trained.envs([trained.env_seed(run, w.evaluation_seed)], render={"render_mode": "rgb_array"} | view)
+        envs = trained.envs([run], w.evaluation_seed, render={"render_mode": "rgb_array"} | view)
         check_camera(envs, w)
         envs.reset()
         picture(envs)

@@ -313,6 +313,7 @@ def spies(monkeypatch):
         for name in names:
             found[name] = Spy(getattr(sys.modules[f"rl_plasticity.{module}"], name))
             monkeypatch.setattr(f"rl_plasticity.{module}.{name}", found[name])
+    monkeypatch.setattr("rl_plasticity.runs.trained.Envs", found["Envs"])  # those of evaluations
     found["SAC"] = Spy(AGENTS["sac"])
     monkeypatch.setitem(AGENTS, "sac", found["SAC"])
     return found
@@ -332,8 +333,12 @@ def test_every_setting_of_the_agent_reaches_it(spies, tmp_path):
 
 
 def test_the_environments_get_their_settings_and_seeds_of_their_own(spies, tmp_path):
-    run([*PENDULUM, "seeds=2", "seed=7", "env.action_repeat=3"], tmp_path / "run")
+    changes = ["env.changes=[observation_shift]", "env.switch_every_env_steps=50", "env.shift_std=0.25"]
+    run([*PENDULUM, "seeds=2", "seed=7", "env.action_repeat=3", *changes], tmp_path / "run")
     _, evaluation, training = spies["Envs"].calls  # the first one only told its size
+    assert training["change_seeds"] == evaluation["change_seeds"]
+    assert training["shift_std"] == evaluation["shift_std"] == 0.25
+    assert (training["switch_every_env_steps"], evaluation["switch_every_env_steps"]) == (50, None)
     assert training["action_repeat"] == evaluation["action_repeat"] == 3
     assert not set(training["seeds"]) & set(evaluation["seeds"])
     assert len(set(training["seeds"])) == 2

@@ -108,6 +108,12 @@ class ReplayBuffer:
         self.size = min(self.size + 1, self.capacity)
         self.added += 1
 
+    def clear(self) -> None:
+        """Forget every transition; the newest obs stays."""
+        self.size = 0
+        self._slots = [{} for _ in range(self.runs)]
+        self._free = [[*range(self.last_obs.shape[1] - 1, -1, -1)] for _ in range(self.runs)]
+
     def _here(self, values: NDArray[Any]) -> Tensor:
         """float32 on the buffer's device. From memory that may not be swapped out a GPU fetches it by itself."""
         on_host = torch.from_numpy(values.astype(np.float32))

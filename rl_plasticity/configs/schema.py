@@ -41,7 +41,6 @@ Settings = TypeVar("Settings")
 Group = dict[str, Any]  # the name of what was chosen, and its settings
 PATHS = ("out", "resume", "data.root")  # settings that are taken as they are written
 SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
-TASKS_ONLY = "reset.every_tasks"  # a setting that reinforcement learning, where no task follows another, does not have
 # What earlier versions did that did not have a setting, by the choice, or the group of the command, that has it.
 _CNN = {"net.channels": 16, "net.widths": [100], "net.padding": True, "net.init": "orthogonal"}
 BEFORE: dict[str, dict[str, Any]] = {
@@ -60,6 +59,12 @@ BEFORE: dict[str, dict[str, Any]] = {
         "overlap": False,
         "prime_updates": 0,
         "prime_after_env_steps": 100,
+        "on_change": "keep",
+        "env.sequence": [],
+        "env.switch_every_env_steps": None,
+        "env.changes": [],
+        "env.shift_std": 1.0,
+        "env.dynamics_factor": 2.0,
     },
     "task": {
         "precision": "float32",
@@ -127,6 +132,7 @@ class Train:
     prime_updates: Annotated[int, Setting("so many at once on the first transitions (heavy priming)", least=0)] = 0
     prime_after_env_steps: Annotated[int, Setting("when there are so many transitions", least=1)] = 100
     buffer_size: Annotated[int, Setting("transitions of each run", least=1)] = 1_000_000
+    on_change: Annotated[Literal["keep", "clear"], Setting("the replay buffer when the task changes")] = "keep"
     batch_size: Annotated[int, Setting("transitions in an update", least=1)] = 256
     eval_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 10_000
     eval_episodes: Annotated[int, Setting("in an evaluation", least=1)] = 10
@@ -272,7 +278,7 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {
-    "env": Kind({}, "cheetah-run", (Envs,), ("render",)),
+    "env": Kind({}, "cheetah-run", (Envs,), ("render", "change_seeds")),
     "reg": Kind(REGULARIZERS, "none", (Windowed, window_in_epochs)),
     "reset": Kind(INTERVENTIONS, "none"),
     "agent": Kind(AGENTS, "sac", given=("regularize", "device")),
@@ -289,7 +295,7 @@ GROUPS: dict[type[Any], tuple[str, ...]] = {
 }
 # Settings that a command does not have: windows are in epochs where there are epochs, and in updates elsewhere.
 LEFT_OUT: dict[type[Any] | None, tuple[str, ...]] = {
-    Train: (TASKS_ONLY, "reg.from_epoch", "reg.until_epoch"),
+    Train: ("reg.from_epoch", "reg.until_epoch"),
     Supervised: ("reg.from_update", "reg.until_update"),
 }
 EACH_TASK = {"every_updates": None, "every_tasks": 1}  # when interventions come where there are tasks
@@ -319,6 +325,8 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     if kind in DEFAULT_PRESET:
         load_plugs(given.pop("plugins", []))
         given = _with_preset(kind, given)
+    if kind is Train and "env" not in given and isinstance(first := given.get("env.sequence"), list) and first:
+        given["env"] = first[0]
     groups = {group: _chosen(group, given.pop(group, KINDS[group].default), kind) for group in GROUPS[kind]}
     if kind is Train and (module := plugins.module_of(env := str(groups["env"]["name"].default))):
         plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
@@ -409,8 +417,6 @@ def up_to_date(saved: Mapping[str, Any]) -> dict[str, Any]:
         group, _, name = choice.partition("=")
         chosen = values.get(f"{group}.name")
         values = settings | values if chosen is not None and name in ("", chosen) else values
-    if "env.name" in values and values.get(TASKS_ONLY, 0) is None:
-        del values[TASKS_ONLY]
     unit = "update" if "env.name" in values else "epoch"
     window: dict[str, Any] = {f"from_{unit}": 0, f"until_{unit}": None}
     for name, choice in saved.items():
@@ -418,6 +424,8 @@ def up_to_date(saved: Mapping[str, Any]) -> dict[str, Any]:
             settings = window | ({"of": "all"} if choice in ("l2", "weight_decay") else {})
             for setting, value in settings.items():  # behind the others: the order of a chain's parts is its own
                 values.setdefault(f"{name.removesuffix('name')}{setting}", value)
+        if name.startswith("reset.") and _is_name(name) and choice in INTERVENTIONS and choice != "none":
+            values.setdefault(f"{name.removesuffix('name')}every_tasks", None)  # reinforcement learning had no tasks
     return values
 
 

@@ -10,7 +10,7 @@ import difflib
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_plasticity import plugins
+from rl_plasticity.envs.changing import Changing, Kind
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.seeding import derive
 
@@ -37,12 +38,18 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         env: observations of any flattenable space, actions of a bounded one-dimensional box.
         seed: of this environment; episode number n is reset with a seed derived from it and n.
         action_repeat: env steps the simulator makes with each action; rewards are summed.
+        change_every: env steps after which the episode is cut off and a `Changing` environment changes; None: never.
+
+    Attributes:
+        change: the number of the change that the next episodes are played in; set it where none comes by itself.
 
     Raises:
         ValueError: the task has no continuous actions, or the action repeat is below 1.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], seed: int, action_repeat: int = 1) -> None:
+    def __init__(
+        self, env: gym.Env[Any, Any], seed: int, action_repeat: int = 1, change_every: int | None = None
+    ) -> None:
         super().__init__(env)
         box = env.action_space
         if not (isinstance(box, gym.spaces.Box) and len(box.shape) == 1 and box.is_bounded()):
@@ -51,6 +58,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             raise ValueError(f"action_repeat must be at least 1, got {action_repeat}")
         self.low, self.range = box.low, box.high - box.low
         self.seed, self.action_repeat, self.episode = seed, action_repeat, 0
+        self.change_every, self.steps, self.change = change_every, 0, 0
         size = gym.spaces.flatdim(env.observation_space)
         self.observation_space = gym.spaces.Box(-math.inf, math.inf, (size,), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, box.shape, np.float32)
@@ -64,12 +72,22 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             raise ValueError("this environment seeds each episode itself")
         self.episode += 1
         self.actions = []
+        if self.change_every is not None:
+            self.change = self.steps // self.change_every
+        if isinstance(self.env, Changing):
+            self.env.change_to(self.change)
         # dm_control takes seeds below 2^32
         obs, _ = self.env.reset(seed=derive(self.seed, self.episode) % 2**32, options=options)
         self.obs = self._flat(obs)
         return self.obs, {}
 
     def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        is_last = self.change_every is not None and self.steps % self.change_every == 0
+        obs, reward, terminated, truncated, info = self._step(action)
+        return obs, reward, terminated, truncated or (is_last and not terminated), info
+
+    def _step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         self.actions.append(np.array(action, np.float32))
         scaled = self.low + (np.clip(action, -1, 1) + 1) / 2 * self.range
         total, terminated, truncated = 0.0, False, False
@@ -96,9 +114,10 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32)
 
     def state(self) -> dict[str, Any]:
-        """Seed, episode number, the actions since its reset ``[steps, act_dim]`` and the newest observation."""
+        """Seed, episode number, the actions since its reset ``[steps, act_dim]``, the newest observation, all steps."""
         actions = np.array(self.actions, np.float32).reshape(-1, len(self.low))
-        return {"seed": self.seed, "episode": self.episode, "actions": actions, "obs": self.obs}
+        of_episode = {"seed": self.seed, "episode": self.episode, "actions": actions, "obs": self.obs}
+        return {**of_episode, "steps": self.steps}
 
     def restore(self) -> Floats:
         """Play the episode of the state put into `saved` up to where it was; the newest observation comes back.
@@ -108,6 +127,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         """
         state = self.saved
         self.episode = state["episode"] - 1
+        self.steps = state.get("steps", 0) - len(state["actions"])  # earlier versions did not count: nothing changed
         self.reset()
         for action in np.asarray(state["actions"]):
             self.step(action)
@@ -150,22 +170,44 @@ def check_name(name: str) -> None:
         raise SettingsError(f"unknown env {name!r}; nearest: {meant} (any Gymnasium task: gym:NAME or gym:MODULE:NAME)")
 
 
-def make_env(name: str, seed: int, action_repeat: int = 1, render: Mapping[str, Any] = NO_RENDERING) -> Control:
+def make_env(
+    name: str,
+    seed: int,
+    action_repeat: int = 1,
+    render: Mapping[str, Any] = NO_RENDERING,
+    *,
+    sequence: Sequence[str] = (),
+    changes: Sequence[Kind] = (),
+    change_every: int | None = None,
+    change_seed: int = 0,
+    shift: float = 1.0,
+    factor: float = 2.0,
+) -> Control:
     """One environment: a DeepMind Control task's short name, or ``gym:`` and a Gymnasium id (or ``my_module:Id-v0``).
 
-    `render` goes to ``gym.make``: ``render_mode``, and what else the task takes for its pictures.
+    Args:
+        render: goes to ``gym.make``: ``render_mode``, and what else the task takes for its pictures.
+        sequence: names of tasks that follow each other, instead of `name`; see `Changing` for `changes`, `change_seed`,
+            `shift` and `factor`, and `Control` for `change_every`.
 
     Raises:
-        ValueError: an unknown name (the nearest are listed), or a task without continuous actions.
+        ValueError: an unknown name (the nearest are listed), a task without continuous actions, or see `Changing`.
     """
+    envs = [_made(one, seed, render) for one in sequence or (name,)]
+    changing = bool(sequence or changes)
+    return Control(
+        Changing(envs, changes, change_seed, shift, factor) if changing else envs[0], seed, action_repeat, change_every
+    )
+
+
+def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
     check_name(name)
     with _quiet():
         if name.startswith("gym:"):
-            env = gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
-        else:  # some tasks (lqr) draw their model when they are made, so that needs a seed too
-            drawn = {"random": derive(seed, 0) % 2**32}
-            env = gym.make(f"dm_control/{name}-v0", disable_env_checker=True, task_kwargs=drawn, **render)
-    return Control(env, seed, action_repeat)
+            return gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
+        # some tasks (lqr) draw their model when they are made, so that needs a seed too
+        drawn = {"random": derive(seed, 0) % 2**32}
+        return gym.make(f"dm_control/{name}-v0", disable_env_checker=True, task_kwargs=drawn, **render)
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_plasticity import plugins
 from rl_plasticity.agents.replay_buffer import Step
+from rl_plasticity.envs.changing import KINDS
 from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env
-from rl_plasticity.errors import FaultyRun, reason
+from rl_plasticity.errors import FaultyRun, SettingsError, nearest, reason
 from rl_plasticity.settings import Setting
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -39,9 +40,16 @@ class Envs:
         workers: how many processes the environments are divided among, each a run's own at most; they import the plugs
             of this process too. False and ``auto``: none, they are stepped here.
         timeout_seconds: not for `load_state_dict`, which plays a whole episode.
+        sequence, switch_every_env_steps, changes, shift_std, dynamics_factor: see `Changing`. Without
+            ``switch_every_env_steps`` nothing changes by itself.
+        change_seeds: of what changes, one for each run; `seeds` by default.
         render: see `make_env`.
 
+    Attributes:
+        change: number of the change that `seek` goes to.
+
     Raises:
+        ValueError: see `make_env`; a sequence that begins with another task than `name`; an unknown change.
         EnvFault: from every method, when an environment raised, took too long or died. The workers are gone then.
     """
 
@@ -67,19 +75,40 @@ class Envs:
                 belongs_to="machine",
             ),
         ] = 600,
+        sequence: Annotated[Sequence[str], Setting("tasks that follow each other in time, the first one again")] = (),
+        switch_every_env_steps: Annotated[
+            int | None, Setting("after so many the next task, or the next change of the task, comes", least=1)
+        ] = None,
+        changes: Annotated[Sequence[str], Setting(f"what is drawn anew then: {', '.join(KINDS)}")] = (),
+        shift_std: Annotated[float, Setting("of observation_shift", least=0)] = 1.0,
+        dynamics_factor: Annotated[
+            float, Setting("gravity, friction, masses and strengths are up to so many times larger or smaller", least=1)
+        ] = 2.0,
         render: Mapping[str, Any] = NO_RENDERING,
+        change_seeds: Sequence[int] | None = None,
     ) -> None:
-        check_name(name)
-        self.timeout, self.runs = timeout_seconds, len(seeds)
-        make = partial(Group, name, action_repeat=action_repeat, render=dict(render))
+        for one in (name, *sequence):
+            check_name(one)
+        if sequence and sequence[0] != name:
+            raise SettingsError(f"env={name} is not the first task of env.sequence=[{','.join(sequence)}]")
+        for kind in changes:
+            if kind not in KINDS:
+                raise SettingsError(f"unknown env.changes {kind!r}{nearest(kind, KINDS)}")
+        self.timeout, self.runs, self.change = timeout_seconds, len(seeds), 0
+        settings: dict[str, Any] = {"action_repeat": action_repeat, "render": dict(render), "sequence": sequence}
+        settings |= {"changes": changes, "change_every": switch_every_env_steps}
+        settings |= {"shift": shift_std, "factor": dynamics_factor}
+        every = [*zip(seeds, change_seeds or seeds, strict=True)]
+        make = partial(Group, name, **settings)
         self.groups: Sequence[Here | Worker]
         if workers is False or workers == "auto":
             self.runs_of = [range(self.runs)]
-            self.groups = [Here(make(seeds=seeds))]
+            self.groups = [Here(make(seeds=every))]
         else:
             number = self.runs if workers is True else min(workers, self.runs)
             self.runs_of = [range(i * self.runs // number, (i + 1) * self.runs // number) for i in range(number)]
-            self.groups = started = _started([partial(make, [seeds[run] for run in runs]) for runs in self.runs_of])
+            makes = [partial(make, seeds=[every[run] for run in runs]) for runs in self.runs_of]
+            self.groups = started = _started(makes)
             weakref.finalize(self, _kill, started)  # they ignore SIGTERM, so Python would wait for them at its end
         self.obs_dim, self.act_dim = self._ask("sizes")[0]
 
@@ -95,8 +124,8 @@ class Envs:
         return np.concatenate(self._ask("reset"))
 
     def seek(self, episode: int) -> Floats:
-        """First observations of the episodes of this number."""
-        return np.concatenate(self._ask("seek", [(episode,)] * len(self.groups)))
+        """First observations of the episodes of this number, of the task as `change` makes it."""
+        return np.concatenate(self._ask("seek", [(episode, self.change)] * len(self.groups)))
 
     def step(self, act: Floats) -> Step:
         """Step every environment with `act` ``[runs, act_dim]``; ended ones start their next episode at once."""
@@ -164,8 +193,8 @@ class Envs:
 class Group:
     """Some of the environments, stepped one after the other; what comes back is ``[its runs, ...]``."""
 
-    def __init__(self, name: str, seeds: Sequence[int], action_repeat: int, render: Mapping[str, Any]) -> None:
-        makers = [partial(make_env, name, seed, action_repeat, render) for seed in seeds]
+    def __init__(self, name: str, seeds: Sequence[tuple[int, int]], **settings: Any) -> None:
+        makers = [partial(make_env, name, seed, change_seed=change, **settings) for seed, change in seeds]
         self.vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def sizes(self) -> tuple[int, int]:
@@ -176,8 +205,9 @@ class Group:
     def reset(self) -> Floats:
         return np.array(self.vector.reset()[0])
 
-    def seek(self, episode: int) -> Floats:
+    def seek(self, episode: int, change: int) -> Floats:
         self.vector.set_attr("episode", episode - 1)
+        self.vector.set_attr("change", change)
         return self.reset()
 
     def step(self, act: Floats) -> Step:

@@ -62,7 +62,8 @@ class Clock:
     ) -> None:
         self.unit, self.total, self.updates_per_step = unit, total, updates_per_step
         self.device, self.compiles = device, compiles
-        self.bar = tqdm(total=total, initial=step, unit=f" {unit}", smoothing=0.1, mininterval=1)
+        # miniters: left to itself tqdm learns from a thousand quick random steps to be silent for the next thousand.
+        self.bar = tqdm(total=total, initial=step, unit=f" {unit}", smoothing=0.1, mininterval=1, miniters=1)
         self.latest = "no evaluation yet"
         self.mark, self.mark_step = time.perf_counter(), step
         self.updates, self.in_updates, self.rate = 0, 0.0, 0.0

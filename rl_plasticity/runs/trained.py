@@ -26,7 +26,7 @@ from rl_plasticity.seeding import RunStreams, derive
 S = TypeVar("S", Train, Supervised)
 
 # Keys of the random streams derived from a run's seed.
-AGENT, ENV, EVALUATION, PROBE = range(4)
+AGENT, ENV, EVALUATION, PROBE, CHANGES = range(5)
 
 
 def make_agent(s: Train, plan: Plan, obs_dim: int, act_dim: int) -> Agent:
@@ -37,6 +37,18 @@ def make_agent(s: Train, plan: Plan, obs_dim: int, act_dim: int) -> Agent:
     if s.precision == "bfloat16":
         read_bfloat16_(cast(nn.Module, agent), s.bfloat16_from or 1)
     return agent
+
+
+def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:
+    """Environments with these seeds that change, as those of the runs with these seeds do, when they are told to."""
+    settings = {**s.env, "workers": False, "switch_every_env_steps": None, **given}
+    return Envs(seeds=seeds, change_seeds=[derive(n, CHANGES) for n in run_seeds], **settings)
+
+
+def task_of(s: Train, step: int) -> int:
+    """The number of the task, or of its change, in which this env step is made; 0 is the first."""
+    every = s.env["switch_every_env_steps"]
+    return (step - 1) // every if every and step else 0
 
 
 @dataclass(frozen=True)
@@ -82,12 +94,15 @@ class Trained:
         """The env step of the checkpoint."""
         return int(self.state["at"])
 
-    def envs(self, seeds: Sequence[int], **render: Any) -> Envs:
-        """Environments of the run's task; `render` goes to `Envs`."""
+    def envs(self, runs: Sequence[int], evaluation_seed: int | None = None, **render: Any) -> Envs:
+        """The evaluation environments of these runs, of the task of the checkpoint's env step; `render`: see `Envs`."""
+        seeds = [self.env_seed(run, evaluation_seed) for run in runs]
         try:
-            return Envs(self.settings.env["name"], seeds, self.settings.env["action_repeat"], **render)
+            envs = evaluation_envs(self.settings, seeds, [self.plan.seeds[run] for run in runs], **render)
         except SettingsError as error:
             raise _with_plugs(error, self.plugins) from error
+        envs.change = task_of(self.settings, self.step)
+        return envs
 
     def agent(self, envs: Envs) -> Agent:
         """The agents of all runs as the checkpoint holds them.
@@ -133,7 +148,7 @@ class Trained:
 
         Args:
             agent: of all runs of the folder.
-            envs: of the chosen runs, with the seeds of `env_seed`.
+            envs: those of the chosen runs.
             runs: positions of the chosen runs in the stack.
             episodes: of each run; None: as many as training's evaluation.
             before_step: called before each step of `envs`; of one run, as often as its episodes have env steps.

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -169,3 +170,37 @@ def test_the_memory_of_a_transition_is_as_stated():
 def test_a_capacity_below_one_is_an_error():
     with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
         ReplayBuffer(1, 0, 2, 1)
+
+
+def test_a_cleared_buffer_holds_nothing_but_the_newest_obs_and_goes_on():
+    buffer = ReplayBuffer(2, 6, 1, 1)
+    buffer.start(torch.zeros(2, 1))
+
+    def add(number, truncated=False):
+        obs = np.full((2, 1), number, np.float32)
+        ended = np.array([truncated, False])
+        buffer.add(torch.zeros(2, 1), Step(obs, obs[:, 0], np.zeros(2, bool), ended, obs + 0.5))
+
+    for number in range(1, 6):
+        add(number, truncated=number % 2 == 0)
+    buffer.clear()
+    assert buffer.size == 0
+    assert buffer.newest_obs.flatten().tolist() == [5, 5]
+    for number in range(6, 9):
+        add(number, truncated=number == 7)
+    batch = buffer.sample(torch.arange(3).expand(2, -1))
+    assert batch.obs.squeeze(-1).tolist() == [[5, 6, 7]] * 2
+    assert batch.next_obs.squeeze(-1).tolist() == [[6, 7.5, 8], [6, 7, 8]]
+    other = ReplayBuffer(2, 6, 1, 1)
+    other.load_state_dict(buffer.state_dict())
+    for number in range(9, 15):
+        add(number, truncated=True)
+    assert other.sample(torch.arange(3).expand(2, -1)).next_obs.tolist() == batch.next_obs.tolist()
+    assert buffer.sample(torch.arange(6).expand(2, -1)).next_obs[0, :, 0].tolist() == [
+        9.5,
+        10.5,
+        11.5,
+        12.5,
+        13.5,
+        14.5,
+    ]

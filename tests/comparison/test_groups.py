@@ -158,8 +158,8 @@ def test_settings_that_earlier_versions_did_not_have_or_wrote_as_null_make_no_ot
     folder = runs[1].folder
     folder.metrics_csv.write_text(folder.metrics_csv.read_text().replace("\n0,", "\n5,"))
     text = folder.config.read_text()
-    assert "every_tasks" not in text
-    text = text.replace("reset:\n", "reset:\n  every_tasks: null\n")
+    assert "  every_tasks: null\n" in text
+    text = text.replace("  every_tasks: null\n", "")
     folder.config.write_text(text.replace("  init: orthogonal\n  ", "  ").replace("  temperature_loss: alpha\n", ""))
     (g,) = group([runs[0], *read(folder)])
     assert [run.seed for run in g.runs] == [0, 5]

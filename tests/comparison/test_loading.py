@@ -58,7 +58,7 @@ def test_the_reset_in_the_name_is_one_of_those_side_by_side_with_its_own_setting
     runs = read(write_run(tmp_path / "a", arguments, {name: curve([1.0]) for name in names}))
     none, periodic = ({k: v for k, v in run.settings.items() if k.startswith("reset.")} for run in runs)
     assert none == {"reset.name": "none"}
-    assert periodic == {"reset.name": "periodic", "reset.every_updates": 20}
+    assert periodic == {"reset.name": "periodic", "reset.every_updates": 20, "reset.every_tasks": None}
     assert {run.settings["reg.name"] for run in runs} == {"l2"}
 
 

@@ -264,12 +264,10 @@ def test_where_there_are_tasks_interventions_come_with_them_unless_told_otherwis
     assert (s.reset["every_updates"], s.reset["every_tasks"]) == (50, None)
 
 
-def test_reinforcement_learning_has_no_period_in_tasks():
-    assert "every_tasks" not in load(["reset=periodic"]).reset
-    for wrong in ("reset.every_tasks=1", "reset.every_tasks=null", "reset.every=5"):
-        with pytest.raises(SettingsError, match=r"did you mean 'reset\.every_updates'"):
-            load(["reset=periodic", wrong])
-    assert "reset.every_tasks" not in schema.describe(Train)
+def test_interventions_come_by_updates_in_reinforcement_learning_and_by_tasks_where_images_are_learned():
+    s = load(["reset=periodic"])
+    assert (s.reset["every_updates"], s.reset["every_tasks"]) == (2_560_000, None)
+    assert "reset.every_tasks=null " in schema.describe(Train)
     help_ = schema.describe(Supervised)
     assert "reset.every_tasks=1 " in help_  # as it comes, not as the constructor has it
     assert help_.count("reset.every_updates=null ") == help_.count("reset.every_updates=")

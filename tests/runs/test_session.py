@@ -115,12 +115,9 @@ def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
     parts.close()
     session.lock.release()
     assert session.settings.threads == 2
-    assert session.settings.env == {
-        "name": "gym:Pendulum-v1",
-        "action_repeat": 1,
-        "workers": True,
-        "timeout_seconds": 77,
-    }
+    env = RunFolder(folder).settings["env"]
+    assert session.settings.env == {**env, "workers": True, "timeout_seconds": 77}
+    assert (env["workers"], env["timeout_seconds"]) == (False, 600)
 
 
 @pytest.mark.parametrize(("of", "kind", "arguments"), [(train_module, Train, PENDULUM), (supervised, Supervised, [])])

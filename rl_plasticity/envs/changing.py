@@ -1,0 +1,133 @@
+"""Tasks that change: one after another, or one whose observations, actions, rewards or physics are drawn anew.
+
+A change is a function of a run's seed and the change's number alone, so every method meets the same ones, and so do
+training and evaluation. Number 0 is the task as it is.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_plasticity.seeding import derive
+
+Kind = Literal[
+    "observation_permutation", "observation_shift", "action_permutation", "action_flip", "reward_flip", "dynamics"
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Array = NDArray[Any]
+
+
+class Changing(gym.Wrapper[Any, Any, Any, Any]):
+    """One of several environments of the same spaces, seen through what the present change does to it.
+
+    Observations are flat float64 vectors o, actions a fractions of their range, from 0 to 1.
+
+    - observation_permutation: o[p], p a random permutation; action_permutation likewise.
+    - observation_shift: o + `shift` z, z standard normal, one number for each observation.
+    - action_flip: 1 - a for a random half of the actions (at least one).
+    - reward_flip: -r at every other change.
+    - dynamics: gravity, sliding friction of all geoms, masses with inertias of all bodies, and strengths of all
+      actuators (gain and bias) times `factor`^u, each with its own u, uniform in [-1, 1]. MuJoCo only.
+
+    Args:
+        envs: they are shown in turn, the next one at each change.
+        kinds: what is drawn anew at each change.
+        seed: of the draws.
+
+    Raises:
+        ValueError: the spaces are not the same, or there is no MuJoCo model for ``dynamics``.
+    """
+
+    def __init__(
+        self, envs: Sequence[gym.Env[Any, Any]], kinds: Sequence[Kind], seed: int, shift: float, factor: float
+    ) -> None:
+        super().__init__(envs[0])
+        self.envs, self.kinds, self.seed, self.shift, self.factor = envs, kinds, seed, shift, factor
+        for env in envs:
+            if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
+                raise ValueError(f"tasks in sequence need the same spaces: {_sizes(envs[0])}, and {_sizes(env)}")
+        size = gym.spaces.flatdim(envs[0].observation_space)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float64)
+        self.models = [_Model(env) for env in envs] if "dynamics" in kinds else []
+        self.change_to(0)
+
+    def change_to(self, number: int) -> None:
+        """Show the task as change `number` makes it, from the next reset on."""
+        which = number % len(self.envs)
+        self.env = self.envs[which]
+        obs, act = self.observation_space.shape[0], self.env.action_space.shape[0]  # type: ignore[index]
+        self.order, self.offset, self.sign = np.arange(obs), np.zeros(obs), 1.0
+        self.act_order, self.flipped = np.arange(act), np.zeros(act, bool)
+        factors = np.ones(4)
+        if number:
+            draw = {kind: np.random.default_rng(derive(self.seed, number, i)) for i, kind in enumerate(KINDS)}
+            if "observation_permutation" in self.kinds:
+                self.order = draw["observation_permutation"].permutation(obs)
+            if "observation_shift" in self.kinds:
+                self.offset = self.shift * draw["observation_shift"].standard_normal(obs)
+            if "action_permutation" in self.kinds:
+                self.act_order = draw["action_permutation"].permutation(act)
+            if "action_flip" in self.kinds:
+                self.flipped[draw["action_flip"].permutation(act)[: max(1, act // 2)]] = True
+            if "reward_flip" in self.kinds and number % 2:
+                self.sign = -1.0
+            factors = self.factor ** draw["dynamics"].uniform(-1, 1, 4)
+        if self.models:
+            self.models[which].scale(*factors)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._seen(obs), info
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        low, high = self.env.action_space.low, self.env.action_space.high  # type: ignore[attr-defined]
+        part = ((action - low) / (high - low))[self.act_order]
+        meant = (low + np.where(self.flipped, 1 - part, part) * (high - low)).astype(action.dtype)
+        obs, reward, terminated, truncated, info = self.env.step(meant)
+        return self._seen(obs), self.sign * float(reward), terminated, truncated, info
+
+    def _seen(self, obs: Any) -> Array:
+        flat = np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float64)
+        return np.asarray(flat[self.order] + self.offset)
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+def _sizes(env: gym.Env[Any, Any]) -> str:
+    sizes = gym.spaces.flatdim(env.observation_space), gym.spaces.flatdim(env.action_space)
+    return f"{_name(env)} has {sizes[0]} observations and {sizes[1]} actions"
+
+
+def _name(env: gym.Env[Any, Any]) -> str:
+    return env.spec.id if env.spec else type(env.unwrapped).__name__
+
+
+class _Model:
+    """The physical constants of a MuJoCo environment of DeepMind Control or Gymnasium."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        inner: Any = env.unwrapped
+        physics = getattr(inner, "physics", None)
+        m: Any = physics.model.ptr if physics is not None else getattr(inner, "model", None)
+        if not hasattr(m, "opt"):
+            raise ValueError(f"env.changes=[dynamics] needs a task with MuJoCo physics, {_name(env)} has none")
+        self.model, self.data = m, physics.data.ptr if physics is not None else inner.data
+        self.gravity, self.friction = m.opt.gravity.copy(), m.geom_friction[:, 0].copy()
+        self.mass, self.inertia = m.body_mass.copy(), m.body_inertia.copy()
+        self.gain, self.bias = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()
+
+    def scale(self, gravity: float, friction: float, mass: float, strength: float) -> None:
+        """Set the constants to these multiples of what they were at first."""
+        import mujoco
+
+        m = self.model
+        m.opt.gravity[:] = gravity * self.gravity
+        m.geom_friction[:, 0] = friction * self.friction
+        m.body_mass[:], m.body_inertia[:] = mass * self.mass, mass * self.inertia
+        m.actuator_gainprm[:], m.actuator_biasprm[:] = strength * self.gain, strength * self.bias
+        mujoco.mj_setConst(m, self.data)  # what follows from the masses

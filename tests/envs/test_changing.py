@@ -1,0 +1,229 @@
+"""Tasks that follow each other, and tasks that are drawn anew."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from test_control import Counting, actions
+
+from rl_plasticity.envs import Control, Envs, make_env
+from rl_plasticity.envs.changing import KINDS, Changing
+
+NAMES = ["walker-stand", "walker-walk", "walker-run"]
+
+
+class Told(gym.Env):
+    """Observations 0 to 4; remembers the action, whose fractions of the range it was made with."""
+
+    observation_space = gym.spaces.Box(-9, 9, (5,))
+    action_space = gym.spaces.Box(np.array([0.0, -4.0, 1.0]), np.array([2.0, 0.0, 9.0]), dtype=np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        return np.arange(5.0), {}
+
+    def step(self, action):
+        self.fractions = (action - self.action_space.low) / (self.action_space.high - self.action_space.low)
+        return np.arange(5.0), 3.0, False, False, {}
+
+
+def changing(*kinds, seed=0, shift=1.0, factor=2.0):
+    env = Changing([Told()], kinds, seed, shift, factor)
+    env.told = env.env
+    return env
+
+
+def at(env, number, fractions=(0.1, 0.4, 0.7)):
+    """What is seen, done and earned after the change of this number."""
+    env.change_to(number)
+    env.reset()
+    low, high = Told.action_space.low, Told.action_space.high
+    obs, reward, *_ = env.step(low + np.array(fractions) * (high - low))
+    return obs, env.told.fractions, reward
+
+
+def test_without_a_change_everything_is_as_it_is_and_so_it_is_before_the_first_one():
+    obs, fractions, reward = at(changing(*KINDS[:-1]), 0)
+    assert (obs.tolist(), reward) == ([0, 1, 2, 3, 4], 3)
+    np.testing.assert_allclose(fractions, [0.1, 0.4, 0.7])
+    assert at(changing(), 5)[0].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_a_change_is_a_function_of_its_number_and_the_seed_whatever_came_before(kind):
+    env, other, of_another_seed = changing(kind), changing(kind), changing(kind, seed=1)
+    for number in (3, 1, 2, 3):
+        seen = at(env, number)
+    expected = at(other, 3)
+    for one, same in zip(seen, expected, strict=True):
+        np.testing.assert_array_equal(one, same)
+    numbers = range(1, 9)
+    differ = [np.concatenate([*map(np.ravel, at(env, n))]).round(6).tolist() for n in numbers]
+    assert len({*map(tuple, differ)}) > (1 if kind == "reward_flip" else 2)
+    if kind != "reward_flip":
+        assert differ != [np.concatenate([*map(np.ravel, at(of_another_seed, n))]).round(6).tolist() for n in numbers]
+
+
+def test_each_kind_changes_what_it_says():
+    obs, fractions, reward = at(changing("observation_permutation"), 1)
+    assert sorted(obs) == [0, 1, 2, 3, 4]
+    assert reward == 3
+    np.testing.assert_allclose(fractions, [0.1, 0.4, 0.7])
+    shifts = np.array([at(changing("observation_shift", seed=n, shift=0.5), 1)[0] - np.arange(5) for n in range(400)])
+    assert abs(shifts.std() - 0.5) < 0.03
+    assert abs(shifts.mean()) < 0.03
+    assert sorted(at(changing("action_permutation"), 1)[1].round(6)) == [0.1, 0.4, 0.7]
+    assert len({tuple(at(changing("action_permutation", seed=n), 1)[1].round(6)) for n in range(99)}) == 6
+    for seed in range(9):
+        flipped = at(changing("action_flip", seed=seed), 1)[1]
+        np.testing.assert_allclose(sorted(np.abs(flipped - [0.1, 0.4, 0.7])), [0, 0, 0.4], atol=0.41)
+        assert (flipped.round(6) == [0.9, 0.6, 0.3]).sum() == 1
+    assert [at(changing("reward_flip"), n)[2] for n in range(5)] == [3, -3, 3, -3, 3]
+
+
+def test_kinds_are_drawn_apart_so_one_more_leaves_the_others_as_they_were():
+    alone, both = (at(changing(*kinds), 4) for kinds in (["action_flip"], ["observation_shift", "action_flip"]))
+    np.testing.assert_array_equal(alone[1], both[1])
+
+
+def constants(env):
+    model = env.unwrapped.physics.model if hasattr(env.unwrapped, "physics") else env.unwrapped.model
+    return {
+        "gravity": np.array(model.opt.gravity)[2:],
+        "friction": np.array(model.geom_friction)[:, 0],
+        "mass": np.array(model.body_mass)[1:],
+        "inertia": np.array(model.body_inertia)[1:].ravel(),
+        "strength": np.array(model.actuator_gainprm)[:, 0],
+    }
+
+
+@pytest.mark.parametrize("name", ["cheetah-run", "quadruped-walk", "gym:HalfCheetah-v5"])
+def test_dynamics_scales_gravity_friction_masses_and_strengths_by_factors_of_their_own(name):
+    env = make_env(name, 0, changes=["dynamics"], factor=3.0)
+    env.reset()
+    first, seen = constants(env), []
+    for env.change in range(1, 30):
+        env.reset()
+        factors = {}
+        for what, values in constants(env).items():
+            present = first[what] != 0
+            ratio = values[present] / first[what][present]
+            np.testing.assert_allclose(ratio, ratio[0])  # one for all of them
+            factors[what] = ratio[0]
+        assert factors["inertia"] == pytest.approx(factors["mass"])
+        seen.append([factors[what] for what in ("gravity", "friction", "mass", "strength")])
+    logs = np.log(np.array(seen)) / np.log(3)
+    assert np.abs(logs).max() <= 1
+    assert (logs.min(0) < -0.7).all()
+    assert (logs.max(0) > 0.7).all()
+    assert np.abs(np.corrcoef(logs.T) - np.eye(4)).max() < 0.6
+    env.change = 0
+    env.reset()
+    for what, values in constants(env).items():
+        np.testing.assert_array_equal(values, first[what])
+
+
+def test_another_physics_moves_otherwise_and_masses_count():
+    env, other = (make_env("cheetah-run", 0, changes=["dynamics"], change_seed=n) for n in (0, 1))
+    for one in (env, other):
+        one.reset()
+        one.change = 1
+        one.reset()
+    for act in actions(20, 1, 6):
+        a, b = env.step(act[0])[0], other.step(act[0])[0]
+    assert np.abs(a - b).max() > 0.01
+    physics = env.unwrapped.physics
+    assert physics.model.body_subtreemass[1] == pytest.approx(physics.model.body_mass[1:].sum())  # it was set anew
+
+
+# --- in time --------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_follow_each_other_and_cut_the_episode_off():
+    env = make_env("walker-stand", 0, sequence=NAMES, change_every=7)
+    env.reset()
+    tasks, cut = [], []
+    for act in actions(30, 1, 6):
+        tasks.append(env.unwrapped.task._move_speed)
+        _, _, terminated, truncated, _ = env.step(act[0])
+        assert not terminated
+        cut.append(truncated)
+        if truncated:
+            env.reset()
+    assert [i for i, c in enumerate(cut, start=1) if c] == [7, 14, 21, 28]
+    assert tasks == [0] * 7 + [1] * 7 + [8] * 7 + [0] * 7 + [1] * 2
+
+
+def test_a_task_of_a_sequence_is_the_very_task():
+    env, alone = make_env("walker-stand", 3, sequence=NAMES), make_env("walker-run", 3)
+    env.change, env.episode, alone.episode = 2, 10, 10
+    assert np.array_equal(env.reset()[0], alone.reset()[0])
+    for act in actions(50, 1, 6):
+        for one, other in zip(env.step(act[0])[:4], alone.step(act[0])[:4], strict=True):
+            assert np.array_equal(one, other)
+
+
+def test_a_terminated_episode_at_a_change_stays_terminated():
+    env = Control(Counting(terminate_at=4), 0, change_every=4)
+    env.reset()
+    ends = [env.step(np.zeros(2, np.float32))[2:4] for _ in range(4)]
+    assert ends == [(False, False)] * 3 + [(True, False)]
+
+
+CONTINUAL = {
+    "sequence": NAMES,
+    "changes": ["dynamics", "observation_shift", "action_permutation"],
+    "switch_every_env_steps": 15,
+}
+
+
+@pytest.mark.parametrize("steps", [14, 15, 16, 44])  # around a change, which is when the next episode begins
+@pytest.mark.parametrize("workers", [False, 1])
+def test_environments_saved_around_a_change_go_on_bit_for_bit(steps, workers, monkeypatch):
+    monkeypatch.setattr("rl_plasticity.envs.vector.START", "fork")
+    given = {"change_seeds": [5, 6], "workers": workers, **CONTINUAL}
+    envs, others = (Envs("walker-stand", [1, 2], **given) for _ in range(2))
+    envs.reset()
+    for act in actions(steps, 2, 6):
+        before = envs.step(act)
+    assert np.array_equal(others.load_state_dict(envs.state_dict()), before.obs)
+    for act in actions(40, 2, 6, seed=1):
+        for one, other in zip(envs.step(act), others.step(act), strict=True):
+            assert np.array_equal(one, other)
+    envs.close()
+    others.close()
+
+
+def test_a_state_of_before_there_were_changes_is_restored():
+    env, other = make_env("gym:Pendulum-v1", 1), make_env("gym:Pendulum-v1", 1)
+    env.reset()
+    env.step(np.ones(1, np.float32))
+    other.saved = {name: value for name, value in env.state().items() if name != "steps"}
+    assert np.array_equal(other.restore(), env.obs)
+
+
+def test_environments_that_do_not_change_by_themselves_change_when_told():
+    told = Envs("walker-stand", [9], change_seeds=[5], **CONTINUAL | {"switch_every_env_steps": None})
+    by_itself = Envs("walker-stand", [9], change_seeds=[5], **CONTINUAL | {"switch_every_env_steps": 1})
+    by_itself.reset()
+    for told.change in range(1, 5):
+        obs = by_itself.step(np.zeros((1, 6), np.float32)).obs
+        assert np.array_equal(told.seek(told.change + 1), obs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"sequence": ["walker-stand", "cheetah-run"]}, "need the same spaces: .*24 observations.*17 observations"),
+        ({"sequence": ["walker-stand", "walker-rum"]}, "unknown env 'walker-rum'; nearest: walker-run"),
+        ({"sequence": ["walker-run"]}, r"env=walker-stand is not the first task of env.sequence=\[walker-run\]"),
+        ({"changes": ["dynamic"]}, "unknown env.changes 'dynamic'; did you mean 'dynamics'"),
+    ],
+)
+def test_what_cannot_follow_is_one_line(settings, says):
+    with pytest.raises(ValueError, match=says) as error:
+        Envs("walker-stand", [0], **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_dynamics_of_a_task_without_mujoco_is_refused():
+    with pytest.raises(ValueError, match=r"env.changes=\[dynamics\] needs a task with MuJoCo physics, Pendulum-v1"):
+        Envs("gym:Pendulum-v1", [0], changes=["dynamics"])

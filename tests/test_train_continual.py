@@ -1,0 +1,156 @@
+"""``train`` on tasks that change."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import StopAfter, assert_equal_states, once
+from folders import PENDULUM, resume, rows, run
+
+from rl_plasticity import evaluate, train
+from rl_plasticity.agents import SAC, ReplayBuffer
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.schema import Evaluate, Train
+from rl_plasticity.envs import Envs
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.trained import task_of
+
+# Pendulum's third observation, its speed, goes up to 8; a shift or a permutation is another task to the policy.
+CHANGING = [*PENDULUM, "env.changes=[observation_permutation,observation_shift]", "env.switch_every_env_steps=15"]
+CHANGING += ["eval_every_env_steps=10", "replay_ratio=1", "random_env_steps=5"]
+
+
+def logged(folder, name, run="0"):
+    return {int(r["step"]): float(r["value"]) for r in rows(folder, name) if r["run"] == run}
+
+
+def test_the_env_step_that_ends_a_task_belongs_to_it():
+    s = schema.load(Train, ["env.changes=[reward_flip]", "env.switch_every_env_steps=10"])
+    assert [task_of(s, step) for step in (0, 1, 10, 11, 20, 21)] == [0, 0, 0, 1, 1, 2]
+    assert task_of(schema.load(Train, []), 1000) == 0
+
+
+def test_the_end_of_each_task_its_area_and_what_is_known_of_the_next_are_logged(tmp_path):
+    folder = run([*CHANGING, "seeds=2"], tmp_path / "run")
+    for n in ("0", "1"):
+        returns = logged(folder, "eval/return", n)
+        assert [*returns] == [10, 15, 20, 30, 40, 45, 50, 60]
+        assert logged(folder, "task/return", n) == {step: returns[step] for step in (15, 30, 45, 60)}
+        area = logged(folder, "task/area", n)
+        assert area[15] == pytest.approx((10 * returns[10] + 5 * returns[15]) / 15)
+        assert area[30] == pytest.approx((5 * returns[20] + 10 * returns[30]) / 15)
+        assert area[45] == pytest.approx((10 * returns[40] + 5 * returns[45]) / 15)
+        assert [*logged(folder, "task/next_return", n)] == [15, 30, 45]
+
+
+def test_evaluations_are_of_the_task_that_was_trained_and_the_next_one_of_the_one_that_comes(tmp_path, monkeypatch):
+    seen = []
+    seek = Envs.seek
+    monkeypatch.setattr(Envs, "seek", lambda envs, n: seen.append((n >> 20, envs.change)) or seek(envs, n))
+    run(CHANGING, tmp_path / "run")
+    evaluated = [(step, change) for step, change in seen if step]
+    expected = [(10, 0), (15, 0), (15, 1), (20, 1), (30, 1), (30, 2), (40, 2), (45, 2), (45, 3), (50, 3), (60, 3)]
+    assert evaluated == expected
+
+
+def test_evaluate_plays_the_task_of_the_checkpoint(tmp_path):
+    folder = run([*CHANGING, "seeds=2", "checkpoint_every_env_steps=30"], tmp_path / "run", StopAfter(40))
+    for step in (30, 40):
+        returns = evaluate.evaluate(RunFolder(folder), Evaluate(checkpoint=step))
+        assert returns.flatten().tolist() == [logged(folder, "eval/return", n)[step] for n in ("0", "1")]
+
+
+@pytest.mark.parametrize("steps", [29, 30, 31])
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["on_change=clear"],
+        ["reset=[none,periodic]", "reset.periodic.every_updates=null", "reset.periodic.every_tasks=1"],
+        ["reset=redo", "reset.every_tasks=2", "reset.every_updates=null", "on_change=clear", "buffer_size=12"],
+    ],
+)
+def test_a_run_stopped_around_a_change_goes_on_to_the_same_numbers(how, steps, tmp_path):
+    whole = run([*CHANGING, *how], tmp_path / "whole")
+    folder = run([*CHANGING, *how], tmp_path / "run", StopAfter(steps))
+    resume(folder)
+    assert rows(folder) == rows(whole)
+    states = [checkpoint.load(f / "checkpoints") for f in (folder, whole)]
+    for part in ("agent", "envs", "buffer"):
+        assert_equal_states(*(state[part] for state in states))
+
+
+def test_every_method_meets_the_same_changes_and_every_seed_its_own(tmp_path):
+    states = []
+    made = [[*CHANGING, "reg=none"], [*CHANGING, "reg=l2", "agent.hidden=[8]"], [*CHANGING, "seed=1"]]
+    for n, arguments in enumerate(made):
+        folder = run(arguments, tmp_path / str(n), StopAfter(20))
+        envs = RunFolder(folder)
+        trained = train.evaluation_envs(schema.load_saved(Train, envs.settings), [0], [envs.settings["seed"]])
+        trained.change = 3
+        states.append(trained.seek(7).tolist())
+    assert states[0] == states[1] != states[2]
+
+
+def test_a_reset_at_every_change_is_a_fresh_agent_for_each_task(tmp_path, monkeypatch):
+    restarted = []
+    restart = SAC.restart_
+    monkeypatch.setattr(
+        SAC, "restart_", lambda agent, runs=None: restarted.append(counts["step"]) or restart(agent, runs)
+    )
+    counts = {}
+    given = [*CHANGING, "reset=periodic", "reset.every_updates=null", "reset.every_tasks=1", f"out={tmp_path / 'run'}"]
+    at_steps = {"on_step": lambda session: counts.update(step=session.progress.step + 1)}
+    session, built = train.command.prepare(once(given), at_steps)
+    train.command.execute(session, built)
+    assert restarted == [15, 30, 45]
+
+
+@pytest.mark.parametrize(("how", "sizes"), [("keep", range(6, 61)), ("clear", [*range(6, 16), *[*range(1, 16)] * 3])])
+def test_the_transitions_of_earlier_tasks_are_kept_or_forgotten(how, sizes, tmp_path, monkeypatch):
+    seen = []
+    sample = ReplayBuffer.sample
+    monkeypatch.setattr(ReplayBuffer, "sample", lambda b, i: seen.append(b.size) or sample(b, i))
+    run([*CHANGING, f"on_change={how}"], tmp_path / "run")
+    assert seen == [*sizes]
+
+
+def test_a_policy_meets_the_change_in_its_observations(tmp_path):
+    folder = run([*CHANGING, "total_env_steps=15"], tmp_path / "run")
+    state = checkpoint.load(folder / "checkpoints")["buffer"]
+    s = schema.load_saved(Train, RunFolder(folder).settings)
+    envs = train.evaluation_envs(s, [1], [0])
+    firsts = []
+    for envs.change in range(3):
+        firsts.append(np.abs(envs.seek(1)))
+    # cos^2 + sin^2 = 1 holds before any change, and not after one.
+    pairs = [min(abs(np.hypot(o[0][i], o[0][j]) - 1) for i, j in ((0, 1), (0, 2), (1, 2))) for o in firsts]
+    assert pairs[0] < 1e-6
+    assert min(pairs[1:]) > 1e-4
+    assert torch.is_tensor(state["newest_obs"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["env.changes=[reward_flip]"], "env.switch_every_env_steps, and env.sequence or env.changes, need each other"),
+        (["env.switch_every_env_steps=9"], "env.switch_every_env_steps, and env.sequence or env.changes, need each"),
+        (["env.changes=[reward_flop]", "env.switch_every_env_steps=9"], "did you mean 'reward_flip'"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused_and_nothing_is_written(arguments, says, tmp_path):
+    with pytest.raises(SettingsError, match=says):
+        run([*PENDULUM, *arguments], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sequence_says_which_env_it_is(tmp_path):
+    s = schema.load(Train, ["env.sequence=[walker-walk,walker-run]", "env.switch_every_env_steps=9"])
+    assert s.env["name"] == "walker-walk"
+
+
+def test_a_reset_at_changes_that_never_come_is_said(tmp_path, capsys):
+    run(
+        [*PENDULUM, "reset=periodic", "reset.every_updates=null", "reset.every_tasks=2"], tmp_path / "run", StopAfter(1)
+    )
+    assert "no reset will come: reset.every_tasks=2, and one task" in capsys.readouterr().err
