@@ -89,17 +89,20 @@ class Counts(Progress):
 
     Args:
         episode_return: of the training episode.
+        first_return: of the evaluation before anything of the present task was learned.
         task_area: of the evaluations of the present task, each times the env steps since the one before it.
         evaluated_at: the env step of the last evaluation.
     """
 
     episode_return: Tensor = field(default_factory=lambda: torch.zeros(0))
+    first_return: Tensor = field(default_factory=lambda: torch.zeros(0))
     task_area: Tensor = field(default_factory=lambda: torch.zeros(0))
     evaluated_at: int = 0
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there; earlier versions had no tasks."""
-        super().load_state_dict({"task_area": self.task_area, "evaluated_at": 0, **state})
+        new = {"first_return": self.first_return, "task_area": self.task_area, "evaluated_at": 0}
+        super().load_state_dict({**new, **state})
 
 
 def build(s: Train, plan: Plan) -> Parts:
@@ -196,7 +199,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
     envs = parts.open(s, plan)
     eval_envs = parts.eval_envs
     zeros = torch.zeros(len(plan.seeds), dtype=torch.float64)
-    at = Counts(episode_return=zeros.clone(), task_area=zeros.clone())
+    at = Counts(episode_return=zeros.clone(), first_return=zeros.clone(), task_area=zeros.clone())
     probes = nn.ModuleDict()
     if s.measure_every_updates:
         batch, noise = frozen_transitions(session, agent, eval_envs)
@@ -243,6 +246,11 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 measure()
             session.save()
 
+    def first_return() -> Tensor:
+        """What the agents can do of the task that comes, ``[runs]``."""
+        eval_envs.change = task_of(s, at.step + 1)
+        return torch.from_numpy(evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))[0])
+
     is_new = session.begin(
         {"agent": agent, "buffer": buffer, "envs": envs, "probes": probes}, at, table="buffer",
         unit="env steps", total=s.total_env_steps, updates_per_step=s.replay_ratio,
@@ -252,6 +260,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
             buffer.start(torch.from_numpy(envs.reset()).to(s.device))
             if s.measure_every_updates:
                 measure()
+            if s.env["switch_every_env_steps"]:
+                at.first_return = first_return()
             session.save()  # a run killed at any moment can be resumed
         while session.goes_on():
             if at.step == s.prime_after_env_steps and (left := unprimed(s, at)):
@@ -291,10 +301,14 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
                 at.evaluated_at = at.step
             if changes:
-                session.log({"task/return": returns, "task/area": at.task_area / s.env["switch_every_env_steps"]})
-                at.task_area.zero_()
+                area = at.task_area / s.env["switch_every_env_steps"]
+                index = np.full(len(plan.seeds), task_of(s, at.step))
+                of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
+                session.log({f"task/{name}": value for name, value in of_task.items()})
+                session.results.flush()
                 if at.step < s.total_env_steps:
-                    next_task(session, agent, eval_envs, buffer)
+                    at.first_return, at.task_area = first_return(), torch.zeros_like(area)
+                    next_task(session, agent, buffer)
             if at.step % s.checkpoint_every_env_steps == 0:
                 session.save()
             session.clock.show(at.step)
@@ -326,14 +340,11 @@ def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tup
     return Batch(*(x.to(device) for x in columns)), noise.to(device)
 
 
-def next_task(session: Session[Train], agent: Agent, eval_envs: Envs, buffer: ReplayBuffer) -> None:
-    """The task has changed: log what the agent can do of the new one, intervene, forget transitions if so chosen."""
-    s, step = session.settings, session.progress.step
-    eval_envs.change = task = task_of(s, step + 1)
-    returns, _ = evaluate(agent, eval_envs, s.eval_episodes, first_episode(step))
-    session.log({"task/next_return": returns})
+def next_task(session: Session[Train], agent: Agent, buffer: ReplayBuffer) -> None:
+    """The task has changed: intervene, and forget transitions if so chosen."""
+    s = session.settings
     for intervention, runs in session.plan.interventions:
-        if intervention.due_at_task(task):
+        if intervention.due_at_task(task_of(s, session.progress.step + 1)):
             newest = torch.arange(max(0, buffer.size - s.batch_size), buffer.size, device=s.device)
             batch = buffer.sample(newest.expand(buffer.runs, -1))
             intervention.apply_(agent, runs=runs, inputs=agent.inputs(batch))

@@ -34,13 +34,15 @@ class Case(NamedTuple):
 
 
 CASES = {
-    # Update u is made at env step u + 150. A replay buffer that wraps around, two runs, two regularizers.
+    # Update u is made at env step u + 150. A replay buffer that wraps around, two runs, two regularizers, a task that
+    # changes: every 130 env steps, which cuts its episodes of 200 off.
     "train": Case(
         "train",
-        "env=gym:Pendulum-v1 seeds=2 reg=spectral+swr reset=periodic reset.every_updates=200 agent.hidden=[16,16] "
+        "env=gym:Pendulum-v1 env.changes=[observation_shift,action_flip] env.switch_every_env_steps=130 "
+        "seeds=2 reg=spectral+swr reset=periodic reset.every_updates=200 reset.every_tasks=3 agent.hidden=[16,16] "
         "batch_size=16 replay_ratio=1 random_env_steps=150 total_env_steps=1650 buffer_size=700 eval_episodes=3 "
         "eval_every_env_steps=100 checkpoint_every_env_steps=60 log_every_updates=50 measure_every_updates=1000",
-        lambda step: step % 100 == 0,
+        lambda step: step % 100 == 0 or step % 130 == 0,
         lambda step: (step - 150) % 200 == 0,
     ),
     # Five updates an epoch, an evaluation after each.
@@ -55,6 +57,7 @@ CASES = {
 }
 COMMON = "device=cpu compile=false threads=1"
 MOMENTS = ("while starting", "at random", "in a checkpoint's write", "in an evaluation", "right after a reset")
+MOMENTS += ("at a change of task",)
 
 
 def start(case: Case, said: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -81,6 +84,8 @@ def hit(moment: str, case: Case, folder: Path) -> bool:
     if moment == "in a checkpoint's write":
         return any(folder.glob("checkpoints/.*.tmp"))
     step, name = last_row(folder)
+    if moment == "at a change of task":
+        return name.startswith("task/")
     if moment == "in an evaluation":
         return case.evaluates(step) and step > 0 and not name.startswith(("eval", "q_over", "task"))
     return case.was_reset(step) and step > 0 and not name.startswith(("eval", "q_over", "task"))

@@ -14,7 +14,7 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.trained import task_of
+from rl_plasticity.runs.trained import Trained, task_of
 
 # Pendulum's third observation, its speed, goes up to 8; a shift or a permutation is another task to the policy.
 CHANGING = [*PENDULUM, "env.changes=[observation_permutation,observation_shift]", "env.switch_every_env_steps=15"]
@@ -31,7 +31,7 @@ def test_the_env_step_that_ends_a_task_belongs_to_it():
     assert task_of(schema.load(Train, []), 1000) == 0
 
 
-def test_the_end_of_each_task_its_area_and_what_is_known_of_the_next_are_logged(tmp_path):
+def test_what_is_known_of_each_task_before_and_after_and_its_area_are_logged(tmp_path):
     folder = run([*CHANGING, "seeds=2"], tmp_path / "run")
     for n in ("0", "1"):
         returns = logged(folder, "eval/return", n)
@@ -41,17 +41,28 @@ def test_the_end_of_each_task_its_area_and_what_is_known_of_the_next_are_logged(
         assert area[15] == pytest.approx((10 * returns[10] + 5 * returns[15]) / 15)
         assert area[30] == pytest.approx((5 * returns[20] + 10 * returns[30]) / 15)
         assert area[45] == pytest.approx((10 * returns[40] + 5 * returns[45]) / 15)
-        assert [*logged(folder, "task/next_return", n)] == [15, 30, 45]
+        assert logged(folder, "task/index", n) == {15: 0, 30: 1, 45: 2, 60: 3}
+        assert len({*logged(folder, "task/first_return", n).values()}) == 4
 
 
-def test_evaluations_are_of_the_task_that_was_trained_and_the_next_one_of_the_one_that_comes(tmp_path, monkeypatch):
+def test_evaluations_are_of_the_task_that_was_trained_and_then_of_the_one_that_comes(tmp_path, monkeypatch):
     seen = []
     seek = Envs.seek
     monkeypatch.setattr(Envs, "seek", lambda envs, n: seen.append((n >> 20, envs.change)) or seek(envs, n))
     run(CHANGING, tmp_path / "run")
     evaluated = [(step, change) for step, change in seen if step]
+    assert seen[-len(evaluated) - 1] == (0, 0)
     expected = [(10, 0), (15, 0), (15, 1), (20, 1), (30, 1), (30, 2), (40, 2), (45, 2), (45, 3), (50, 3), (60, 3)]
     assert evaluated == expected
+
+
+def test_the_first_return_of_a_task_is_that_of_the_agent_that_has_learned_the_tasks_before(tmp_path):
+    given = ["checkpoint_every_env_steps=15", "total_env_steps=30"]
+    folder = run([*CHANGING, *given], tmp_path / "run")
+    trained = Trained.of(RunFolder(folder), step=15)
+    envs = trained.envs([0])
+    envs.change = 1
+    assert trained.play(trained.agent(envs), envs, [0]).item() == logged(folder, "task/first_return")[30]
 
 
 def test_evaluate_plays_the_task_of_the_checkpoint(tmp_path):

@@ -72,7 +72,7 @@ def draw(comparison: Comparison) -> Iterator[Drawn]:
         if c.unit != "task" or max(c.at.values()) > 1:  # a single task has a curve over updates
             yield _learning_curves(c, looks)
         yield _final(c, looks)
-        yield from _accuracy_over_updates(c, looks)
+        yield from _over_training(c, looks)
         if min(row.seeds for row in c.rows) > 1 and any(row.diverged < sum(map(len, row.final)) for row in c.rows):
             yield _profiles(c, looks)
             if c.baseline is not None and len(c.rows) > 1:
@@ -214,27 +214,31 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     yield Drawn("sensitivity", "Sensitivity to settings", figure, caption)
 
 
-def _accuracy_over_updates(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
-    """Accuracy as training goes on, with the borders of tasks (SWR paper, Figures 2 to 4)."""
-    names = [n for n in ("eval/train_accuracy", "eval/test_accuracy") if c.kind == "supervised" and _has(c, n)]
+def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
+    """Accuracy, or return, as training goes on, with the borders of tasks (SWR paper, Figures 2 to 4)."""
+    rl = c.kind == "train"
+    names = [n for n in (("eval/return",) if rl else ("eval/train_accuracy", "eval/test_accuracy")) if _has(c, n)]
+    if rl and c.unit != "task":
+        names = []
+    what, unit = ("Return", "env step") if rl else ("Accuracy", "update")
     for task in c.at if names else ():
         figure, panels = _panels(len(names), 1, PAGE, height=1.6)
         for axes, name in zip(panels, names, strict=True):
             _metric_panel(axes, c, task, name, looks)
-            axes.set_xlabel("update")
+            axes.set_xlabel(unit)
             axes.set_ylabel(name)
         _legend(figure, c, looks)
+        title = f"{what} over {unit}s"
         caption = (
-            f"Accuracy on the task at hand over updates: mean over seeds and {_band(c)}. Vertical lines: a new task."
+            f"{what} on the task at hand over {unit}s: mean over seeds and {_band(c)}. Vertical lines: a new task."
         )
-        yield Drawn(
-            _of_task("accuracy_over_updates", c, task), _of_task("Accuracy over updates", c, task), figure, caption
-        )
+        name = title.lower().replace(" ", "_")
+        yield Drawn(_of_task(name, c, task), _of_task(title, c, task), figure, caption)
 
 
 def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Everything else that was measured, a figure for each network (spectral paper, Figures 3 and 5)."""
-    shown = {c.metric, "eval/train_accuracy", "eval/test_accuracy"}
+    shown = {c.metric, "eval/train_accuracy", "eval/test_accuracy", *(["eval/return"] if c.unit == "task" else [])}
     names = dict.fromkeys(n for row in c.rows for run in row.group.runs for n in run.curves if n not in shown)
     titles = {
         "critic": "Critic",
@@ -257,7 +261,7 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
             for axes, name in zip(panels, members, strict=True):
                 _metric_panel(axes, c, task, name, looks)
                 axes.set_title(name)
-            of_others = "update" if c.unit == "task" else c.unit
+            of_others = "update" if c.kind == "supervised" else "env step"
             for axes in panels[-columns:]:
                 axes.set_xlabel(_axis_of_steps("task" if family == "task" else of_others))
             _legend(figure, c, looks)

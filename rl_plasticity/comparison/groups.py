@@ -95,7 +95,7 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     for label, settings, of_group in zip(called, shared, _without(leave_out, called, [*alike.values()]), strict=True):
         tasks: dict[str, dict[int, Run]] = defaultdict(dict)
         for run in of_group:
-            of_task = tasks[" ".join(short(run.settings.get(name)) for name in named)]
+            of_task = tasks[" ".join(_task(run.settings, name) for name in named)]
             of_task[run.seed] = _one_of(of_task[run.seed], run, label) if run.seed in of_task else run
         members = {task: [of_seed[seed] for seed in sorted(of_seed)] for task, of_seed in sorted(tasks.items())}
         groups += [Group(label, settings, members)] if members else []
@@ -142,6 +142,15 @@ def labels(settings: Sequence[Settings]) -> list[str]:
             parts.append(f"{key}={short(s.get(name))}")
         made.append(" ".join(parts))
     return made
+
+
+def _task(s: Settings, name: str) -> str:
+    """What a run's task is called: ``walker-stand, walker-walk in turn`` of several that follow each other."""
+    if name != "env.name":
+        return short(s.get(name))
+    sequence, changes = s.get("env.sequence") or (), s.get("env.changes") or ()
+    text = f"{', '.join(sequence)} in turn" if sequence else short(s.get(name))
+    return f"{text} ({', '.join(changes)} changing)" if changes else text
 
 
 def short(value: Any) -> str:

@@ -22,8 +22,10 @@ class Run:
     Args:
         kind: the command: ``train`` or ``supervised``.
         settings: the folder's with those of the run's name in ``metrics.csv``, flat: ``reg.coef``.
-        curves: by the metric's name; steps of ``task/...`` are the number of the task, from 1.
-        borders: supervised: the step at the end of each task.
+        curves: by the metric's name; steps of ``task/...`` are the number of the task, from 1. Where tasks of a
+            sequence come again: ``task/drop``, by how much the first return is below that at the end of the task's last
+            time, and ``task/recovery_env_steps``, how many it takes to reach that again (infinity: it does not).
+        borders: the step at the end of each task, where there are several.
         starts: the folder's provenance, one entry for each start.
     """
 
@@ -56,7 +58,9 @@ def read(folder: RunFolder) -> list[Run]:
                 if MetricName.parse(metric).of == "task":
                     curves[metric] = Curve(number[: len(curve.values)], curve.values[: len(number)])
         borders = ends.steps if ends is not None else np.array([], np.int64)
-        runs.append(Run(folder, kind, name.seed, _overridden(settings, name), curves, borders, starts))
+        of_run = _overridden(settings, name)
+        curves |= _of_returning(curves, borders, len(of_run.get("env.sequence") or ()))
+        runs.append(Run(folder, kind, name.seed, of_run, curves, borders, starts))
     return runs
 
 
@@ -69,6 +73,24 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Settings:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], tasks: int) -> dict[str, Curve]:
+    """What is known of tasks that come again, in a sequence of so many."""
+    if tasks < 2 or len(borders) <= tasks:
+        return {}
+    first, last, evaluated = (curves[name] for name in ("task/first_return", "task/return", "eval/return"))
+    before = last.values[:-tasks]
+    steps = []
+    for number, value in enumerate(before, start=tasks):
+        of_task = (evaluated.steps > borders[number - 1]) & (evaluated.steps <= borders[number])
+        reached = evaluated.steps[of_task & (evaluated.values >= value)]
+        steps.append(reached[0] - borders[number - 1] if len(reached) else np.inf)
+    numbers = last.steps[tasks:]
+    return {
+        "task/drop": Curve(numbers, before - first.values[tasks:]),
+        "task/recovery_env_steps": Curve(numbers, np.array(steps, np.float64)),
+    }
 
 
 def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -95,8 +95,10 @@ def never_reset(run: Run, unit: str, step: int) -> bool:
     if not any(f"reset.every_{name}" in run.settings for name in every):  # none, or one with periods of its own
         return False
     if run.kind == "train":
-        learning = step - int(run.settings["random_env_steps"])
-        updates, tasks = updates_after(learning, float(run.settings["replay_ratio"])), 0
+        env_step = int(run.borders[step - 1]) if unit == "task" else step
+        learning = env_step - int(run.settings["random_env_steps"])
+        updates = int(run.settings["prime_updates"]) + updates_after(learning, float(run.settings["replay_ratio"]))
+        tasks = int((run.borders < env_step).sum())
     elif unit == "task":  # at the end of which nothing was yet done for the next
         updates, tasks = int(run.borders[step - 1]), step - 1
     else:

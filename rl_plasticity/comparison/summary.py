@@ -43,6 +43,9 @@ class Row:
         auc: means over the common steps up to there.
         change: supervised: the last common task's value minus the first's.
         online: supervised: mean over tasks of the online accuracy.
+        first, drop: of tasks that change in reinforcement learning: mean over tasks of the return before anything of
+            the task was learned; of those that came before how far that is below the end of their last time.
+        recovery: of each run the median over those tasks of the env steps until that is reached again.
         reach: the steps at which each run reached the target, infinity for never; None without a target.
         improvement, gap: over the baseline; None for the baseline and without one.
         joint: the gap's interval that holds for all groups at once: each at 1 - 0.05 / groups (Bonferroni).
@@ -59,6 +62,9 @@ class Row:
     auc: Estimate
     change: Estimate | None
     online: Estimate | None
+    first: Estimate | None
+    drop: Estimate | None
+    recovery: Array | None
     reach: Array | None
     improvement: Estimate | None
     gap: Estimate | None
@@ -148,6 +154,11 @@ class Comparison:
             columns["last - first task"] = [number(row.change.value) if row.change else "" for row in rows]
         if any(row.online is not None for row in rows):
             columns["online accuracy"] = [f"{row.online.value:.3f}" if row.online else "" for row in rows]
+        if any(row.first is not None for row in rows):
+            columns["before learning"] = [number(row.first.value) if row.first else "" for row in rows]
+        if any(row.drop is not None for row in rows):
+            columns["drop of a task that returns"] = [number(row.drop.value) if row.drop else "" for row in rows]
+            columns["env steps to recover"] = [_reached(r.recovery) if r.recovery is not None else "" for r in rows]
         if self.target is not None:
             columns[f"{self.unit}s to {self.target:g}"] = [_reached(row.reach) for row in rows if row.reach is not None]
         if self.baseline is not None:
@@ -245,6 +256,8 @@ class Comparison:
             "area_under_curve": row.auc,
             "last_minus_first_task": row.change,
             "online_accuracy": row.online,
+            "first_return": row.first,
+            "drop_of_a_task_that_returns": row.drop,
             "probability_of_improvement": row.improvement,
             "gap_unpaired" if row.gap and row.gap.note.startswith("unpaired") else "gap_paired": row.gap,
         }
@@ -260,8 +273,8 @@ def summarize(
     """The statistics of all groups.
 
     Args:
-        metric: of ``metrics.csv``; default: eval/return, or task/test_accuracy (task/train_accuracy where there is
-            no test set). Higher counts as better.
+        metric: of ``metrics.csv``; default: eval/return (task/return where tasks change), or task/test_accuracy
+            (task/train_accuracy where there is no test set). Higher counts as better.
         target: a value, for the steps until it is reached.
         baseline: a group's label; default: the one with reset=periodic, else the one with reg=none and reset=none.
 
@@ -272,10 +285,8 @@ def summarize(
     kind = groups[0].runs[0].kind
     metric = metric or default_metric(groups, kind)
     groups = _with_metric(groups, metric, warnings)
-    unit = "update"
-    if kind == "train":
-        unit = "env step"
-    elif MetricName.parse(metric).of == "task":
+    unit = "env step" if kind == "train" else "update"
+    if MetricName.parse(metric).of == "task":
         unit = "task"
     every_task, tasks = _tasks(groups, warnings)
     common = {task: steps.compared(groups, task, metric, unit, warnings) for task in every_task}
@@ -292,9 +303,11 @@ def summarize(
 
 
 def default_metric(groups: Sequence[Group], kind: str) -> str:
-    """What is compared unless told otherwise: the test accuracy where every run has one."""
+    """What is compared unless told otherwise: the return, at the end of each task where tasks change; the test accuracy
+    where every run has one."""
     if kind == "train":
-        return "eval/return"
+        continual = all("task/return" in r.curves for g in groups for r in g.runs)
+        return "task/return" if continual else "eval/return"
     tested = all("task/test_accuracy" in r.curves for g in groups for r in g.runs if "task/train_accuracy" in r.curves)
     return "task/test_accuracy" if tested else "task/train_accuracy"
 
@@ -379,11 +392,21 @@ def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
         np.array([statistics.area_under_curve(c.steps[t], values) for values in of_task])
         for t, of_task in zip(c.tasks, curves, strict=True)
     ]
-    change = online = reach = improvement = gap = joint = None
+    change = online = first = drop = recovery = reach = improvement = gap = joint = None
     if c.unit == "task" and min(c.at[t] for t in c.tasks) > 1:
         change = _mean([of_task[:, -1] - of_task[:, 0] for of_task in curves])
     if c.unit == "task" and all("task/online_accuracy" in r.curves for r in g.runs):
-        online = _mean([np.array([_online(r, c.at[t]) for r in g.tasks[t]]) for t in c.tasks])
+        online = _mean(
+            [np.array([_over_tasks(r, "task/online_accuracy", c.at[t]) for r in g.tasks[t]]) for t in c.tasks]
+        )
+    if c.unit == "task" and all("task/first_return" in r.curves for r in g.runs):
+        first = _mean([np.array([_over_tasks(r, "task/first_return", c.at[t]) for r in g.tasks[t]]) for t in c.tasks])
+    if c.unit == "task" and all(
+        "task/drop" in r.curves and c.at[t] >= r.curves["task/drop"].steps[0] for t in c.tasks for r in g.tasks[t]
+    ):
+        drop = _mean([np.array([_over_tasks(r, "task/drop", c.at[t]) for r in g.tasks[t]]) for t in c.tasks])
+        times = [_until(r, "task/recovery_env_steps", c.at[t]) for t in c.tasks for r in g.tasks[t]]
+        recovery = np.array([np.median(of_run) for of_run in times])
     if c.target is not None:
         reach = np.array(
             [
@@ -408,6 +431,9 @@ def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
         auc=_mean(areas),
         change=change,
         online=online,
+        first=first,
+        drop=drop,
+        recovery=recovery,
         reach=reach,
         improvement=improvement,
         gap=gap,
@@ -495,8 +521,15 @@ def _gap(
     return Estimate(value, statistics.student_interval(*samples), note, n), joint
 
 
-def _online(run: Run, tasks: int) -> float:
-    return float(run.curves["task/online_accuracy"].values[:tasks].mean())
+def _until(run: Run, metric: str, task: int) -> Array:
+    """The values of a metric of tasks, up to this one."""
+    curve = run.curves[metric]
+    return curve.values[curve.steps <= task]
+
+
+def _over_tasks(run: Run, metric: str, task: int) -> float:
+    """Their mean."""
+    return float(_until(run, metric, task).mean())
 
 
 def _warn_of_few_seeds(rows: Sequence[Row], warnings: list[str]) -> None:

@@ -1,0 +1,92 @@
+"""Comparisons of reinforcement learning on tasks that change."""
+
+import numpy as np
+import pytest
+from folders import curve, write_run
+
+from rl_plasticity.compare import compare
+from rl_plasticity.comparison.groups import group
+from rl_plasticity.comparison.loading import read
+from rl_plasticity.comparison.summary import summarize
+from rl_plasticity.runs.folder import RunFolder
+
+SEQUENCE = ["env.sequence=[walker-stand,walker-walk]", "env.switch_every_env_steps=300", "total_env_steps=1200"]
+SEQUENCE += ["random_env_steps=0", "replay_ratio=1"]
+# Two tasks in turn, each twice, evaluated every 100 env steps.
+RETURNS = [10, 30, 50, 0, 5, 8, 20, 45, 60, 1, 2, 7]
+FIRST = [1, 2, 25, 3]
+
+
+def rows(returns=RETURNS, first=FIRST):
+    ends = [float(x) for x in returns[2::3]]
+    found = curve([float(x) for x in returns], "eval/return", 100)
+    found |= curve([float(x) for x in first], "task/first_return", 300) | curve(ends, "task/return", 300)
+    area = [float(np.mean(returns[i : i + 3])) for i in range(0, len(returns), 3)]
+    return found | curve(area, "task/area", 300) | curve([0.0, 1.0, 2.0, 3.0], "task/index", 300)
+
+
+def of(tmp_path, *, shift=0.0, seeds=2, more=(), name="run"):
+    by_seed = {seed: rows([x + shift + seed for x in RETURNS], [x + shift for x in FIRST]) for seed in range(seeds)}
+    return write_run(tmp_path / name, [*SEQUENCE, f"seeds={seeds}", *more], by_seed)
+
+
+def test_tasks_are_numbered_and_their_ends_are_the_borders(tmp_path):
+    run, _ = read(RunFolder(of(tmp_path)))
+    assert run.borders.tolist() == [300, 600, 900, 1200]
+    assert run.curves["task/return"].steps.tolist() == [1, 2, 3, 4]
+    assert run.curves["eval/return"].steps.tolist() == [*range(100, 1201, 100)]
+
+
+def test_a_task_that_returns_has_a_drop_and_a_time_of_recovery(tmp_path):
+    run, _ = read(RunFolder(of(tmp_path)))
+    assert run.curves["task/drop"].steps.tolist() == [3, 4]
+    assert run.curves["task/drop"].values.tolist() == [50 - 25, 8 - 3]
+    # 45 is below the 50 of last time, 60 is not; of the other task 7 is below 8.
+    assert run.curves["task/recovery_env_steps"].values.tolist() == [300, np.inf]
+
+
+def test_tasks_that_never_return_have_neither(tmp_path):
+    given = ["env=walker-stand", "env.changes=[dynamics]", *SEQUENCE[1:]]
+    (run,) = read(RunFolder(write_run(tmp_path / "a", given, {0: rows()})))
+    assert not {"task/drop", "task/recovery_env_steps"} & {*run.curves}
+    (g,) = group([run])
+    assert [*g.tasks] == ["walker-stand (dynamics changing)"]
+
+
+def test_the_table_is_of_the_ends_of_tasks_with_what_was_known_before(tmp_path):
+    c = compare(of(tmp_path))
+    assert (c.metric, c.unit, c.at) == ("task/return", "task", {"walker-stand, walker-walk in turn": 4})
+    (row,) = c.rows
+    assert row.mean.value == 7.5
+    assert row.auc.value == pytest.approx(np.mean([50, 8, 60, 7]) + 0.5)
+    assert row.first.value == np.mean(FIRST)
+    assert row.drop.value == pytest.approx((25 + 5) / 2 + 0.5)
+    assert row.recovery.tolist() == [np.inf, np.inf]  # the median of a time and of never
+    header, line = c.table()
+    shown = dict(zip(header, line, strict=True))
+    assert shown["env steps to recover"] == "not reached (0 of 2)"
+    assert "drop_of_a_task_that_returns" in c.to_csv()
+    assert "first_return" in c.to_csv()
+
+
+def test_other_metrics_are_compared_over_env_steps(tmp_path):
+    c = compare(of(tmp_path), metric="eval/return")
+    assert (c.unit, c.at) == ("env step", {"walker-stand, walker-walk in turn": 1200})
+    assert c.rows[0].first is c.rows[0].drop is c.rows[0].recovery is None
+
+
+def test_the_fresh_agent_for_each_task_is_the_baseline_once_it_has_been_reset(tmp_path):
+    at_each = ["reset=periodic", "reset.every_updates=null", "reset.every_tasks=1"]
+    never = ["reset=head", "reset.every_updates=null", "reset.every_tasks=4"]
+    folders = [of(tmp_path), of(tmp_path, name="b", shift=3, more=at_each), of(tmp_path, name="c", more=never)]
+    c = summarize(group([run for folder in folders for run in read(RunFolder(folder))]))
+    assert c.baseline.label == "none + periodic"
+    gaps = {row.label: row.gap and row.gap.value for row in c.rows}
+    assert gaps == {"none": -3, "none + head (never reset)": -3, "none + periodic": None}
+
+
+def test_the_figures_have_the_returns_with_the_changes_marked(tmp_path):
+    compare(of(tmp_path, seeds=5), out=tmp_path / "out")
+    assert (tmp_path / "out/figures/return_over_env_steps.png").is_file()
+    assert (tmp_path / "out/figures/learning_curves.png").is_file()
+    assert not (tmp_path / "out/figures/metrics_eval.png").exists()
