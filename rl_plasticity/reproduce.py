@@ -32,7 +32,8 @@ from rl_plasticity.sweeps.studies import Study
 
 HELP = """python -m rl_plasticity.reproduce [PAPER/FIGURE] [name=value ...]
 
-Without a figure: all figures and tables of the three papers, what they show, what they cost and which were made here.
+Without a figure: all figures and tables of the three papers and the studies of ours, what they show and cost, and
+which were made here.
 With one: makes its runs, as many as are missing, and then the figure in the paper's layout and a comparison page.
 
   small=true         a version in minutes, on the digits or a cheap control task
