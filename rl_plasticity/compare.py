@@ -20,7 +20,6 @@ from typing import Any
 
 from rl_plasticity import command_line
 from rl_plasticity.comparison import choosing
-from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.report import GENERATOR, Picture, render
@@ -171,6 +170,8 @@ def _write(comparison: Comparison, out: Path, command: str) -> None:
     Raises:
         SettingsError: it cannot be written.
     """
+    from rl_plasticity.comparison.figures import draw  # matplotlib, which --help and a misspelt name do without
+
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".comparison-", dir=out.parent) as beside:

@@ -294,7 +294,7 @@ def test_what_came_to_the_place_while_it_was_drawn_is_not_deleted(tmp_path, one,
         (out / "mine.txt").write_text("mine")
         return draw(comparison)
 
-    monkeypatch.setattr("rl_plasticity.compare.draw", meanwhile)
+    monkeypatch.setattr("rl_plasticity.comparison.figures.draw", meanwhile)
     status, _, err = call(one, f"out={out}", "metric=alpha")
     assert status == 2
     assert "mine.txt" in err
@@ -431,7 +431,7 @@ def test_a_table_of_any_widths_has_80_columns_and_all_words():
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_comparison_that_was_there(tmp_path, one, monkeypatch):
-    monkeypatch.setattr("rl_plasticity.compare.draw", lambda comparison: [])
+    monkeypatch.setattr("rl_plasticity.comparison.figures.draw", lambda comparison: [])
     assert call(one, f"out={tmp_path / 'out'}")[0] == 0
     before, limits = (tmp_path / "out" / "report.html").read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     try:

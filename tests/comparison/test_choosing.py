@@ -57,7 +57,7 @@ def test_the_best_on_validation_images_is_compared_on_test_images(runs):
 
 
 def test_what_is_chosen_stands_on_the_page_and_the_command_takes_the_option(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("rl_plasticity.compare.draw", lambda comparison: [])  # seconds
+    monkeypatch.setattr("rl_plasticity.comparison.figures.draw", lambda comparison: [])  # seconds
     places, options = parse([str(runs), f"out={tmp_path / 'out'}", "choose=reg.coef,lr"])
     assert options["choose"] == ["reg.coef", "lr"]
     compare(*places, **options | {"choose": ["reg.coef"]})
