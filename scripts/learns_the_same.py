@@ -9,7 +9,8 @@ products, and rounded as they would be: the numbers of a processor with units bu
 float32's speed. The script says so.
 
 What is finished in FOLDER is not trained again, and a run that was killed goes on. ``--share 0/2`` takes every second
-run, so that two processes can share the work; ``--table`` trains nothing.
+group of five seeds, so that two processes can share the work; ``--table`` trains nothing. ``--width 128`` makes the
+hidden layers and the batches half as large, which takes a fifth of the time, and ``--env-steps`` shortens the runs.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from rl_plasticity.runs.folder import Curve, RunFolder
 TASKS = ("cheetah-run", "walker-walk")
 REGS = ("none", "spectral")
 PRECISIONS = ("float32", "bfloat16")
-SEEDS = 10
+SEEDS, TOGETHER = 10, 5
 # The hidden layers' products alone are wide enough to gain from it.
 BFLOAT16_FROM = 128
 
@@ -77,28 +78,37 @@ def emulate() -> None:
 # --- the runs -------------------------------------------------------------------------------------------------------
 
 
-def folder_of(folder: Path, task: str, reg: str, precise: str, seed: int) -> Path:
-    return folder / f"{task}_{reg}_{precise}_seed{seed}"
+def folder_of(folder: Path, task: str, reg: str, precise: str, first: int) -> Path:
+    return folder / f"{task}_{reg}_{precise}_seed{first}"
 
 
-def curve(out: Path, metric: str = "eval/return") -> Curve:
-    """A metric of the one run in the folder; empty before it was logged."""
-    folder = RunFolder(out)
-    (metrics,) = folder.metrics().values() if folder.is_run() else ({},)
-    return metrics.get(metric, Curve(np.zeros(0, np.int64), np.zeros(0)))
+def curves(folder: Path, task: str, reg: str, precise: str, metric: str = "eval/return") -> dict[int, Curve]:
+    """A metric of every seed that is finished."""
+    found: dict[int, Curve] = {}
+    for first in range(0, SEEDS, TOGETHER):
+        out = RunFolder(folder_of(folder, task, reg, precise, first))
+        if is_finished(out):
+            found |= {name.seed: metrics[metric] for name, metrics in out.metrics().items()}
+    return found
 
 
-def finished(out: Path) -> bool:
-    steps = curve(out).steps
-    return len(steps) > 0 and bool(steps[-1] == RunFolder(out).settings["total_env_steps"])
+def is_finished(out: RunFolder) -> bool:
+    """Whether all its runs were evaluated at their last env step."""
+    if not out.is_run():
+        return False
+    last = out.settings["total_env_steps"]
+    runs = out.metrics().values()
+    return bool(runs) and all("eval/return" in run and run["eval/return"].steps[-1] == last for run in runs)
 
 
-def train_one(out: Path, task: str, reg: str, precise: str, seed: int) -> None:
+def train_some(out: Path, task: str, reg: str, precise: str, first: int, width: int, env_steps: int) -> None:
+    """Five seeds, side by side."""
     if RunFolder(out).is_run():
         train.run(resume=str(out))
         return
     train.run(
-        env=task, reg=reg, seed=seed, preset="demo", precision=precise, bfloat16_from=BFLOAT16_FROM, device="cpu",
+        env=task, reg=reg, seed=first, seeds=TOGETHER, preset="demo", agent={"name": "sac", "hidden": [width, width]},
+        batch_size=width, total_env_steps=env_steps, precision=precise, bfloat16_from=BFLOAT16_FROM, device="cpu",
         threads=1, compile=True, out=str(out),
     )  # fmt: skip
 
@@ -115,31 +125,23 @@ MEASURES: dict[str, tuple[str, Any]] = {
 }
 
 
-def pairs(folder: Path, task: str, reg: str) -> list[int]:
-    """The seeds that are finished in both."""
-    return [
-        seed
-        for seed in range(SEEDS)
-        if all(finished(folder_of(folder, task, reg, precise, seed)) for precise in PRECISIONS)
-    ]
-
-
 def report(folder: Path) -> None:
     """Means in float32, and how far bfloat16 is above, seed by seed; in brackets Student's intervals at 95 %."""
     print("| task | regularizer | pairs | " + " | ".join(MEASURES) + " |")
     print("|---" * (3 + len(MEASURES)) + "|")
     for task, reg in product(TASKS, REGS):
-        seeds, cells = pairs(folder, task, reg), []
+        cells, pairs = [], 0
         for metric, of_curve in MEASURES.values():
-            values = {
-                precise: {n: of_curve(*curve(folder_of(folder, task, reg, precise, n), metric)) for n in seeds}
+            values = [
+                {seed: of_curve(*curve) for seed, curve in curves(folder, task, reg, precise, metric).items()}
                 for precise in PRECISIONS
-            }
-            gap = paired_differences(values["bfloat16"], values["float32"])
-            low, high = student_interval([gap]) if len(gap) > 1 else (float("nan"), float("nan"))
-            mean = sum(values["float32"].values()) / max(1, len(seeds))
-            cells.append(f"{mean:.3g}, {gap.mean():+.2g} [{low:+.2g}, {high:+.2g}]" if seeds else "")
-        print(f"| {task} | {reg} | {len(seeds)} | " + " | ".join(cells) + " |")
+            ]
+            gap = -paired_differences(*values)
+            pairs = len(gap)
+            if pairs > 1:
+                low, high = student_interval([gap])
+                cells.append(f"{np.mean([*values[0].values()]):.3g}, {gap.mean():+.2g} [{low:+.2g}, {high:+.2g}]")
+        print(f"| {task} | {reg} | {pairs} | " + " | ".join(cells) + " |")
 
 
 def draw(folder: Path, path: Path) -> None:
@@ -152,12 +154,12 @@ def draw(folder: Path, path: Path) -> None:
     figure, axes = plt.subplots(1, len(TASKS) * len(REGS), figsize=(3.2 * len(TASKS) * len(REGS), 3), squeeze=False)
     for axis, (task, reg) in zip(axes[0], product(TASKS, REGS), strict=True):
         for precise, colour in zip(PRECISIONS, ("black", "C1"), strict=True):
-            curves = [curve(folder_of(folder, task, reg, precise, seed)) for seed in pairs(folder, task, reg)]
-            for one in curves:
+            found = [*curves(folder, task, reg, precise).values()]
+            for one in found:
                 axis.plot(one.steps, one.values, color=colour, linewidth=0.5, alpha=0.35)
-            if curves:
-                mean = np.mean([one.values for one in curves], axis=0)
-                axis.plot(curves[0].steps, mean, color=colour, linewidth=2, label=f"{precise} ({len(curves)} seeds)")
+            if found:
+                mean = np.mean([one.values for one in found], axis=0)
+                axis.plot(found[0].steps, mean, color=colour, linewidth=2, label=f"{precise} ({len(found)} seeds)")
         axis.set(title=f"{task}, {reg}", xlabel="env steps")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("return")
@@ -170,23 +172,23 @@ def draw(folder: Path, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th run, from the I-th")
+    parser.add_argument("--width", type=int, default=256, help="of hidden layers, and transitions in a batch")
+    parser.add_argument("--env-steps", type=int, default=26_000, help="of each run")
+    parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th group of runs, from the I-th")
     parser.add_argument("--table", action="store_true", help="train nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     first, every = map(int, options.share.split("/"))
-    runs = list(product(range(options.seeds), TASKS, REGS, PRECISIONS))  # pairs first: a half table is of whole pairs
+    # Both precisions of some seeds, then the others: half a table is one of whole pairs.
+    groups = [*product(range(0, SEEDS, TOGETHER), TASKS, REGS)][first::every]
     if not options.table:
         if not precision.has_bfloat16("cpu"):
-            print(
-                "this processor has no units for bfloat16: its products are computed from rounded factors", flush=True
-            )
+            print("no units for bfloat16 here: its products are computed from rounded factors", flush=True)
             emulate()
-        for seed, task, reg, precise in runs[first::every]:
+        for (seed, task, reg), precise in product(groups, PRECISIONS):
             out = folder_of(options.folder, task, reg, precise, seed)
-            if not finished(out):
-                train_one(out, task, reg, precise, seed)
+            if not is_finished(RunFolder(out)):
+                train_some(out, task, reg, precise, seed, options.width, options.env_steps)
     report(options.folder)
     draw(options.folder, options.folder / "precision.png")
 
