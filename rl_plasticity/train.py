@@ -138,6 +138,11 @@ def build(s: Train, plan: Plan) -> Parts:
         raise SettingsError(
             f"prime_after_env_steps={s.prime_after_env_steps} must be below total_env_steps={s.total_env_steps}"
         )
+    kept = s.buffer_size
+    if s.on_change == "clear":
+        kept = min(kept, s.env["switch_every_env_steps"] or kept)
+    if s.prime_updates and s.prime_after_env_steps > kept:
+        raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {kept} transitions are kept")
     if not planned_updates(s) and s.replay_ratio:
         print("no update will be made: total_env_steps does not exceed random_env_steps", file=sys.stderr)
     return Parts(agent, eval_envs, buffer)
@@ -268,6 +273,10 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 prime(left)
                 session.clock.show(at.step)
                 continue
+            if task_of(s, at.step) < task_of(
+                s, at.step + 1
+            ):  # only now: a checkpoint holds the agent that was evaluated
+                next_task(session, agent, buffer)
             if at.step < s.random_env_steps:
                 act = agent.streams.uniform(envs.act_dim) * 2 - 1
             else:
@@ -308,7 +317,6 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 session.results.flush()
                 if at.step < s.total_env_steps:
                     at.first_return, at.task_area = first_return(), torch.zeros_like(area)
-                    next_task(session, agent, buffer)
             if at.step % s.checkpoint_every_env_steps == 0:
                 session.save()
             session.clock.show(at.step)
@@ -322,7 +330,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
 def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tuple[Batch, Tensor]:
     """Transitions of uniformly random actions and noise to look at the networks with, a function of the seeds alone.
 
-    Every fourth of the first env steps of episode 0, which no evaluation uses.
+    Every fourth of the first env steps of episode 0, of the first task.
     """
     device = session.settings.device
     streams = RunStreams([derive(seed, PROBE) for seed in session.plan.seeds])

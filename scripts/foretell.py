@@ -13,6 +13,7 @@ A correlation says that a measure could be used to sort runs; it does not say th
 import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from rl_plasticity.comparison.loading import Run, read
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.metrics.statistics import value_at
 from rl_plasticity.runs.folder import RunFolder
 
@@ -30,8 +32,12 @@ Array = NDArray[np.float64]
 
 def runs_below(folder: Path) -> list[Run]:
     """All runs that have come to their end."""
-    runs = [run for config in sorted(folder.rglob("config.yaml")) for run in read(RunFolder(config.parent))]
-    return [run for run in runs if run.curves["eval/return"].steps[-1] == run.settings["total_env_steps"]]
+    runs = []
+    for config in sorted(folder.rglob("config.yaml")):
+        with suppress(SettingsError):  # it has written no numbers yet
+            runs += read(RunFolder(config.parent))
+    ends = [run.curves["eval/return"].steps[-1] if "eval/return" in run.curves else 0 for run in runs]
+    return [run for run, end in zip(runs, ends, strict=True) if end == run.settings["total_env_steps"]]
 
 
 def outcome(run: Run) -> float:
@@ -41,11 +47,12 @@ def outcome(run: Run) -> float:
 
 
 def measured(run: Run, name: str, at: int) -> float:
-    """A metric's last value up to this env step; NaN if there is none."""
-    if name not in run.curves:
+    """A metric's last value up to this env step, what is not a number as the largest; NaN if it was not measured."""
+    curve = run.curves.get(name)
+    if curve is None or curve.steps[0] > at:
         return float("nan")
-    curve = run.curves[name]
-    return float(value_at(curve.steps, curve.values, np.array([at]))[0])
+    value = float(value_at(curve.steps, curve.values, np.array([at]))[0])
+    return float("inf") if np.isnan(value) else value
 
 
 def ranks(values: Array, strata: Sequence[object]) -> Array:
@@ -87,7 +94,8 @@ def table(runs: Sequence[Run], at: int, within: Sequence[str]) -> list[tuple[str
     rows = []
     for name in (*names, *OTHERS):
         values = np.array([measured(run, name, at) for run in runs])
-        values = np.where(np.isnan(values), np.inf, values)  # no rank in a condition number, say: the largest
+        if np.isnan(values).any():
+            continue
         x = ranks(values, strata)
         rho = correlation(x, y)
         if np.isfinite(rho):

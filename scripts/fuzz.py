@@ -38,6 +38,7 @@ import torch
 from hydra.errors import HydraException  # noqa: F401, imported before any clock runs
 
 from rl_plasticity import command_line, compare, evaluate, status, supervised, train, watch
+from rl_plasticity.comparison import figures
 from rl_plasticity.configs.schema import Evaluate, Watch
 from rl_plasticity.runs.session import Command, Session
 
@@ -423,7 +424,7 @@ def arguments(command: str, more: dict[str, str]) -> list[str]:
 @contextlib.contextmanager
 def shortened() -> Iterator[list[bool]]:
     """Runs that end at once, figures only now and then; the list says whether the case resumes."""
-    execute, draw = Command.execute, compare.draw
+    execute, draw = Command.execute, figures.draw
     resumes, drawn = [False], [0]
 
     def end_at_once(self: Any, session: Session[Any], built: Any) -> tuple[bool, str | None]:
@@ -439,11 +440,11 @@ def shortened() -> Iterator[list[bool]]:
         drawn[0] += 1
         return draw(comparison) if drawn[0] % 100 == 0 else []
 
-    Command.execute, compare.draw = end_at_once, draw_some  # type: ignore[method-assign]
+    Command.execute, figures.draw = end_at_once, draw_some  # type: ignore[method-assign]
     try:
         yield resumes
     finally:
-        Command.execute, compare.draw = execute, draw  # type: ignore[method-assign]
+        Command.execute, figures.draw = execute, draw  # type: ignore[method-assign]
 
 
 CALLS: dict[str, Callable[[], None]] = {

@@ -94,7 +94,7 @@ def curves(folder: Path, task: str, reg: str, precise: str, metric: str = "eval/
 
 def is_finished(out: RunFolder) -> bool:
     """Whether all its runs were evaluated at their last env step."""
-    if not out.is_run():
+    if not out.is_run() or "finished" not in (out.path / "log.txt").read_text().splitlines()[-1]:
         return False
     last = out.settings["total_env_steps"]
     runs = out.metrics().values()

@@ -423,6 +423,11 @@ def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):
 
     config.write_text(good.replace("gym:Pendulum-v1", "gym:mine:P-v0"))
     refused(r"add plugins=\[mine\]")
+    sequence = "  sequence:\n  - gym:Pendulum-v1\n  - gym:mine:P-v0\n  switch_every_env_steps: 30\n"
+    changed = good.replace("  sequence: []\n", sequence).replace("  switch_every_env_steps: null\n", "")
+    assert changed.count("sequence") == 1
+    config.write_text(changed)
+    refused(r"no saved settings load the module 'mine'")
     config.write_text(good + "plugins: [mine]\n")
     refused("unknown setting 'plugins'")
     config.write_text(good)

@@ -58,9 +58,10 @@ def read(folder: RunFolder) -> list[Run]:
                 if MetricName.parse(metric).of == "task":
                     curves[metric] = Curve(number[: len(curve.values)], curve.values[: len(number)])
         borders = ends.steps if ends is not None else np.array([], np.int64)
-        of_run = _overridden(settings, name)
-        curves |= _of_returning(curves, borders, len(of_run.get("env.sequence") or ()))
-        runs.append(Run(folder, kind, name.seed, of_run, curves, borders, starts))
+        own = _overridden(settings, name)
+        if own.get("env.sequence") and not own.get("env.changes"):  # a task that is drawn anew is another one
+            curves |= _of_returning(curves, borders, own["env.sequence"])
+        runs.append(Run(folder, kind, name.seed, own, curves, borders, starts))
     return runs
 
 
@@ -75,22 +76,25 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Settings:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], tasks: int) -> dict[str, Curve]:
-    """What is known of tasks that come again, in a sequence of so many."""
-    if tasks < 2 or len(borders) <= tasks:
+def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], sequence: Sequence[str]) -> dict[str, Curve]:
+    """What is known of tasks that come again."""
+    numbers, drops, times = [], [], []
+    last_time: dict[str, float] = {}  # the return at the end of a task's last time
+    for number, end in enumerate(borders):
+        task = sequence[number % len(sequence)]
+        if task in last_time:
+            before, first = last_time[task], curves["task/first_return"].values[number]
+            steps, values = curves["eval/return"]
+            start = borders[number - 1]
+            reached = steps[(steps > start) & (steps <= end) & (values >= before)]
+            numbers.append(number + 1)
+            drops.append(before - first)
+            times.append(0.0 if first >= before else float(reached[0] - start) if len(reached) else np.inf)
+        last_time[task] = curves["task/return"].values[number]
+    if not numbers:
         return {}
-    first, last, evaluated = (curves[name] for name in ("task/first_return", "task/return", "eval/return"))
-    before = last.values[:-tasks]
-    steps = []
-    for number, value in enumerate(before, start=tasks):
-        of_task = (evaluated.steps > borders[number - 1]) & (evaluated.steps <= borders[number])
-        reached = evaluated.steps[of_task & (evaluated.values >= value)]
-        steps.append(reached[0] - borders[number - 1] if len(reached) else np.inf)
-    numbers = last.steps[tasks:]
-    return {
-        "task/drop": Curve(numbers, before - first.values[tasks:]),
-        "task/recovery_env_steps": Curve(numbers, np.array(steps, np.float64)),
-    }
+    at = np.array(numbers, np.int64)
+    return {"task/drop": Curve(at, np.array(drops)), "task/recovery_env_steps": Curve(at, np.array(times))}
 
 
 def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -45,7 +45,7 @@ class Row:
         online: supervised: mean over tasks of the online accuracy.
         first, drop: of tasks that change in reinforcement learning: mean over tasks of the return before anything of
             the task was learned; of those that came before how far that is below the end of their last time.
-        recovery: of each run the median over those tasks of the env steps until that is reached again.
+        recovery: of those tasks of all runs the env steps until that is reached again; infinity: not in that time.
         reach: the steps at which each run reached the target, infinity for never; None without a target.
         improvement, gap: over the baseline; None for the baseline and without one.
         joint: the gap's interval that holds for all groups at once: each at 1 - 0.05 / groups (Bonferroni).
@@ -393,7 +393,8 @@ def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
         for t, of_task in zip(c.tasks, curves, strict=True)
     ]
     change = online = first = drop = recovery = reach = improvement = gap = joint = None
-    if c.unit == "task" and min(c.at[t] for t in c.tasks) > 1:
+    same = not any(r.settings.get("env.sequence") or r.settings.get("env.changes") for r in g.runs)
+    if c.unit == "task" and same and min(c.at[t] for t in c.tasks) > 1:
         change = _mean([of_task[:, -1] - of_task[:, 0] for of_task in curves])
     if c.unit == "task" and all("task/online_accuracy" in r.curves for r in g.runs):
         online = _mean(
@@ -405,8 +406,7 @@ def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
         "task/drop" in r.curves and c.at[t] >= r.curves["task/drop"].steps[0] for t in c.tasks for r in g.tasks[t]
     ):
         drop = _mean([np.array([_over_tasks(r, "task/drop", c.at[t]) for r in g.tasks[t]]) for t in c.tasks])
-        times = [_until(r, "task/recovery_env_steps", c.at[t]) for t in c.tasks for r in g.tasks[t]]
-        recovery = np.array([np.median(of_run) for of_run in times])
+        recovery = np.concatenate([_until(r, "task/recovery_env_steps", c.at[t]) for t in c.tasks for r in g.tasks[t]])
     if c.target is not None:
         reach = np.array(
             [

@@ -325,11 +325,23 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     if kind in DEFAULT_PRESET:
         load_plugs(given.pop("plugins", []))
         given = _with_preset(kind, given)
-    if kind is Train and "env" not in given and isinstance(first := given.get("env.sequence"), list) and first:
-        given["env"] = first[0]
+    sequence = given.get("env.sequence")
+    if (
+        kind is Train
+        and "env" not in given
+        and isinstance(sequence, list | tuple)
+        and sequence
+        and isinstance(sequence[0], str)
+    ):
+        given["env"] = sequence[0]
     groups = {group: _chosen(group, given.pop(group, KINDS[group].default), kind) for group in GROUPS[kind]}
-    if kind is Train and (module := plugins.module_of(env := str(groups["env"]["name"].default))):
-        plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
+    for env in (
+        _environments({"name": groups["env"]["name"].default, "sequence": given.get("env.sequence")})
+        if kind is Train
+        else ()
+    ):
+        if module := plugins.module_of(env):
+            plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
     if kind is Supervised:  # where there are tasks, interventions come with them unless told otherwise
         for prefix, tree in members("reset", groups["reset"]):
             if "every_updates" in tree and not any(name.startswith(f"{prefix}.every") for name in given):
@@ -340,6 +352,12 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
             raise _unknown(kind, name, declared, groups)
     values = {name: d.default for name, d in declared.items()} | given
     return _typed(kind, _resolved(values), declared, groups)
+
+
+def _environments(env: Mapping[str, Any]) -> list[str]:
+    """The names of all tasks that a group `env` chooses."""
+    sequence = env.get("sequence")
+    return [str(name) for name in (env["name"], *(sequence if isinstance(sequence, list | tuple) else ()))]
 
 
 def load_plugs(named: Any) -> None:
@@ -394,8 +412,9 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         if not isinstance(choice, dict) or "name" not in choice:
             raise SettingsError(f"{group} must be a group with a name, got {shown(choice)}")
         groups[group] = _chosen(group, choice_of(choice), kind)
-        if group == "env" and (module := plugins.module_of(str(choice["name"]))) and module not in plugins.loaded:
-            raise SettingsError(f"env {choice['name']!r}: no saved settings load the module {module!r}")
+        for name in _environments(choice) if group == "env" else ():
+            if (module := plugins.module_of(name)) and module not in plugins.loaded:
+                raise SettingsError(f"env {name!r}: no saved settings load the module {module!r}")
     declared = settings_of(kind) | _flat(groups)
     values = up_to_date(dict(flat_values(saved)))
     values = {name: value for name, value in values.items() if name == "env.name" or not _is_name(name)}
@@ -424,7 +443,12 @@ def up_to_date(saved: Mapping[str, Any]) -> dict[str, Any]:
             settings = window | ({"of": "all"} if choice in ("l2", "weight_decay") else {})
             for setting, value in settings.items():  # behind the others: the order of a chain's parts is its own
                 values.setdefault(f"{name.removesuffix('name')}{setting}", value)
-        if name.startswith("reset.") and _is_name(name) and choice in INTERVENTIONS and choice != "none":
+        if (
+            name.startswith("reset.")
+            and _is_name(name)
+            and choice in INTERVENTIONS
+            and "every_tasks" in settings_of(INTERVENTIONS[choice])
+        ):
             values.setdefault(f"{name.removesuffix('name')}every_tasks", None)  # reinforcement learning had no tasks
     return values
 

@@ -47,6 +47,9 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(envs[0])
         self.envs, self.kinds, self.seed, self.shift, self.factor = envs, kinds, seed, shift, factor
         for env in envs:
+            box = env.action_space
+            if not (isinstance(box, gym.spaces.Box) and len(box.shape) == 1 and box.is_bounded()):
+                raise ValueError(f"a task with bounded continuous actions is needed, {_name(env)} has {box}")
             if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
                 raise ValueError(f"tasks in sequence need the same spaces: {_sizes(envs[0])}, and {_sizes(env)}")
         size = gym.spaces.flatdim(envs[0].observation_space)

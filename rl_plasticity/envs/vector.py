@@ -4,11 +4,11 @@ import math
 import multiprocessing
 import signal
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import Annotated, Any, Literal
 
 import gymnasium as gym
@@ -22,7 +22,7 @@ from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_en
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, reason
 from rl_plasticity.settings import Setting
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START = "spawn"  # a fresh interpreter for each worker: forking a process that runs torch threads can hang
 TO_END = 5.0  # seconds that a worker has
 
@@ -109,7 +109,8 @@ class Envs:
             self.runs_of = [range(i * self.runs // number, (i + 1) * self.runs // number) for i in range(number)]
             makes = [partial(make, seeds=[every[run] for run in runs]) for runs in self.runs_of]
             self.groups = started = _started(makes)
-            weakref.finalize(self, _kill, started)  # they ignore SIGTERM, so Python would wait for them at its end
+            # They ignore SIGTERM, so multiprocessing would wait for them at Python's end: before it does, and sooner.
+            Finalize(self, _kill, (started,), exitpriority=100)
         self.obs_dim, self.act_dim = self._ask("sizes")[0]
 
     @property
@@ -321,13 +322,19 @@ def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
             worker.answer(math.inf)
     except (OSError, EOFError) as error:  # too many processes or files, or killed meanwhile
         _kill(workers)
-        raise EnvFault(f"the environments' processes cannot be started: {reason(error)}") from error
+        died = ' (a script that starts them needs if __name__ == "__main__":)' if _is_end(error) else ""
+        raise EnvFault(f"the environments' processes cannot be started: {reason(error)}{died}") from error
     except EnvFault:
         _kill(workers)
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return workers
+
+
+def _is_end(error: BaseException) -> bool:
+    """Whether the other process ended."""
+    return isinstance(error, EOFError | ConnectionError)
 
 
 def _kill(groups: Sequence[Here | Worker]) -> None:

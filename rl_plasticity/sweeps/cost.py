@@ -27,7 +27,7 @@ def updates(s: Train | Supervised) -> float:
     """How many updates a process makes, each run's counted; of a data set only the published size is needed."""
     runs = len(Plan.of(s).seeds)
     if isinstance(s, Train):
-        return runs * updates_after(s.total_env_steps - s.random_env_steps, s.replay_ratio)
+        return runs * (s.prime_updates + updates_after(s.total_env_steps - s.random_env_steps, s.replay_ratio))
     images, _, classes = sizes(s.data["name"])
     images = min(images, s.data["train_size"] or images)
     blank, y = torch.zeros(images, 1, 1, 1, dtype=torch.uint8), torch.arange(images) % classes

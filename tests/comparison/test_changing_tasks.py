@@ -45,6 +45,19 @@ def test_a_task_that_returns_has_a_drop_and_a_time_of_recovery(tmp_path):
     assert run.curves["task/recovery_env_steps"].values.tolist() == [300, np.inf]
 
 
+def test_what_was_not_lost_needs_no_recovery_and_a_task_s_last_time_may_be_two_tasks_ago(tmp_path):
+    given = [SEQUENCE[0].replace("walk]", "walk,walker-stand]"), *SEQUENCE[1:]]
+    (run,) = read(RunFolder(write_run(tmp_path / "a", given, {0: rows(first=[1, 2, 55, 3])})))
+    # stand, walk, stand, stand: the third time follows the second at once.
+    assert run.curves["task/drop"].values.tolist() == [50 - 55, 60 - 3]
+    assert run.curves["task/recovery_env_steps"].values.tolist() == [0, np.inf]
+
+
+def test_tasks_of_a_sequence_that_are_drawn_anew_never_return(tmp_path):
+    (run,) = read(RunFolder(write_run(tmp_path / "a", [*SEQUENCE, "env.changes=[dynamics]"], {0: rows()})))
+    assert "task/drop" not in run.curves
+
+
 def test_tasks_that_never_return_have_neither(tmp_path):
     given = ["env=walker-stand", "env.changes=[dynamics]", *SEQUENCE[1:]]
     (run,) = read(RunFolder(write_run(tmp_path / "a", given, {0: rows()})))
@@ -61,10 +74,11 @@ def test_the_table_is_of_the_ends_of_tasks_with_what_was_known_before(tmp_path):
     assert row.auc.value == pytest.approx(np.mean([50, 8, 60, 7]) + 0.5)
     assert row.first.value == np.mean(FIRST)
     assert row.drop.value == pytest.approx((25 + 5) / 2 + 0.5)
-    assert row.recovery.tolist() == [np.inf, np.inf]  # the median of a time and of never
+    assert row.recovery.tolist() == [300, np.inf, 300, np.inf]
+    assert row.change is None  # the last and the first task are not the same
     header, line = c.table()
     shown = dict(zip(header, line, strict=True))
-    assert shown["env steps to recover"] == "not reached (0 of 2)"
+    assert shown["env steps to recover"] == "not reached (2 of 4)"
     assert "drop_of_a_task_that_returns" in c.to_csv()
     assert "first_return" in c.to_csv()
 

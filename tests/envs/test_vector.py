@@ -30,7 +30,7 @@ def test_every_run_has_its_own_environment_and_equals_one_stepped_alone(workers,
     seeds = (5, 6, 7)
     envs = Envs("gym:Pendulum-v1", seeds, workers=workers)
     processes = [group.process for group in envs.groups if isinstance(group, Worker)]
-    assert len(processes) == {False: 0, "auto": 0, True: 3, 2: 2, 9: 3}[workers] if workers != 1 else 1
+    assert len(processes) == {"False": 0, "auto": 0, "True": 3, "1": 1, "2": 2, "9": 3}[str(workers)]
     singles = [make_env("gym:Pendulum-v1", seed) for seed in seeds]
     obs = envs.reset()
     assert np.array_equal(obs, np.stack([one.reset()[0] for one in singles]))
@@ -225,7 +225,7 @@ def test_something_else_can_be_done_while_workers_step(forked, monkeypatch, tmp_
 def test_no_worker_outlives_a_process_that_is_killed_or_closes_nothing(end, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "import os\nfrom rl_plasticity.envs import Envs\n"
+        "import os, tempfile\nplace = tempfile.TemporaryDirectory()\nfrom rl_plasticity.envs import Envs\n"
         "if __name__ == '__main__':\n"
         "    envs = Envs('gym:Pendulum-v1', [0, 1], workers=2)\n"
         "    print(*(group.process.pid for group in envs.groups), flush=True)\n"

@@ -155,7 +155,12 @@ def documented(command):
     return {re.sub("^N/", network, name) for name in names for network in networks}
 
 
-@pytest.mark.parametrize(("name", "module", "arguments"), [("RL", train, RL), ("supervised", supervised, IMAGES)])
+CHANGING = ["env.changes=[observation_shift]", "env.switch_every_env_steps=15"]
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "arguments"), [("RL", train, [*RL, *CHANGING]), ("supervised", supervised, IMAGES)]
+)
 def test_the_tags_in_tensorboard_are_those_of_the_documentation(name, module, arguments, tmp_path):
     folder = go(module.command, [*arguments, f"out={tmp_path / 'run'}"])
     tags = EventAccumulator(str(folder / "tensorboard")).Reload().Tags()["scalars"]
