@@ -143,7 +143,7 @@ def build(s: Train, plan: Plan) -> Parts:
         kept = min(kept, s.env["switch_every_env_steps"] or kept)
     if s.prime_updates and s.prime_after_env_steps > kept:
         raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {kept} transitions are kept")
-    if not planned_updates(s) and s.replay_ratio:
+    if s.total_env_steps <= s.random_env_steps and not s.prime_updates:
         print("no update will be made: total_env_steps does not exceed random_env_steps", file=sys.stderr)
     return Parts(agent, eval_envs, buffer)
 
@@ -273,9 +273,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 prime(left)
                 session.clock.show(at.step)
                 continue
-            if task_of(s, at.step) < task_of(
-                s, at.step + 1
-            ):  # only now: a checkpoint holds the agent that was evaluated
+            if ends_task(s, at.step):  # only now: a checkpoint holds the agent that was evaluated
                 next_task(session, agent, buffer)
             if at.step < s.random_env_steps:
                 act = agent.streams.uniform(envs.act_dim) * 2 - 1
@@ -301,15 +299,14 @@ def train(session: Session[Train], parts: Parts) -> bool:
             if s.prime_updates and s.measure_every_updates and at.step == s.prime_after_env_steps - 1:
                 measure()
 
-            changes = task_of(s, at.step) < task_of(s, at.step + 1)
-            if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps or changes:
+            if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps or ends_task(s, at.step):
                 eval_envs.change = task_of(s, at.step)
                 returns, overestimation = evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))
                 evaluation: dict[str, Any] = {"eval/return": returns, "q_overestimation": overestimation}
                 session.evaluated(evaluation, f"last return {returns.mean():.1f}")
                 at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
                 at.evaluated_at = at.step
-            if changes:
+            if ends_task(s, at.step):
                 area = at.task_area / s.env["switch_every_env_steps"]
                 index = np.full(len(plan.seeds), task_of(s, at.step))
                 of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
@@ -346,6 +343,11 @@ def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tup
     noise = agent.noise(1, PROBE_SIZE)[0]  # its shape is the agent's own
     agent.streams = training
     return Batch(*(x.to(device) for x in columns)), noise.to(device)
+
+
+def ends_task(s: Train, step: int) -> bool:
+    """Whether the task changes after this env step."""
+    return task_of(s, step) < task_of(s, step + 1)
 
 
 def next_task(session: Session[Train], agent: Agent, buffer: ReplayBuffer) -> None:

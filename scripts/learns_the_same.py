@@ -26,6 +26,7 @@ from rl_plasticity import precision, train
 from rl_plasticity.metrics.statistics import area_under_curve, paired_differences, student_interval
 from rl_plasticity.networks import StackedLinear
 from rl_plasticity.runs.folder import Curve, RunFolder
+from rl_plasticity.sweeps.job import finished
 
 TASKS = ("cheetah-run", "walker-walk")
 REGS = ("none", "spectral")
@@ -86,19 +87,10 @@ def curves(folder: Path, task: str, reg: str, precise: str, metric: str = "eval/
     """A metric of every seed that is finished."""
     found: dict[int, Curve] = {}
     for first in range(0, SEEDS, TOGETHER):
-        out = RunFolder(folder_of(folder, task, reg, precise, first))
-        if is_finished(out):
-            found |= {name.seed: metrics[metric] for name, metrics in out.metrics().items()}
+        out = folder_of(folder, task, reg, precise, first)
+        if finished(out):
+            found |= {name.seed: metrics[metric] for name, metrics in RunFolder(out).metrics().items()}
     return found
-
-
-def is_finished(out: RunFolder) -> bool:
-    """Whether all its runs were evaluated at their last env step."""
-    if not out.is_run() or "finished" not in (out.path / "log.txt").read_text().splitlines()[-1]:
-        return False
-    last = out.settings["total_env_steps"]
-    runs = out.metrics().values()
-    return bool(runs) and all("eval/return" in run and run["eval/return"].steps[-1] == last for run in runs)
 
 
 def train_some(out: Path, task: str, reg: str, precise: str, first: int, width: int, env_steps: int) -> None:
@@ -187,7 +179,7 @@ def main() -> None:
             emulate()
         for (seed, task, reg), precise in product(groups, PRECISIONS):
             out = folder_of(options.folder, task, reg, precise, seed)
-            if not is_finished(RunFolder(out)):
+            if not finished(out):
                 train_some(out, task, reg, precise, seed, options.width, options.env_steps)
     report(options.folder)
     draw(options.folder, options.folder / "precision.png")

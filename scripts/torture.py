@@ -56,8 +56,10 @@ CASES = {
     ),
 }
 COMMON = "device=cpu compile=false threads=1"
-MOMENTS = ("while starting", "at random", "in a checkpoint's write", "in an evaluation", "right after a reset")
-MOMENTS += ("at a change of task",)
+MOMENTS = (
+    "while starting", "at random", "in a checkpoint's write", "in an evaluation", "right after a reset",
+    "at a change of task",
+)  # fmt: skip
 
 
 def start(case: Case, said: Path, *arguments: str) -> subprocess.Popen[bytes]:

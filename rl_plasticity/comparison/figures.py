@@ -217,9 +217,8 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
 def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Accuracy, or return, as training goes on, with the borders of tasks (SWR paper, Figures 2 to 4)."""
     rl = c.kind == "train"
-    names = [n for n in (("eval/return",) if rl else ("eval/train_accuracy", "eval/test_accuracy")) if _has(c, n)]
-    if rl and c.unit != "task":
-        names = []
+    names = ["eval/return"] * (c.unit == "task") if rl else ["eval/train_accuracy", "eval/test_accuracy"]
+    names = [name for name in names if _has(c, name)]
     what, unit = ("Return", "env step") if rl else ("Accuracy", "update")
     for task in c.at if names else ():
         figure, panels = _panels(len(names), 1, PAGE, height=1.6)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -392,20 +393,20 @@ def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
         np.array([statistics.area_under_curve(c.steps[t], values) for values in of_task])
         for t, of_task in zip(c.tasks, curves, strict=True)
     ]
-    change = online = first = drop = recovery = reach = improvement = gap = joint = None
+    change = recovery = reach = improvement = gap = joint = None
     same = not any(r.settings.get("env.sequence") or r.settings.get("env.changes") for r in g.runs)
     if c.unit == "task" and same and min(c.at[t] for t in c.tasks) > 1:
         change = _mean([of_task[:, -1] - of_task[:, 0] for of_task in curves])
-    if c.unit == "task" and all("task/online_accuracy" in r.curves for r in g.runs):
-        online = _mean(
-            [np.array([_over_tasks(r, "task/online_accuracy", c.at[t]) for r in g.tasks[t]]) for t in c.tasks]
-        )
-    if c.unit == "task" and all("task/first_return" in r.curves for r in g.runs):
-        first = _mean([np.array([_over_tasks(r, "task/first_return", c.at[t]) for r in g.tasks[t]]) for t in c.tasks])
-    if c.unit == "task" and all(
-        "task/drop" in r.curves and c.at[t] >= r.curves["task/drop"].steps[0] for t in c.tasks for r in g.tasks[t]
-    ):
-        drop = _mean([np.array([_over_tasks(r, "task/drop", c.at[t]) for r in g.tasks[t]]) for t in c.tasks])
+
+    def over_tasks(metric: str) -> Estimate | None:
+        """The mean over tasks of a metric that all runs have by then."""
+        values = [[_until(r, metric, c.at[t]) for r in g.tasks[t]] for t in c.tasks]
+        if c.unit != "task" or not all(map(len, itertools.chain(*values))):
+            return None
+        return _mean([np.array([of_run.mean() for of_run in of_task]) for of_task in values])
+
+    online, first, drop = map(over_tasks, ("task/online_accuracy", "task/first_return", "task/drop"))
+    if drop is not None:
         recovery = np.concatenate([_until(r, "task/recovery_env_steps", c.at[t]) for t in c.tasks for r in g.tasks[t]])
     if c.target is not None:
         reach = np.array(
@@ -522,14 +523,9 @@ def _gap(
 
 
 def _until(run: Run, metric: str, task: int) -> Array:
-    """The values of a metric of tasks, up to this one."""
-    curve = run.curves[metric]
-    return curve.values[curve.steps <= task]
-
-
-def _over_tasks(run: Run, metric: str, task: int) -> float:
-    """Their mean."""
-    return float(_until(run, metric, task).mean())
+    """The values of a metric of tasks, up to this one; none where it was not measured."""
+    curve = run.curves.get(metric)
+    return curve.values[curve.steps <= task] if curve else np.zeros(0)
 
 
 def _warn_of_few_seeds(rows: Sequence[Row], warnings: list[str]) -> None:

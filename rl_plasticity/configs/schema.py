@@ -325,21 +325,11 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     if kind in DEFAULT_PRESET:
         load_plugs(given.pop("plugins", []))
         given = _with_preset(kind, given)
-    sequence = given.get("env.sequence")
-    if (
-        kind is Train
-        and "env" not in given
-        and isinstance(sequence, list | tuple)
-        and sequence
-        and isinstance(sequence[0], str)
-    ):
-        given["env"] = sequence[0]
+    sequence = _words(given.get("env.sequence"))
+    if kind is Train and sequence:
+        given.setdefault("env", sequence[0])
     groups = {group: _chosen(group, given.pop(group, KINDS[group].default), kind) for group in GROUPS[kind]}
-    for env in (
-        _environments({"name": groups["env"]["name"].default, "sequence": given.get("env.sequence")})
-        if kind is Train
-        else ()
-    ):
+    for env in (str(groups["env"]["name"].default), *sequence) if kind is Train else ():
         if module := plugins.module_of(env):
             plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
     if kind is Supervised:  # where there are tasks, interventions come with them unless told otherwise
@@ -354,10 +344,9 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     return _typed(kind, _resolved(values), declared, groups)
 
 
-def _environments(env: Mapping[str, Any]) -> list[str]:
-    """The names of all tasks that a group `env` chooses."""
-    sequence = env.get("sequence")
-    return [str(name) for name in (env["name"], *(sequence if isinstance(sequence, list | tuple) else ()))]
+def _words(value: Any) -> list[str]:
+    """The words in a list; none in what is no list. That it is one of words alone is checked later."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
 
 
 def load_plugs(named: Any) -> None:
@@ -412,7 +401,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         if not isinstance(choice, dict) or "name" not in choice:
             raise SettingsError(f"{group} must be a group with a name, got {shown(choice)}")
         groups[group] = _chosen(group, choice_of(choice), kind)
-        for name in _environments(choice) if group == "env" else ():
+        for name in (str(choice["name"]), *_words(choice.get("sequence"))) if group == "env" else ():
             if (module := plugins.module_of(name)) and module not in plugins.loaded:
                 raise SettingsError(f"env {name!r}: no saved settings load the module {module!r}")
     declared = settings_of(kind) | _flat(groups)
@@ -439,17 +428,15 @@ def up_to_date(saved: Mapping[str, Any]) -> dict[str, Any]:
     unit = "update" if "env.name" in values else "epoch"
     window: dict[str, Any] = {f"from_{unit}": 0, f"until_{unit}": None}
     for name, choice in saved.items():
-        if name.startswith("reg.") and _is_name(name) and choice in REGULARIZERS and choice != "none":
-            settings = window | ({"of": "all"} if choice in ("l2", "weight_decay") else {})
-            for setting, value in settings.items():  # behind the others: the order of a chain's parts is its own
-                values.setdefault(f"{name.removesuffix('name')}{setting}", value)
-        if (
-            name.startswith("reset.")
-            and _is_name(name)
-            and choice in INTERVENTIONS
-            and "every_tasks" in settings_of(INTERVENTIONS[choice])
-        ):
-            values.setdefault(f"{name.removesuffix('name')}every_tasks", None)  # reinforcement learning had no tasks
+        if not _is_name(name):
+            continue
+        since: dict[str, Any] = {}
+        if name.startswith("reg.") and choice in REGULARIZERS and choice != "none":
+            since = window | ({"of": "all"} if choice in ("l2", "weight_decay") else {})
+        if name.startswith("reset.") and choice in INTERVENTIONS:  # reinforcement learning had no tasks
+            since = {n: None for n in settings_of(INTERVENTIONS[choice]) if n == "every_tasks"}
+        for setting, value in since.items():  # behind the others: the order of a chain's parts is its own
+            values.setdefault(f"{name.removesuffix('name')}{setting}", value)
     return values
 
 

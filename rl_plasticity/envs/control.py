@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_plasticity import plugins
-from rl_plasticity.envs.changing import Changing, Kind
+from rl_plasticity.envs.continual import Changing, Kind, bounds
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.seeding import derive
 
@@ -38,7 +38,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         env: observations of any flattenable space, actions of a bounded one-dimensional box.
         seed: of this environment; episode number n is reset with a seed derived from it and n.
         action_repeat: env steps the simulator makes with each action; rewards are summed.
-        change_every: env steps after which the episode is cut off and a `Changing` environment changes; None: never.
+        switch_every_env_steps: the episode is cut off then, and a `Changing` environment changes; None: never.
 
     Attributes:
         change: the number of the change that the next episodes are played in; set it where none comes by itself.
@@ -48,17 +48,15 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
     """
 
     def __init__(
-        self, env: gym.Env[Any, Any], seed: int, action_repeat: int = 1, change_every: int | None = None
+        self, env: gym.Env[Any, Any], seed: int, action_repeat: int = 1, switch_every_env_steps: int | None = None
     ) -> None:
         super().__init__(env)
-        box = env.action_space
-        if not (isinstance(box, gym.spaces.Box) and len(box.shape) == 1 and box.is_bounded()):
-            raise ValueError(f"a task with bounded continuous actions is needed, this one has {box}")
+        box = bounds(env)
         if action_repeat < 1:
             raise ValueError(f"action_repeat must be at least 1, got {action_repeat}")
         self.low, self.range = box.low, box.high - box.low
         self.seed, self.action_repeat, self.episode = seed, action_repeat, 0
-        self.change_every, self.steps, self.change = change_every, 0, 0
+        self.switch_every_env_steps, self.steps, self.change = switch_every_env_steps, 0, 0
         size = gym.spaces.flatdim(env.observation_space)
         self.observation_space = gym.spaces.Box(-math.inf, math.inf, (size,), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, box.shape, np.float32)
@@ -72,8 +70,8 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             raise ValueError("this environment seeds each episode itself")
         self.episode += 1
         self.actions = []
-        if self.change_every is not None:
-            self.change = self.steps // self.change_every
+        if self.switch_every_env_steps is not None:
+            self.change = self.steps // self.switch_every_env_steps
         if isinstance(self.env, Changing):
             self.env.change_to(self.change)
         # dm_control takes seeds below 2^32
@@ -83,7 +81,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
     def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         self.steps += 1
-        is_last = self.change_every is not None and self.steps % self.change_every == 0
+        is_last = self.switch_every_env_steps is not None and self.steps % self.switch_every_env_steps == 0
         obs, reward, terminated, truncated, info = self._step(action)
         return obs, reward, terminated, truncated or (is_last and not terminated), info
 
@@ -178,17 +176,17 @@ def make_env(
     *,
     sequence: Sequence[str] = (),
     changes: Sequence[Kind] = (),
-    change_every: int | None = None,
+    switch_every_env_steps: int | None = None,
     change_seed: int = 0,
-    shift: float = 1.0,
-    factor: float = 2.0,
+    shift_std: float = 1.0,
+    dynamics_factor: float = 2.0,
 ) -> Control:
     """One environment: a DeepMind Control task's short name, or ``gym:`` and a Gymnasium id (or ``my_module:Id-v0``).
 
     Args:
         render: goes to ``gym.make``: ``render_mode``, and what else the task takes for its pictures.
         sequence: names of tasks that follow each other, instead of `name`; see `Changing` for `changes`, `change_seed`,
-            `shift` and `factor`, and `Control` for `change_every`.
+            `shift_std` and `dynamics_factor`, and `Control` for `switch_every_env_steps`.
 
     Raises:
         ValueError: an unknown name (the nearest are listed), a task without continuous actions, or see `Changing`.
@@ -196,7 +194,10 @@ def make_env(
     envs = [_made(one, seed, render) for one in sequence or (name,)]
     changing = bool(sequence or changes)
     return Control(
-        Changing(envs, changes, change_seed, shift, factor) if changing else envs[0], seed, action_repeat, change_every
+        Changing(envs, changes, change_seed, shift_std, dynamics_factor) if changing else envs[0],
+        seed,
+        action_repeat,
+        switch_every_env_steps,
     )
 
 

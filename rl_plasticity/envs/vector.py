@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_plasticity import plugins
 from rl_plasticity.agents.replay_buffer import Step
-from rl_plasticity.envs.changing import KINDS
+from rl_plasticity.envs.continual import KINDS
 from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, reason
 from rl_plasticity.settings import Setting
@@ -96,8 +96,8 @@ class Envs:
                 raise SettingsError(f"unknown env.changes {kind!r}{nearest(kind, KINDS)}")
         self.timeout, self.runs, self.change = timeout_seconds, len(seeds), 0
         settings: dict[str, Any] = {"action_repeat": action_repeat, "render": dict(render), "sequence": sequence}
-        settings |= {"changes": changes, "change_every": switch_every_env_steps}
-        settings |= {"shift": shift_std, "factor": dynamics_factor}
+        settings |= {"changes": changes, "switch_every_env_steps": switch_every_env_steps}
+        settings |= {"shift_std": shift_std, "dynamics_factor": dynamics_factor}
         every = [*zip(seeds, change_seeds or seeds, strict=True)]
         make = partial(Group, name, **settings)
         self.groups: Sequence[Here | Worker]
@@ -126,7 +126,7 @@ class Envs:
 
     def seek(self, episode: int) -> Floats:
         """First observations of the episodes of this number, of the task as `change` makes it."""
-        return np.concatenate(self._ask("seek", [(episode, self.change)] * len(self.groups)))
+        return np.concatenate(self._ask("seek", episode, self.change))
 
     def step(self, act: Floats) -> Step:
         """Step every environment with `act` ``[runs, act_dim]``; ended ones start their next episode at once."""
@@ -152,12 +152,13 @@ class Envs:
             ValueError: the replay ended elsewhere.
         """
         states = [([state["states"][run] for run in runs],) for runs in self.runs_of]
-        return np.concatenate(self._ask("restore", states, timeout=None))
+        self._tell("restore", states)
+        return np.concatenate(self._answers(timeout=None))
 
-    def _ask(self, what: str, each: Sequence[tuple[Any, ...]] = (), timeout: float | None = -1) -> list[Any]:
-        """Call the method of this name of every `Group`, with the arguments of each."""
-        self._tell(what, each or [()] * len(self.groups))
-        return self._answers(self.timeout if timeout == -1 else timeout)
+    def _ask(self, what: str, *arguments: Any) -> list[Any]:
+        """Call the method of this name of every `Group`."""
+        self._tell(what, [arguments] * len(self.groups))
+        return self._answers(self.timeout)
 
     def _tell(self, what: str, each: Sequence[tuple[Any, ...]]) -> None:
         for group, arguments in zip(self.groups, each, strict=True):
@@ -167,22 +168,24 @@ class Envs:
         until = math.inf if timeout is None else time.monotonic() + timeout
         try:
             return [group.answer(until) for group in self.groups]
-        except TimeoutError as error:
-            why = f"an environment took longer than env.timeout_seconds={timeout:g}"
-            raise EnvFault(why) from self._given_up(error)
-        except (EOFError, ConnectionError) as error:
-            dead = "; ".join(
-                f"{'environments' if len(runs) > 1 else 'environment'} {', '.join(map(str, runs))} (exit code {code})"
-                for runs, group in zip(self.runs_of, self.groups, strict=True)
-                if (code := group.exit_code()) is not None
-            )
-            raise EnvFault(f"the process of {dead or 'an environment'} died") from self._given_up(error)
-        except EnvFault as error:
-            raise error from self._given_up(error.__cause__)
+        except EnvFault:
+            _kill(self.groups)
+            raise
+        except (TimeoutError, EOFError, ConnectionError) as error:
+            why = self._dead()
+            if isinstance(error, TimeoutError):
+                why = f"an environment took longer than env.timeout_seconds={timeout:g}"
+            _kill(self.groups)
+            raise EnvFault(why) from error
 
-    def _given_up(self, error: BaseException | None) -> BaseException | None:
-        _kill(self.groups)
-        return error
+    def _dead(self) -> str:
+        """Which processes died, in words."""
+        dead = "; ".join(
+            f"{'environments' if len(runs) > 1 else 'environment'} {', '.join(map(str, runs))} (exit code {code})"
+            for runs, group in zip(self.runs_of, self.groups, strict=True)
+            if (code := group.exit_code()) is not None
+        )
+        return f"the process of {dead or 'an environment'} died"
 
     def close(self) -> None:
         for group in self.groups:
@@ -322,7 +325,8 @@ def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
             worker.answer(math.inf)
     except (OSError, EOFError) as error:  # too many processes or files, or killed meanwhile
         _kill(workers)
-        died = ' (a script that starts them needs if __name__ == "__main__":)' if _is_end(error) else ""
+        ended = isinstance(error, EOFError | ConnectionError)
+        died = ' (a script that starts them needs if __name__ == "__main__":)' if ended else ""
         raise EnvFault(f"the environments' processes cannot be started: {reason(error)}{died}") from error
     except EnvFault:
         _kill(workers)
@@ -330,11 +334,6 @@ def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return workers
-
-
-def _is_end(error: BaseException) -> bool:
-    """Whether the other process ended."""
-    return isinstance(error, EOFError | ConnectionError)
 
 
 def _kill(groups: Sequence[Here | Worker]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from test_control import Counting, actions
 
 from rl_plasticity.envs import Control, Envs, make_env
-from rl_plasticity.envs.changing import KINDS, Changing
+from rl_plasticity.envs.continual import KINDS, Changing
 
 NAMES = ["walker-stand", "walker-walk", "walker-run"]
 
@@ -25,8 +25,8 @@ class Told(gym.Env):
         return np.arange(5.0), 3.0, False, False, {}
 
 
-def changing(*kinds, seed=0, shift=1.0, factor=2.0):
-    env = Changing([Told()], kinds, seed, shift, factor)
+def changing(*kinds, seed=0, shift_std=1.0):
+    env = Changing([Told()], kinds, seed, shift_std, 2.0)
     env.told = env.env
     return env
 
@@ -67,7 +67,9 @@ def test_each_kind_changes_what_it_says():
     assert sorted(obs) == [0, 1, 2, 3, 4]
     assert reward == 3
     np.testing.assert_allclose(fractions, [0.1, 0.4, 0.7])
-    shifts = np.array([at(changing("observation_shift", seed=n, shift=0.5), 1)[0] - np.arange(5) for n in range(400)])
+    shifts = np.array(
+        [at(changing("observation_shift", seed=n, shift_std=0.5), 1)[0] - np.arange(5) for n in range(400)]
+    )
     assert abs(shifts.std() - 0.5) < 0.03
     assert abs(shifts.mean()) < 0.03
     assert sorted(at(changing("action_permutation"), 1)[1].round(6)) == [0.1, 0.4, 0.7]
@@ -97,7 +99,7 @@ def constants(env):
 
 @pytest.mark.parametrize("name", ["cheetah-run", "quadruped-walk", "gym:HalfCheetah-v5"])
 def test_dynamics_scales_gravity_friction_masses_and_strengths_by_factors_of_their_own(name):
-    env = make_env(name, 0, changes=["dynamics"], factor=3.0)
+    env = make_env(name, 0, changes=["dynamics"], dynamics_factor=3.0)
     env.reset()
     first, seen = constants(env), []
     for env.change in range(1, 30):
@@ -138,7 +140,7 @@ def test_another_physics_moves_otherwise_and_masses_count():
 
 
 def test_tasks_follow_each_other_and_cut_the_episode_off():
-    env = make_env("walker-stand", 0, sequence=NAMES, change_every=7)
+    env = make_env("walker-stand", 0, sequence=NAMES, switch_every_env_steps=7)
     env.reset()
     tasks, cut = [], []
     for act in actions(30, 1, 6):
@@ -162,7 +164,7 @@ def test_a_task_of_a_sequence_is_the_very_task():
 
 
 def test_a_terminated_episode_at_a_change_stays_terminated():
-    env = Control(Counting(terminate_at=4), 0, change_every=4)
+    env = Control(Counting(terminate_at=4), 0, switch_every_env_steps=4)
     env.reset()
     ends = [env.step(np.zeros(2, np.float32))[2:4] for _ in range(4)]
     assert ends == [(False, False)] * 3 + [(True, False)]

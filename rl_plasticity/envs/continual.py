@@ -20,17 +20,29 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Array = NDArray[Any]
 
 
+def bounds(env: gym.Env[Any, Any]) -> gym.spaces.Box:
+    """The space of an environment's actions.
+
+    Raises:
+        ValueError: they are not continuous, bounded and in one dimension.
+    """
+    box = env.action_space
+    if not (isinstance(box, gym.spaces.Box) and len(box.shape) == 1 and box.is_bounded()):
+        raise ValueError(f"a task with bounded continuous actions is needed, this one has {box}")
+    return box
+
+
 class Changing(gym.Wrapper[Any, Any, Any, Any]):
     """One of several environments of the same spaces, seen through what the present change does to it.
 
     Observations are flat float64 vectors o, actions a fractions of their range, from 0 to 1.
 
     - observation_permutation: o[p], p a random permutation; action_permutation likewise.
-    - observation_shift: o + `shift` z, z standard normal, one number for each observation.
+    - observation_shift: o + `shift_std` z, z standard normal, one number for each observation.
     - action_flip: 1 - a for a random half of the actions (at least one).
     - reward_flip: -r at every other change.
     - dynamics: gravity, sliding friction of all geoms, masses with inertias of all bodies, and strengths of all
-      actuators (gain and bias) times `factor`^u, each with its own u, uniform in [-1, 1]. MuJoCo only.
+      actuators (gain and bias) times `dynamics_factor`^u, each with its own u, uniform in [-1, 1]. MuJoCo only.
 
     Args:
         envs: they are shown in turn, the next one at each change.
@@ -42,14 +54,18 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(
-        self, envs: Sequence[gym.Env[Any, Any]], kinds: Sequence[Kind], seed: int, shift: float, factor: float
+        self,
+        envs: Sequence[gym.Env[Any, Any]],
+        kinds: Sequence[Kind],
+        seed: int,
+        shift_std: float,
+        dynamics_factor: float,
     ) -> None:
         super().__init__(envs[0])
-        self.envs, self.kinds, self.seed, self.shift, self.factor = envs, kinds, seed, shift, factor
+        self.envs, self.kinds, self.seed = envs, kinds, seed
+        self.shift_std, self.dynamics_factor = shift_std, dynamics_factor
         for env in envs:
-            box = env.action_space
-            if not (isinstance(box, gym.spaces.Box) and len(box.shape) == 1 and box.is_bounded()):
-                raise ValueError(f"a task with bounded continuous actions is needed, {_name(env)} has {box}")
+            bounds(env)
             if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
                 raise ValueError(f"tasks in sequence need the same spaces: {_sizes(envs[0])}, and {_sizes(env)}")
         size = gym.spaces.flatdim(envs[0].observation_space)
@@ -70,14 +86,14 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
             if "observation_permutation" in self.kinds:
                 self.order = draw["observation_permutation"].permutation(obs)
             if "observation_shift" in self.kinds:
-                self.offset = self.shift * draw["observation_shift"].standard_normal(obs)
+                self.offset = self.shift_std * draw["observation_shift"].standard_normal(obs)
             if "action_permutation" in self.kinds:
                 self.act_order = draw["action_permutation"].permutation(act)
             if "action_flip" in self.kinds:
                 self.flipped[draw["action_flip"].permutation(act)[: max(1, act // 2)]] = True
             if "reward_flip" in self.kinds and number % 2:
                 self.sign = -1.0
-            factors = self.factor ** draw["dynamics"].uniform(-1, 1, 4)
+            factors = self.dynamics_factor ** draw["dynamics"].uniform(-1, 1, 4)
         if self.models:
             self.models[which].scale(*factors)
 
