@@ -25,8 +25,8 @@ from rl_plasticity.comparison import loading, paper
 from rl_plasticity.comparison.groups import TASK
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.paths import expanded
-from rl_plasticity.runs.folder import RunFolder, write_text
-from rl_plasticity.sweeps import cost, launchers, studies, sweep
+from rl_plasticity.runs.folder import RunFolder, processor, write_text
+from rl_plasticity.sweeps import cost, launchers, record, studies, sweep
 from rl_plasticity.sweeps.job import finished
 from rl_plasticity.sweeps.studies import Study
 
@@ -128,11 +128,15 @@ def make(study: Study, place: Path, given: Sequence[str]) -> int:
     done = {label: [run.folder for run in of_method if finished(run.folder)] for label, of_method in runs.items()}
     if any(done.values()):
         draw(study, place, done)
+        small = ["small=true"] if study.small else []
+        command = shlex.join(["python", "-m", "rl_plasticity.reproduce", study.name, *small, *given])
+        folders = [RunFolder(folder) for of_method in done.values() for folder in of_method]
+        write_text(place / "record.yaml", record.text(study, command, folders))
     return status
 
 
 def draw(study: Study, place: Path, folders: dict[str, list[Path]]) -> None:
-    """Write figure.png and figure.pdf, or table.md, and the comparison page."""
+    """Write figure.png and figure.pdf, or table.md, and the comparison pages."""
     methods = {
         label: [run for folder in of_method for run in loading.read(RunFolder(folder))]
         for label, of_method in folders.items()
@@ -148,12 +152,16 @@ def draw(study: Study, place: Path, folders: dict[str, list[Path]]) -> None:
         figure.savefig(place / "figure.png", dpi=200)
         figure.savefig(place / "figure.pdf")
         made = "figure.png, figure.pdf"
-    try:
-        of_all = [folder for of_method in folders.values() for folder in of_method]
-        compare.compare(*of_all, out=place / "comparison", mix=TASK[study.command])
-        made += ", comparison/report.html"
-    except SettingsError as error:
-        command_line.complain("reproduce", f"no comparison page: {error}", 0)
+    runs = [run for of_method in methods.values() for run in of_method]
+    for name, page in study.pages.items():
+        of_page = dict.fromkeys(run.folder.path for run in runs if paper.has(run, page.get("where", {})))
+        if not of_page:
+            continue  # as yet
+        try:
+            compare.compare(*of_page, out=place / name, mix=TASK[study.command], baseline=page.get("baseline"))
+            made += f", {name}/report.html"
+        except SettingsError as error:
+            command_line.complain("reproduce", f"no page {name}: {error}", 0)
     print(f"\n{study.name}: wrote {made} in {place}")
 
 
@@ -183,7 +191,7 @@ class _Rates:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.machine = f"{platform.node()} {platform.processor()} torch {torch.__version__}"
+        self.machine = f"{platform.node()} {processor()} torch {torch.__version__}"
         self.all: dict[str, dict[str, Any]] = {}
         with suppress(OSError, ValueError):
             self.all = json.loads(path.read_text())

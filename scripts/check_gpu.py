@@ -47,6 +47,7 @@ from rl_plasticity.learner import Learner
 from rl_plasticity.networks import make_network
 from rl_plasticity.precision import has_bfloat16, pays_from, read_bfloat16_, tf32
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
+from rl_plasticity.runs.folder import processor
 
 NEEDED = ["gymnasium", "dm_control", "shimmy", "hydra", "omegaconf", "tqdm", "tensorboard", "numpy"]
 DUE = {7: ("periodic", [0, 2]), 11: ("redo", None), 13: ("head", [1]), 17: ("shrink_perturb", [3])}
@@ -435,7 +436,7 @@ def missing() -> list[str]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    chip = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    chip = torch.cuda.get_device_name() if device == "cuda" else processor()
     return {"chip": chip, "torch": torch.__version__, "CUDA": torch.version.cuda, "python": platform.python_version()}
 
 

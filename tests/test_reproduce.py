@@ -1,9 +1,11 @@
 import json
+import shlex
 from dataclasses import replace
 from subprocess import CompletedProcess
 
 import pytest
 from folders import run_supervised
+from omegaconf import OmegaConf
 
 from rl_plasticity import reproduce
 from rl_plasticity.configs import schema
@@ -31,22 +33,32 @@ def _in_this_process(monkeypatch):
 
 @pytest.mark.usefixtures("_in_this_process")
 def test_a_study_makes_its_runs_its_figure_and_a_page_and_again_only_what_is_missing(tmp_path, capsys, monkeypatch):
-    pages = []
-    monkeypatch.setattr(reproduce.compare, "compare", lambda *places, **options: pages.append((places, options)))
+    compared = []
+    monkeypatch.setattr(reproduce.compare, "compare", lambda *places, **options: compared.append((places, options)))
     whole = studies.load(EXPONENTS, small=True)
     two = replace(whole, methods={label: whole.methods[label] for label in ("none", "k = 4")})
+    pages = {"all": {}, "k": {"where": {"reg.name": "spectral"}, "baseline": "spectral"}, "no": {"where": {"seeds": 7}}}
+    two = replace(two, pages=pages)
     monkeypatch.setattr(studies, "load", lambda name, small: two)
     asked = [EXPONENTS, "small=true", f"out={tmp_path}", *TINY]
     assert reproduce.command(asked) == 0
     place = tmp_path / "small" / EXPONENTS
     assert "2 succeeded" in capsys.readouterr().out
-    assert {p.name for p in place.iterdir()} == {"runs", "figure.png", "figure.pdf"}
+    assert {p.name for p in place.iterdir()} == {"runs", "figure.png", "figure.pdf", "record.yaml"}
     mixed = ("task", "data", "net", "num_tasks", "epochs_per_task")
-    ((compared, options),) = pages
-    assert options == {"out": place / "comparison", "mix": mixed}
+    (of_all, options), (of_page, options_of_page) = compared  # and no page of no run
+    assert options == {"out": place / "all", "mix": mixed, "baseline": None}
+    assert options_of_page == {"out": place / "k", "mix": mixed, "baseline": "spectral"}
     made = [path for path in (place / "runs").iterdir() if RunFolder(path).is_run()]
-    assert sorted(compared) == sorted(made)  # and not what other settings left there
+    assert [RunFolder(path).settings["reg"].get("k") for path in of_page] == [4]
+    assert sorted(of_all) == sorted(made)  # and not what other settings left there
     assert {RunFolder(path).settings["reg"].get("k") for path in made} == {None, 4}
+    record = OmegaConf.load(place / "record.yaml")
+    assert record.command == f"python -m rl_plasticity.reproduce {shlex.join([*asked[:2], *TINY])}"
+    assert record.settings["num_tasks"] == 2
+    assert {name: dict(own) for name, own in record.runs.items()} == {
+        path.name: {f"reg.{name}": value for name, value in RunFolder(path).settings["reg"].items()} for path in made
+    }
     before = {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("metrics.csv")}
     monkeypatch.setattr(reproduce, "draw", lambda *_: None)
     assert reproduce.command(asked) == 0

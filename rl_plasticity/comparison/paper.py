@@ -5,7 +5,7 @@ What to draw is data (``draw:`` of a study, see `sweeps.studies`)::
     rows: net.name                     # a setting, each of whose values is a row of panels; or left out
     columns: data.name                 # likewise
     metrics: [task/test_accuracy]      # several: each is a row
-    kind: curves                       # or strengths, layers, family, table
+    kind: curves                       # or rows, strengths, layers, family, table
     x: task                            # of curves: task, epoch, update, env step (as the metric has it)
 
 or, where panels differ more than that, ``columns: 3`` (a number) and ``panels: [{kind: ..., metric: ..., ...}, ...]``.
@@ -28,9 +28,10 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from rl_plasticity.comparison import steps
-from rl_plasticity.comparison.figures import BAND, PAGE, STYLE, cycled
+from rl_plasticity.comparison.figures import BAND, PAGE, PALETTE, STYLE, cycled
 from rl_plasticity.comparison.groups import short
 from rl_plasticity.comparison.loading import Run
+from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.folder import Curve
 
 Methods = Mapping[str, Sequence[Run]]  # by their label
@@ -58,9 +59,10 @@ class Panel:
     """One of a figure.
 
     Args:
-        kind: curves over `x`; strengths: the mean of the metric over a run against the setting `over`; layers: the last
-            value of a metric of layers against the layer's place; family: of each method's first run a line for each
-            member of a metric's family (channels of a layer).
+        kind: curves over `x`; rows: for each method the mean of the metric over a run, with its 95 % Student's t
+            interval over seeds, a mark for each value of the setting `by`; strengths: the mean of the metric over a run
+            against the setting `over`; layers: the last value of a metric of layers against the layer's place; family:
+            of each method's first run a line for each member of a metric's family (channels of a layer).
         metric: its name; of a family the beginning.
         where: settings that runs have, as far as they have them.
         tasks_before: how many tasks are left out; `x` then counts from their end.
@@ -73,6 +75,7 @@ class Panel:
     methods: Sequence[str] = ()
     x: str = ""
     over: str = ""
+    by: str = ""
     tasks_before: int = 0
     title: str = ""
     x_label: str = ""
@@ -82,10 +85,15 @@ class Panel:
     def runs(self, methods: Methods) -> dict[str, list[Run]]:
         """Those that belong here."""
         return {
-            label: [run for run in runs if all(run.settings.get(n, v) == v for n, v in self.where.items())]
+            label: [run for run in runs if has(run, self.where)]
             for label, runs in methods.items()
             if not self.methods or label in self.methods
         }
+
+
+def has(run: Run, where: Mapping[str, Any]) -> bool:
+    """Whether a run has these settings, as far as it has them at all."""
+    return all(run.settings.get(name, value) == value for name, value in where.items())
 
 
 def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
@@ -93,22 +101,28 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
     panels, columns = _panels(spec, methods)
     rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(max(3.4, min(2.3 * columns, PAGE + 1)), 1.9 * rows))
-        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        of_rows = all(panel.kind == "rows" for panel in panels)
+        height = 0.7 + 0.17 * len(methods) if of_rows else 1.9
+        figure = Figure(figsize=(max(3.4, min(2.3 * columns, PAGE + 1)), height * rows))
+        grid = figure.subplots(rows, columns, squeeze=False, sharex="row" if of_rows else "none").ravel()
         for axes in grid[len(panels) :]:
             axes.remove()
-        for axes, panel in zip(grid, panels, strict=False):
+        for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
             _DRAWN[panel.kind](axes, panel, methods)
             axes.set_title(panel.title)
-            axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
+            if panel.kind == "rows":
+                axes.tick_params(labelleft=i % columns == 0)
+            else:
+                axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
             if panel.log:
                 axes.set_yscale("log")
-            if not axes.lines:
+            if not axes.lines and not axes.collections:
                 axes.text(0.5, 0.5, "no such number", transform=axes.transAxes, ha="center", color="#a00000")
-        handles = [Line2D([], [], **_look(methods, label)) for label in methods]
-        per_row = max(1, int(figure.get_figwidth() / (0.5 + 0.07 * max(map(len, methods)))))
-        figure.set_figheight(figure.get_figheight() + 0.1 + 0.17 * math.ceil(len(methods) / per_row))
-        figure.legend(handles, list(methods), loc="outside lower center", ncols=per_row, handlelength=1.6)
+        legend = _legend(panels, methods)
+        if legend:
+            per_row = max(1, int(figure.get_figwidth() / (0.5 + 0.07 * max(map(len, legend)))))
+            figure.set_figheight(figure.get_figheight() + 0.1 + 0.17 * math.ceil(len(legend) / per_row))
+            figure.legend([*legend.values()], [*legend], loc="outside lower center", ncols=per_row, handlelength=1.6)
     return figure
 
 
@@ -149,6 +163,14 @@ def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int
                 title = ("\n" if sum(map(len, names)) > 28 else ", ").join(names)  # as wide as a panel is
                 panels.append(Panel(metric=metric, where=where, title=title, **rest))
     return panels, len(across)
+
+
+def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
+    """A line for each method, or, where methods are rows, a mark for each value that is told apart."""
+    if any(panel.kind != "rows" for panel in panels):
+        return {label: Line2D([], [], **_look(methods, label)) for label in methods}
+    marks = _marks(panels[0].by, methods) if panels[0].by else {}
+    return {_named(panels[0].by, value): Line2D([], [], **look) for value, look in marks.items()}
 
 
 def _named(setting: str, value: Any) -> str:
@@ -236,6 +258,38 @@ def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
     axes.set_xlabel(panel.x_label or panel.over)
 
 
+def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
+    of_panel = panel.runs(methods)
+    marks = _marks(panel.by, methods)
+    for y, runs in enumerate(of_panel.values()):
+        for place, (value, look) in enumerate(marks.items()):
+            curves = [
+                run.curves[panel.metric]
+                for run in runs
+                if panel.metric in run.curves and _values([run], [panel.by]) == [(value,)]
+            ]
+            if not curves:
+                continue
+            common = steps.shared(panel.metric, curves)
+            means = np.array([statistics.area_under_curve(common, steps.at(curve, common)) for curve in curves])
+            at = y + 0.18 * (2 * place - len(marks) + 1)
+            if len(means) > 1:
+                axes.hlines(at, *statistics.student_interval([means]), color=look["color"], lw=1)
+            axes.plot(means.mean(), at, **look)
+    axes.set_yticks(range(len(of_panel)), [*of_panel])
+    axes.set_ylim(len(of_panel) - 0.5, -0.5)
+    axes.set_xlabel(panel.x_label or f"{WORDS.get(panel.metric, panel.metric)}, mean of a run")
+
+
+def _marks(by: str, methods: Methods) -> dict[Any, dict[str, Any]]:
+    """How each value of a setting is marked."""
+    values = [value for (value,) in _values([run for runs in methods.values() for run in runs], [by])]
+    return {
+        value: {"color": PALETTE[i % len(PALETTE)], "marker": "os^Dv"[i % 5], "ms": 3.5, "ls": ""}
+        for i, value in enumerate(values)
+    }
+
+
 def _layers(axes: Axes, panel: Panel, methods: Methods) -> None:
     for label, runs in panel.runs(methods).items():
         ends = [[curve.values[-1] for _, curve in _family(run, panel.metric)] for run in runs]
@@ -254,7 +308,7 @@ def _families(axes: Axes, panel: Panel, methods: Methods) -> None:
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
 
 
-_DRAWN = {"curves": _curves, "strengths": _strengths, "layers": _layers, "family": _families}
+_DRAWN = {"curves": _curves, "rows": _rows, "strengths": _strengths, "layers": _layers, "family": _families}
 
 
 def _family(run: Run, metric: str) -> Iterator[tuple[str, Curve]]:

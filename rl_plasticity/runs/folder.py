@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from importlib import metadata
 from pathlib import Path
@@ -318,11 +319,22 @@ class RunFolder(os.PathLike[str]):
                 "libraries": {name: metadata.version(name) for name in libraries},
                 "python": platform.python_version(),
                 "platform": platform.platform(),
-                "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu",
+                "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+                "processor": processor(),
+                "cores": os.cpu_count(),
                 "threads": torch.get_num_threads(),
             }
         )
         write_text(self.provenance, json.dumps({"starts": starts}, indent=2) + "\n")
+
+
+def processor() -> str:
+    """What the processor is called."""
+    with suppress(OSError):  # Linux's name of it is nowhere else
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], list[RunFolder]]:

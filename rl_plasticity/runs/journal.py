@@ -4,10 +4,13 @@ import os
 import platform
 import time
 from contextlib import suppress
+from datetime import datetime
 from typing import IO, NamedTuple, Self
 
 from rl_plasticity.errors import one_line
 from rl_plasticity.runs.folder import RunFolder
+
+TIME = "%Y-%m-%dT%H:%M:%S%z"
 
 
 class Entry(NamedTuple):
@@ -39,7 +42,20 @@ class Journal:
         """Add a line, ``failed: why``; one write, so that no reader sees a half."""
         with suppress(OSError):
             if self._file:
-                self._file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {one_line(event)}\n".encode())
+                self._file.write(f"{time.strftime(TIME)} {one_line(event)}\n".encode())
+
+
+def hours(folder: RunFolder) -> float:
+    """How long its starts took that came to an end; when one was killed is not known, and it counts nothing."""
+    total, started = 0.0, None
+    with suppress(OSError):
+        for line in folder.log.read_text(errors="replace").splitlines():
+            when, _, what = line.partition(" ")
+            with suppress(ValueError):
+                at = datetime.strptime(when, TIME)
+                total += (at - started).total_seconds() if started and not what.startswith("started") else 0.0
+                started = at if what.startswith("started") else None
+    return total / 3600
 
 
 def last_entry(folder: RunFolder) -> Entry | None:

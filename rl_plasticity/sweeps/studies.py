@@ -12,6 +12,8 @@ and table::
         settings: task=pixel_permutation preset=spectral-svhn,spectral-cifar10 seed=range(0,10)   # as a sweep's
         methods: [none, L2]                  # labels, or a mapping like the one above for methods of its own
         draw: ...                            # see `comparison.paper`
+        pages:                               # comparison pages by their folder; without it one of all
+          primed: {where: {prime_updates: 30000}, baseline: none}
         small: {settings: ..., methods: ..., draw: ...}      # in minutes; what it does not name is as above
       figure-9: {shows: one line, where: section 5.1, comes_with: figure-2}     # drawn by another one, in its folder
 
@@ -49,6 +51,7 @@ class Study:
         methods: arguments of each method, by its label in the paper.
         needs: of a script: options that must be given, and what each is.
         draw: how the figure looks.
+        pages: comparison pages by their folder's name: `where`, settings of the runs, and the `baseline`'s label.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Study:
     settings: Sequence[str]
     methods: Mapping[str, Sequence[str]]
     draw: Mapping[str, Any]
+    pages: Mapping[str, Mapping[str, Any]]
     needs: Mapping[str, str]
     small: bool
 
@@ -118,6 +122,7 @@ def load(name: str, small: bool = False) -> Study:
         settings=shlex.split(entry.get("settings", "")),
         methods={label: shlex.split(text) for label, text in methods.items()},
         draw=entry.get("draw", {}),
+        pages=entry.get("pages", {"comparison": {}}),
         needs=entry.get("needs", {}),
         small=small,
     )

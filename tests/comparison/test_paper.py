@@ -105,6 +105,37 @@ def test_a_panel_of_its_own_has_its_runs_methods_and_scale(tmp_path):
     assert (axes.get_title(), axes.get_yscale()) == ("here", "log")
 
 
+def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_each_value(tmp_path):
+    def of(label, norm, *ends):
+        seeds = {i: {"eval/test_accuracy": [(10, 0.0), (20, end), (40, end)]} for i, end in enumerate(ends)}
+        arguments = ["reg=l2"] if label == "l2" else []
+        return supervised(tmp_path / label / norm, f"net.layer_norm={norm}", *arguments, seeds=seeds)
+
+    methods = {
+        "none": [*of("none", "true", 0.4, 0.8), *of("none", "false", 0.2, 0.2)],
+        "l2": of("l2", "false", 0.6),
+    }
+    panel = {"kind": "rows", "metric": "eval/test_accuracy", "by": "net.layer_norm"}
+    figure = paper.draw({"columns": 2, "panels": [panel | {"methods": ["none", "l2"]}, panel]}, methods)
+    axes, again = figure.axes
+    marks = {(line.get_color(), line.get_ydata()[0]): line.get_xdata()[0] for line in axes.lines}
+    assert list(marks.values()) == pytest.approx([0.45, 0.15, 0.45])  # the first value counts 10 updates of 40
+    (true, above), (false, below), (_, second) = marks
+    assert true != false
+    assert above < below < 0.5 < second < 1.5
+    ((low, _), (high, _)) = axes.collections[0].get_segments()[0]
+    half = 12.706 * np.std([0.3, 0.6], ddof=1) / np.sqrt(2)  # t of one degree of freedom
+    assert (low, high) == pytest.approx((0.45 - half, 0.45 + half), rel=1e-3)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "l2"]
+    assert axes.get_ylim() == (1.5, -0.5)  # the first on top
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["layer_norm=true", "layer_norm=false"]
+    assert [line.get_color() for line in figure.legends[0].get_lines()] == [true, false]
+    assert again.get_xlim() == axes.get_xlim()  # to be compared
+    alone = paper.draw({"columns": 1, "panels": [panel | {"by": ""}]}, {"l2": methods["l2"]})
+    assert [line.get_xdata()[0] for line in alone.axes[0].lines] == pytest.approx([0.45])
+    assert not alone.legends
+
+
 def test_a_table_is_mean_and_standard_deviation_at_the_end_with_the_number_of_seeds(tmp_path):
     methods = {
         "WD": supervised(tmp_path / "wd", seeds={0: of_task(0.1, 0.4), 1: of_task(0.1, 0.6)}),

@@ -4,7 +4,7 @@ import signal
 import pytest
 
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.journal import Journal, last_entry
+from rl_plasticity.runs.journal import Journal, hours, last_entry
 from rl_plasticity.runs.lock import Lock, is_held
 
 
@@ -68,3 +68,12 @@ def test_a_lock_is_released_once_and_can_then_be_taken(run):
         with Lock(run):
             assert is_held(run)
     assert not is_held(run)
+
+
+def test_hours_are_those_of_starts_that_came_to_an_end_and_not_of_the_time_between_them(run):
+    events = ["10:00:00 started", "11:30:00 stopped at env step 3", "17:00:00 started", "18:00:00 started",
+              "18:15:00 failed: x", "20:00:00 started"]  # fmt: skip
+    run.log.write_text("\n\n".join(f"2026-11-22T{event.replace(' ', '+0000 ', 1)}" for event in events) + "\ncut")
+    assert hours(run) == 1.75
+    run.log.unlink()
+    assert hours(run) == 0

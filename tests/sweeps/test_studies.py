@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_plasticity.comparison import paper
+from rl_plasticity.comparison import groups, paper
 from rl_plasticity.configs import schema
 from rl_plasticity.runs import naming
 from rl_plasticity.sweeps import studies
@@ -53,6 +53,21 @@ def test_what_a_study_draws_is_what_can_be_drawn(name, small):
     assert columns >= 0
     assert {label for panel in panels for label in panel.methods} <= study.methods.keys()
     assert {panel.kind for panel in panels} <= paper._DRAWN.keys()
+
+
+@pytest.mark.parametrize(("name", "small"), SMALL)
+def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(name, small):
+    study = studies.load(name, small)
+    if study.is_script or study.pages == {"comparison": {}}:
+        return
+    runs = [run for of_method in study.runs(Path("nowhere")).values() for run in of_method]
+    flat = [dict(schema.flat_values(vars(run.settings))) for run in runs]
+    tasks = {*groups.IGNORED, "env.name"}
+    for page in study.pages.values():
+        assert page.keys() <= {"where", "baseline"}
+        there = [s for s in flat if all(s.get(n, v) == v for n, v in page.get("where", {}).items())]
+        assert all(name in s for name in page.get("where", {}) for s in there)
+        assert page["baseline"] in groups.labels([{n: v for n, v in s.items() if n not in tasks} for s in there])
 
 
 def test_studies_draw_only_metrics_that_the_docs_name_so():
