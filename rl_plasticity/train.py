@@ -124,9 +124,16 @@ def build(s: Train, plan: Plan) -> Parts:
     buffer = ReplayBuffer(len(plan.seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
     if (s.env["switch_every_env_steps"] is None) is bool(s.env["sequence"] or s.env["changes"]):
         raise SettingsError("env.switch_every_env_steps, and env.sequence or env.changes, need each other")
+    tasks = task_of(s, s.total_env_steps) + 1
+    if tasks == 1 and s.env["switch_every_env_steps"]:
+        every = f"env.switch_every_env_steps={s.env['switch_every_env_steps']}"
+        print(f"no change will come: {every}, and total_env_steps={s.total_env_steps}", file=sys.stderr)
+    if tasks == 1 and s.on_change != "keep":
+        print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
     for intervention, _ in plan.interventions:
-        if intervention.every_tasks and s.env["switch_every_env_steps"] is None:
-            print(f"no reset will come: reset.every_tasks={intervention.every_tasks}, and one task", file=sys.stderr)
+        if (intervention.every_tasks or 0) >= tasks:
+            number = "one task" if tasks == 1 else f"{tasks} tasks"
+            print(f"no reset will come: reset.every_tasks={intervention.every_tasks}, and {number}", file=sys.stderr)
         if (intervention.every_updates or 0) > planned_updates(s):
             print(
                 f"no reset will come: reset.every_updates={intervention.every_updates} exceeds the "

@@ -107,22 +107,22 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
 
 
 def check_camera(envs: Envs, w: Watch) -> None:
-    """Let a MuJoCo model draw pictures of the size wanted, and see that it has the camera.
+    """Let each task's MuJoCo model draw pictures of the size wanted, and see that it has the camera.
 
     Raises:
         SettingsError: it has not; some versions of MuJoCo end the process when they are asked for it.
     """
-    env = envs.vector.get_attr("unwrapped")[0]
-    model: Any = env.physics.model.ptr if hasattr(env, "physics") else getattr(env, "model", None)
-    if not hasattr(model, "ncam"):
-        return
-    model.vis.global_.offwidth = max(model.vis.global_.offwidth, w.width or 0)
-    model.vis.global_.offheight = max(model.vis.global_.offheight, w.height or 0)
-    names = [model.camera(i).name for i in range(model.ncam)]
-    if isinstance(w.camera, str) and w.camera not in names:
-        raise SettingsError(f"unknown camera {w.camera!r}{nearest(w.camera, names)}")
-    if isinstance(w.camera, int) and not -1 <= w.camera < model.ncam:
-        raise SettingsError(f"camera={w.camera}, but there are {model.ncam} ({', '.join(names)}); -1 is a free one")
+    for env in envs.vector.get_attr("tasks")[0]:
+        model: Any = env.physics.model.ptr if hasattr(env, "physics") else getattr(env, "model", None)
+        if not hasattr(model, "ncam"):
+            return
+        model.vis.global_.offwidth = max(model.vis.global_.offwidth, w.width or 0)
+        model.vis.global_.offheight = max(model.vis.global_.offheight, w.height or 0)
+        names = [model.camera(i).name for i in range(model.ncam)]
+        if isinstance(w.camera, str) and w.camera not in names:
+            raise SettingsError(f"unknown camera {w.camera!r}{nearest(w.camera, names)}")
+        if isinstance(w.camera, int) and not -1 <= w.camera < model.ncam:
+            raise SettingsError(f"camera={w.camera}, but there are {model.ncam} ({', '.join(names)}); -1 is a free one")
 
 
 def picture(envs: Envs) -> Picture:

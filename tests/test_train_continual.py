@@ -173,8 +173,30 @@ def test_a_sequence_says_which_env_it_is(tmp_path):
     assert s.env["name"] == "walker-walk"
 
 
-def test_a_reset_at_changes_that_never_come_is_said(tmp_path, capsys):
-    run(
-        [*PENDULUM, "reset=periodic", "reset.every_updates=null", "reset.every_tasks=2"], tmp_path / "run", StopAfter(1)
-    )
-    assert "no reset will come: reset.every_tasks=2, and one task" in capsys.readouterr().err
+RESET = ["reset=periodic", "reset.every_updates=null"]
+FLIPPING = ["env.changes=[reward_flip]", "env.switch_every_env_steps=25"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([*RESET, "reset.every_tasks=2"], "no reset will come: reset.every_tasks=2, and one task"),
+        ([*FLIPPING, *RESET, "reset.every_tasks=2"], ""),  # of 25, 25 and 10 env steps
+        ([*FLIPPING, *RESET, "reset.every_tasks=3"], "no reset will come: reset.every_tasks=3, and 3 tasks"),
+        (["on_change=clear"], "on_change=clear does nothing: no task changes"),
+        ([*FLIPPING, "env.switch_every_env_steps=60"], "no change will come: env.switch_every_env_steps=60, and "),
+        ([*FLIPPING, "env.switch_every_env_steps=59", "on_change=clear"], ""),
+    ],
+)
+def test_what_changes_that_never_come_would_do_is_said(arguments, says, tmp_path, capsys):
+    run([*PENDULUM, *arguments], tmp_path / "run", StopAfter(1))
+    said = [line for line in capsys.readouterr().err.splitlines() if "will come" in line or "does nothing" in line]
+    assert len(said) == bool(says)
+    assert says in "".join(said)
+
+
+def test_from_python_a_sequence_may_be_a_tuple():
+    env = {"sequence": ("walker-walk", "walker-run"), "switch_every_env_steps": 9}
+    s = schema.load(Train, schema.from_python({"env": env}))
+    assert s.env["sequence"] == ["walker-walk", "walker-run"]
+    assert s.env["name"] == "walker-walk"

@@ -374,8 +374,9 @@ def from_python(settings: Mapping[str, Any]) -> list[Given]:
     given = []
     for name, value in settings.items():
         if name in KINDS and isinstance(value, Mapping):
-            flat = flat_values(value, f"{name}.")
-            given += [Given(n.removesuffix(".name") if n == f"{name}.name" else n, v, f"{n}={v}") for n, v in flat]
+            for n, v in flat_values(value, f"{name}."):
+                v = list(v) if isinstance(v, tuple) else v
+                given.append(Given(name if n == f"{name}.name" else n, v, f"{n}={v}"))
         else:
             value = list(value) if isinstance(value, tuple) else value
             value = os.fspath(value) if isinstance(value, os.PathLike) else value

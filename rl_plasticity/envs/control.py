@@ -64,6 +64,11 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         self.obs: Floats = np.zeros(size, np.float32)
         self.saved: dict[str, Any] = {}
 
+    @property
+    def tasks(self) -> list[gym.Env[Any, Any]]:
+        """The bare environment of each task that there is in turn, mostly one."""
+        return [env.unwrapped for env in (self.env.envs if isinstance(self.env, Changing) else [self.env])]
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         """The next episode's first observation. A `seed` is refused: episodes have their own."""
         if seed is not None:

@@ -116,6 +116,8 @@ def _parts(s: Train | Supervised) -> tuple[list[str], list[str], list[str], list
     words = [] if s.preset == DEFAULT_PRESET[kind] else [s.preset]
     if first in differ or not words:
         words.append(_word(choices[first]).rpartition(":")[2])
+        sequence = getattr(s, first).get("sequence", ())
+        words[-1] += f"+{len(sequence) - 1}" if len(sequence) > 1 else ""  # walker-stand+2: and two others
     methods = [_word(choices[g]) for g in ("reg", "reset") if g == "reg" or g in differ]
     rest = [_word(choices[g]) for g in others if g in differ and g not in ("reg", "reset")]
 

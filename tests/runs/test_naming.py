@@ -51,6 +51,16 @@ def here(tmp_path, monkeypatch):
         (Train, ["reg=l2", "reg.coef=[1e-5,0.01]"], "cheetah-run_l2_coef=1e-5,0.01_seed0"),
         (Train, ["reg=[none,swr]", "reset=[none,head]"], "cheetah-run_none-swr_none-head_seed0"),
         (Train, ["reg=l2", "reset=redo", "reg.coef=0.1", "seed=7"], "cheetah-run_l2_redo_coef=0.1_seed7"),
+        (
+            Train,
+            ["env.sequence=[walker-stand,walker-walk,walker-run]", "env.switch_every_env_steps=9", "reg=l2"],
+            "walker-stand+2_l2_seed0",
+        ),
+        (
+            Train,
+            ["env=walker-run", "env.changes=[dynamics]", "env.switch_every_env_steps=9"],
+            "walker-run_none_changes=dynamics_seed0",
+        ),
         (Supervised, ["data.root=/a", "reg=swr", "reg.coef=1e-4", "seeds=5"], "random_labels_swr_coef=1e-4_seed0-4"),
         (Supervised, ["preset=swr-mnist", "net=cnn_bn"], "swr-mnist_none_cnn_bn_seed0"),
         (
