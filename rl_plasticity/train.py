@@ -74,7 +74,8 @@ class Parts:
         envs = self.envs = Envs(seeds=[derive(n, ENV) for n in plan.seeds], change_seeds=change_seeds, **s.env)
         if s.env["workers"]:
             self.eval_envs.close()
-            self.eval_envs = make_evaluation_envs(s, plan.seeds, s.env["workers"])
+            evaluation_seeds = [derive(n, EVALUATION) for n in plan.seeds]
+            self.eval_envs = evaluation_envs(s, evaluation_seeds, plan.seeds, workers=s.env["workers"])
         return envs
 
     def close(self) -> None:
@@ -155,14 +156,14 @@ def build(s: Train, plan: Plan) -> Parts:
     return Parts(agent, eval_envs, buffer)
 
 
-def make_evaluation_envs(s: Train, seeds: Sequence[int], workers: bool | int = False) -> Envs:
+def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
     """The environments that the policies of these seeds are evaluated in.
 
     Raises:
         ValueError: they cannot be made, or reset.
     """
     try:
-        envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds, workers=workers)
+        envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds)
         envs.seek(0)
     except gym.error.Error as error:  # the simulator is not installed, say
         raise ValueError(str(error)) from error

@@ -5,6 +5,8 @@ import pytest
 import torch
 from folders import PENDULUM, run
 
+from rl_plasticity import train
+from rl_plasticity.envs.vector import EnvFault
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.train import command
@@ -79,6 +81,18 @@ def test_an_environment_that_cannot_be_made_is_bad_input(tmp_path):
     with pytest.raises(SettingsError):
         command.prepare(["env=gym:BipedalWalker-v3", f"out={tmp_path / 'run'}"])  # its engine is not installed
     assert not (tmp_path / "run").exists()
+
+
+def test_evaluation_workers_that_cannot_be_started_are_the_run_s_fault_and_not_a_bug(tmp_path, monkeypatch):
+    def envs(*arguments, workers=False):
+        if workers:
+            raise EnvFault("the environments' processes cannot be started: too many open files")
+        return made(*arguments)
+
+    made = train.evaluation_envs
+    monkeypatch.setattr(train, "evaluation_envs", envs)
+    with pytest.raises(FaultyRun, match=r"^the environments' processes cannot be started: too many open files; there"):
+        run([*PENDULUM, "env.workers=1"], tmp_path / "run")
 
 
 def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):

@@ -25,6 +25,7 @@ TASK = {
     "train": ("env", "total_env_steps"),
     "supervised": ("task", "data", "net", "num_tasks", "epochs_per_task"),
 }
+OF_ENV = ("env.name", "env.sequence", "env.changes")  # what the first is called says the others too
 LENGTHS = ("total_env_steps", "num_tasks")
 
 
@@ -84,6 +85,7 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     strata = [n for n in allowed if n.partition(".")[0] in STRATA and _differing_runs(runs, n)]
     usual = ["env.name"] if "train" in kinds else ["task.name", "data.name", "net.name"]
     named = strata or [name for name in usual if not _differing_runs(runs, name)]  # a net that is mixed makes groups
+    named = [*dict.fromkeys("env.name" if name in OF_ENV else name for name in named)]
     left_out = IGNORED | set(strata) | {name for name in LENGTHS if name in allowed}
 
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[Run]] = defaultdict(list)

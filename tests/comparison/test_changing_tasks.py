@@ -64,6 +64,9 @@ def test_tasks_that_never_return_have_neither(tmp_path):
     assert not {"task/drop", "task/recovery_env_steps"} & {*run.curves}
     (g,) = group([run])
     assert [*g.tasks] == ["walker-stand (dynamics changing)"]
+    (in_turn,) = read(RunFolder(write_run(tmp_path / "b", SEQUENCE, {0: rows()})))
+    (both,) = group([run, in_turn], mix=["env"])
+    assert [*both.tasks] == ["walker-stand (dynamics changing)", "walker-stand, walker-walk in turn"]
 
 
 def test_the_table_is_of_the_ends_of_tasks_with_what_was_known_before(tmp_path):
