@@ -72,17 +72,22 @@ def test_evaluate_plays_the_task_and_the_agent_of_the_checkpoint(how, tmp_path):
         assert returns.flatten().tolist() == [logged(folder, "eval/return", n)[step] for n in ("0", "1")]
 
 
-@pytest.mark.parametrize("steps", [29, 30, 31])
-@pytest.mark.parametrize(
-    "how",
-    [
+@pytest.fixture(
+    scope="module",
+    params=[
         ["on_change=clear"],
         ["reset=[none,periodic]", "reset.periodic.every_updates=null", "reset.periodic.every_tasks=1"],
         ["reset=redo", "reset.every_tasks=2", "reset.every_updates=null", "on_change=clear", "buffer_size=12"],
     ],
 )
-def test_a_run_stopped_around_a_change_goes_on_to_the_same_numbers(how, steps, tmp_path):
-    whole = run([*CHANGING, *how], tmp_path / "whole")
+def never_stopped(request, tmp_path_factory):
+    """What was asked for, and the run."""
+    return request.param, run([*CHANGING, *request.param], tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.mark.parametrize("steps", [29, 30, 31])
+def test_a_run_stopped_around_a_change_goes_on_to_the_same_numbers(never_stopped, steps, tmp_path):
+    how, whole = never_stopped
     folder = run([*CHANGING, *how], tmp_path / "run", StopAfter(steps))
     resume(folder)
     assert rows(folder) == rows(whole)
