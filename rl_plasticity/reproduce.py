@@ -5,7 +5,9 @@ if __name__ == "__main__":
 
     terminal.prepare()
 
+import csv
 import difflib
+import io
 import json
 import platform
 import shlex
@@ -136,7 +138,7 @@ def make(study: Study, place: Path, given: Sequence[str]) -> int:
 
 
 def draw(study: Study, place: Path, folders: dict[str, list[Path]]) -> None:
-    """Write figure.png and figure.pdf, or table.md, and the comparison pages."""
+    """Write figure.png and figure.pdf (figure.csv of rows), or table.md, and the comparison pages."""
     methods = {
         label: [run for folder in of_method for run in loading.read(RunFolder(folder))]
         for label, of_method in folders.items()
@@ -152,6 +154,11 @@ def draw(study: Study, place: Path, folders: dict[str, list[Path]]) -> None:
         figure.savefig(place / "figure.png", dpi=200)
         figure.savefig(place / "figure.pdf")
         made = "figure.png, figure.pdf"
+        if numbers := paper.numbers(study.draw, methods):
+            file = io.StringIO()
+            csv.writer(file, lineterminator="\n").writerows(numbers)
+            write_text(place / "figure.csv", file.getvalue())
+            made += ", figure.csv"
     runs = [run for of_method in methods.values() for run in of_method]
     for name, page in study.pages.items():
         of_page = dict.fromkeys(run.folder.path for run in runs if paper.has(run, page.get("where", {})))

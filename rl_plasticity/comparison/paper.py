@@ -143,6 +143,24 @@ def table(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
     return lines
 
 
+def numbers(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
+    """The numbers of a figure's panels of rows, the first line their header; none of other panels.
+
+    A line for each run, and one without a seed for their mean with its 95 % Student's t interval and their number.
+    """
+    lines = []
+    for panel in _panels(spec, methods)[0]:
+        if panel.kind == "rows":
+            for label, value, seeds, means in _means(panel, methods):
+                of_mark = [panel.title, label, short(value), panel.metric]
+                of_runs = zip(seeds, means.tolist(), strict=True)
+                lines += [[*of_mark, str(seed), repr(mean), "", "", "1"] for seed, mean in of_runs]
+                interval = map(repr, statistics.student_interval([means])) if len(means) > 1 else ("", "")
+                lines.append([*of_mark, "", repr(float(means.mean())), *interval, str(len(means))])
+    header = ["panel", "method", "mark", "metric", "seed", "mean_of_run", "low", "high", "n"]
+    return [header, *lines] if lines else []
+
+
 # ------------------------------------------------------------------------------------------------------------------
 
 
@@ -259,26 +277,28 @@ def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
 
 
 def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
-    of_panel = panel.runs(methods)
-    marks = _marks(panel.by, methods)
-    for y, runs in enumerate(of_panel.values()):
-        for place, (value, look) in enumerate(marks.items()):
-            curves = [
-                run.curves[panel.metric]
-                for run in runs
-                if panel.metric in run.curves and _values([run], [panel.by]) == [(value,)]
-            ]
-            if not curves:
-                continue
-            common = steps.shared(panel.metric, curves)
-            means = np.array([statistics.area_under_curve(common, steps.at(curve, common)) for curve in curves])
-            at = y + 0.18 * (2 * place - len(marks) + 1)
-            if len(means) > 1:
-                axes.hlines(at, *statistics.student_interval([means]), color=look["color"], lw=1)
-            axes.plot(means.mean(), at, **look)
-    axes.set_yticks(range(len(of_panel)), [*of_panel])
-    axes.set_ylim(len(of_panel) - 0.5, -0.5)
+    labels, marks = [*panel.runs(methods)], _marks(panel.by, methods)
+    for label, value, _, means in _means(panel, methods):
+        look = marks[value]
+        at = labels.index(label) + 0.18 * (2 * [*marks].index(value) - len(marks) + 1)
+        if len(means) > 1:
+            axes.hlines(at, *statistics.student_interval([means]), color=look["color"], lw=1)
+        axes.plot(means.mean(), at, **look)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlabel(panel.x_label or f"{WORDS.get(panel.metric, panel.metric)}, mean of a run")
+
+
+def _means(panel: Panel, methods: Methods) -> Iterator[tuple[str, Any, list[int], Array]]:
+    """Each method and value of `by` with its runs' seeds and their metric's means over the run."""
+    for label, runs in panel.runs(methods).items():
+        measured = [run for run in runs if panel.metric in run.curves]
+        for (value,) in _values(measured, [panel.by]):
+            here = [run for run in measured if _values([run], [panel.by]) == [(value,)]]
+            curves = [run.curves[panel.metric] for run in here]
+            common = steps.shared(panel.metric, curves)
+            means = [statistics.area_under_curve(common, steps.at(curve, common)) for curve in curves]
+            yield label, value, [run.seed for run in here], np.array(means)
 
 
 def _marks(by: str, methods: Methods) -> dict[Any, dict[str, Any]]:

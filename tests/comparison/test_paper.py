@@ -131,6 +131,17 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["layer_norm=true", "layer_norm=false"]
     assert [line.get_color() for line in figure.legends[0].get_lines()] == [true, false]
     assert again.get_xlim() == axes.get_xlim()  # to be compared
+    header, *written = paper.numbers({"columns": 1, "panels": [panel | {"title": "here"}]}, methods)
+    lines_of = [dict(zip(header, line, strict=True)) for line in written]
+    of_none = [line for line in lines_of if (line["method"], line["mark"]) == ("none", "true")]
+    assert {line["seed"]: float(line["mean_of_run"]) for line in of_none} == pytest.approx(
+        {"0": 0.3, "1": 0.6, "": 0.45}
+    )
+    assert [line["n"] for line in of_none] == ["1", "1", "2"]
+    assert (float(of_none[2]["low"]), float(of_none[2]["high"])) == pytest.approx((0.45 - half, 0.45 + half), rel=1e-3)
+    assert len(written) == 3 + 3 + 2
+    assert {line["panel"] for line in lines_of} == {"here"}
+    assert paper.numbers({"metrics": ["eval/test_accuracy"]}, methods) == []
     alone = paper.draw({"columns": 1, "panels": [panel | {"by": ""}]}, {"l2": methods["l2"]})
     assert [line.get_xdata()[0] for line in alone.axes[0].lines] == pytest.approx([0.45])
     assert not alone.legends
