@@ -101,8 +101,9 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
     panels, columns = _panels(spec, methods)
     rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(STYLE):
-        of_rows = all(panel.kind == "rows" for panel in panels)
-        height = 0.7 + 0.17 * len(methods) if of_rows else 1.9
+        kinds = {panel.kind for panel in panels}
+        of_rows = kinds == {"rows"}
+        height = max(0.7 + 0.17 * len(methods) if "rows" in kinds else 0, 0 if of_rows else 1.9)
         figure = Figure(figsize=(max(3.4, min(2.3 * columns, PAGE + 1)), height * rows))
         grid = figure.subplots(rows, columns, squeeze=False, sharex="row" if of_rows else "none").ravel()
         for axes in grid[len(panels) :]:
