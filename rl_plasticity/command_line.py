@@ -20,7 +20,7 @@ from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from rl_plasticity.configs.schema import Evaluate
+    from rl_plasticity.configs.commands import Evaluate
     from rl_plasticity.runs.session import Command
 
 E = TypeVar("E", bound="Evaluate")
@@ -148,13 +148,14 @@ def train(command: "Command[Any, Any]") -> None:
     """``python -m rl_plasticity.NAME [name=value ...]``, one run, or a sweep with ``-m``."""
     from rl_plasticity import plugins
     from rl_plasticity.configs import schema
+    from rl_plasticity.configs.help import describe
     from rl_plasticity.sweeps import launchers, sweep
 
     usage = f"python -m rl_plasticity.{command.name} [name=value ...]"
 
     def help_(arguments: Sequence[str]) -> str:
         schema.load_plugs_of(arguments)
-        return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweep.USAGE}\n\n{schema.describe(command.kind)}"
+        return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweep.USAGE}\n\n{describe(command.kind)}"
 
     def act(arguments: Sequence[str]) -> int:
         if sweep.FLAGS & {*arguments}:
@@ -181,6 +182,7 @@ def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
     """``python -m rl_plasticity.NAME RUN [name=value ...]``."""
     from rl_plasticity import plugins
     from rl_plasticity.configs import schema
+    from rl_plasticity.configs.help import describe
 
     name = kind.__name__.lower()
     usage = f"python -m rl_plasticity.{name} RUN [name=value ...]"
@@ -195,4 +197,4 @@ def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
             raise SettingsError(f"there is no folder {folder}; the run's comes first: {usage}")
         look(RunFolder(folder), settings)
 
-    main(name, lambda _: f"{usage}\n\nRUN is the folder of a run.\n\n{schema.describe(kind)}", act)
+    main(name, lambda _: f"{usage}\n\nRUN is the folder of a run.\n\n{describe(kind)}", act)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from rl_plasticity import command_line
-from rl_plasticity.configs.schema import Evaluate
+from rl_plasticity.configs.commands import Evaluate
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder, require_new, write_text
 from rl_plasticity.runs.trained import Trained

@@ -18,7 +18,8 @@ from torch import Tensor
 from rl_plasticity import command_line
 from rl_plasticity.closer_look import EffectiveSteps, TaskStarts, channel_norms, convolutions, layer_called, span_shapes
 from rl_plasticity.compiled import compiled
-from rl_plasticity.configs.schema import Supervised, arguments_of
+from rl_plasticity.configs.commands import Supervised
+from rl_plasticity.configs.schema import arguments_of
 from rl_plasticity.errors import choose
 from rl_plasticity.interventions import Intervention, LearningRateDecay
 from rl_plasticity.layers import runs_of

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from rl_plasticity import command_line
-from rl_plasticity.configs.schema import Watch
+from rl_plasticity.configs.commands import Watch
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest
 from rl_plasticity.runs.folder import RunFolder, require_new, write_atomically

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Train
+from rl_plasticity.configs.commands import Train
 from rl_plasticity.runs.folder import find
 
 NAMES = ["eval/return", "train/return", "q_mean", "entropy", "alpha"]

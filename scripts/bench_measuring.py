@@ -15,7 +15,8 @@ import torch
 
 from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.compiled import compiled
-from rl_plasticity.configs.schema import Supervised, Train, load
+from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.schema import load
 from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.runs.folder import RunFolder, RunName
 from rl_plasticity.runs.plan import Plan

@@ -235,7 +235,8 @@ def peers(options: argparse.Namespace) -> None:
 
 def step_parts(options: argparse.Namespace) -> None:
     """Milliseconds of each part of train.py's loop, replay ratio 16, a log entry every 1000 updates."""
-    from rl_plasticity.configs.schema import Train, load
+    from rl_plasticity.configs.commands import Train
+    from rl_plasticity.configs.schema import load
     from rl_plasticity.envs import Envs
     from rl_plasticity.runs.folder import RunFolder
     from rl_plasticity.runs.plan import Plan

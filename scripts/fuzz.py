@@ -39,7 +39,7 @@ from hydra.errors import HydraException  # noqa: F401, imported before any clock
 
 from rl_plasticity import command_line, compare, evaluate, status, supervised, train, watch
 from rl_plasticity.comparison import figures
-from rl_plasticity.configs.schema import Evaluate, Watch
+from rl_plasticity.configs.commands import Evaluate, Watch
 from rl_plasticity.runs.session import Command, Session
 
 COMMANDS = ("train", "supervised", "compare", "evaluate", "watch", "status")

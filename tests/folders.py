@@ -9,7 +9,7 @@ from conftest import StopAfter, once
 
 from rl_plasticity import supervised, train
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import FaultyRun
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=1"]

@@ -14,7 +14,7 @@ from folders import go
 
 from rl_plasticity import command_line
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Evaluate, Supervised
+from rl_plasticity.configs.commands import Evaluate, Supervised
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder

@@ -9,7 +9,7 @@ from rl_plasticity import precision
 from rl_plasticity.agents import SAC
 from rl_plasticity.compiled import compiled
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP, NETWORKS, StackedLinear
 from rl_plasticity.precision import decided, pays_from, read_bfloat16_, tf32

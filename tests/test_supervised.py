@@ -10,7 +10,7 @@ from torch import nn
 
 from rl_plasticity import supervised
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.learner import Learner

@@ -14,7 +14,7 @@ from rl_plasticity import command_line
 from rl_plasticity.agents import AGENTS, SAC, ReplayBuffer, Step
 from rl_plasticity.agents.rollout import evaluate
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Train
+from rl_plasticity.configs.commands import Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import INTERVENTIONS

@@ -7,8 +7,8 @@ from folders import PENDULUM, resume, rows, run
 
 from rl_plasticity import evaluate, train
 from rl_plasticity.agents import SAC, ReplayBuffer
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Evaluate, Train
+from rl_plasticity.configs import schema, written
+from rl_plasticity.configs.commands import Evaluate, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
@@ -202,6 +202,6 @@ def test_what_changes_that_never_come_would_do_is_said(arguments, says, tmp_path
 
 def test_from_python_a_sequence_may_be_a_tuple():
     env = {"sequence": ("walker-walk", "walker-run"), "switch_every_env_steps": 9}
-    s = schema.load(Train, schema.from_python({"env": env}))
+    s = schema.load(Train, written.from_python({"env": env}))
     assert s.env["sequence"] == ["walker-walk", "walker-run"]
     assert s.env["name"] == "walker-walk"

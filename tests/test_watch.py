@@ -10,7 +10,7 @@ from folders import run as run_training
 
 from rl_plasticity import command_line
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Evaluate, Watch
+from rl_plasticity.configs.commands import Evaluate, Watch
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.runs.folder import RunFolder
@@ -222,7 +222,7 @@ def test_deepmind_control_is_drawn_without_a_display_in_the_size_and_from_the_ca
         folder = Path(sys.argv[1])
         for camera in ("0", "back"):  # wider than the model's own picture
             settings = [f"camera={camera}", "width=700", "height=64", f"out={folder / camera}.mp4"]
-            watch(RunFolder(folder), schema.load(schema.Watch, settings))
+            watch(RunFolder(folder), schema.load(commands.Watch, settings))
     """
     # A display that is said to be there and is not: the choice of how to draw is the command's.
     done = subprocess.run(

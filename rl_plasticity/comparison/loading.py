@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_plasticity.configs.schema import SIDE_BY_SIDE, up_to_date
+from rl_plasticity.configs.before import up_to_date
+from rl_plasticity.configs.commands import SIDE_BY_SIDE
 from rl_plasticity.runs.folder import Curve, MetricName, RunFolder, RunName
 
 Settings = dict[str, Any]

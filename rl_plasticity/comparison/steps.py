@@ -7,7 +7,7 @@ import numpy as np
 
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run
-from rl_plasticity.configs.schema import updates_after
+from rl_plasticity.configs.commands import updates_after
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Steps

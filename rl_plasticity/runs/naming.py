@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import DEFAULT_PRESET, GROUPS, Given, Supervised, Train
+from rl_plasticity.configs import schema, written
+from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, Supervised, Train
+from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 
@@ -153,7 +154,7 @@ def _short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(_short, value))
     if not isinstance(value, float):
-        return schema.as_written(value)
+        return written.as_written(value)
     mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
     return min(f"{value:g}", f"{mantissa}e{int(exponent)}", key=len)
 

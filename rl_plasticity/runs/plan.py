@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Group, Supervised, Train
+from rl_plasticity.configs import commands, schema, written
+from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.interventions import Intervention, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
 from rl_plasticity.runs import memory
@@ -82,7 +82,7 @@ def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], .
 
 def say_what_never_begins(s: Train | Supervised, unit: str, total: float) -> None:
     """A line for each regularizer whose window begins when the run is over, after `total` epochs or updates."""
-    for setting, value in schema.flat_values(s.reg, "reg."):
+    for setting, value in written.flat_values(s.reg, "reg."):
         if setting.endswith(f".from_{unit}"):
             for late in (v for v in (value if isinstance(value, list) else [value]) if v and v >= total):
                 print(f"a method never begins: {setting}={late}, and the run has {total:.0f} {unit}s", file=sys.stderr)
@@ -142,7 +142,7 @@ def _regularizer(
     epochs = {key: settings.pop(key) for key in ("from_epoch", "until_epoch") if key in settings}
     if any(epochs.values()):
         assert updates_after is not None
-        settings |= schema.window_in_epochs(updates_after, **epochs)
+        settings |= commands.window_in_epochs(updates_after, **epochs)
     return make_regularizer(name, net, **settings)
 
 

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity import plugins, precision
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Given, Supervised, Train
+from rl_plasticity.configs import schema, written
+from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import FaultyRun, SettingsError, first_line
 from rl_plasticity.runs import checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
@@ -279,7 +280,7 @@ class Command(Generic[S, B]):
             SettingsError: bad input; nothing was written.
             FaultyRun: the run could not go on.
         """
-        session, built = self.prepare(schema.from_python(settings), callbacks)
+        session, built = self.prepare(written.from_python(settings), callbacks)
         fault = self.execute(session, built)[1]
         if fault:
             raise FaultyRun(fault)
@@ -327,7 +328,7 @@ class Command(Generic[S, B]):
         Raises:
             SettingsError: bad input.
         """
-        given = [schema.parse(argument) if isinstance(argument, str) else argument for argument in asked]
+        given = [written.parse(argument) if isinstance(argument, str) else argument for argument in asked]
         settings = schema.load(self.kind, given)
         if settings.resume is not None:
             try:

@@ -13,7 +13,7 @@ from torch import nn
 from rl_plasticity import plugins
 from rl_plasticity.agents import AGENTS, Agent, rollout
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, choose, closest, first_line, nearest
 from rl_plasticity.paths import exists

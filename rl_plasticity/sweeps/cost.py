@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.agents import AGENTS, Batch
-from rl_plasticity.configs.schema import Supervised, Train, arguments_of, updates_after
+from rl_plasticity.configs.commands import Supervised, Train, updates_after
+from rl_plasticity.configs.schema import arguments_of
 from rl_plasticity.envs import make_env
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import make_network

@@ -22,7 +22,7 @@ from rl_plasticity.runs.folder import RunFolder, write_text
 from rl_plasticity.runs.journal import last_entry
 
 if TYPE_CHECKING:
-    from rl_plasticity.configs.schema import Supervised, Train
+    from rl_plasticity.configs.commands import Supervised, Train
 
 POLL_S = 0.5
 SIGNALLED_S = 120  # Slurm kills or queues again within this time

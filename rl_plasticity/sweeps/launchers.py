@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
-from rl_plasticity.configs import schema
+from rl_plasticity.configs import schema, written
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.settings import Setting, settings_of
 from rl_plasticity.sweeps.job import Job
@@ -215,7 +215,7 @@ def load(arguments: Sequence[str]) -> Launcher:
     """
     given: dict[str, Any] = {}
     for argument in arguments:
-        key, value, _ = schema.parse(argument)
+        key, value, _ = written.parse(argument)
         if key in given:
             raise SettingsError(f"{key} is given twice")
         given[key] = value

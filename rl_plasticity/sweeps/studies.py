@@ -29,7 +29,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.sweeps import sweep
 from rl_plasticity.sweeps.sweep import Run

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity import plugins
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs import schema, written
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
 from rl_plasticity.runs.plan import require_countable
@@ -92,18 +92,18 @@ def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) ->
     Raises:
         SettingsError: bad settings, or the same run twice.
     """
-    paths = {g.name: g.value for a in arguments if (g := schema.parse_path(a))}
+    paths = {g.name: g.value for a in arguments if (g := written.parse_path(a))}
     if "resume" in paths:
         raise SettingsError("a sweep resumes what is half done by itself: leave out resume=")
     out = Path(paths.get("out", RESULTS)).absolute()
     own = [a for a in arguments if not a.startswith("out=")]
     loaded: dict[tuple[str, ...], S] = {}
     combined: dict[tuple[str, ...], S] = {}
-    for combination in itertools.product(*(schema.each(kind, a) for a in own)):
+    for combination in itertools.product(*(written.each(kind, a) for a in own)):
         if combination in combined:
             raise SettingsError(f"the same run twice: {' '.join(combination)!r}")
         others = tuple(a for a in combination if not a.startswith("seed="))
-        seeds = [schema.parse(a).value for a in combination if a.startswith("seed=")]
+        seeds = [written.parse(a).value for a in combination if a.startswith("seed=")]
         if others in loaded and len(seeds) == 1 and type(seeds[0]) is int and seeds[0] >= 0:
             combined[combination] = replace(loaded[others], seed=seeds[0])
         else:  # which takes a hundredth of a second

@@ -9,8 +9,8 @@ from conftest import once
 from folders import PENDULUM
 
 from rl_plasticity import train
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs import schema, written
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming, session
 from rl_plasticity.runs.folder import RunFolder
@@ -80,7 +80,7 @@ def test_a_name_says_what_differs_from_the_preset_and_the_defaults(kind, argumen
         [f"agent.hidden=[{','.join(['16'] * 200)}]"],
         ["reg=[none,spectral,swr,wrs,l2,l2_init,ewc]", "seeds=10"],
         ["env=humanoid_CMU-run", "preset=bounded", "reg=weight_clipping+spectral", "seed=123456", "seeds=99"],
-        [schema.Given("env", "../../a b/'c'$d;*", ""), "reset=shrink_perturb", "seed=9"],
+        [written.Given("env", "../../a b/'c'$d;*", ""), "reset=shrink_perturb", "seed=9"],
     ],
 )
 def test_a_name_has_40_characters_at_most_no_half_number_and_nothing_that_a_shell_reads(arguments):

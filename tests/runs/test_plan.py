@@ -9,7 +9,8 @@ from conftest import StopAfter, once
 from folders import go, resume
 
 from rl_plasticity import supervised, train
-from rl_plasticity.configs.schema import Supervised, Train, load
+from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.schema import load
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, SideBySide

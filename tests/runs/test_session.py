@@ -9,7 +9,7 @@ from folders import PENDULUM, resume, run
 from rl_plasticity import command_line, supervised
 from rl_plasticity import train as train_module
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs.folder import RunFolder

@@ -1,7 +1,7 @@
 import pytest
 
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.sweeps import cost
 
 DIGITS = ["data.train_size=100", "batch_size=32", "epochs_per_task=3", "seeds=2"]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rl_plasticity.comparison import groups, paper
-from rl_plasticity.configs import schema
+from rl_plasticity.configs import schema, written
 from rl_plasticity.runs import naming
 from rl_plasticity.sweeps import studies
 
@@ -14,7 +14,7 @@ SMALL = [(name, small) for name in studies.names() for small in (False, True)]
 
 def each_value(arguments, kind):
     """The first value of every list, and then each other value once: not every combination."""
-    lists = [schema.each(kind, argument) for argument in arguments]
+    lists = [written.each(kind, argument) for argument in arguments]
     first = [values[0] for values in lists]
     yield first
     for i, values in enumerate(lists):
@@ -32,7 +32,7 @@ def test_every_value_of_every_study_can_be_set(name, small):
     kind = studies.KINDS[study.command]
     seen = {}
     for i, (label, arguments) in enumerate(study.arguments().items()):
-        shared = [a if i == 0 else schema.each(kind, a)[0] for a in arguments if a in study.settings]
+        shared = [a if i == 0 else written.each(kind, a)[0] for a in arguments if a in study.settings]
         for settings in each_value([*shared, *(a for a in arguments if a not in study.settings)], kind):
             identity = str(naming.identity(schema.load(kind, settings)))
             assert seen.setdefault(identity, label) == label, f"{label} is {seen[identity]}'s run again"
@@ -61,7 +61,7 @@ def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(name, small):
     if study.is_script or study.pages == {"comparison": {}}:
         return
     runs = [run for of_method in study.runs(Path("nowhere")).values() for run in of_method]
-    flat = [dict(schema.flat_values(vars(run.settings))) for run in runs]
+    flat = [dict(written.flat_values(vars(run.settings))) for run in runs]
     tasks = {*groups.IGNORED, "env.name"}
     for page in study.pages.values():
         assert page.keys() <= {"where", "baseline"}

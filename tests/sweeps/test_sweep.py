@@ -9,7 +9,7 @@ from folders import run_supervised
 
 from rl_plasticity import command_line
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.schema import Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
 from rl_plasticity.runs.folder import RunFolder

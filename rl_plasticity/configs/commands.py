@@ -1,0 +1,254 @@
+"""What each command can be told: its settings with their defaults, and the groups that it chooses from."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+from rl_plasticity.agents import AGENTS
+from rl_plasticity.configs import presets as files
+from rl_plasticity.envs import Envs
+from rl_plasticity.interventions import INTERVENTIONS
+from rl_plasticity.networks import NETWORKS, make_network
+from rl_plasticity.optimizers import OPTIMIZERS
+from rl_plasticity.plugins import Plugins
+from rl_plasticity.regularizers import REGULARIZERS, Windowed, require_window
+from rl_plasticity.settings import Declared, Setting, settings_of
+from rl_plasticity.tasks import DATA, TASKS
+from rl_plasticity.tasks import load as load_data
+
+Group = dict[str, Any]  # the name of what was chosen, and its settings
+SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
+
+Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, most=1024, belongs_to="machine")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
+Compile = Annotated[bool | Literal["auto"], Setting("auto: where it pays for itself", belongs_to="machine")]
+Precision = Annotated[
+    Literal["float32", "bfloat16", "tf32", "auto"],
+    Setting("what large matrix products read; auto: bfloat16 where the machine has units for it"),
+]
+From = Annotated[
+    int | None,
+    Setting("least width of layers that read bfloat16; null: measured at the start", least=1, belongs_to="machine"),
+]
+Logger = Annotated[
+    Literal["tensorboard", "wandb"],
+    Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
+]
+Out = Annotated[str, Setting("the run's folder; auto: results/ and a short name", belongs_to="machine")]
+Resume = Annotated[str | None, Setting("a run's folder: continue it", belongs_to="machine")]
+LogEvery = Annotated[int, Setting(least=1, belongs_to="watched")]
+First = Annotated[int, Setting("of the first run", least=0)]
+Runs = Annotated[int, Setting("how many runs train at once, with consecutive seeds", least=1)]
+
+
+def window_in_epochs(
+    updates_after: Callable[[int], int],
+    from_epoch: Annotated[int, Setting("the method begins after so many epochs of the whole run", least=0)] = 0,
+    until_epoch: Annotated[int | None, Setting("and ends after so many; null: never", least=1)] = None,
+) -> dict[str, int | None]:
+    """A regularizer's window in updates (`Windowed`), of one in epochs; `updates_after` so many epochs.
+
+    Raises:
+        SettingsError: it ends before it begins.
+    """
+    require_window("epoch", from_epoch, until_epoch)
+    until_update = None if until_epoch is None else updates_after(until_epoch)
+    return {"from_update": updates_after(from_epoch), "until_update": until_update}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Settings of ``rl_plasticity.train``; the defaults are those of Lewandowski et al. (2024), Appendix B."""
+
+    env: Group
+    reg: Group
+    reset: Group
+    agent: Group
+    preset: str
+    seed: First = 0
+    seeds: Runs = 1
+    total_env_steps: Annotated[int, Setting("of each run", least=1)] = 1_000_000
+    replay_ratio: Annotated[float, Setting("updates per env step", least=0)] = 16.0
+    random_env_steps: Annotated[int, Setting("uniformly random actions first", least=0)] = 10_000
+    prime_updates: Annotated[int, Setting("so many at once on the first transitions (heavy priming)", least=0)] = 0
+    prime_after_env_steps: Annotated[int, Setting("when there are so many transitions", least=1)] = 100
+    buffer_size: Annotated[int, Setting("transitions of each run", least=1)] = 1_000_000
+    on_change: Annotated[Literal["keep", "clear"], Setting("the replay buffer when the task changes")] = "keep"
+    batch_size: Annotated[int, Setting("transitions in an update", least=1)] = 256
+    eval_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 10_000
+    eval_episodes: Annotated[int, Setting("in an evaluation", least=1)] = 10
+    checkpoint_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 50_000
+    log_every_updates: LogEvery = 16_000
+    measure_every_updates: Annotated[
+        int, Setting("plasticity metrics on frozen transitions; 0: never", least=0, belongs_to="watched")
+    ] = 16_000
+    device: Device = "auto"
+    threads: Threads = "auto"
+    compile: Compile = "auto"
+    precision: Precision = "float32"
+    bfloat16_from: From = None
+    logger: Logger = "tensorboard"
+    overlap: Annotated[bool, Setting("updates beside the env step, without its transition: for GPUs")] = False
+    allow_lost_rows: Annotated[
+        bool,
+        Setting("resume without the transitions of a damaged file; they are counted first", belongs_to="machine"),
+    ] = False
+    out: Out = "auto"
+    resume: Resume = None
+
+
+def updates_after(learning_steps: int, replay_ratio: float) -> int:
+    """Updates that were made after so many env steps of learning, which begins after the random ones."""
+    return max(0, math.floor(learning_steps * replay_ratio + 1e-6))  # 1300 * 0.7 is 910
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised:
+    """Settings of ``rl_plasticity.supervised``."""
+
+    task: Group
+    data: Group
+    net: Group
+    optimizer: Group
+    reg: Group
+    reset: Group
+    preset: str
+    seed: First = 0
+    seeds: Runs = 1
+    num_tasks: Annotated[int | None, Setting("null: the task sequence's own number", least=1)] = None
+    epochs_per_task: Annotated[int, Setting("passes over the images of a task", least=1)] = 100
+    batch_size: Annotated[int, Setting("images in an update", least=1)] = 256
+    lr: Annotated[float, Setting("the optimizer's learning rate", least=0)] = 1e-3
+    eval_every_epochs: Annotated[int, Setting("and at the end of each task", least=1, belongs_to="watched")] = 10
+    checkpoint_every_epochs: Annotated[int, Setting(least=1, belongs_to="watched")] = 50
+    log_every_updates: LogEvery = 500
+    measure_every_updates: Annotated[
+        int,
+        Setting("plasticity metrics on frozen images, at the end of a task; 0: never", least=0, belongs_to="watched"),
+    ] = 5000
+    measure_every_epochs: Annotated[
+        int | None, Setting("the same at the end of an epoch; null: as above", least=1, belongs_to="watched")
+    ] = None
+    measure_tasks: Annotated[
+        bool, Setting("how far hidden activations move from task start to task start", belongs_to="watched")
+    ] = False
+    measure_steps: Annotated[
+        bool, Setting("each layer's applied step over its weight, when updates are logged", belongs_to="watched")
+    ] = False
+    measure_channels: Annotated[
+        int | str | None,
+        Setting("a layer: the norm of each of its channels, at each measurement", belongs_to="watched"),
+    ] = None
+    measure_span_images: Annotated[
+        int,
+        Setting("shape of kernels in the span of their inputs from so many; 0: never", least=0, belongs_to="watched"),
+    ] = 0
+    device: Device = "auto"
+    threads: Threads = "auto"
+    compile: Compile = "auto"
+    precision: Precision = "float32"
+    bfloat16_from: From = None
+    logger: Logger = "tensorboard"
+    out: Out = "auto"
+    resume: Resume = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Settings of ``rl_plasticity.evaluate``, besides the run's folder."""
+
+    episodes: Annotated[int | None, Setting("of each run; null: the run's eval_episodes", least=1)] = None
+    checkpoint: Annotated[int | None, Setting("env step of the checkpoint; null: the newest", least=0)] = None
+    seed: Annotated[int | None, Setting("of the run to evaluate; null: all runs of the folder", least=0)] = None
+    run: Annotated[
+        int | None, Setting("its position in the folder, from 0, where several settings trained side by side", least=0)
+    ] = None
+    evaluation_seed: Annotated[
+        int | None, Setting("of the start states; null: those of the run's own evaluation at this env step", least=0)
+    ] = None
+    deterministic: Annotated[bool, Setting("false: sampled actions")] = True
+    device: Annotated[Literal["auto", "cpu", "cuda"], Setting("auto: the run's own, cpu if it is not here")] = "auto"
+    out: Annotated[str | None, Setting("FILE.csv for each episode's return; null: only print")] = None
+    plugins: Plugins = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch(Evaluate):
+    """Settings of ``rl_plasticity.watch``, besides the run's folder."""
+
+    episodes: Annotated[
+        int | None, Setting("one after another in one video; null: the run's eval_episodes", least=1)
+    ] = 1
+    seed: Annotated[int | None, Setting("of the run to watch; null: the folder's first", least=0)] = None
+    run: Annotated[
+        int | None, Setting("its position in the folder, from 0: needed where settings trained side by side", least=0)
+    ] = None
+    out: Annotated[str | None, Setting("FILE.mp4; null: video_STEP_seedN.mp4 in the run's folder")] = None
+    camera: Annotated[
+        int | str | None, Setting("number or name, -1: a free one; null: 0 (gym: tasks: their own)", least=-1)
+    ] = None
+    width: Annotated[int | None, Setting("pixels; null: 640 (gym: tasks: their own)", least=1, most=8192)] = None
+    height: Annotated[int | None, Setting("pixels; null: 480 (gym: tasks: their own)", least=1, most=8192)] = None
+
+
+class Kind(NamedTuple):
+    """What a group chooses from.
+
+    Args:
+        choices: the public dict.
+        default: the choice that is taken unless another is named.
+        common: functions whose settings all choices but `none` have besides their own.
+        given: arguments that the command gives, which are no settings.
+    """
+
+    choices: Mapping[str, Callable[..., Any]]
+    default: str
+    common: tuple[Callable[..., Any], ...] = ()
+    given: tuple[str, ...] = ()
+
+    def shared(self) -> dict[str, Declared]:
+        """The settings that all choices have besides their own."""
+        return {name: declared for one in self.common for name, declared in settings_of(one, self.given).items()}
+
+    def settings(self, choice: str) -> dict[str, Declared]:
+        """Those of one choice."""
+        common = self.shared() if choice != "none" else {}
+        make = self.choices.get(choice)
+        own = settings_of(make, self.given) if make else {}
+        return {name: declared for name, declared in own.items() if name not in common} | common
+
+
+KINDS: dict[str, Kind] = {
+    "env": Kind({}, "cheetah-run", (Envs,), ("render", "change_seeds")),
+    "reg": Kind(REGULARIZERS, "none", (Windowed, window_in_epochs)),
+    "reset": Kind(INTERVENTIONS, "none"),
+    "agent": Kind(AGENTS, "sac", given=("regularize", "device")),
+    "task": Kind(TASKS, "random_labels", given=("num_tasks",)),
+    "data": Kind(DATA, "digits", (load_data,)),
+    "net": Kind(NETWORKS, "mlp", (make_network,)),
+    "optimizer": Kind(OPTIMIZERS, "adam", given=("lr",)),
+}
+GROUPS: dict[type[Any], tuple[str, ...]] = {
+    Evaluate: (),
+    Watch: (),
+    Train: ("env", "reg", "reset", "agent"),
+    Supervised: ("task", "data", "net", "optimizer", "reg", "reset"),
+}
+# Settings that a command does not have: windows are in epochs where there are epochs, and in updates elsewhere.
+LEFT_OUT: dict[type[Any] | None, tuple[str, ...]] = {
+    Train: ("reg.from_epoch", "reg.until_epoch"),
+    Supervised: ("reg.from_update", "reg.until_update"),
+}
+EACH_TASK = {"every_updates": None, "every_tasks": 1}  # when interventions come where there are tasks
+DEFAULT_PRESET = {Train: "paper", Supervised: "none"}
+
+
+def called(kind: type[Any]) -> str:
+    """The command that has these settings: ``train``."""
+    return kind.__name__.lower()
+
+
+def presets(kind: type[Any]) -> list[str]:
+    """The names of a command's presets."""
+    return files.names(called(kind))
