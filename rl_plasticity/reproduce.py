@@ -36,7 +36,8 @@ HELP = """python -m rl_plasticity.reproduce [PAPER/FIGURE] [name=value ...]
 
 Without a figure: all figures and tables of the three papers and the studies of ours, what they show and cost, and
 which were made here.
-With one: makes its runs, as many as are missing, and then the figure in the paper's layout and a comparison page.
+With one: makes its runs, as many as are missing, and then the figure in the paper's layout, comparison pages, and
+record.json, which says where the numbers come from.
 
   small=true         a version in minutes, on the digits or a cheap control task
   out=FOLDER         where to; default: results/reproductions
@@ -75,7 +76,7 @@ def command(arguments: Sequence[str]) -> int | None:
     if values["dry_run"] == "true":
         show(study, place, given)
         return None
-    return make(study, place, given)
+    return make(study, place, given, arguments)
 
 
 def listing(out: Path) -> None:
@@ -121,8 +122,8 @@ def show(study: Study, place: Path, given: Sequence[str]) -> None:
         print(f"{label}: {shlex.join(sweep_of)}")
 
 
-def make(study: Study, place: Path, given: Sequence[str]) -> int:
-    """Make the runs that are missing, then draw; returns the status of the sweep."""
+def make(study: Study, place: Path, given: Sequence[str], asked: Sequence[str]) -> int:
+    """Make the runs that are missing, then draw; returns the status of the sweep. `asked` is the whole command line."""
     own, of_launcher = launchers.apart(given)
     launcher = launchers.load(of_launcher)
     runs = study.runs(place / "runs", own)
@@ -130,10 +131,8 @@ def make(study: Study, place: Path, given: Sequence[str]) -> int:
     done = {label: [run.folder for run in of_method if finished(run.folder)] for label, of_method in runs.items()}
     if any(done.values()):
         draw(study, place, done)
-        small = ["small=true"] if study.small else []
-        command = shlex.join(["python", "-m", "rl_plasticity.reproduce", study.name, *small, *given])
-        folders = [RunFolder(folder) for of_method in done.values() for folder in of_method]
-        write_text(place / "record.yaml", record.text(study, command, folders))
+        command = shlex.join(["python", "-m", "rl_plasticity.reproduce", *asked])
+        write_text(place / "record.json", record.text(study, command, done))
     return status
 
 
@@ -162,9 +161,9 @@ def draw(study: Study, place: Path, folders: dict[str, list[Path]]) -> None:
     runs = [run for of_method in methods.values() for run in of_method]
     for name, page in study.pages.items():
         of_page = dict.fromkeys(run.folder.path for run in runs if paper.has(run, page.get("where", {})))
-        if not of_page:
-            continue  # as yet
         try:
+            if not of_page:
+                raise SettingsError("none of its runs is finished")
             compare.compare(*of_page, out=place / name, mix=TASK[study.command], baseline=page.get("baseline"))
             made += f", {name}/report.html"
         except SettingsError as error:

@@ -132,15 +132,17 @@ def build(s: Train, plan: Plan) -> Parts:
     if tasks == 1 and s.on_change != "keep":
         print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
     for intervention, _ in plan.interventions:
-        if (intervention.every_tasks or 0) >= tasks:
-            number = "one task" if tasks == 1 else f"{tasks} tasks"
-            print(f"no reset will come: reset.every_tasks={intervention.every_tasks}, and {number}", file=sys.stderr)
-        if (intervention.every_updates or 0) > planned_updates(s):
-            print(
-                f"no reset will come: reset.every_updates={intervention.every_updates} exceeds the "
-                f"{planned_updates(s):.0f} updates of the run",
-                file=sys.stderr,
-            )
+        periods = {
+            f"every_updates={intervention.every_updates} (the run has {planned_updates(s):.0f})": (
+                intervention.every_updates, planned_updates(s)
+            ),
+            f"every_tasks={intervention.every_tasks} (it has {tasks} {'task' if tasks == 1 else 'tasks'})": (
+                intervention.every_tasks, tasks - 1
+            ),
+        }  # fmt: skip
+        given = {words: period <= times for words, (period, times) in periods.items() if period}
+        if given and not any(given.values()):
+            print(f"no reset will come: reset.{' and reset.'.join(given)}", file=sys.stderr)
     say_what_never_begins(s, "update", planned_updates(s))
     if s.prime_updates and s.prime_after_env_steps >= s.total_env_steps:
         raise SettingsError(

@@ -115,7 +115,7 @@ def check_camera(envs: Envs, w: Watch) -> None:
     for env in envs.vector.get_attr("tasks")[0]:
         model: Any = env.physics.model.ptr if hasattr(env, "physics") else getattr(env, "model", None)
         if not hasattr(model, "ncam"):
-            return
+            continue
         model.vis.global_.offwidth = max(model.vis.global_.offwidth, w.width or 0)
         model.vis.global_.offheight = max(model.vis.global_.offheight, w.height or 0)
         names = [model.camera(i).name for i in range(model.ncam)]

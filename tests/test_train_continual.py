@@ -185,9 +185,15 @@ FLIPPING = ["env.changes=[reward_flip]", "env.switch_every_env_steps=25"]
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([*RESET, "reset.every_tasks=2"], "no reset will come: reset.every_tasks=2, and one task"),
+        ([*RESET, "reset.every_tasks=2"], "no reset will come: reset.every_tasks=2 (it has 1 task)"),
         ([*FLIPPING, *RESET, "reset.every_tasks=2"], ""),  # of 25, 25 and 10 env steps
-        ([*FLIPPING, *RESET, "reset.every_tasks=3"], "no reset will come: reset.every_tasks=3, and 3 tasks"),
+        ([*FLIPPING, *RESET, "reset.every_tasks=3"], "no reset will come: reset.every_tasks=3 (it has 3 tasks)"),
+        ([*FLIPPING, "reset=periodic", "reset.every_tasks=1"], ""),  # though none by updates
+        ([*FLIPPING, "reset=redo", "reset.every_tasks=3", "reset.every_updates=10"], ""),
+        (
+            ["reset=periodic", "reset.every_tasks=1"],
+            "reset.every_updates=2560000 (the run has 80) and reset.every_tasks=1 (it has 1 task)",
+        ),
         (["on_change=clear"], "on_change=clear does nothing: no task changes"),
         ([*FLIPPING, "env.switch_every_env_steps=60"], "no change will come: env.switch_every_env_steps=60, and "),
         ([*FLIPPING, "env.switch_every_env_steps=59", "on_change=clear"], ""),

@@ -216,7 +216,7 @@ def test_deepmind_control_is_drawn_without_a_display_in_the_size_and_from_the_ca
     code = """if True:
         import sys
         from pathlib import Path
-        from rl_plasticity.configs import schema
+        from rl_plasticity.configs import commands, schema
         from rl_plasticity.runs.folder import RunFolder
         from rl_plasticity.watch import watch
         folder = Path(sys.argv[1])

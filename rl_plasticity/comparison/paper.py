@@ -10,8 +10,8 @@ What to draw is data (``draw:`` of a study, see `sweeps.studies`)::
 
 or, where panels differ more than that, ``columns: 3`` (a number) and ``panels: [{kind: ..., metric: ..., ...}, ...]``.
 A panel may have ``where: {setting: value}`` (runs that have this setting and another value are left out), ``methods``
-(labels), ``title``, ``x_label``, ``y_label``, ``log``. A table has a column for each combination of the values of the
-settings in ``by``.
+(labels), ``title``, ``x_label``, ``y_label``, ``log``, ``over``, ``by``, ``tasks_before`` (see `Panel`). A table has a
+column for each combination of the values of the settings in ``by``.
 """
 
 import math
@@ -41,6 +41,7 @@ WORDS = {
     "eval/train_accuracy": "training accuracy",
     "eval/test_accuracy": "test accuracy",
     "eval/return": "return",
+    "task/return": "return at the end of a task",
     "q_overestimation": "overestimation of Q",
     "net/mean_sigma1": "mean spectral norm",
     "net/sigma_min": "least singular value",
@@ -111,12 +112,13 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
         for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
             _DRAWN[panel.kind](axes, panel, methods)
             axes.set_title(panel.title)
-            if panel.kind == "rows":
-                axes.tick_params(labelleft=i % columns == 0)
+            if panel.kind == "rows":  # named once where the panel to the left has the same
+                left = panels[i - 1] if i % columns else None
+                axes.tick_params(labelleft=not (left and left.kind == "rows" and left.methods == panel.methods))
             else:
                 axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
             if panel.log:
-                axes.set_yscale("log")
+                (axes.set_xscale if panel.kind == "rows" else axes.set_yscale)("log")
             if not axes.lines and not axes.collections:
                 axes.text(0.5, 0.5, "no such number", transform=axes.transAxes, ha="center", color="#a00000")
         legend = _legend(panels, methods)
@@ -147,17 +149,20 @@ def table(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
 def numbers(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
     """The numbers of a figure's panels of rows, the first line their header; none of other panels.
 
-    A line for each run, and one without a seed for their mean with its 95 % Student's t interval and their number.
+    A line for each run, and one without a seed for the mean of those that are finite, with its 95 % Student's t
+    interval and their number.
     """
     lines = []
     for panel in _panels(spec, methods)[0]:
         if panel.kind == "rows":
             for label, value, seeds, means in _means(panel, methods):
-                of_mark = [panel.title, label, short(value), panel.metric]
+                of_mark = [panel.title, label, short(value) if panel.by else "", panel.metric]
                 of_runs = zip(seeds, means.tolist(), strict=True)
                 lines += [[*of_mark, str(seed), repr(mean), "", "", "1"] for seed, mean in of_runs]
-                interval = map(repr, statistics.student_interval([means])) if len(means) > 1 else ("", "")
-                lines.append([*of_mark, "", repr(float(means.mean())), *interval, str(len(means))])
+                finite = means[np.isfinite(means)]
+                interval = map(repr, statistics.student_interval([finite])) if len(finite) > 1 else ("", "")
+                mean = repr(float(finite.mean())) if len(finite) else ""
+                lines.append([*of_mark, "", mean, *interval, str(len(finite))])
     header = ["panel", "method", "mark", "metric", "seed", "mean_of_run", "low", "high", "n"]
     return [header, *lines] if lines else []
 
@@ -185,11 +190,15 @@ def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int
 
 
 def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
-    """A line for each method, or, where methods are rows, a mark for each value that is told apart."""
-    if any(panel.kind != "rows" for panel in panels):
-        return {label: Line2D([], [], **_look(methods, label)) for label in methods}
-    marks = _marks(panels[0].by, methods) if panels[0].by else {}
-    return {_named(panels[0].by, value): Line2D([], [], **look) for value, look in marks.items()}
+    """A line for each method where one is drawn, a mark for each value that rows tell apart."""
+    lines = {label: _look(methods, label) for label in methods if any(panel.kind != "rows" for panel in panels)}
+    marks = {
+        _named(panel.by, value): look
+        for panel in panels
+        if panel.by
+        for value, look in _marks(panel.by, methods).items()
+    }
+    return {name: Line2D([], [], **look) for name, look in (lines | marks).items()}
 
 
 def _named(setting: str, value: Any) -> str:
@@ -279,13 +288,17 @@ def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
 
 def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
     labels, marks = [*panel.runs(methods)], _marks(panel.by, methods)
+    left_out = dict.fromkeys(labels, 0)
     for label, value, _, means in _means(panel, methods):
-        look = marks[value]
+        look = marks[value] if panel.by else marks[value] | {"color": _look(methods, label)["color"]}
         at = labels.index(label) + 0.18 * (2 * [*marks].index(value) - len(marks) + 1)
-        if len(means) > 1:
-            axes.hlines(at, *statistics.student_interval([means]), color=look["color"], lw=1)
-        axes.plot(means.mean(), at, **look)
-    axes.set_yticks(range(len(labels)), labels)
+        finite = means[np.isfinite(means)]
+        left_out[label] += len(means) - len(finite)
+        if len(finite) > 1:
+            axes.hlines(at, *statistics.student_interval([finite]), color=look["color"], lw=1)
+        if len(finite):
+            axes.plot(finite.mean(), at, **look)
+    axes.set_yticks(range(len(labels)), [f"{n} ({left_out[n]} not finite)" if left_out[n] else n for n in labels])
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlabel(panel.x_label or f"{WORDS.get(panel.metric, panel.metric)}, mean of a run")
 
@@ -298,17 +311,24 @@ def _means(panel: Panel, methods: Methods) -> Iterator[tuple[str, Any, list[int]
             here = [run for run in measured if _values([run], [panel.by]) == [(value,)]]
             curves = [run.curves[panel.metric] for run in here]
             common = steps.shared(panel.metric, curves)
+            if not len(common):  # as curves have no line then
+                continue
             means = [statistics.area_under_curve(common, steps.at(curve, common)) for curve in curves]
             yield label, value, [run.seed for run in here], np.array(means)
 
 
 def _marks(by: str, methods: Methods) -> dict[Any, dict[str, Any]]:
     """How each value of a setting is marked."""
-    values = [value for (value,) in _values([run for runs in methods.values() for run in runs], [by])]
+    values = {value for (value,) in _values([run for runs in methods.values() for run in runs], [by])}
     return {
         value: {"color": PALETTE[i % len(PALETTE)], "marker": "os^Dv"[i % 5], "ms": 3.5, "ls": ""}
-        for i, value in enumerate(values)
+        for i, value in enumerate(sorted(values, key=_in_order))
     }
+
+
+def _in_order(value: Any) -> tuple[bool, Any]:
+    """Numbers and flags before words, whichever runs there are as yet."""
+    return (False, value) if isinstance(value, int | float) else (True, str(value))
 
 
 def _layers(axes: Axes, panel: Panel, methods: Methods) -> None:

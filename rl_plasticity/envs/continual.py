@@ -28,7 +28,7 @@ def bounds(env: gym.Env[Any, Any]) -> gym.spaces.Box:
     """
     box = env.action_space
     if not (isinstance(box, gym.spaces.Box) and len(box.shape) == 1 and box.is_bounded()):
-        raise ValueError(f"a task with bounded continuous actions is needed, this one has {box}")
+        raise ValueError(f"a task with bounded continuous actions is needed, {_name(env)} has {box}")
     return box
 
 

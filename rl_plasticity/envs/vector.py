@@ -172,9 +172,10 @@ class Envs:
             _kill(self.groups)
             raise
         except (TimeoutError, EOFError, ConnectionError) as error:
-            why = self._dead()
             if isinstance(error, TimeoutError):
                 why = f"an environment took longer than env.timeout_seconds={timeout:g}"
+            else:
+                why = self._dead()
             _kill(self.groups)
             raise EnvFault(why) from error
 

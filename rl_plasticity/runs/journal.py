@@ -49,12 +49,16 @@ def hours(folder: RunFolder) -> float:
     """How long its starts took that came to an end; when one was killed is not known, and it counts nothing."""
     total, started = 0.0, None
     with suppress(OSError):
-        for line in folder.log.read_text(errors="replace").splitlines():
+        for line in filter(None, folder.log.read_text(errors="replace").splitlines()):
             when, _, what = line.partition(" ")
-            with suppress(ValueError):
+            try:
                 at = datetime.strptime(when, TIME)
-                total += (at - started).total_seconds() if started and not what.startswith("started") else 0.0
-                started = at if what.startswith("started") else None
+            except ValueError:  # cut off, as is what it would have said
+                started = None
+                continue
+            if started and what.startswith(("finished", "stopped", "failed")):
+                total += max(0.0, (at - started).total_seconds())
+            started = at if what.startswith("started") else None
     return total / 3600
 
 

@@ -117,8 +117,6 @@ def _parts(s: Train | Supervised) -> tuple[list[str], list[str], list[str], list
     words = [] if s.preset == DEFAULT_PRESET[kind] else [s.preset]
     if first in differ or not words:
         words.append(_word(choices[first]).rpartition(":")[2])
-        sequence = getattr(s, first).get("sequence", ())
-        words[-1] += f"+{len(sequence) - 1}" if len(sequence) > 1 else ""  # walker-stand+2: and two others
     methods = [_word(choices[g]) for g in ("reg", "reset") if g == "reg" or g in differ]
     rest = [_word(choices[g]) for g in others if g in differ and g not in ("reg", "reset")]
 
@@ -129,7 +127,8 @@ def _parts(s: Train | Supervised) -> tuple[list[str], list[str], list[str], list
     for setting, last in zip(own, lasts, strict=True):
         called = last if lasts.count(last) == 1 else setting
         of_method = setting.partition(".")[0] in ("reg", "reset")
-        settings.append((setting in watched, not of_method, len(called), f"{called}={_short(own[setting])}"))
+        value = _short(own[setting]) if setting != "env.sequence" else len(own[setting])  # so many tasks in turn
+        settings.append((setting in watched, not of_method, len(called), f"{called}={value}"))
     return words, methods, rest, [text for *_, text in sorted(settings)]  # short ones first: more of them have room
 
 

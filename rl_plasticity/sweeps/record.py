@@ -1,9 +1,9 @@
 """Where a study's numbers come from, in one file to be kept with them when its runs are thrown away."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from rl_plasticity.comparison.groups import differing
 from rl_plasticity.comparison.loading import flat
@@ -11,34 +11,37 @@ from rl_plasticity.runs import journal
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.sweeps.studies import Study
 
-MACHINE = ("processor", "cores", "device")
+MADE_WITH = ("rl_plasticity", "commit", "python", "libraries", "plugins")
+MACHINE = ("processor", "cores", "device", "threads", "platform")
 
 
-def text(study: Study, command: str, folders: Sequence[RunFolder]) -> str:
-    """YAML: the command, commits, versions, machines and time; the settings that all runs share, and each folder's own.
+def text(study: Study, command: str, folders: Mapping[str, Sequence[Path]]) -> str:
+    """JSON: the command, versions, machines and time; the settings that all runs share; each folder's method and own.
 
-    The time is that of all starts that came to an end, one after another, in hours: of one that was killed it is not
-    known.
+    ``hours_of_ended_starts`` are of one after another; how long a start took that was killed is not known.
+
+    Args:
+        folders: of each method's runs, by its label.
     """
-    starts = [start for folder in folders for start in folder.starts]
-    settings = [{n: v for n, v in flat(folder.settings).items() if n != "out"} for folder in folders]
+    labelled = [(label, RunFolder(path)) for label, paths in folders.items() for path in paths]
+    starts = [start for _, folder in labelled for start in folder.starts]
+    settings = [{n: v for n, v in flat(folder.settings).items() if n != "out"} for _, folder in labelled]
     own = differing(settings)
     content = {
         "study": study.name,
         "shows": study.shows,
         "command": command,
-        "commits": _different(start.get("commit") for start in starts),
-        "libraries": _different(start.get("libraries") for start in starts),
+        "made_with": _different({name: start.get(name) for name in MADE_WITH} for start in starts),
         "machines": _different({name: start.get(name) for name in MACHINE} for start in starts),
-        "first_start": min((str(start.get("time")) for start in starts), default=None),
-        "hours": round(sum(map(journal.hours, folders)), 2),
+        "first_start": min((start["time"] for start in starts if isinstance(start.get("time"), str)), default=None),
+        "hours_of_ended_starts": round(sum(journal.hours(folder) for _, folder in labelled), 2),
         "settings": {name: value for name, value in settings[0].items() if name not in own},
         "runs": {
-            folder.path.name: {name: of_folder[name] for name in own if name in of_folder}
-            for folder, of_folder in zip(folders, settings, strict=True)
+            folder.path.name: {"method": label} | {name: of_folder[name] for name in own if name in of_folder}
+            for (label, folder), of_folder in zip(labelled, settings, strict=True)
         },
     }
-    return OmegaConf.to_yaml(OmegaConf.create(content))
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _different(values: Iterable[Any]) -> list[Any]:

@@ -51,7 +51,8 @@ class Study:
         methods: arguments of each method, by its label in the paper.
         needs: of a script: options that must be given, and what each is.
         draw: how the figure looks.
-        pages: comparison pages by their folder's name: `where`, settings of the runs, and the `baseline`'s label.
+        pages: comparison pages by their folder's name: `where`, settings that whole folders have, and the
+            label of the `baseline`.
     """
 
     name: str

@@ -4,6 +4,7 @@ from folders import write_run
 
 from rl_plasticity.comparison import loading, paper
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.sweeps import studies
 
 TASK = ["num_tasks=2", "epochs_per_task=10"]
 
@@ -120,7 +121,7 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
     axes, again = figure.axes
     marks = {(line.get_color(), line.get_ydata()[0]): line.get_xdata()[0] for line in axes.lines}
     assert list(marks.values()) == pytest.approx([0.45, 0.15, 0.45])  # the first value counts 10 updates of 40
-    (true, above), (false, below), (_, second) = marks
+    (true, below), (false, above), (_, second) = marks
     assert true != false
     assert above < below < 0.5 < second < 1.5
     ((low, _), (high, _)) = axes.collections[0].get_segments()[0]
@@ -128,8 +129,8 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
     assert (low, high) == pytest.approx((0.45 - half, 0.45 + half), rel=1e-3)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "l2"]
     assert axes.get_ylim() == (1.5, -0.5)  # the first on top
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["layer_norm=true", "layer_norm=false"]
-    assert [line.get_color() for line in figure.legends[0].get_lines()] == [true, false]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["layer_norm=false", "layer_norm=true"]
+    assert [line.get_color() for line in figure.legends[0].get_lines()] == [false, true]
     assert again.get_xlim() == axes.get_xlim()  # to be compared
     header, *written = paper.numbers({"columns": 1, "panels": [panel | {"title": "here"}]}, methods)
     lines_of = [dict(zip(header, line, strict=True)) for line in written]
@@ -145,6 +146,47 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
     alone = paper.draw({"columns": 1, "panels": [panel | {"by": ""}]}, {"l2": methods["l2"]})
     assert [line.get_xdata()[0] for line in alone.axes[0].lines] == pytest.approx([0.45])
     assert not alone.legends
+
+
+def test_rows_beside_curves_are_named_and_have_the_colours_of_their_curves(tmp_path):
+    seeds = {seed: of_task(0.2, 0.4 + seed / 10) for seed in (0, 1)}
+    methods = {
+        "none": supervised(tmp_path / "none", seeds=seeds),
+        "l2": supervised(tmp_path / "l2", "reg=l2", seeds=seeds),
+    }
+    spec = studies.load("rl/continual-walker").draw
+    panels = [panel | {"metric": "task/train_accuracy"} for panel in spec["panels"]]
+    figure = paper.draw(spec | {"panels": panels}, methods)
+    curves, rows = figure.axes
+    assert [label.get_text() for label in rows.get_yticklabels()] == ["none", "l2"]
+    assert all(tick.label1.get_visible() for tick in rows.yaxis.get_major_ticks())
+    colours = [line.get_color() for line in curves.lines]
+    assert [line.get_color() for line in rows.lines] == colours
+    assert [line.get_color() for line in figure.legends[0].get_lines()] == colours
+    again = paper.draw({"columns": 2, "panels": [panels[1], panels[1] | {"methods": ["l2"]}, panels[1]]}, methods).axes
+    shown = [all(tick.label1.get_visible() for tick in axes.yaxis.get_major_ticks()) for axes in again]
+    assert shown == [True, True, True]  # other methods, and a new line
+
+
+def test_rows_leave_out_what_is_not_finite_and_say_so_and_runs_that_share_no_step(tmp_path):
+    def of(label, *curves):
+        seeds = {seed: {"eval/test_accuracy": curve} for seed, curve in enumerate(curves)}
+        return supervised(tmp_path / label, *([] if label == "none" else [f"reg={label}"]), seeds=seeds)
+
+    ends = [(10, 0.2), (20, 0.4)], [(10, 0.4), (20, 0.6)]
+    methods = {
+        "none": of("none", *ends),
+        "l2": of("l2", *ends, [(10, 0.2), (20, np.inf)], [(10, np.nan), (20, 0.1)]),
+        "swr": of("swr", [(10, 0.2)], [(11, 0.2)]),
+    }
+    spec = {"columns": 1, "panels": [{"kind": "rows", "metric": "eval/test_accuracy"}]}
+    axes = paper.draw(spec, methods).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "l2 (2 not finite)", "swr"]
+    assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([0.4, 0.4])
+    means = {line[1]: line[5:] for line in paper.numbers(spec, methods)[1:] if not line[4]}
+    assert means["l2"] == means["none"]
+    assert means["l2"][-1] == "2"
+    assert "swr" not in means
 
 
 def test_a_table_is_mean_and_standard_deviation_at_the_end_with_the_number_of_seeds(tmp_path):

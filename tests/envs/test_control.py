@@ -136,7 +136,7 @@ def test_a_misspelt_task_lists_the_nearest():
 
 
 def test_a_task_with_discrete_actions_is_an_error():
-    with pytest.raises(ValueError, match=r"continuous actions is needed, this one has Discrete\(2\)"):
+    with pytest.raises(ValueError, match=r"continuous actions is needed, CartPole-v1 has Discrete\(2\)"):
         make_env("gym:CartPole-v1", 0)
 
 

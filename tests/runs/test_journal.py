@@ -77,3 +77,17 @@ def test_hours_are_those_of_starts_that_came_to_an_end_and_not_of_the_time_betwe
     assert hours(run) == 1.75
     run.log.unlink()
     assert hours(run) == 0
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["12:00:00+0000 started", "09:00:00+0000 finished"],  # the clock was set back
+        ["10:00:00+0000 started", "17:00:00+0000 sta", "18:00:00+0000 finished"],  # cut off, by a kill
+        ["10:00:00+0000 started", "17:00:", "18:00:00+0000 finished"],
+        ["10:00:00+0000 finished", "11:00:00+0000 stopped"],
+    ],
+)
+def test_a_damaged_journal_makes_no_hours(lines, run):
+    run.log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
+    assert hours(run) == 0

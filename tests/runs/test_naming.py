@@ -54,7 +54,23 @@ def here(tmp_path, monkeypatch):
         (
             Train,
             ["env.sequence=[walker-stand,walker-walk,walker-run]", "env.switch_every_env_steps=9", "reg=l2"],
-            "walker-stand+2_l2_seed0",
+            "walker-stand_l2_sequence=3_seed0",
+        ),
+        (
+            Train,
+            ["preset=demo", "env.sequence=[cheetah-run,cheetah-run]", "env.switch_every_env_steps=9"],
+            "demo_none_sequence=2_seed0",
+        ),
+        (
+            Train,
+            [
+                "preset=demo",
+                "env.sequence=[walker-stand,walker-walk]",
+                "env.switch_every_env_steps=9",
+                "seed=100",
+                "reset=periodic",
+            ],
+            "demo_walker-stand_none_periodic_seed100",  # no room for a whole setting
         ),
         (
             Train,

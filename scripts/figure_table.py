@@ -1,4 +1,4 @@
-"""The numbers of a study's ``figure.csv`` as a table for a page: ``python scripts/tabulate.py FIGURE_CSV``.
+"""The numbers of a study's ``figure.csv`` as a table for a page: ``python scripts/figure_table.py FIGURE_CSV``.
 
 A row for each method, a column for each panel and mark, in each cell the mean over runs with its 95 % interval.
 """
@@ -13,7 +13,7 @@ def table(path: Path) -> list[str]:
     with path.open() as file:
         means = [row for row in csv.DictReader(file) if not row["seed"]]
     columns = list(dict.fromkeys((row["panel"], row["mark"]) for row in means))
-    named = [f"{panel}, {mark}" if mark != "null" else panel for panel, mark in columns]
+    named = [f"{panel}, {mark}" if mark else panel for panel, mark in columns]
     cells = {(row["method"], row["panel"], row["mark"]): _cell(row) for row in means}
     lines = [["", *named], ["---"] * (1 + len(named))]
     for method in dict.fromkeys(row["method"] for row in means):

@@ -1,0 +1,56 @@
+import json
+
+from folders import write_run
+
+from rl_plasticity.sweeps import record, studies
+
+START = {
+    "time": "2026-11-22T10:00:00+0000", "rl_plasticity": "0.1.0", "commit": "abc", "python": "3.11", "plugins": [],
+    "libraries": {"torch": "2"}, "processor": "P", "cores": 2, "device": "cpu", "threads": 1, "platform": "L",
+}  # fmt: skip
+
+
+def written(tmp_path, *provenances):
+    """The record of a study whose runs have these starts, each an hour long."""
+    folders = {}
+    for n, (method, arguments) in enumerate(
+        {"none": [], "L2": ["reg=l2"], "L2 strong": ["reg=l2", "reg.coef=1"]}.items()
+    ):
+        folder = write_run(tmp_path / str(n), [*arguments, "batch_size=7"], {0: {}})
+        if n < len(provenances):
+            text = provenances[n] if isinstance(provenances[n], str) else json.dumps({"starts": provenances[n]})
+            (folder / "provenance.json").write_text(text)
+            (folder / "log.txt").write_text("2026-11-22T10:00:00+0000 started\n2026-11-22T11:00:00+0000 finished\n")
+        folders[method] = [folder]
+    study = studies.load("rl/priming")
+    return study, json.loads(record.text(study, "python -m x", folders))
+
+
+def test_a_record_has_each_commit_and_machine_once_and_what_runs_share_and_what_they_do_not(tmp_path):
+    other = {**START, "time": "2026-11-22T09:00:00+0000", "commit": "def", "cores": 4}
+    study, made = written(tmp_path, [START, START], [other], [START])
+    assert (made["study"], made["shows"], made["command"]) == ("rl/priming", study.shows, "python -m x")
+    names = ("rl_plasticity", "commit", "python", "libraries", "plugins")
+    assert made["made_with"] == [{name: start[name] for name in names} for start in (START, other)]
+    assert [machine["cores"] for machine in made["machines"]] == [2, 4]
+    assert made["machines"][0] == {
+        name: START[name] for name in ("processor", "cores", "device", "threads", "platform")
+    }
+    assert made["first_start"] == other["time"]
+    assert made["hours_of_ended_starts"] == 3
+    assert made["settings"]["batch_size"] == 7
+    assert "out" not in made["settings"]
+    assert not {"reg.name", "reg.coef"} & {*made["settings"]}
+    assert made["runs"]["0"] == {"method": "none", "reg.name": "none"}
+    assert made["runs"]["1"].items() >= {"method": "L2", "reg.name": "l2", "reg.coef": 1e-4}.items()
+    assert made["runs"]["2"].items() >= {"method": "L2 strong", "reg.coef": 1}.items()
+
+
+def test_runs_of_earlier_versions_damaged_and_missing_provenance_leave_gaps_and_no_error(tmp_path):
+    _, made = written(tmp_path, [{"commit": "${", "time": None}], "{")
+    assert made["made_with"] == [
+        {"rl_plasticity": None, "commit": "${", "python": None, "libraries": None, "plugins": None}
+    ]
+    assert made["machines"] == [dict.fromkeys(record.MACHINE)]
+    assert made["first_start"] is None
+    assert len(made["runs"]) == 3
