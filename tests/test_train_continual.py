@@ -1,9 +1,11 @@
 """``train`` on tasks that change."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from conftest import StopAfter, assert_equal_states, once
 from folders import PENDULUM, resume, rows, run
+from gymnasium.envs.classic_control import PendulumEnv
 
 from rl_plasticity import evaluate, train
 from rl_plasticity.agents import SAC, ReplayBuffer
@@ -16,6 +18,8 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import Trained, task_of
 
 # Pendulum's third observation, its speed, goes up to 8; a shift or a permutation is another task to the policy.
+gym.register("ShortPendulum-v1", PendulumEnv, max_episode_steps=20)  # evaluations are most of these runs
+PENDULUM = [*PENDULUM, "env=gym:ShortPendulum-v1"]
 CHANGING = [*PENDULUM, "env.changes=[observation_permutation,observation_shift]", "env.switch_every_env_steps=15"]
 CHANGING += ["eval_every_env_steps=10", "replay_ratio=1", "random_env_steps=5"]
 
