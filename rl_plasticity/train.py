@@ -29,7 +29,7 @@ from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import Plan, say_what_never_begins
+from rl_plasticity.runs.plan import Plan, say_what_never_begins, say_what_never_comes
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, PROBE, evaluation_envs, make_agent, task_of
@@ -131,18 +131,7 @@ def build(s: Train, plan: Plan) -> Parts:
         print(f"no change will come: {every}, and total_env_steps={s.total_env_steps}", file=sys.stderr)
     if tasks == 1 and s.on_change != "keep":
         print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
-    for intervention, _ in plan.interventions:
-        periods = {
-            f"every_updates={intervention.every_updates} (the run has {planned_updates(s):.0f})": (
-                intervention.every_updates, planned_updates(s)
-            ),
-            f"every_tasks={intervention.every_tasks} (it has {tasks} {'task' if tasks == 1 else 'tasks'})": (
-                intervention.every_tasks, tasks - 1
-            ),
-        }  # fmt: skip
-        given = {words: period <= times for words, (period, times) in periods.items() if period}
-        if given and not any(given.values()):
-            print(f"no reset will come: reset.{' and reset.'.join(given)}", file=sys.stderr)
+    say_what_never_comes(plan.interventions, planned_updates(s), tasks)
     say_what_never_begins(s, "update", planned_updates(s))
     if s.prime_updates and s.prime_after_env_steps >= s.total_env_steps:
         raise SettingsError(

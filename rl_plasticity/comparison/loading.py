@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rl_plasticity.configs.before import up_to_date
 from rl_plasticity.configs.commands import SIDE_BY_SIDE
+from rl_plasticity.configs.written import flat_values
 from rl_plasticity.runs.folder import Curve, MetricName, RunFolder, RunName
 
 Settings = dict[str, Any]
@@ -48,7 +49,7 @@ def read(folder: RunFolder) -> list[Run]:
     Raises:
         SettingsError: the folder is damaged or not a run's.
     """
-    kind, settings, starts = folder.kind, up_to_date(flat(folder.settings)), folder.starts
+    kind, settings, starts = folder.kind, up_to_date(dict(flat_values(folder.settings))), folder.starts
     runs = []
     for name, of_run in folder.metrics().items():
         curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}
@@ -64,14 +65,6 @@ def read(folder: RunFolder) -> list[Run]:
             curves |= _of_returning(curves, borders, own["env.sequence"])
         runs.append(Run(folder, kind, name.seed, own, curves, borders, starts))
     return runs
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> Settings:
-    """Nested settings with dotted names."""
-    dotted: Settings = {}
-    for name, value in settings.items():
-        dotted |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return dotted
 
 
 # ------------------------------------------------------------------------------------------------------------------

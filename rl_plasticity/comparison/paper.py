@@ -27,9 +27,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from rl_plasticity.comparison import steps
+from rl_plasticity.comparison import steps, summary
 from rl_plasticity.comparison.figures import BAND, PAGE, PALETTE, STYLE, cycled
-from rl_plasticity.comparison.groups import short
+from rl_plasticity.comparison.groups import in_order, short
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.folder import Curve
@@ -159,10 +159,10 @@ def numbers(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
                 of_mark = [panel.title, label, short(value) if panel.by else "", panel.metric]
                 of_runs = zip(seeds, means.tolist(), strict=True)
                 lines += [[*of_mark, str(seed), repr(mean), "", "", "1"] for seed, mean in of_runs]
-                finite = means[np.isfinite(means)]
-                interval = map(repr, statistics.student_interval([finite])) if len(finite) > 1 else ("", "")
-                mean = repr(float(finite.mean())) if len(finite) else ""
-                lines.append([*of_mark, "", mean, *interval, str(len(finite))])
+                of_all = summary.mean([means], enough=2)
+                mean = repr(of_all.value) if of_all.n else ""
+                low, high = map(repr, of_all.interval) if of_all.interval else ("", "")
+                lines.append([*of_mark, "", mean, low, high, str(of_all.n)])
     header = ["panel", "method", "mark", "metric", "seed", "mean_of_run", "low", "high", "n"]
     return [header, *lines] if lines else []
 
@@ -292,12 +292,12 @@ def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
     for label, value, _, means in _means(panel, methods):
         look = marks[value] if panel.by else marks[value] | {"color": _look(methods, label)["color"]}
         at = labels.index(label) + 0.18 * (2 * [*marks].index(value) - len(marks) + 1)
-        finite = means[np.isfinite(means)]
-        left_out[label] += len(means) - len(finite)
-        if len(finite) > 1:
-            axes.hlines(at, *statistics.student_interval([finite]), color=look["color"], lw=1)
-        if len(finite):
-            axes.plot(finite.mean(), at, **look)
+        of_all = summary.mean([means], enough=2)
+        left_out[label] += len(means) - (of_all.n or 0)
+        if of_all.interval:
+            axes.hlines(at, *of_all.interval, color=look["color"], lw=1)
+        if of_all.n:
+            axes.plot(of_all.value, at, **look)
     axes.set_yticks(range(len(labels)), [f"{n} ({left_out[n]} not finite)" if left_out[n] else n for n in labels])
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlabel(panel.x_label or f"{WORDS.get(panel.metric, panel.metric)}, mean of a run")
@@ -322,13 +322,8 @@ def _marks(by: str, methods: Methods) -> dict[Any, dict[str, Any]]:
     values = {value for (value,) in _values([run for runs in methods.values() for run in runs], [by])}
     return {
         value: {"color": PALETTE[i % len(PALETTE)], "marker": "os^Dv"[i % 5], "ms": 3.5, "ls": ""}
-        for i, value in enumerate(sorted(values, key=_in_order))
+        for i, value in enumerate(sorted(values, key=in_order))
     }
-
-
-def _in_order(value: Any) -> tuple[bool, Any]:
-    """Numbers and flags before words, whichever runs there are as yet."""
-    return (False, value) if isinstance(value, int | float) else (True, str(value))
 
 
 def _layers(axes: Axes, panel: Panel, methods: Methods) -> None:

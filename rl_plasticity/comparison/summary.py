@@ -324,6 +324,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def mean(scores: list[Array], enough: int = FEW) -> Estimate:
+    """Of the finite scores of each task, with Student's interval if each has `enough`; NaN where a task has none."""
+    finite = _finite(scores)
+    fewest, n = min(map(len, finite)), sum(map(len, finite))
+    if not fewest:
+        return Estimate(math.nan, n=n)
+    interval = statistics.student_interval(finite) if fewest >= enough else None
+    return Estimate(float(statistics.mean(finite)), interval, n=n)
+
+
 # ------------------------------------------------------------------------------------------------------------------
 
 
@@ -396,14 +406,14 @@ def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
     change = recovery = reach = improvement = gap = joint = None
     same = not any(r.settings.get("env.sequence") or r.settings.get("env.changes") for r in g.runs)
     if c.unit == "task" and same and min(c.at[t] for t in c.tasks) > 1:
-        change = _mean([of_task[:, -1] - of_task[:, 0] for of_task in curves])
+        change = mean([of_task[:, -1] - of_task[:, 0] for of_task in curves])
 
     def over_tasks(metric: str) -> Estimate | None:
         """The mean over tasks of a metric that all runs have by then."""
         values = [[_until(r, metric, c.at[t]) for r in g.tasks[t]] for t in c.tasks]
         if c.unit != "task" or not all(map(len, itertools.chain(*values))):
             return None
-        return _mean([np.array([of_run.mean() for of_run in of_task]) for of_task in values])
+        return mean([np.array([of_run.mean() for of_run in of_task]) for of_task in values])
 
     online, first, drop = map(over_tasks, ("task/online_accuracy", "task/first_return", "task/drop"))
     if drop is not None:
@@ -426,10 +436,10 @@ def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
         seeds=min(len(s) for s in final),
         diverged=int(sum((~np.isfinite(s)).sum() for s in final)),
         final=final,
-        mean=_mean(final),
+        mean=mean(final),
         error=statistics.standard_error(_finite(final)),
         iqm=_of_ranks(statistics.iqm, final),
-        auc=_mean(areas),
+        auc=mean(areas),
         change=change,
         online=online,
         first=first,
@@ -473,16 +483,6 @@ def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -
 
 def _finite(scores: list[Array]) -> list[Array]:
     return [s[np.isfinite(s)] for s in scores]
-
-
-def _mean(scores: list[Array]) -> Estimate:
-    """Of the finite scores, with Student's interval where there are enough of them; NaN where a task has none."""
-    finite = _finite(scores)
-    fewest, n = min(map(len, finite)), sum(map(len, finite))
-    if not fewest:
-        return Estimate(math.nan, n=n)
-    interval = statistics.student_interval(finite) if fewest >= FEW else None
-    return Estimate(float(statistics.mean(finite)), interval, n=n)
 
 
 def _of_ranks(statistic: Callable[..., Array], *samples: list[Array]) -> Estimate:

@@ -98,6 +98,7 @@ def from_python(settings: Mapping[str, Any]) -> list[Given]:
 
 
 def flat_values(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings as pairs of a dotted name and a value: ``{"reg": {"coef": 1}}`` has ``("reg.coef", 1)``."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flat_values(value, f"{prefix}{key}.")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["train", "supervised"]
 HEADER = "run,step,name,value"
+TIME = "%Y-%m-%dT%H:%M:%S%z"  # as time.strftime writes one
 # The groups, each with a name, that tell whose settings they are.
 GROUPS: dict[Kind, tuple[str, ...]] = {
     "train": ("env", "reg", "reset"),
@@ -311,7 +312,7 @@ class RunFolder(os.PathLike[str]):
         libraries = ("torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core")
         starts.append(
             {
-                "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                "time": time.strftime(TIME),
                 "command": _command(),
                 "rl_plasticity": __version__,
                 "commit": _commit(),

@@ -8,9 +8,7 @@ from datetime import datetime
 from typing import IO, NamedTuple, Self
 
 from rl_plasticity.errors import one_line
-from rl_plasticity.runs.folder import RunFolder
-
-TIME = "%Y-%m-%dT%H:%M:%S%z"
+from rl_plasticity.runs.folder import TIME, RunFolder
 
 
 class Entry(NamedTuple):

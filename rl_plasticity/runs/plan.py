@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -86,6 +86,18 @@ def say_what_never_begins(s: Train | Supervised, unit: str, total: float) -> Non
         if setting.endswith(f".from_{unit}"):
             for late in (v for v in (value if isinstance(value, list) else [value]) if v and v >= total):
                 print(f"a method never begins: {setting}={late}, and the run has {total:.0f} {unit}s", file=sys.stderr)
+
+
+def say_what_never_comes(interventions: Iterable[tuple[Intervention, Any]], updates: float, tasks: int) -> None:
+    """A line for each intervention whose periods are longer than the run of so many updates and tasks."""
+    for intervention, _ in interventions:
+        every, every_tasks = intervention.every_updates, intervention.every_tasks
+        comes = (every and every <= updates) or (every_tasks and every_tasks < tasks)
+        if (every or every_tasks) and not comes:
+            words = [f"reset.every_updates={every} (the run has {updates:.0f})"] if every else []
+            has = f"{tasks} {'task' if tasks == 1 else 'tasks'}"
+            words += [f"reset.every_tasks={every_tasks} (it has {has})"] if every_tasks else []
+            print(f"no reset will come: {' and '.join(words)}", file=sys.stderr)
 
 
 def require_countable(s: Train | Supervised) -> None:

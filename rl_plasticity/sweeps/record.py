@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_plasticity.comparison.groups import differing
-from rl_plasticity.comparison.loading import flat
+from rl_plasticity.configs.written import flat_values
 from rl_plasticity.runs import journal
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.sweeps.studies import Study
@@ -25,7 +25,7 @@ def text(study: Study, command: str, folders: Mapping[str, Sequence[Path]]) -> s
     """
     labelled = [(label, RunFolder(path)) for label, paths in folders.items() for path in paths]
     starts = [start for _, folder in labelled for start in folder.starts]
-    settings = [{n: v for n, v in flat(folder.settings).items() if n != "out"} for _, folder in labelled]
+    settings = [{n: v for n, v in flat_values(folder.settings) if n != "out"} for _, folder in labelled]
     own = differing(settings)
     content = {
         "study": study.name,
