@@ -1,19 +1,21 @@
 """Which measure foretells that an agent will stay bad: ``python scripts/foretell.py FOLDER --at 3500``.
 
-Of every run below FOLDER (the priming study's, say) it takes each plasticity metric of the critic at one early env
-step, Q's mean and overestimation at the nearest step up to there, and the mean return over the second half of the run.
-``--write FILE.csv`` keeps these numbers, a line for each run; such a file can stand in FOLDER's place.
+Of every run of ``train`` below FOLDER (the priming study's, say) that has ended it takes each plasticity metric of the
+critic at one early env step, Q's mean and overestimation at the nearest step up to there, and the mean return over the
+second half of the run. ``--write FILE.csv`` keeps these numbers, a line for each run; such a file can stand in
+FOLDER's place.
 
 Printed are Spearman's rank correlations of each measure with the return, ranks taken within each task, and, by
-``--within agent.layer_norm,prime_updates``, within each value of these settings too; ``--where prime_updates=30000``
-takes the runs alone that have this setting. In brackets the 95 % percentile interval of 10 000 bootstrap samples of
-whole groups (runs that differ in the seed alone are no independent evidence of what a method does).
+``--within agent.layer_norm prime_updates``, within each value of these settings too. ``--where prime_updates=30000``
+takes only the runs with this setting. In brackets the 95 % percentile interval of 10 000 bootstrap samples of whole
+groups (runs that differ in the seed alone are no independent evidence of what a method does); none of few groups.
 
 A correlation says that a measure could be used to sort runs; it does not say that the measure is the cause.
 """
 
 import argparse
 import csv
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,20 +28,24 @@ from scipy.stats import rankdata
 
 from rl_plasticity.comparison.groups import IGNORED, differing, short
 from rl_plasticity.comparison.loading import Run, read
+from rl_plasticity.comparison.summary import FEW
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics.statistics import value_at
 from rl_plasticity.runs.folder import RunFolder
 
 OTHERS = ("q_mean", "q_overestimation")
+COLUMNS = ("folder", "seed", "at", "return")
 RESAMPLES = 10_000
+SMALLEST = 1e-9  # of a sum of squared ranks: below it is rounding, and all ranks are the same
 Array = NDArray[np.float64]
 
 
 class Seen(NamedTuple):
-    """A run as it is taken here: its settings that differ from others', the return to come, the measures."""
+    """A run as it is taken here: its settings that differ from others', the return to come, the measures at a step."""
 
     folder: str
     seed: int
+    at: int
     settings: Mapping[str, str]
     outcome: float
     measures: Mapping[str, float]
@@ -50,7 +56,7 @@ def runs_below(folder: Path) -> list[Run]:
     runs = []
     for config in sorted(folder.rglob("config.yaml")):
         with suppress(SettingsError):  # it has written no numbers yet
-            runs += read(RunFolder(config.parent))
+            runs += [run for run in read(RunFolder(config.parent)) if run.kind == "train"]
     ends = [run.curves["eval/return"].steps[-1] if "eval/return" in run.curves else 0 for run in runs]
     return [run for run, end in zip(runs, ends, strict=True) if end == run.settings["total_env_steps"]]
 
@@ -63,6 +69,7 @@ def seen(runs: Sequence[Run], at: int) -> list[Seen]:
         Seen(
             run.folder.path.name,
             run.seed,
+            at,
             {name: short(run.settings[name]) for name in dict.fromkeys(["env.name", *own]) if name in run.settings},
             outcome(run),
             {name: measured(run, name, at) for name in (*names, *OTHERS)},
@@ -72,9 +79,10 @@ def seen(runs: Sequence[Run], at: int) -> list[Seen]:
 
 
 def outcome(run: Run) -> float:
-    """The mean return over the second half."""
+    """The mean return over the second half; the worst of all if it is not a number."""
     steps, values = run.curves["eval/return"]
-    return float(values[steps > run.settings["total_env_steps"] / 2].mean())
+    mean = float(values[steps > run.settings["total_env_steps"] / 2].mean())
+    return float("-inf") if np.isnan(mean) else mean
 
 
 def measured(run: Run, name: str, at: int) -> float:
@@ -87,28 +95,64 @@ def measured(run: Run, name: str, at: int) -> float:
 
 
 def write(runs: Sequence[Seen], path: Path) -> None:
-    """A line for each run; what it has no value of is left empty."""
-    own = [*dict.fromkeys(name for run in runs for name in run.settings)]
-    measures = [name for name in runs[0].measures if all(not np.isnan(run.measures[name]) for run in runs)]
+    """A line for each run, in a new file; what it has no value of is left empty."""
+    settings, measures = (
+        [*dict.fromkeys(name for run in runs for name in of_run(run))]
+        for of_run in (lambda run: run.settings, lambda run: run.measures)
+    )
     with path.open("x", newline="") as file:
-        lines = csv.writer(file)
-        lines.writerow(["folder", "seed", *own, "return", *measures])
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow([*COLUMNS, *settings, *measures])
         for run in runs:
-            numbers = [f"{value:.6g}" for value in (run.outcome, *(run.measures[name] for name in measures))]
-            lines.writerow([run.folder, run.seed, *(run.settings.get(name, "") for name in own), *numbers])
+            numbers = (run.measures[name] for name in measures)
+            own = (run.settings.get(name, "") for name in settings)
+            lines.writerow(
+                [
+                    run.folder,
+                    run.seed,
+                    run.at,
+                    repr(run.outcome),
+                    *own,
+                    *("" if np.isnan(n) else repr(n) for n in numbers),
+                ]
+            )
 
 
 def written(path: Path) -> list[Seen]:
-    """What `write` wrote."""
+    """What `write` wrote.
+
+    Raises:
+        ValueError: it did not write this.
+    """
     with path.open(newline="") as file:
         lines = [*csv.DictReader(file)]
+    if not lines or not set(COLUMNS) <= lines[0].keys():
+        raise ValueError(f"{path} is no file that --write made")
     runs = []
     for line in lines:
-        measures = {n: float(v) for n, v in line.items() if n.startswith("critic/") or n in OTHERS}
-        rest = {n: v for n, v in line.items() if n not in measures and v}
-        folder, seed, result = (rest.pop(name) for name in ("folder", "seed", "return"))
-        runs.append(Seen(folder, int(seed), rest, float(result), measures))
+        measures = {n: float(v or "nan") for n, v in line.items() if n.startswith("critic/") or n in OTHERS}
+        settings = {n: v for n, v in line.items() if n not in measures and n not in COLUMNS and v}
+        runs.append(Seen(line["folder"], int(line["seed"]), int(line["at"]), settings, float(line["return"]), measures))
     return runs
+
+
+def chosen(runs: Sequence[Seen], where: Sequence[str]) -> list[Seen]:
+    """Those with all these settings, ``name=value`` as on a command line.
+
+    Raises:
+        SettingsError: none has one of them.
+    """
+    for one in where:
+        name, _, text = one.partition("=")
+        try:
+            value = short(json.loads(text))
+        except ValueError:
+            value = text
+        there = dict.fromkeys(run.settings.get(name, "") for run in runs)
+        if value not in there:
+            raise SettingsError(f"no run has {one}; there are {', '.join(filter(None, there))}{nearest(value, there)}")
+        runs = [run for run in runs if run.settings.get(name) == value]
+    return [*runs]
 
 
 def ranks(values: Array, strata: Sequence[object]) -> Array:
@@ -128,19 +172,24 @@ def correlation(x: Array, y: Array) -> float:
     return float((x * y).sum() / size) if size else float("nan")
 
 
-def interval(x: Array, y: Array, groups: Mapping[object, list[int]], rng: np.random.Generator) -> tuple[float, float]:
+def interval(
+    x: Array, y: Array, groups: Mapping[object, list[int]], rng: np.random.Generator
+) -> tuple[float, float] | None:
     """Of the correlation, from samples of whole groups; a correlation needs sums over its runs alone."""
+    if len(groups) < FEW:
+        return None
     of_runs = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=-1)
     of_groups = np.array([of_runs[members].sum(0) for members in groups.values()])
-    chosen = rng.integers(len(of_groups), size=(RESAMPLES, len(of_groups)))
-    n, sx, sy, sxx, syy, sxy = of_groups[chosen].sum(1).T
-    with np.errstate(invalid="ignore", divide="ignore"):  # a sample in which one of them is constant
-        found = (sxy - sx * sy / n) / np.sqrt((sxx - sx**2 / n) * (syy - sy**2 / n))
-    low, high = np.percentile(found[np.isfinite(found)], [2.5, 97.5])
+    samples = rng.integers(len(of_groups), size=(RESAMPLES, len(of_groups)))
+    n, sx, sy, sxx, syy, sxy = of_groups[samples].sum(1).T
+    of_x, of_y = sxx - sx**2 / n, syy - sy**2 / n
+    varied = (of_x > SMALLEST) & (of_y > SMALLEST)
+    found = (sxy - sx * sy / n)[varied] / np.sqrt(of_x[varied] * of_y[varied])
+    low, high = np.percentile(found, [2.5, 97.5])
     return float(low), float(high)
 
 
-def table(runs: Sequence[Seen], within: Sequence[str]) -> list[tuple[str, float, float, float]]:
+def table(runs: Sequence[Seen], within: Sequence[str]) -> list[tuple[str, float, tuple[float, float] | None]]:
     """Each measure's correlation with the return and the interval, the strongest first."""
     strata = [tuple(run.settings.get(name) for name in ("env.name", *within)) for run in runs]
     groups: dict[object, list[int]] = defaultdict(list)
@@ -155,45 +204,66 @@ def table(runs: Sequence[Seen], within: Sequence[str]) -> list[tuple[str, float,
         x = ranks(values, strata)
         rho = correlation(x, y)
         if np.isfinite(rho):
-            rows.append((name, rho, *interval(x, y, groups, np.random.default_rng(0))))
+            rows.append((name, rho, interval(x, y, groups, np.random.default_rng(0))))
     return sorted(rows, key=lambda row: -abs(row[1]))
 
 
-def lines(rows: Sequence[tuple[str, float, float, float]]) -> list[str]:
-    """The table's rows in Markdown."""
-    return [f"| `{name}` | {rho:+.2f} [{low:+.2f}, {high:+.2f}] |" for name, rho, low, high in rows]
+def text(runs: Sequence[Seen], within: Sequence[str]) -> str:
+    """The table in Markdown, after what it is of.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    rows = table(runs, within)
+    if not rows:
+        raise SettingsError(f"nothing that varies was measured in all {len(runs)} runs by env step {runs[0].at}")
+    lines = [f"{len(runs)} runs, measured at env step {runs[0].at}", ""]
+    lines += ["| measure | rank correlation with the return to come |", "|---|---|"]
+    for name, rho, ends in rows:
+        between = f" [{ends[0]:+.2f}, {ends[1]:+.2f}]" if ends else ""
+        lines.append(f"| `{name}` | {rho:+.2f}{between} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="or a file that --write made")
-    parser.add_argument("--at", type=int, default=3500, help="the env step of the measurement")
+    parser.add_argument("--at", type=int, help="the env step of the measurement, 3500 by default")
     parser.add_argument("--write", type=Path, metavar="FILE.csv", help="keep each run's numbers; it must be new")
-    parser.add_argument("--within", default="", help="settings, with commas between them")
-    parser.add_argument("--where", default="", help="settings and their values, with commas between them")
+    parser.add_argument("--within", nargs="+", default=[], metavar="SETTING")
+    parser.add_argument("--where", nargs="+", default=[], metavar="SETTING=VALUE")
     options = parser.parse_args()
-    if options.folder.is_file():
-        runs = written(options.folder)
+    try:
+        print(run(options.folder, options.at, options.write, options.within, options.where))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+def run(folder: Path, at: int | None, to: Path | None, within: Sequence[str], where: Sequence[str]) -> str:
+    """What is printed.
+
+    Raises:
+        ValueError, OSError: an option is wrong.
+    """
+    if to and (to.exists() or not to.parent.is_dir()):
+        raise SettingsError(f"{to} {'exists' if to.exists() else 'lies in no folder that there is'}")
+    if folder.is_file():
+        runs = written(folder)
+        if at not in (None, runs[0].at):
+            raise SettingsError(f"{folder} is of env step {runs[0].at}, not {at}")
     else:
-        finished = runs_below(options.folder)
-        runs = seen(finished, options.at) if finished else []
-    if not runs:
-        parser.error(f"no finished run below {options.folder}")
-    known = {name for run in runs for name in run.settings}
-    within, where = ([*filter(None, text.split(","))] for text in (options.within, options.where))
+        finished = runs_below(folder)
+        if not finished:
+            raise SettingsError(f"no finished run of train below {folder}")
+        runs = seen(finished, 3500 if at is None else at)
+    known = {name for one in runs for name in one.settings}
     for name in (*within, *(one.partition("=")[0] for one in where)):
         if name not in known:
-            parser.error(f"no runs differ in {name!r}{nearest(name, sorted(known))}")
-    if options.write:
-        if options.write.exists():
-            parser.error(f"{options.write} exists")
-        write(runs, options.write)
-    runs = [run for run in runs if all(run.settings.get(n) == v for n, _, v in (one.partition("=") for one in where))]
-    if not runs:
-        parser.error(f"no finished run below {options.folder} has {options.where}")
-    print(f"{len(runs)} runs\n")
-    print("| measure | rank correlation with the return to come |\n|---|---|")
-    print("\n".join(lines(table(runs, within))))
+            raise SettingsError(f"the runs differ in {', '.join(sorted(known))}, not in {name}{nearest(name, known)}")
+    result = text(chosen(runs, where), within)
+    if to:
+        write(runs, to)
+    return result
 
 
 if __name__ == "__main__":

@@ -1,56 +1,113 @@
 """A study's numbers as a table for a page: ``python scripts/results_table.py FILE.csv``.
 
 Of a ``figure.csv`` (``reproduce``) a row for each method and a column for each panel and mark; of a ``comparison.csv``
-(``compare``) each group's final mean, the mean over the run, and the gap to the baseline. Intervals are of 95 %.
+(``compare``) each group's final mean, the mean over the run, and the gap to the baseline. Intervals are of 95 %. A
+column has three digits of its largest number; means are of the runs that are finite, and it says where some are not.
 """
 
 import argparse
 import csv
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-Line = Mapping[str, str]
-GAPS = ("gap_paired", "gap_unpaired")
+GAPS = {"gap_paired": "", "gap_unpaired": " (unpaired)"}
+NUMBERS = {"mean": "final", "area_under_curve": "mean of the run"}
+
+
+class Cell(NamedTuple):
+    """A mean with the ends of its interval, as far as there are numbers; `note` follows them."""
+
+    numbers: tuple[float, ...]
+    note: str = ""
+    sign: str = ""
 
 
 def table(path: Path) -> list[str]:
-    """Its lines, in Markdown."""
+    """Its lines, in Markdown.
+
+    Raises:
+        ValueError: the file is neither of the two, or has no line.
+    """
     with path.open(newline="") as file:
-        lines = [line for line in csv.DictReader(file) if not line["seed"]]
-    rows = of_figure(lines) if "panel" in lines[0] else of_comparison(lines)
-    return [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+        lines = [*csv.DictReader(file)]
+    if not lines or not ({"panel", "mark"} <= lines[0].keys() or {"group", "statistic"} <= lines[0].keys()):
+        raise ValueError(f"{path} is no figure.csv and no comparison.csv with numbers")
+    columns = _of_figure(lines) if "panel" in lines[0] else _of_comparison(lines)
+    rows = [["", *columns], ["---"] * (1 + len(columns))]
+    texts = [_texts(cells) for cells in columns.values()]
+    for name in dict.fromkeys(name for cells in columns.values() for name in cells):
+        rows.append([name, *(of_column.get(name, "") for of_column in texts)])
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
-def of_figure(means: Sequence[Line]) -> list[list[str]]:
-    """The first row is the header."""
-    columns = list(dict.fromkeys((line["panel"], line["mark"]) for line in means))
-    named = [f"{panel}, {mark}" if mark else panel for panel, mark in columns]
-    cells = {(line["method"], line["panel"], line["mark"]): _cell(line, "mean_of_run", 0) for line in means}
-    methods = dict.fromkeys(line["method"] for line in means)
-    return [["", *named], *([m, *(cells.get((m, *column), "") for column in columns)] for m in methods)]
+# ------------------------------------------------------------------------------------------------------------------
 
 
-def of_comparison(lines: Sequence[Line]) -> list[list[str]]:
-    """The first row is the header; scores below 1, of several tasks, have three decimals."""
-    found = {(line["group"], line["statistic"]): line for line in lines}
-    decimals = 3 if max(abs(float(line["value"])) for line in lines if line["statistic"] == "mean") < 1 else 0
-    rows = [["", "final", "mean of the run", "gap to the baseline"]]
-    for group in dict.fromkeys(line["group"] for line in lines):
-        gaps = [_cell(found[group, name], "value", decimals, "+") for name in GAPS if (group, name) in found]
-        parts = [_cell(found[group, name], "value", decimals) for name in ("mean", "area_under_curve")]
-        rows.append([group, *parts, *(gaps or ["baseline"])])
-    return rows
+def _of_figure(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]]:
+    """Each column's cells by the method."""
+
+    def key(line: dict[str, str]) -> tuple[str, ...]:
+        return tuple(line[name] for name in ("panel", "metric", "mark", "method"))
+
+    runs = Counter(key(line) for line in lines if line["seed"])
+    panels = {line["panel"]: {other["metric"] for other in lines if other["panel"] == line["panel"]} for line in lines}
+    columns: dict[str, dict[str, Cell]] = {}
+    for line in lines:
+        if not line["seed"]:
+            panel = line["panel"] if len(panels[line["panel"]]) == 1 else f"{line['panel']} {line['metric']}"
+            column = ", ".join(filter(None, [panel.strip() or line["metric"], line["mark"]]))
+            note = _finite(int(line["n"]), runs[key(line)])
+            columns.setdefault(column, {})[line["method"]] = Cell(_numbers(line, "mean_of_run"), note)
+    return columns
 
 
-def _cell(line: Line, name: str, decimals: int, sign: str = "") -> str:
-    value, *ends = (f"{float(line[one]):{sign}.{decimals}f}" for one in (name, "low", "high") if line[one])
-    return f"{value} [{', '.join(ends)}]" if ends else value
+def _of_comparison(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]]:
+    """Likewise by the group; without a baseline there is no column of gaps."""
+    runs = Counter(line["group"] for line in lines if line["seed"] and line["statistic"] == "final")
+    columns: dict[str, dict[str, Cell]] = {column: {} for column in [*NUMBERS.values(), "gap to the baseline"]}
+    gaps = columns["gap to the baseline"]
+    for line in lines:
+        name = line["statistic"]
+        if not line["seed"] and name in NUMBERS:
+            note = _finite(int(line["n"]), runs[line["group"]]) if name == "mean" else ""
+            columns[NUMBERS[name]][line["group"]] = Cell(_numbers(line, "value"), note)
+        elif name in GAPS:
+            gaps[line["group"]] = Cell(_numbers(line, "value"), GAPS[name], "+")
+    for group in runs if gaps else ():
+        gaps.setdefault(group, Cell((), "baseline"))
+    return {column: cells for column, cells in columns.items() if cells}
+
+
+def _numbers(line: dict[str, str], name: str) -> tuple[float, ...]:
+    return tuple(float(line[one]) for one in (name, "low", "high") if line[one])
+
+
+def _finite(n: int, runs: int) -> str:
+    return "" if n == runs else f" ({n} of {runs} runs finite)"
+
+
+def _texts(cells: dict[str, Cell]) -> dict[str, str]:
+    """A column's, by the row."""
+    finite = [abs(number) for cell in cells.values() for number in cell.numbers if math.isfinite(number)]
+    decimals = min(6, max(0, 3 - math.ceil(math.log10(max(finite))))) if any(finite) else 0
+    texts = {}
+    for row, cell in cells.items():
+        written = [f"{number:{cell.sign}.{decimals}f}" for number in cell.numbers]
+        between = f" [{', '.join(written[1:])}]" if len(written) > 1 else ""
+        texts[row] = f"{''.join(written[:1])}{between}{cell.note}".strip()
+    return texts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    print("\n".join(table(parser.parse_args().file)))
+    try:
+        print("\n".join(table(parser.parse_args().file)))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def test_tasks_of_other_scales_do_not_make_a_correlation():
 
 
 def test_the_early_measure_meets_the_later_return_and_its_interval_is_of_groups(tmp_path):
-    for n, coef in enumerate([1e-4, 1e-3, 1e-2, 1e-1]):
+    for n, coef in enumerate([1e-5, 1e-4, 1e-3, 1e-2, 1e-1]):
         rows = {
             seed: curve([0.0, 5.0 - n + seed / 9, 7.0 - n], every=500)
             | curve([float(n), -9.0 * n], "critic/dormant", 600)
@@ -37,48 +37,88 @@ def test_the_early_measure_meets_the_later_return_and_its_interval_is_of_groups(
         }
         write_run(tmp_path / str(n), ["reg=l2", f"reg.coef={coef}", "total_env_steps=1500"], rows)
     runs = foretell.runs_below(tmp_path)
-    assert len(runs) == 12
-    ((name, rho, low, high),) = foretell.table(foretell.seen(runs, 1000), [])
+    assert len(runs) == 15
+    ((name, rho, (low, high)),) = foretell.table(foretell.seen(runs, 1000), [])
     assert name == "critic/dormant"
     assert rho < -0.9
     assert low <= rho <= high
-    assert foretell.table(foretell.seen(runs, 599), []) == []  # nothing was measured yet
+    ((_, rho, nothing),) = foretell.table(foretell.seen(runs[3:], 1000), [])
+    assert rho < -0.9
+    assert nothing is None  # of four groups
+    with pytest.raises(ValueError, match="nothing that varies was measured in all 15 runs by env step 599"):
+        foretell.text(foretell.seen(runs, 599), [])
 
 
-def test_the_interval_is_of_correlations_in_samples_of_whole_groups(monkeypatch):
-    monkeypatch.setattr(foretell, "RESAMPLES", 50)
+def test_a_run_that_is_not_finite_had_the_worst_return(tmp_path):
+    rows = {seed: curve([0.0, [4.0, np.nan, 2.0][seed]], every=500) for seed in range(3)}
+    write_run(tmp_path / "run", ["total_env_steps=1000"], rows)
+    assert [run.outcome for run in foretell.seen(foretell.runs_below(tmp_path), 500)] == [4.0, -np.inf, 2.0]
+
+
+def test_the_interval_is_of_correlations_in_samples_of_whole_groups_that_vary(monkeypatch):
+    monkeypatch.setattr(foretell, "RESAMPLES", 200)
+    monkeypatch.setattr(foretell, "FEW", 3)
     rng = np.random.default_rng(1)
-    x, y = rng.normal(size=12), rng.normal(size=12)
+    x, y = np.r_[rng.normal(size=5), np.full(7, 0.1)], rng.normal(size=12)
     members = [np.arange(5), np.arange(5, 7), np.arange(7, 12)]
     samples = [
-        np.concatenate([members[i] for i in of_one]) for of_one in np.random.default_rng(0).integers(3, size=(50, 3))
+        np.concatenate([members[i] for i in of_one]) for of_one in np.random.default_rng(0).integers(3, size=(200, 3))
     ]
-    expected = np.percentile([np.corrcoef(x[sample], y[sample])[0, 1] for sample in samples], [2.5, 97.5])
+    varied = [sample for sample in samples if len({*x[sample]}) > 1]
+    assert len(varied) < 200
+    expected = np.percentile([np.corrcoef(x[sample], y[sample])[0, 1] for sample in varied], [2.5, 97.5])
     got = foretell.interval(x, y, {i: [*of_group] for i, of_group in enumerate(members)}, np.random.default_rng(0))
     np.testing.assert_allclose(got, expected)
 
 
-def test_what_is_written_gives_the_same_table(tmp_path, monkeypatch, capsys):
-    for n, norm in enumerate(["true", "false"]):
+@pytest.fixture
+def study(tmp_path):
+    """LayerNorm turns the measure's sign; weight norms differ by less than six digits, one is not measured in some."""
+    for n, norm in enumerate(["true", "true", "false"]):
         rows = {
-            seed: curve([0.0, 5.0 - seed, 7.0 * n], every=500) | curve([seed], "critic/dormant", 500)
+            seed: curve([0.0, 5.0, (0.5 - n) * (7.0 + seed + n / 7)], every=500)
+            | curve([15.777587890625 + seed / 2**14], "critic/weight_norm", 500)
+            | (curve([float(seed)], "critic/balancedness", 500) if n else {})
             for seed in range(3)
         }
-        write_run(tmp_path / "runs" / str(n), [f"agent.layer_norm={norm}", "total_env_steps=1500"], rows)
+        settings = [f"agent.layer_norm={norm}", f"prime_updates={[0, 100000][n % 2]}", "total_env_steps=1500"]
+        write_run(tmp_path / "runs" / str(n), settings, rows)
+    return tmp_path / "runs"
+
+
+def test_what_is_written_gives_the_same_tables(study, tmp_path):
     file = tmp_path / "measures.csv"
+    assert foretell.run(study, 1000, file, [], []) == foretell.run(file, None, None, [], [])
+    for within, where in ([], ["agent.layer_norm=false"]), (["agent.layer_norm"], []):
+        assert foretell.run(study, 1000, None, within, where) == foretell.run(file, 1000, None, within, where)
 
-    def printed(*arguments):
-        monkeypatch.setattr("sys.argv", ["foretell.py", *map(str, arguments)])
+
+def test_of_chosen_runs_it_is_their_correlation_and_within_settings_that_of_their_ranks(study):
+    assert "9 runs, measured at env step 1000" in foretell.run(study, 1000, None, [], [])
+    norm = foretell.run(study, 1000, None, [], ["agent.layer_norm=true", "prime_updates=0"])
+    assert norm.splitlines()[4:] == ["| `critic/weight_norm` | +1.00 |"]
+    without = foretell.run(study, 1000, None, [], ["agent.layer_norm=false"])
+    assert without.splitlines()[4:] == ["| `critic/weight_norm` | -1.00 |", "| `critic/balancedness` | -1.00 |"]
+    assert "3 runs" in foretell.run(study, 1000, None, [], ["prime_updates=1e5"])
+    flipped = [foretell.run(study, 1000, None, within, []) for within in ([], ["agent.layer_norm", "prime_updates"])]
+    assert flipped[0] != flipped[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{0}", "--write", "{0}/0/config.yaml"], "config.yaml exists"),
+        (["{0}", "--write", "{0}/nowhere/a.csv"], "a.csv lies in no folder that there is"),
+        (["{0}/0/metrics.csv"], "metrics.csv is no file that --write made"),
+        (["{0}/nothing"], "no finished run of train below"),
+        (["{0}", "--within", "agent.layer_norms"], "not in agent.layer_norms; did you mean 'agent.layer_norm'?"),
+        (["{0}", "--where", "agent.layer_norm=False"], "no run has agent.layer_norm=False; there are true, false"),
+    ],
+)
+def test_a_wrong_option_ends_in_one_line_and_writes_nothing(arguments, says, study, monkeypatch, capsys):
+    before = sorted(study.rglob("*"))
+    monkeypatch.setattr("sys.argv", ["foretell.py", *(argument.format(study) for argument in arguments)])
+    with pytest.raises(SystemExit, match="2"):
         foretell.main()
-        return capsys.readouterr().out
-
-    assert printed(tmp_path / "runs", "--at", 1000, "--write", file) == printed(file)
-    assert "6 runs" in printed(file)
-    assert "critic/dormant" in printed(file, "--within", "agent.layer_norm")
-    assert "3 runs" in printed(file, "--where", "agent.layer_norm=false")
-    with pytest.raises(SystemExit, match="2"):
-        printed(tmp_path / "runs", "--write", file)
-    assert f"{file} exists" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        printed(file, "--within", "agent.layer_norms")
-    assert "did you mean" in capsys.readouterr().err
+    assert says in capsys.readouterr().err
+    assert sorted(study.rglob("*")) == before

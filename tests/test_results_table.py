@@ -3,38 +3,89 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 SPEC = importlib.util.spec_from_file_location(
     "results_table", Path(__file__).parent.parent / "scripts/results_table.py"
 )
 results_table = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(results_table)
 
+FIGURE = "panel,method,mark,metric,seed,mean_of_run,low,high,n"
+COMPARISON = "group,task,seed,metric,step,statistic,value,low,high,n"
+
+
+def table(tmp_path, *lines):
+    (tmp_path / "file.csv").write_text("\n".join(lines) + "\n")
+    return results_table.table(tmp_path / "file.csv")
+
+
+def runs(line, n=5):
+    return [line.format(seed=seed) for seed in range(n)]
+
 
 def test_a_table_has_a_row_for_each_method_and_a_column_for_each_panel_and_mark(tmp_path):
-    lines = ["panel,method,mark,metric,seed,mean_of_run,low,high,n"]
-    lines += ["run,none,0,m,0,3.0,,,1", "run,none,0,m,,10.6,-1.4,22.6,5", "run,none,9,m,,2.2,2.1,2.4,5"]
-    lines += ["walk,l2,0,m,,7.0,,,1", "run,l2,0,m,,5.0,4.0,6.0,5"]
-    (tmp_path / "figure.csv").write_text("\n".join(lines))
-    assert results_table.table(tmp_path / "figure.csv") == [
+    lines = [*runs("run,none,0,m,{seed},3.0,,,1"), "run,none,0,m,,110.6,-1.4,222.6,5"]
+    lines += [*runs("run,none,9,m,{seed},3.0,,,1"), "run,none,9,m,,2.2,2.1,2.4,5"]
+    lines += ["walk,l2,0,m,0,7.0,,,1", "walk,l2,0,m,,7.0,,,1"]
+    lines += [*runs("run,l2,0,m,{seed},5.0,,,1"), "run,l2,0,m,,5.0,4.0,6.0,5"]
+    assert table(tmp_path, FIGURE, *lines) == [
         "|  | run, 0 | run, 9 | walk, 0 |",
         "| --- | --- | --- | --- |",
-        "| none | 11 [-1, 23] | 2 [2, 2] |  |",
-        "| l2 | 5 [4, 6] |  | 7 |",
+        "| none | 111 [-1, 223] | 2.20 [2.10, 2.40] |  |",
+        "| l2 | 5 [4, 6] |  | 7.00 |",
     ]
 
 
-def test_without_marks_a_column_is_a_panel(tmp_path):
-    (tmp_path / "figure.csv").write_text("panel,method,mark,metric,seed,mean_of_run,low,high,n\na,none,,m,,1,,,1\n")
-    assert results_table.table(tmp_path / "figure.csv")[0] == "|  | a |"
+def test_runs_that_are_not_finite_are_counted(tmp_path):
+    lines = [*runs("run,none,,m,{seed},nan,,,1"), "run,none,,m,,,,,0"]
+    lines += [*runs("run,l2,,m,{seed},5.0,,,1"), "run,l2,,m,,50.0,40.0,60.0,4"]
+    assert table(tmp_path, FIGURE, *lines)[2:] == [
+        "| none | (0 of 5 runs finite) |",
+        "| l2 | 50.0 [40.0, 60.0] (4 of 5 runs finite) |",
+    ]
+
+
+def test_a_column_is_called_by_its_metric_where_the_panel_has_no_name_or_two_metrics(tmp_path):
+    one = ["a,none,,m,0,1,,,1", "a,none,,m,,1,,,1"]
+    assert table(tmp_path, FIGURE, *one)[0] == "|  | a |"
+    assert table(tmp_path, FIGURE, *(line.removeprefix("a") for line in one))[0] == "|  | m |"
+    other = [line.replace(",m,", ",n,") for line in one]
+    assert table(tmp_path, FIGURE, *one, *other)[0] == "|  | a m | a n |"
+
+
+def compared(group, mean, *gap):
+    lines = [f"{group},a,{seed},r,9,final,{mean},,,1" for seed in range(5)]
+    lines += [f"{group},all,,r,9,mean,{mean},0.4,0.6,5", f"{group},all,,r,9,area_under_curve,0.25,,,5", *gap]
+    return lines
 
 
 def test_of_a_comparison_it_has_each_group_s_mean_and_its_gap_to_the_baseline(tmp_path):
-    lines = ["group,task,seed,metric,step,statistic,value,low,high,n"]
-    lines += ["none,all,,r,9,mean,0.5,0.4,0.6,5", "none,all,,r,9,area_under_curve,0.25,,,5"]
-    lines += ["l2,a,0,r,9,final,0.9,,,1", "l2,all,,r,9,mean,0.7512,,,5", "l2,all,,r,9,area_under_curve,0.3,,,5"]
-    lines += ["l2,all,,r,9,gap_paired,0.2512,-0.1,0.6,5"]
-    (tmp_path / "comparison.csv").write_text("\n".join(lines))
-    assert results_table.table(tmp_path / "comparison.csv")[2:] == [
+    lines = compared("none", 0.5)
+    lines += compared("l2", 0.75, "l2,all,,r,9,gap_paired,0.2512,-0.1,0.6,5")
+    lines += compared("swr", 1.0, "swr,all,,r,9,gap_unpaired,0.5,,,4")
+    assert table(tmp_path, COMPARISON, *lines) == [
+        "|  | final | mean of the run | gap to the baseline |",
+        "| --- | --- | --- | --- |",
         "| none | 0.500 [0.400, 0.600] | 0.250 | baseline |",
-        "| l2 | 0.751 | 0.300 | +0.251 [-0.100, +0.600] |",
+        "| l2 | 0.750 [0.400, 0.600] | 0.250 | +0.251 [-0.100, +0.600] |",
+        "| swr | 1.000 [0.400, 0.600] | 0.250 | +0.500 (unpaired) |",
     ]
+
+
+def test_without_a_baseline_no_group_is_called_one(tmp_path):
+    assert table(tmp_path, COMPARISON, *compared("a", 0.5), *compared("b", 1.5)) == [
+        "|  | final | mean of the run |",
+        "| --- | --- | --- |",
+        "| a | 0.50 [0.40, 0.60] | 0.250 |",
+        "| b | 1.50 [0.40, 0.60] | 0.250 |",
+    ]
+
+
+@pytest.mark.parametrize("text", ["run,step,name,value\na,0,b,1", FIGURE, ""])
+def test_another_file_is_refused_in_one_line(text, tmp_path, monkeypatch, capsys):
+    (tmp_path / "other.csv").write_text(text)
+    monkeypatch.setattr("sys.argv", ["results_table.py", str(tmp_path / "other.csv")])
+    with pytest.raises(SystemExit, match="2"):
+        results_table.main()
+    assert "other.csv is no figure.csv and no comparison.csv" in capsys.readouterr().err

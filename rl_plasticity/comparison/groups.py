@@ -105,7 +105,7 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
         raise SettingsError(f"leave_out={','.join(leave_out)} leaves no run")
     return sorted(
         groups,
-        key=lambda g: (*map(_none_first, _base(g.settings)), [in_order(g.settings.get(name)) for name in order]),
+        key=lambda g: (*map(_none_first, _base(g.settings)), [_sortable(g.settings.get(name)) for name in order]),
     )
 
 
@@ -166,11 +166,6 @@ def short(value: Any) -> str:
         scientific = f"{mantissa}e{int(exponent)}"
         return plain if len(plain) <= len(scientific) or 1 <= abs(number) < 1e5 else scientific
     return str(value)
-
-
-def in_order(value: Any) -> tuple[float, str]:
-    """What settings' values are sorted by: words before numbers, each among themselves."""
-    return (value, "") if isinstance(value, int | float) else (float("-inf"), str(value))
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -260,3 +255,7 @@ def _none_first(choice: str) -> tuple[bool, str]:
 def _last(name: str) -> str:
     """``net.name`` is called net, ``reg.coef`` coef."""
     return name.removesuffix(".name").rpartition(".")[2]
+
+
+def _sortable(value: Any) -> tuple[float, str]:
+    return (value, "") if isinstance(value, int | float) else (float("-inf"), str(value))

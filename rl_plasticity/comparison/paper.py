@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from rl_plasticity.comparison import steps, summary
 from rl_plasticity.comparison.figures import BAND, PAGE, PALETTE, STYLE, cycled
-from rl_plasticity.comparison.groups import in_order, short
+from rl_plasticity.comparison.groups import short
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.folder import Curve
@@ -322,8 +322,13 @@ def _marks(by: str, methods: Methods) -> dict[Any, dict[str, Any]]:
     values = {value for (value,) in _values([run for runs in methods.values() for run in runs], [by])}
     return {
         value: {"color": PALETTE[i % len(PALETTE)], "marker": "os^Dv"[i % 5], "ms": 3.5, "ls": ""}
-        for i, value in enumerate(sorted(values, key=in_order))
+        for i, value in enumerate(sorted(values, key=_in_order))
     }
+
+
+def _in_order(value: Any) -> tuple[bool, Any]:
+    """Numbers and flags before words, whichever runs there are as yet."""
+    return (False, value) if isinstance(value, int | float) else (True, str(value))
 
 
 def _layers(axes: Axes, panel: Panel, methods: Methods) -> None:
