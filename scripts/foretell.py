@@ -234,9 +234,10 @@ def main() -> None:
     parser.add_argument("--where", nargs="+", default=[], metavar="SETTING=VALUE")
     options = parser.parse_args()
     try:
-        print(run(options.folder, options.at, options.write, options.within, options.where))
+        printed = run(options.folder, options.at, options.write, options.within, options.where)
     except (OSError, ValueError) as error:
         parser.error(str(error))
+    print(printed)
 
 
 def run(folder: Path, at: int | None, to: Path | None, within: Sequence[str], where: Sequence[str]) -> str:

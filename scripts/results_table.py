@@ -1,8 +1,9 @@
 """A study's numbers as a table for a page: ``python scripts/results_table.py FILE.csv``.
 
 Of a ``figure.csv`` (``reproduce``) a row for each method and a column for each panel and mark; of a ``comparison.csv``
-(``compare``) each group's final mean, the mean over the run, and the gap to the baseline. Intervals are of 95 %. A
-column has three digits of its largest number; means are of the runs that are finite, and it says where some are not.
+(``compare``) each group's final mean, the mean over the run, and the gap to the baseline with P(improvement) over it.
+Intervals are of 95 %. A column has three digits of its largest number; means are of the runs that are finite, and it
+says where some are not.
 """
 
 import argparse
@@ -14,7 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 GAPS = {"gap_paired": "", "gap_unpaired": " (unpaired)"}
-NUMBERS = {"mean": "final", "area_under_curve": "mean of the run"}
+NUMBERS = {
+    "mean": "final",
+    "area_under_curve": "mean of the run",
+    "probability_of_improvement": "P(improvement)",
+}
 
 
 class Cell(NamedTuple):
@@ -105,9 +110,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     try:
-        print("\n".join(table(parser.parse_args().file)))
+        lines = table(parser.parse_args().file)
     except (OSError, ValueError) as error:
         parser.error(str(error))
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""The documents: their links and pictures."""
+"""The documents: their links, pictures and tables."""
 
 import re
+import runpy
+import shlex
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from test_imports import LAYERS
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+TABLE = re.compile(r"^    python (scripts/(?:results_table|foretell)\.py docs/.+)\n\n((?:\|.+\n)+)", re.MULTILINE)
 
 
 def prose(page):
@@ -40,9 +43,22 @@ def test_the_index_links_every_page():
 
 def test_every_picture_of_the_documents_is_shown_somewhere_and_small():
     shown = "".join(page.read_text() for page in PAGES)
-    for picture in (ROOT / "docs").glob("*.png"):
+    for picture in (ROOT / "docs").rglob("*.png"):
         assert picture.name in shown
         assert picture.stat().st_size < 250_000
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if TABLE.search(page.read_text())], ids=lambda page: page.name)
+def test_a_table_is_what_the_command_above_it_prints(page, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    for command, table in TABLE.findall(page.read_text()):
+        monkeypatch.setattr("sys.argv", shlex.split(command))
+        runpy.run_path(shlex.split(command)[0], run_name="__main__")
+        assert table.strip() in capsys.readouterr().out, command
+
+
+def test_some_tables_are_printed_by_commands():
+    assert TABLE.search((ROOT / "docs" / "what-helps.md").read_text())
 
 
 def test_the_map_of_the_code_names_every_module_and_no_other():
