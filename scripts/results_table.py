@@ -1,9 +1,9 @@
 """A study's numbers as a table for a page: ``python scripts/results_table.py FILE.csv``.
 
 Of a ``figure.csv`` (``reproduce``) a row for each method and a column for each panel and mark; of a ``comparison.csv``
-(``compare``) each group's final mean, the mean over the run, and the gap to the baseline with P(improvement) over it.
-Intervals are of 95 %. A column has three digits of its largest number; means are of the runs that are finite, and it
-says where some are not.
+(``compare``) each group's final mean, the mean over the run, and the gap to the baseline. Intervals are of 95 %; the
+last column's hold for all groups at once. A column has three digits of its largest number; means are of the runs that
+are finite, and it says where some are not.
 """
 
 import argparse
@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 GAPS = {"gap_paired": "", "gap_unpaired": " (unpaired)"}
-NUMBERS = {
-    "mean": "final",
-    "area_under_curve": "mean of the run",
-    "probability_of_improvement": "P(improvement)",
-}
+NUMBERS = {"mean": "final", "area_under_curve": "mean of the run"}
 
 
 class Cell(NamedTuple):
@@ -72,8 +68,9 @@ def _of_figure(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]]:
 def _of_comparison(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]]:
     """Likewise by the group; without a baseline there is no column of gaps."""
     runs = Counter(line["group"] for line in lines if line["seed"] and line["statistic"] == "final")
-    columns: dict[str, dict[str, Cell]] = {column: {} for column in [*NUMBERS.values(), "gap to the baseline"]}
-    gaps = columns["gap to the baseline"]
+    names = [*NUMBERS.values(), "gap to the baseline", "for all gaps at once"]
+    columns: dict[str, dict[str, Cell]] = {name: {} for name in names}
+    gaps, at_once = (columns[name] for name in names[-2:])
     for line in lines:
         name = line["statistic"]
         if not line["seed"] and name in NUMBERS:
@@ -81,6 +78,8 @@ def _of_comparison(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]
             columns[NUMBERS[name]][line["group"]] = Cell(_numbers(line, "value"), note)
         elif name in GAPS:
             gaps[line["group"]] = Cell(_numbers(line, "value"), GAPS[name], "+")
+        elif name == "gap_all_at_once":
+            at_once[line["group"]] = Cell(_numbers(line, "value"), sign="+")
     for group in runs if gaps else ():
         gaps.setdefault(group, Cell((), "baseline"))
     return {column: cells for column, cells in columns.items() if cells}

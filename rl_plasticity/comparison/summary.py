@@ -261,6 +261,7 @@ class Comparison:
             "drop_of_a_task_that_returns": row.drop,
             "probability_of_improvement": row.improvement,
             "gap_unpaired" if row.gap and row.gap.note.startswith("unpaired") else "gap_paired": row.gap,
+            "gap_all_at_once": row.gap._replace(interval=row.joint) if row.gap and row.joint else None,
         }
         if self.kind == "train" and self.metric == "eval/return" and _is_control(row.group.runs[0]):
             score = row.mean.value if self.scale != 1 else float(statistics.normalized_score(np.array(row.mean.value)))

@@ -321,6 +321,8 @@ def test_the_verdict_s_interval_holds_for_all_the_groups_that_it_chose_from(tmp_
     c = summarize(groups_of(tmp_path, (STEPS, noise[0]), *folders))
     best = max(c.rows, key=lambda row: row.iqm.value)
     low, high = best.joint
+    rows = [row for row in csv.DictReader(c.to_csv().splitlines()) if row["statistic"] == "gap_all_at_once"]
+    assert (float(rows[-1]["low"]), float(rows[-1]["high"])) in [row.joint for row in c.rows]
     assert low < best.gap.interval[0] < best.gap.interval[1] < high
     differences = best.final[0] - c.rows[0].final[0]
     expected = t.interval(1 - 0.05 / 7, 4, differences.mean(), sem(differences))
