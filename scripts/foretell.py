@@ -15,7 +15,6 @@ A correlation says that a measure could be used to sort runs; it does not say th
 
 import argparse
 import csv
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from rl_plasticity.comparison.groups import IGNORED, differing, short
-from rl_plasticity.comparison.loading import Run, read
+from rl_plasticity.comparison.loading import Run, parsed, read
 from rl_plasticity.comparison.summary import FEW
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics.statistics import value_at
@@ -96,26 +95,14 @@ def measured(run: Run, name: str, at: int) -> float:
 
 def write(runs: Sequence[Seen], path: Path) -> None:
     """A line for each run, in a new file; what it has no value of is left empty."""
-    settings, measures = (
-        [*dict.fromkeys(name for run in runs for name in of_run(run))]
-        for of_run in (lambda run: run.settings, lambda run: run.measures)
-    )
+    names = [*COLUMNS, *dict.fromkeys(name for run in runs for name in run.settings), *runs[0].measures]
     with path.open("x", newline="") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow([*COLUMNS, *settings, *measures])
+        lines = csv.DictWriter(file, names, lineterminator="\n")
+        lines.writeheader()
         for run in runs:
-            numbers = (run.measures[name] for name in measures)
-            own = (run.settings.get(name, "") for name in settings)
-            lines.writerow(
-                [
-                    run.folder,
-                    run.seed,
-                    run.at,
-                    repr(run.outcome),
-                    *own,
-                    *("" if np.isnan(n) else repr(n) for n in numbers),
-                ]
-            )
+            start = {"folder": run.folder, "seed": run.seed, "at": run.at, "return": repr(run.outcome)}
+            numbers = {name: repr(value) for name, value in run.measures.items() if not np.isnan(value)}
+            lines.writerow({**start, **run.settings, **numbers})
 
 
 def written(path: Path) -> list[Seen]:
@@ -144,10 +131,7 @@ def chosen(runs: Sequence[Seen], where: Sequence[str]) -> list[Seen]:
     """
     for one in where:
         name, _, text = one.partition("=")
-        try:
-            value = short(json.loads(text))
-        except ValueError:
-            value = text
+        value = short(parsed(text))
         there = dict.fromkeys(run.settings.get(name, "") for run in runs)
         if value not in there:
             raise SettingsError(f"no run has {one}; there are {', '.join(filter(None, there))}{nearest(value, there)}")

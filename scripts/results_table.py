@@ -8,11 +8,12 @@ are finite, and it says where some are not.
 
 import argparse
 import csv
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from rl_plasticity.comparison.summary import Comparison
 
 GAPS = {"gap_paired": "", "gap_unpaired": " (unpaired)"}
 NUMBERS = {"mean": "final", "area_under_curve": "mean of the run"}
@@ -54,11 +55,11 @@ def _of_figure(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]]:
         return tuple(line[name] for name in ("panel", "metric", "mark", "method"))
 
     runs = Counter(key(line) for line in lines if line["seed"])
-    panels = {line["panel"]: {other["metric"] for other in lines if other["panel"] == line["panel"]} for line in lines}
+    metrics = Counter(panel for panel, _ in {(line["panel"], line["metric"]) for line in lines})
     columns: dict[str, dict[str, Cell]] = {}
     for line in lines:
         if not line["seed"]:
-            panel = line["panel"] if len(panels[line["panel"]]) == 1 else f"{line['panel']} {line['metric']}"
+            panel = line["panel"] if metrics[line["panel"]] == 1 else f"{line['panel']} {line['metric']}"
             column = ", ".join(filter(None, [panel.strip() or line["metric"], line["mark"]]))
             note = _finite(int(line["n"]), runs[key(line)])
             columns.setdefault(column, {})[line["method"]] = Cell(_numbers(line, "mean_of_run"), note)
@@ -95,11 +96,10 @@ def _finite(n: int, runs: int) -> str:
 
 def _texts(cells: dict[str, Cell]) -> dict[str, str]:
     """A column's, by the row."""
-    finite = [abs(number) for cell in cells.values() for number in cell.numbers if math.isfinite(number)]
-    decimals = min(6, max(0, 3 - math.ceil(math.log10(max(finite))))) if any(finite) else 0
+    write = Comparison.fine(*(number for cell in cells.values() for number in cell.numbers))
     texts = {}
     for row, cell in cells.items():
-        written = [f"{number:{cell.sign}.{decimals}f}" for number in cell.numbers]
+        written = [text if text.startswith("-") else cell.sign + text for text in map(write, cell.numbers)]
         between = f" [{', '.join(written[1:])}]" if len(written) > 1 else ""
         texts[row] = f"{''.join(written[:1])}{between}{cell.note}".strip()
     return texts

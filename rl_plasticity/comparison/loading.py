@@ -67,6 +67,14 @@ def read(folder: RunFolder) -> list[Run]:
     return runs
 
 
+def parsed(text: str) -> Any:
+    """`text` as a number, truth value, null or list, as JSON writes them; else itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 # ------------------------------------------------------------------------------------------------------------------
 
 
@@ -98,7 +106,7 @@ def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _overridden(settings: Settings, name: RunName) -> Settings:
     """The folder's `settings` with those in a run's name; ``reg.name=spectral`` chooses one of those side by side."""
-    of_run = {key: _value(text) for key, text in name.settings}
+    of_run = {key: parsed(text) for key, text in name.settings}
     for group in SIDE_BY_SIDE:
         if f"{group}.name" in of_run:
             chosen = f"{group}.{of_run[f'{group}.name']}."
@@ -106,11 +114,3 @@ def _overridden(settings: Settings, name: RunName) -> Settings:
             settings = {k: v for k, v in settings.items() if not k.startswith(f"{group}.")} | own
     # A chain, "spectral+l2", keeps the name that the settings themselves give it.
     return settings | {k: v for k, v in of_run.items() if not k.endswith(".name") or k not in settings}
-
-
-def _value(text: str) -> Any:
-    """`text` as a number, truth value, null or list, as JSON writes them; else itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
