@@ -14,6 +14,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import unwrapped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.structure import Arguments, with_tensors
+from rl_plasticity.torch_state import TorchState
 
 
 def attach(
@@ -177,7 +178,12 @@ class Attached:
             if self._follows:
                 self._follow()
             with torch.no_grad(), _no_autocast(self.net):
-                self.regularizer.project_(self.net)
+                anew = self.regularizer.project_(self.net) or {}
+                if anew:
+                    state = TorchState(self.net, self.optimizers)
+                    for name, where in anew.items():
+                        for moment in state.moments(name):
+                            moment.masked_fill_(where, 0)
 
     def _follow(self) -> None:
         """Tell the regularizer the learning rates, if they are others than it knows."""

@@ -73,7 +73,10 @@ class Learner(nn.Module):
         gradients = torch.autograd.grad((loss + penalty).sum(), parameters)
         self.regularizer.observe_(self.net, dict(zip(self.optimizer.names, gradients, strict=True)))
         self.optimizer.update_(parameters, gradients)
-        self.regularizer.project_(self.net)
+        anew = self.regularizer.project_(self.net) or {}
+        for name, where in anew.items():
+            for moment in self.optimizer.moments(name):
+                moment.masked_fill_(where, 0)
         squares = [g.reshape(*self.runs, -1).square().sum(-1) for g in gradients]
         norm = torch.stack(squares).sum(0).sqrt()
         return {"penalty": penalty.detach(), "gradient_norm": norm}

@@ -3,9 +3,11 @@
 A weight's gradient comes out of autograd as the transpose of x^T g, and Adam would read it against the grain: it
 becomes g^T x. A bias inside baddbmm is first copied over the whole output: it is added in the pass that reads the
 product anyway. And the factors of Adam's step, a few float64 powers for each run, would be worked out anew for every 16
-weights: they are stored. Weights that several products read in bfloat16 are rounded once.
+weights: they are stored, and so are draws and masks of units. Weights that several products read in bfloat16 are
+rounded once. Nothing is computed twice, as the activations would be that a regularizer looks at.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -21,13 +23,14 @@ class Rewrites(CustomGraphPass):
     """Changes the graph of matrix products and element-wise operations, see the top of this file."""
 
     def __call__(self, graph: fx.Graph) -> None:
+        _merge_equal(graph)
         rounded: dict[fx.Node, fx.Node] = {}
         for node in list(graph.nodes):
             if node.target is aten.baddbmm.default and not node.kwargs:
                 self._add_bias_later(graph, node)
             elif node.target is aten.bmm.default and all(_transposes(user) for user in node.users):
                 self._transpose_factors(graph, node)
-            elif node.target is prims.convert_element_type.default and _is_double(node.args[0]):
+            elif _is_dear(node):
                 self._store(graph, node)
             elif node.target is prims.convert_element_type.default and node.args[1] == torch.bfloat16:
                 first = rounded.setdefault(node.args[0], node)
@@ -68,8 +71,37 @@ class Rewrites(CustomGraphPass):
         node.replace_all_uses_with(stored, delete_user_cb=lambda user: user is not stored)
 
 
-def _is_double(node: Any) -> bool:
-    return bool(node.meta["val"].dtype == torch.float64)
+def _merge_equal(graph: fx.Graph) -> None:
+    """Of operations with the same arguments only the first stays: nothing in this graph is changed before its end."""
+    first: dict[Any, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.target is operator.getitem or (node.op == "call_function" and not _is_impure(node.target)):
+            known = first.setdefault((node.target, _hashable([node.args, node.kwargs])), node)
+            if known is not node:
+                node.replace_all_uses_with(known)
+                graph.erase_node(node)
+
+
+def _is_impure(target: Any) -> bool:
+    """Whether two calls with the same arguments may not be the same."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple((name, _hashable(one)) for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(one) for one in value)
+    return value if isinstance(value, fx.Node) else (type(value), value)  # 1, 1.0 and True are equal
+
+
+def _is_dear(node: fx.Node) -> bool:
+    """Whether it comes out of float64, as Adam's factors, or of whole numbers, as draws, or is a mask of units."""
+    if node.target is prims.convert_element_type.default:
+        return node.args[0].meta["val"].dtype in (torch.float64, torch.int64)  # type: ignore[union-attr]
+    return node.target is aten.bitwise_and.Tensor and node.meta["val"].dtype == torch.bool
 
 
 def _transposes(node: fx.Node) -> bool:

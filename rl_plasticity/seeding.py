@@ -1,7 +1,11 @@
-"""Random numbers of independent runs: every run has its own streams, all derived from its own seed."""
+"""Random numbers of independent runs: every run has its own streams, all derived from its own seed.
+
+`RunStreams` draws outside of a compiled update. Inside of one, where a generator would be one for all runs,
+`uniform_at` computes a draw from where it is for and when.
+"""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -58,3 +62,38 @@ class RunStreams(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         for generator, its_state in zip(self.generators, state.cpu(), strict=True):
             generator.set_state(its_state.clone())  # a view of the stack would crash it
+
+
+# --- draws that a traced update can make ----------------------------------------------------------------------------
+
+_WORD = 0xFFFFFFFF
+
+
+def key_of(tensors: Iterable[Tensor], axes: int) -> Tensor:
+    """A number below 2^32 for each run, of the values of its `tensors` ``[*runs, ...]``: runs of other seeds differ."""
+    flat = (tensor.detach().float().reshape(*tensor.shape[:axes], -1) for tensor in tensors)
+    words = [_mixed(numbers.view(torch.int32).to(torch.int64) & _WORD).sum(-1) for numbers in flat]
+    return _mixed(torch.stack(words).sum(0) & _WORD)
+
+
+def uniform_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
+    """`n` draws ``[*runs, n]``, uniform in (0, 1), for a `key` ``[*runs]`` and wherever and whenever they are for.
+
+    They are a function of these numbers (Mueller's integer hash of 32 bits) and of no state: the same in eager and
+    traced code, on every device, alone or among other runs.
+
+    Args:
+        where: whole numbers below 2^32, each one for all runs or ``[*runs]``: other numbers, unrelated draws.
+    """
+    for number in where:
+        salt = torch.as_tensor(number, dtype=torch.int64, device=key.device)
+        key = _mixed((key + _mixed(salt & _WORD) * 3) & _WORD)
+    words = _mixed((key.unsqueeze(-1) + torch.arange(n, device=key.device)) & _WORD)
+    return ((words >> 8).float() + 0.5) * 2.0**-24
+
+
+def _mixed(word: Tensor) -> Tensor:
+    """Another word of 32 bits, in int64: products stay below 2^63."""
+    for _ in range(2):
+        word = ((word >> 16) ^ word) * 0x45D9F3B & _WORD
+    return (word >> 16) ^ word

@@ -165,6 +165,27 @@ def test_what_is_computed_in_float64_is_stored_once():
     assert before == after
 
 
+def test_draws_and_masks_of_units_are_stored_once():
+    to, words, mask = prims.convert_element_type.default, torch.arange(4), torch.tensor([True, False])
+    before, after = rewritten(lambda w: to(w >> 1, torch.float32) * 2, words)
+    assert after.count(aten.as_strided.default) == 1 + before.count(aten.as_strided.default)
+    before, after = rewritten(lambda a, b, x: torch.where((a & b).unsqueeze(-1), x, 0), mask, ~mask, torch.ones(2, 3))
+    assert after.count(aten.as_strided.default) == 1 + before.count(aten.as_strided.default)
+
+
+def test_what_is_computed_twice_is_computed_once_but_what_is_drawn_or_only_looks_alike_is_not():
+    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    twice = lambda a, b: torch.bmm(a, b).relu() + torch.bmm(a, b).relu().sum()  # noqa: E731
+    before, after = rewritten(twice, a, b)
+    assert before.count(aten.bmm.default) == before.count(aten.relu.default) == 2
+    assert after.count(aten.bmm.default) == after.count(aten.relu.default) == 1
+    before, after = rewritten(lambda a: a.var(0).sum() + a.var(0, correction=0).sum(), a)
+    assert before == after
+    module = make_fx(lambda a: torch.rand_like(a) - torch.rand_like(a))(a)
+    Rewrites()(module.graph)
+    assert [n.target for n in module.graph.nodes].count(aten.rand_like.default) == 2
+
+
 class OnCPU(Captured):
     """What a CUDA graph does, as far as a CPU can: a recording runs nothing, a replay reads the fixed places."""
 

@@ -31,7 +31,7 @@ LAYERS = (
     ("interventions",),
     ("learner", "attached"),
     ("precision",),
-    ("regularizers", "networks", "optimizers", "metrics", "plugins"),
+    ("regularizers", "networks", "optimizers", "torch_state", "metrics", "plugins"),
     ("structure",),
     ("layers", "seeding"),
     ("settings",),

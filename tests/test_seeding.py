@@ -1,6 +1,6 @@
 import torch
 
-from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.seeding import RunStreams, derive, key_of, uniform_at
 
 
 def test_derived_seeds_differ_by_seed_and_by_key_and_repeat():
@@ -26,3 +26,27 @@ def test_the_states_are_saved_and_loaded():
     other = RunStreams([8, 9])
     other.load_state_dict(state)
     assert torch.equal(other.normal(3), expected)
+
+
+def test_draws_at_a_place_are_uniform_unrelated_to_those_elsewhere_and_the_same_for_a_run_among_others():
+    keys = torch.tensor([5, 6, 7])
+    draws = torch.stack([uniform_at(keys, 2000, layer, torch.tensor([n, n, n])) for layer in (0, 1) for n in (0, 1, 2)])
+    assert draws.min() > 0
+    assert draws.max() < 1
+    flat = draws.reshape(-1, 2000)  # of each run, layer and time
+    torch.testing.assert_close(flat.sort(-1).values, torch.linspace(0, 1, 2000).expand_as(flat), atol=0.05, rtol=0)
+    assert torch.corrcoef(flat).fill_diagonal_(0).abs().max() < 0.1
+    assert torch.corrcoef(torch.stack([flat[:, :-1].flatten(), flat[:, 1:].flatten()]))[0, 1].abs() < 0.02
+    assert torch.equal(uniform_at(keys[1:2], 2000, 1, torch.tensor([2])), draws[5, 1:2])
+
+
+def test_a_runs_key_is_of_its_own_numbers():
+    tensors = [torch.randn(3, 4, 2), torch.randn(3, 5)]
+    keys = key_of(tensors, 1)
+    assert len(set(keys.tolist())) == 3
+    assert torch.equal(key_of([t[1:2] for t in tensors], 1), keys[1:2])
+    assert key_of([t[1] for t in tensors], 0) == keys[1]
+    tensors[1][1, 3] += 1e-6
+    changed = key_of(tensors, 1)
+    assert changed[1] != keys[1]
+    assert changed[0] == keys[0]

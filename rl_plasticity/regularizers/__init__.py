@@ -3,11 +3,12 @@
 from rl_plasticity.layers import Layer, runs_of
 from rl_plasticity.regularizers.base import Chain, Regularizer, Unregularized
 from rl_plasticity.regularizers.making import REGULARIZERS, make_regularizer
-from rl_plasticity.regularizers.outputs import Churn
+from rl_plasticity.regularizers.outputs import Churn, FeatureRank
 from rl_plasticity.regularizers.penalties import EWC, L2, L2Init, Parseval, Spectral, Wasserstein
 from rl_plasticity.regularizers.projections import HareAndTortoise, Orthogonal, WeightClipping, WeightDecay
 from rl_plasticity.regularizers.rescaling import Hypersphere, NormalizeProject, SoftWeightRescaling, WeightRescaling
 from rl_plasticity.regularizers.side_by_side import SideBySide
+from rl_plasticity.regularizers.units import ContinualBackprop, SelfNormalizedResets
 from rl_plasticity.regularizers.windowed import Windowed, require_window
 from rl_plasticity.structure import HiddenUnits, hidden_units, layers
 
@@ -20,6 +21,7 @@ REGULARIZERS |= {
     "spectral": Spectral,
     "parseval": Parseval,
     "churn": Churn,
+    "feature_rank": FeatureRank,
     "swr": SoftWeightRescaling,
     "wrs": WeightRescaling,
     "normalize_project": NormalizeProject,
@@ -28,6 +30,8 @@ REGULARIZERS |= {
     "weight_clipping": WeightClipping,
     "weight_decay": WeightDecay,
     "hare_tortoise": HareAndTortoise,
+    "continual_backprop": ContinualBackprop,
+    "self_normalized_resets": SelfNormalizedResets,
 }
 
 __all__ = [
@@ -36,6 +40,8 @@ __all__ = [
     "REGULARIZERS",
     "Chain",
     "Churn",
+    "ContinualBackprop",
+    "FeatureRank",
     "HareAndTortoise",
     "HiddenUnits",
     "Hypersphere",
@@ -45,6 +51,7 @@ __all__ = [
     "Orthogonal",
     "Parseval",
     "Regularizer",
+    "SelfNormalizedResets",
     "SideBySide",
     "SoftWeightRescaling",
     "Spectral",

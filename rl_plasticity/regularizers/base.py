@@ -79,8 +79,14 @@ class Regularizer(nn.Module):
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         """See the gradients of loss and penalty, by parameter name, before ``optimizer.step()``; only `ewc` looks."""
 
-    def project_(self, net: nn.Module) -> None:
-        """Change the weights in place, right after ``optimizer.step()``; nothing by default."""
+    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
+        """Change the weights in place, right after ``optimizer.step()``; nothing by default.
+
+        Returns:
+            What started anew, if anything may have: by parameter name masks of its shape. The optimizer's moments of
+            these entries become 0 (`Learner` and `attach` see to it).
+        """
+        return None
 
     def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
         """Take the current weights of `runs` (all by default) as the new reference; only SWR has one that moves."""
@@ -344,9 +350,12 @@ class Chain(Regularizer):
         for part in self.parts:
             part.observe_(net, gradients)  # type: ignore[operator]
 
-    def project_(self, net: nn.Module) -> None:
+    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
+        anew: dict[str, Tensor] = {}
         for part in self.parts:
-            part.project_(net)  # type: ignore[operator]
+            for name, where in (part.project_(net) or {}).items():  # type: ignore[operator]
+                anew[name] = anew[name] | where if name in anew else where
+        return anew
 
     def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
         for part in self.parts:

@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from rl_plasticity.layers import SomeRuns, lookup, runs_of, unwrapped, wide
+from rl_plasticity.layers import lookup, runs_of, wide
 from rl_plasticity.regularizers.base import Regularizer, Strength
+from rl_plasticity.regularizers.inside import Inside, call, innermost
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, Structure, arguments_of, tensors_in
+from rl_plasticity.structure import Example, Structure, tensors_in
 
 
 class Churn(Regularizer):
@@ -87,23 +87,88 @@ class Churn(Regularizer):
         self.seen = False
 
 
-def returned(net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> list[Tensor]:
-    """The numbers that `net` returns for `inputs`, its parameters replaced by `values`; its buffers stay as they are.
+class FeatureRank(Regularizer):
+    """coef * (sigma_max^2 - sigma_min^2) of the features of the update's batch: what keeps their singular values alike.
 
-    Args:
-        net: also some runs of a stacked network (`SomeRuns`), whose inputs are those runs'.
+    Features are what an output layer reads, the matrix Phi ``[examples (and positions), features]``; several output
+    layers add up. Of a batch of fewer examples than features sigma_min is 0. Both are |Phi v| with persistent unit
+    vectors v, one step of power iteration each penalty without gradient: on Phi^T Phi, and for the smallest one on
+    sigma_max^2 I - Phi^T Phi. So they follow the features with a delay; the smallest is found slowly where others lie
+    close, and until then what counts as it is larger.
+
+    Source: Kumar et al. (2021), "Implicit Under-Parameterization Inhibits Data-Efficient Deep Reinforcement Learning",
+    arXiv 2010.14498, as others report it, coefficient 0.001, with exact singular values; the text itself could not be
+    read. (Of its like, DR3 needs the features of the next actions too, which no batch here brings, and InFeR's
+    auxiliary heads an optimizer of their own.)
+
+    Raises:
+        ValueError: it cannot be read which layers are heads; a head is not a module that is called.
+    """
+
+    looks_at_data = True
+
+    @checked
+    def __init__(self, net: nn.Module, coef: Strength = 1e-3, structure: Structure | None = None) -> None:
+        super().__init__(net, coef, structure)
+        self.structure.require_heads("feature_rank")
+        self.heads = [layer for layer in self.layers if layer.head and layer.is_linear_map]
+        self._require(self.heads, "trainable output layer")
+        self.inside = Inside(net, reading=[layer.name for layer in self.heads])
+        for layer in self.heads:
+            weight = layer.weight(net)
+            assert weight is not None
+            axis = len(self.runs) + (0 if layer.transposed else 1)
+            features = weight.shape[axis] * (layer.groups if not layer.transposed else 1)
+            for i, kind in enumerate(("largest", "smallest")):
+                start = torch.sin(
+                    torch.arange(1, features + 1, device=weight.device, dtype=self.coef.dtype) * (i + 1.3)
+                )
+                self._remember(kind, layer.key, (start / start.norm()).expand(*self.runs, -1))
+
+    def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
+        total, k = super().penalty(net), len(self.runs)
+        seen = self.inside(net, inputs)
+        for layer in self.heads:
+            if not seen[layer.name]:
+                raise ValueError(f"feature_rank: the output layer {layer.name!r} is not called as a module")
+            read = (x.movedim(k + 1, -1) if layer.role == "conv" else x for x in seen[layer.name])
+            features = torch.cat([wide(x).reshape(*self.runs, -1, x.shape[-1]) for x in read], k)
+            largest, smallest = (self._recall(kind, layer.key) for kind in ("largest", "smallest"))
+            with torch.no_grad():
+                u = _normalized(_gram(features, largest), largest)
+                top = _squares(features, u)
+                v = _normalized(top.unsqueeze(-1) * smallest - _gram(features, smallest), smallest)
+                largest.copy_(u)
+                smallest.copy_(v)
+            total = total + _squares(features, u) - _squares(features, v)
+        return self.coef * total
+
+
+def _gram(features: Tensor, vector: Tensor) -> Tensor:
+    """Phi^T Phi v, ``[*runs, n]``."""
+    return (features.mT @ (features @ vector.unsqueeze(-1))).squeeze(-1)
+
+
+def _squares(features: Tensor, vector: Tensor) -> Tensor:
+    """|Phi v|^2, ``[*runs]``."""
+    return (features @ vector.unsqueeze(-1)).square().sum((-2, -1))
+
+
+def _normalized(vector: Tensor, otherwise: Tensor) -> Tensor:
+    """A unit vector; `otherwise` where all is zero."""
+    norm = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
+    return torch.where(norm > 0, vector / norm, otherwise)
+
+
+def returned(net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> list[Tensor]:
+    """The numbers that `net` returns for `inputs`, its parameters replaced by `values`; see `call`.
 
     Raises:
         ValueError: it returns none.
     """
-    inner, axes = net, len(runs_of(net))
-    while isinstance(inner, SomeRuns):
-        inner = inner._net[0]
-    inner = unwrapped(inner)
-    tensors = {name: lookup(net, name) for name, _ in inner.named_parameters()} | dict(values or {})
-    tensors |= {name: lookup(net, name).clone() for name, _ in inner.named_buffers()}
-    args, kwargs = arguments_of(inputs)
-    output = functional_call(inner, tensors, args, kwargs)
+    inner = innermost(net)
+    output = call(inner, net, inputs, values)
+    axes = len(runs_of(net))
     found = [tensor for tensor in tensors_in(output) if tensor.is_floating_point() and tensor.ndim > axes]
     if not found:
         raise ValueError(f"{type(inner).__name__} returns no tensor of numbers for each example, but {_kind(output)}")

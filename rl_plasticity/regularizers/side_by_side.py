@@ -8,7 +8,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import SomeRuns
+from rl_plasticity.layers import SomeRuns, lookup
 from rl_plasticity.regularizers.base import Regularizer
 from rl_plasticity.structure import Arguments, Example, arguments_of, with_tensors
 
@@ -55,9 +55,14 @@ class SideBySide(Regularizer):
         for (part, view), (start, stop) in zip(self._each(net), self.slices, strict=True):
             part.observe_(view, {name: g[start:stop] for name, g in gradients.items()})
 
-    def project_(self, net: nn.Module) -> None:
-        for part, view in self._each(net):
-            part.project_(view)
+    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
+        of_parts = [part.project_(view) or {} for part, view in self._each(net)]
+        anew = {}
+        for name in dict.fromkeys(name for mine in of_parts for name in mine):
+            views = [lookup(view, name) for _, view in self._each(net)]
+            nowhere = (torch.zeros_like(tensor, dtype=torch.bool) for tensor in views)
+            anew[name] = torch.cat([mine.get(name, none) for mine, none in zip(of_parts, nowhere, strict=True)])
+        return anew
 
     def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
         for (part, view), its_runs in zip(self._each(net), self._split(runs), strict=True):

@@ -1,7 +1,7 @@
 """Any regularizer, switched on for a window of updates."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -73,21 +73,25 @@ class Windowed(Regularizer):
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         self._do("observe_", lambda: self.inner.observe_(net, gradients), [])
 
-    def project_(self, net: nn.Module) -> None:
-        self._do("project_", lambda: self.inner.project_(net), [lookup(net, name) for name in self.structure.trained])
+    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
+        weights = [lookup(net, name) for name in self.structure.trained]
+        anew = self._do("project_", lambda: self.inner.project_(net), weights) or {}
+        inside = self._inside()
         self.updates += 1
+        return {name: where & per_run(inside, where) for name, where in anew.items()}
 
     @torch.no_grad()
-    def _do(self, hook: str, act: Callable[[], None], weights: Iterable[Tensor]) -> None:
+    def _do(self, hook: str, act: Callable[[], Any], weights: Iterable[Tensor]) -> Any:
         """Act, and outside the window give weights and state back what they held."""
         if getattr(type(self.inner), hook) is getattr(Regularizer, hook):
-            return  # it has no such hook
+            return None  # it has no such hook
         inside = self._inside()
         before = [(tensor, runs, tensor.clone()) for tensor, runs in _state(self.inner, inside)]
         before += [(weight, inside, weight.clone()) for weight in weights]
-        act()
+        result = act()
         for tensor, runs, value in before:
             tensor.copy_(torch.where(per_run(runs, tensor), tensor, value))
+        return result
 
     def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
         self.inner.rebase_(net, runs)

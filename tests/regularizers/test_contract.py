@@ -19,6 +19,12 @@ from rl_plasticity.settings import settings_of
 CHAIN, WINDOWED = "chain", "windowed"
 NAMES = [*REGULARIZERS, CHAIN, WINDOWED]
 STRONG = {"redo": {"threshold": 0.8}, "selective_reinit": {"factor": 0.5}}  # so that each changes something
+SOON = {  # so that each does something within three updates
+    "wrs": {"every_updates": 3},
+    "hare_tortoise": {"every_updates": 3},
+    "continual_backprop": {"maturity": 1},
+    "self_normalized_resets": {"every_updates": 2, "least": 1, "most": 12},
+}
 WITH_COEF = [n for n in REGULARIZERS if "coef" in settings_of(REGULARIZERS[n])]
 
 
@@ -28,7 +34,7 @@ def make(name, net, **settings):
     if name == WINDOWED:  # on in one of the three or four updates that the tests make
         parts = [make_regularizer(part, net) for part in ("swr", "weight_clipping", "weight_decay")]
         return Windowed(net, Chain(net, *parts), from_update=1, until_update=2)
-    return make_regularizer(name, net, **({"every_updates": 3} if name in ("wrs", "hare_tortoise") else {}), **settings)
+    return make_regularizer(name, net, **(SOON.get(name, {}) | settings))
 
 
 def penalty_of(regularizer, net, batch):

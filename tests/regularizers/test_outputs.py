@@ -15,7 +15,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.optimizers import SGD
-from rl_plasticity.regularizers import Chain, Churn, Windowed, make_regularizer
+from rl_plasticity.regularizers import Chain, Churn, FeatureRank, Windowed, make_regularizer
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
 
@@ -294,3 +294,50 @@ def test_a_run_s_churn_is_the_same_among_others_as_alone(kind):
                 p.mul_(1.5)
         ends.append(regularizer.data_penalty(net, seen))
     torch.testing.assert_close(ends[0][1], ends[1][0])
+
+
+def features_of(net, x):
+    return net[:-1](x)
+
+
+def test_feature_rank_comes_to_be_the_gap_between_the_squares_of_the_largest_and_smallest_singular_value():
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    x = torch.randn(40, 5).double()
+    regularizer = FeatureRank(net, coef=0.7)
+    for _ in range(3000):
+        value = regularizer.data_penalty(net, x)
+    s = torch.linalg.svdvals(features_of(net, x))
+    assert s[-1] > 1e-3
+    expected = 0.7 * (s[0] ** 2 - s[-1] ** 2)
+    torch.testing.assert_close(value, expected, rtol=1e-4, atol=0)
+    gradients = torch.autograd.grad(value, [*net[:-1].parameters()])
+    for g, o in zip(gradients, torch.autograd.grad(expected, [*net[:-1].parameters()]), strict=True):
+        torch.testing.assert_close(g, o, rtol=1e-4, atol=1e-6)
+
+
+def test_feature_rank_never_exceeds_the_largest_and_a_batch_of_one_has_no_smallest():
+    net, x = plain_mlp(), torch.randn(1, 5)
+    regularizer = FeatureRank(net, coef=1.0)
+    for _ in range(200):
+        value = regularizer.data_penalty(net, x)
+    torch.testing.assert_close(value, features_of(net, x).square().sum(), rtol=1e-4, atol=0)
+
+
+def test_feature_rank_of_each_critic_adds_up_and_training_makes_features_more_alike():
+    agent = SAC(3, 2, [0], lambda net: FeatureRank(net), num_critics=2, hidden=(8, 8))
+    assert len(agent.critic.regularizer.heads) == 2
+    ratios = []
+    for coef in (0.0, 0.002):
+        learner = Learner(
+            lambda s: MLP((5, 8, 8, 3), s),
+            [0],
+            lambda net, coef=coef: FeatureRank(net, coef=coef),
+            lambda n: SGD(n, lr=0.01),
+        )
+        x = torch.randn(1, 64, 5, generator=torch.Generator().manual_seed(1))
+        for _ in range(300):
+            learner.minimize(learner.net(x).sub(1).square().mean((1, 2)), x)
+        s = torch.linalg.svdvals(nn.Sequential(*[*learner.net][:-1])(x)[0])
+        ratios.append((s[-1] / s[0]).item())
+    assert ratios[1] > 1.5 * ratios[0]

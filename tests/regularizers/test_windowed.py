@@ -23,6 +23,8 @@ SETTINGS = {
     "normalize_project": {},
     "hypersphere": {},
     "hare_tortoise": {"every_updates": 2, "momentum": 0.5},
+    "continual_backprop": {"coef": 0.1, "maturity": 1},
+    "self_normalized_resets": {"every_updates": 2, "least": 1, "most": 12},
 }
 
 
@@ -48,6 +50,10 @@ def make(name, net):
 
 
 NAMES = [*REGULARIZERS, "chain", "drift", "side_by_side"]
+
+
+# What is seen of a batch or of the weights without changing anything.
+FOLLOWING = ("u", "v", "before", "previous", "largest", "smallest", "size", "fires", "batch")
 
 
 def learner_of(regularize, dtype=torch.float32):
@@ -85,17 +91,22 @@ def test_outside_its_window_training_is_bit_for_bit_as_without_it_and_inside_as_
     for key, value in made.regularizer.inner.state_dict().items():
         # What is seen without changing anything is kept up with: spectral's vectors, weight_decay's copies.
         kind = key.rpartition(".")[2].partition("/")[0]
-        assert torch.equal(value, state[key]) or kind in ("u", "v", "before", "previous"), key
+        assert torch.equal(value, state[key]) or kind in FOLLOWING, key
 
     always = learner_of(partial(make, name))  # made for the initial weights, too
     before = {k: v.clone() for k, v in plain.net.state_dict().items()}
     always.net.load_state_dict(before)
     always.optimizer.load_state_dict(plain.optimizer.state_dict())
     for step in range(3):
-        if name in ("spectral", "chain", "churn"):  # what has followed the weights, which this one has not seen
+        if name in (
+            "spectral",
+            "chain",
+            "churn",
+            "feature_rank",
+        ):  # what has followed the weights, which this one has not seen
             here = always.regularizer.state_dict()
             for key, value in made.regularizer.inner.state_dict().items():
-                if step == 0 and key.rpartition(".")[2].partition("/")[0] in ("u", "v", "previous"):
+                if step == 0 and key.rpartition(".")[2].partition("/")[0] in FOLLOWING:
                     here[key].copy_(value)
         minimize(always, x, 1)
         minimize(made, x, 1)

@@ -1,0 +1,84 @@
+"""What modules deep inside a network return or read, in a call that a compiled update can trace."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rl_plasticity.errors import first_line
+from rl_plasticity.layers import SomeRuns, lookup, unwrapped
+from rl_plasticity.structure import Example, arguments_of
+
+
+class Inside:
+    """A network's call with a look at some of its modules.
+
+    The call is made on a copy of the network without tensors of its own, whose modules have hooks: hooks that come and
+    go cannot be traced, and the network itself stays without. It reads the tensors of the network that is passed.
+
+    Args:
+        net: the network.
+        returning: names of modules; what they return is wanted.
+        reading: names of modules; what they are called with first is wanted.
+
+    Raises:
+        ValueError: a network that cannot be copied.
+    """
+
+    def __init__(self, net: nn.Module, returning: Sequence[str] = (), reading: Sequence[str] = ()) -> None:
+        inner = innermost(net)
+        tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}
+        tensors |= {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for p in inner.parameters()}
+        try:
+            self.copied = copy.deepcopy(inner, tensors)
+        except Exception as error:  # anything a module's own copying may raise
+            raise ValueError(f"a network that is looked into has to be copied: {first_line(error)}") from error
+        self.seen: dict[str, list[Tensor]] = {}
+        for module in self.copied.modules():
+            module._forward_hooks.clear()
+            module._forward_pre_hooks.clear()
+        for name in returning:
+            self.copied.get_submodule(name).register_forward_hook(partial(self._returned, name))
+        for name in reading:
+            self.copied.get_submodule(name).register_forward_pre_hook(partial(self._read, name))
+        self.names = [*returning, *reading]
+
+    def _returned(self, name: str, module: nn.Module, args: Any, output: Tensor) -> None:
+        self.seen[name].append(output.clone())  # what follows may work in place
+
+    def _read(self, name: str, module: nn.Module, args: Any) -> None:
+        self.seen[name].append(args[0].clone())
+
+    def __call__(self, net: nn.Module, inputs: Example) -> dict[str, list[Tensor]]:
+        """What was seen in each module, call by call, when `net` is called on `inputs`; its buffers stay."""
+        if not torch.compiler.is_compiling():
+            for mine, its in zip(self.copied.modules(), innermost(net).modules(), strict=True):
+                mine.training = its.training
+        self.seen = {name: [] for name in self.names}
+        call(self.copied, net, inputs)
+        seen, self.seen = self.seen, {}
+        return seen
+
+
+def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> Any:
+    """What `module` returns for `inputs` with the tensors of `net`, its parameters replaced by `values`.
+
+    Args:
+        module: `innermost` of `net`, or a copy of it.
+        net: also some runs of a stacked network (`SomeRuns`), whose inputs are those runs'. Its buffers stay.
+    """
+    tensors = {name: lookup(net, name) for name, _ in module.named_parameters()} | dict(values or {})
+    tensors |= {name: lookup(net, name).clone() for name, _ in module.named_buffers()}
+    args, kwargs = arguments_of(inputs)
+    return functional_call(module, tensors, args, kwargs)
+
+
+def innermost(net: nn.Module) -> nn.Module:
+    """The module that is called: without views of some runs and what torch wraps around a network."""
+    while isinstance(net, SomeRuns):
+        net = net._net[0]
+    return unwrapped(net)

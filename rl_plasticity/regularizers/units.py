@@ -1,0 +1,328 @@
+"""Methods that look at hidden units at every update and start single ones anew."""
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.layers import is_trained, lookup, per_run, wide
+from rl_plasticity.regularizers.base import Regularizer, Share
+from rl_plasticity.regularizers.inside import Inside, innermost
+from rl_plasticity.seeding import key_of, uniform_at
+from rl_plasticity.settings import Setting, checked
+from rl_plasticity.structure import Example, HiddenUnits, Structure
+
+
+class ContinualBackprop(Regularizer):
+    """Continual backpropagation: a small share of the mature hidden units, those of least use, start anew all the time.
+
+    Of each layer of hidden units, at each update, with h the activations on the loss's batch before the step and the
+    outgoing weights w_out after it::
+
+        age <- age + 1
+        u   <- decay * u + (1 - decay) * mean |h| * mean |w_out|         use: u / (1 - decay^age)
+        c   <- c + coef * (how many units are mature: age > maturity)    what is due, a fraction
+        if c >= 1: the mature unit of least use starts anew; c <- c - 1
+
+    It gets new incoming weights, bias 0, outgoing weights 0, the initial gain and shift of a norm layer in between, age
+    0 and use 0. The optimizer's moments of these entries become 0 where it is known (a `Learner`'s, or with `attach`),
+    its step count stays. New weights are uniform in +- sqrt(3) times the root mean square of the layer's initial
+    weights, which is torch's own initialization, or Kaiming's, where those were. Output layers stay.
+
+    Source: Dohare et al. (2024), "Loss of plasticity in deep continual learning", Algorithm 1 with the contribution
+    utility, as in their code (github.com/shibhansh/loss-of-plasticity, lop/algos/gnt.py). Deviations: there several
+    units may start anew in one update, here what is due waits for the next; c is by default drawn and not added up;
+    moments start anew with their own Adam alone. That the next layer's biases take over what a unit gave on average
+    comes to nothing in their code and is left out.
+
+    Args:
+        coef: rho, the replacement rate; 1e-4 in their reinforcement learning.
+        maturity: in updates; 100 in most of their supervised experiments, 10 000 in reinforcement learning.
+        decay: eta, of the running mean of the use.
+
+    Raises:
+        ValueError: the network has no chain of (linear or conv), activation module, (linear or conv).
+        RuntimeError: from `project_`, when `data_penalty` was not called since the last `project_`.
+    """
+
+    looks_at_data = True
+
+    @checked
+    def __init__(
+        self,
+        net: nn.Module,
+        coef: Share = 1e-4,
+        maturity: Annotated[int, Setting("updates that a unit is left alone at first", least=0)] = 100,
+        decay: Annotated[float, Setting("of the running mean of a unit's use", least=0, most=0.9999)] = 0.99,
+        structure: Structure | None = None,
+    ) -> None:
+        super().__init__(net, coef, structure)
+        self.maturity, self.decay = maturity, decay
+        self.recycled = _Recycled(self, net)
+        for unit in self.recycled.units:
+            zero = self.recycled.zeros(unit, net)
+            for kind in ("size", "use", "age"):
+                self._remember(kind, unit.incoming.key, zero)
+            self._remember("due", unit.incoming.key, zero[..., 0])
+
+    def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
+        with torch.no_grad():
+            for unit, activation in self.recycled.look(net, inputs):
+                self._recall("size", unit.incoming.key).copy_(activation.abs().mean(-1))
+        return super().penalty(net)
+
+    @torch.no_grad()
+    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
+        chosen = []
+        for unit in self.recycled.units_now(net):
+            size, use, age, due = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
+            age += 1
+            use.lerp_(size * _reach(unit, net, size.shape[-1]), 1 - self.decay)
+            mature = age > self.maturity
+            due += self.coef * mature.sum(-1)
+            corrected = torch.where(mature, use / (1 - self.decay**age), math.inf)
+            anew = first_of(corrected) & ((due >= 1) & mature.any(-1)).unsqueeze(-1)
+            due -= anew.sum(-1)
+            use.masked_fill_(anew, 0)
+            age.masked_fill_(anew, 0)
+            chosen.append((unit, anew))
+        return self.recycled.renew_(net, chosen)
+
+
+class SelfNormalizedResets(Regularizer):
+    """Self-normalized resets: a hidden unit that is silent for longer than it nearly ever was starts anew.
+
+    A unit fires on a batch where it is above 0 for an example; its age is the number of examples since. Of the units of
+    a layer whose age reaches their threshold the one that is furthest beyond starts anew, as with `ContinualBackprop`:
+    incoming and outgoing weights, bias and moments. A unit's threshold comes from how long it was silent before it
+    fired, or started anew: q is where a share `quantile` of the silences since the last setting is as short. At every
+    `every_updates` updates::
+
+        threshold <- q if q < threshold else 2 * threshold,   within least and most; least where there was no silence
+
+    It is `most` at first. Silences are counted in bins, two to an octave: q may be too small by a factor of up to 1.4.
+
+    Source: Farias and Jozefiak (2025), "Self-Normalized Resets for Plasticity in Continual Learning", arXiv 2410.20098,
+    as in their code (github.com/ajozefiak/SelfNormalizedResets, src/algorithms/snr.py); the text beyond the abstract
+    could not be read. Deviations: there thresholds are set at every 16th change of task, from exact counts, and all
+    units beyond theirs start anew at once. Where the non-linearity is no ReLU, above 0 is what it returns.
+
+    Args:
+        quantile: 1 minus their eta.
+        every_updates: how often thresholds are set.
+        least, most: of a threshold, in examples.
+
+    Raises:
+        ValueError: as `ContinualBackprop`; least above most.
+        RuntimeError: as `ContinualBackprop`.
+    """
+
+    looks_at_data = True
+    BINS, AN_OCTAVE = 32, 2  # up to 2^16 batches
+
+    @checked
+    def __init__(
+        self,
+        net: nn.Module,
+        quantile: Annotated[float, Setting("of a unit's silences, below its threshold", least=0, most=1)] = 0.99,
+        every_updates: Annotated[
+            int, Setting("updates from one setting of the thresholds to the next", least=1)
+        ] = 1_000,
+        least: Annotated[int, Setting("of a threshold, in examples", least=1)] = 100,
+        most: Annotated[int, Setting("of a threshold, in examples; what it is at first", least=1)] = 100_000,
+        structure: Structure | None = None,
+    ) -> None:
+        super().__init__(net, structure=structure)
+        if least > most:
+            raise SettingsError(f"least must be at most most={most}, got {least}")
+        self.quantile, self.every_updates, self.least, self.most = quantile, every_updates, least, most
+        self.recycled = _Recycled(self, net)
+        for unit in self.recycled.units:
+            key, zero = unit.incoming.key, self.recycled.zeros(unit, net)
+            self._remember("fires", key, zero.bool())
+            self._remember("batch", key, zero[..., :1])  # how many examples, and positions of a feature map
+            self._remember("age", key, zero)
+            self._remember("threshold", key, zero + most)
+            self._remember("silences", key, zero.unsqueeze(-1).expand(*zero.shape, self.BINS))
+
+    def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
+        with torch.no_grad():
+            for unit, activation in self.recycled.look(net, inputs):
+                self._recall("fires", unit.incoming.key).copy_((activation > 0).any(-1))
+                self._recall("batch", unit.incoming.key).fill_(activation.shape[-1])
+        return super().penalty(net)
+
+    @torch.no_grad()
+    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
+        chosen = []
+        for unit in self.recycled.units_now(net):
+            kinds = ("fires", "batch", "age", "threshold", "silences")
+            fires, batch, age, threshold, silences = (self._recall(kind, unit.incoming.key) for kind in kinds)
+            silent = age + batch
+            anew = first_of(torch.where(fires, math.inf, threshold - silent)) & ~fires & (silent >= threshold)
+            ends = fires | anew
+            took = torch.where(fires, age, silent) / batch  # how many batches the silence that ends took
+            bins = (took.clamp(min=1).log2() * self.AN_OCTAVE + 1e-3).long().clamp(max=self.BINS - 1)
+            counts = (ends & (took > 0)).to(silences.dtype)
+            silences.scatter_add_(-1, bins.unsqueeze(-1), counts.unsqueeze(-1))
+            age.copy_(torch.where(ends, 0, silent))
+            self._set_(threshold, silences, batch)
+            chosen.append((unit, anew))
+        return self.recycled.renew_(net, chosen)
+
+    def _set_(self, threshold: Tensor, silences: Tensor, batch: Tensor) -> None:
+        """Where it is time, a new threshold ``[*runs, units]`` of the silences, which are counted anew."""
+        due = per_run((self.recycled.updates + 1) % self.every_updates == 0, threshold)
+        counts = silences.cumsum(-1)
+        total = counts[..., -1:]
+        bins = (counts < self.quantile * total).sum(-1).clamp(max=self.BINS - 1)
+        q = (2.0 ** (bins / self.AN_OCTAVE) - 1e-3).ceil() * batch
+        q = torch.where(total.squeeze(-1) > 0, torch.where(q < threshold, q, 2 * threshold), self.least)
+        threshold.copy_(torch.where(due, q.clamp(self.least, self.most), threshold))
+        silences.masked_fill_(due.unsqueeze(-1), 0)
+
+
+class _Recycled:
+    """The hidden units of a regularizer's network: looking at them, and starting some of them anew.
+
+    Args:
+        owner: gets the buffers, made for `net`.
+    """
+
+    def __init__(self, owner: Regularizer, net: nn.Module) -> None:
+        method = type(owner).__name__
+        owner.structure.require_order(method)
+        self.owner = owner
+        self.units = owner.structure.hidden_units(net)
+        owner._require(self.units, "hidden activation between two linear or convolution layers that are all it joins")
+        modules = dict(innermost(net).named_modules())
+        for unit in self.units:
+            if unit.activation not in modules:
+                raise ValueError(
+                    f"{method} looks at activations that are modules, and {unit.activation!r} is a function: use the "
+                    "module of torch.nn in the network"
+                )
+            owner._require_plain([unit.incoming, *unit.outgoing])
+        known = {(unit.activation, unit.call) for unit in self.units}
+        left = [u.activation for u in owner.structure.activations() if (u.activation, u.call) not in known]
+        if left:
+            some = ", ".join(left[:3]) + (" and others" if len(left) > 3 else "")
+            warnings.warn(
+                f"{method} leaves alone what is behind {some}: its units are joined, shared, moved or read by "
+                "something that is no layer",
+                stacklevel=5,
+            )
+        self.inside = Inside(net, returning=[*dict.fromkeys(unit.activation for unit in self.units)])
+        self.seen = False  # the batch of the update under way
+        # Draws are for a run, a layer and an update: what tells runs apart is what they started with.
+        trained = [lookup(net, name) for name in owner.structure.trained]
+        owner.register_buffer("key", key_of(trained, len(owner.runs)))
+        owner.register_buffer("updates", torch.zeros(owner.runs, dtype=torch.int64, device=owner.coef.device))
+        for unit in self.units:
+            matrix = unit.incoming.matrix(net)
+            assert matrix is not None
+            bound = math.sqrt(3) * wide(matrix).square().mean((-2, -1)).sqrt()
+            owner._remember("bound", unit.incoming.key, bound.to(owner.coef.dtype))
+            for norm in unit.norms:
+                for name in norm.parameter_names:
+                    owner._remember("initial", name, lookup(net, name))
+
+    @property
+    def updates(self) -> Tensor:
+        """How many updates each run has made, ``[*runs]``."""
+        return self.owner.get_buffer("updates")
+
+    def zeros(self, unit: HiddenUnits, net: nn.Module) -> Tensor:
+        """``[*runs, units]``."""
+        matrix = unit.incoming.matrix(net)
+        assert matrix is not None
+        return torch.zeros(matrix.shape[:-1], dtype=self.owner.coef.dtype, device=matrix.device)
+
+    def look(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor]]:
+        """The units and their activations ``[*runs, units, examples and positions]``."""
+        k = len(self.owner.runs)
+        seen = self.inside(net, inputs)
+        for unit in self.units:
+            activation = seen[unit.activation][unit.call]
+            yield unit, activation.movedim(k + 1 if unit.incoming.role == "conv" else -1, k).flatten(k + 1)
+        self.seen = True
+
+    def units_now(self, net: nn.Module) -> list[HiddenUnits]:
+        """The units all of whose parameters are trained now.
+
+        Raises:
+            RuntimeError: nothing was looked at since the last time; a parameter was frozen and is not now.
+        """
+        if not self.seen:
+            raise RuntimeError(
+                f"{type(self.owner).__name__} has seen no batch: add regularizer.data_penalty(net, inputs) to the "
+                "loss, or give Learner.minimize the inputs"
+            )
+        self.seen = False
+        self.owner._check_frozen(net)
+        return [
+            unit
+            for unit in self.units
+            if all(
+                is_trained(net, name)
+                for layer in (unit.incoming, *unit.norms, *unit.outgoing)
+                for name in layer.parameter_names
+            )
+        ]
+
+    def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> dict[str, Tensor]:
+        """Start one unit of each layer anew, or none (mask ``[*runs, units]``); returns where values are new."""
+        masks: dict[str, Tensor] = {}
+
+        def set_(name: str | None, where: Tensor, values: Tensor) -> None:
+            assert name is not None
+            tensor = lookup(net, name)
+            tensor.copy_(torch.where(where, values.to(tensor.dtype), tensor))
+            masks[name] = masks[name] | where if name in masks else where
+
+        for i, (unit, anew) in enumerate(chosen):
+            layer, zero = unit.incoming, torch.zeros_like(anew, dtype=torch.float32)
+            matrix, weight = layer.matrix(net), layer.weight(net)
+            assert matrix is not None
+            assert weight is not None
+            draws = 2 * uniform_at(self.owner.get_buffer("key"), matrix.shape[-1], i, self.updates) - 1
+            fresh = (draws * self.owner._recall("bound", layer.key).unsqueeze(-1)).unsqueeze(-2).expand_as(matrix)
+            rows = anew.unsqueeze(-1).expand_as(matrix)
+            set_(layer.weight_name, layer.of_matrix(rows, weight.shape), layer.of_matrix(fresh, weight.shape))
+            if layer.bias_name is not None:
+                set_(layer.bias_name, anew, zero)
+            for name in (name for norm in unit.norms for name in norm.parameter_names):
+                set_(name, anew, self.owner._recall("initial", name))
+        # Outgoing weights last: what leads from one new unit to another is zero.
+        for unit, anew in chosen:
+            for layer in unit.outgoing:
+                matrix, weight = layer.matrix(net), layer.weight(net)
+                assert matrix is not None
+                assert weight is not None
+                columns = anew.repeat_interleave(matrix.shape[-1] // anew.shape[-1], -1).unsqueeze(-2)
+                where = layer.of_matrix(columns.expand_as(matrix), weight.shape)
+                set_(layer.weight_name, where, torch.zeros((), device=weight.device))
+        self.updates.add_(1)
+        return masks
+
+
+def first_of(score: Tensor) -> Tensor:
+    """Where the lowest score ``[*runs, units]`` is, the first one of equal ones: a mask like it."""
+    return torch.arange(score.shape[-1], device=score.device) == score.argmin(-1, keepdim=True)
+
+
+def _reach(unit: HiddenUnits, net: nn.Module, units: int) -> Tensor:
+    """The mean size of the weights that read each unit, ``[*runs, units]``."""
+    total: Tensor | float = 0.0
+    for layer in unit.outgoing:
+        matrix = layer.matrix(net)
+        assert matrix is not None
+        # A linear layer behind a flattened feature map reads each unit from several columns, a kernel at each position.
+        means = wide(matrix).abs().mean(-2)  # [*runs, columns]
+        total = total + means.reshape(*means.shape[:-1], units, -1).mean(-1)
+    assert isinstance(total, Tensor)
+    return total

@@ -1,0 +1,285 @@
+"""Methods that start single hidden units anew, update by update."""
+
+import math
+
+import pytest
+import torch
+from conftest import CASES, SmallCNN, plain_mlp
+from torch import nn
+from torch.nn import functional as F
+
+from rl_plasticity import attach
+from rl_plasticity.agents import SAC
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.learner import Learner
+from rl_plasticity.networks import MLP
+from rl_plasticity.regularizers import Chain, ContinualBackprop, SelfNormalizedResets, SideBySide, make_regularizer
+
+X = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
+
+
+def two_layers():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def update(net, regularizer, x=X):
+    """What a loop does around a step that changes nothing; which units are new."""
+    before = [p.detach().clone() for p in net.parameters()]
+    regularizer.data_penalty(net, x)
+    anew = regularizer.project_(net)
+    changed = [(p != q).reshape(len(p), -1) for p, q in zip(net.parameters(), before, strict=True)]
+    return anew, changed
+
+
+STEPS = torch.randn(40, 3, 8, generator=torch.Generator().manual_seed(6)).div(5)  # what an optimizer might do
+
+
+def reference(net, xs, rate, maturity, decay):
+    """Continual backpropagation of one hidden layer in plain Python: at which update which unit starts anew."""
+    (w1, b1), w2 = (net[0].weight.clone(), net[0].bias.clone()), net[2].weight.clone()
+    ages, uses, due, found = [0] * 8, [0.0] * 8, 0.0, []
+    for x, step in zip(xs, STEPS, strict=True):
+        w2 += step
+        h = (x @ w1.T + b1).relu()
+        best = None
+        for j in range(8):
+            ages[j] += 1
+            uses[j] = decay * uses[j] + (1 - decay) * h[:, j].abs().mean().item() * w2[:, j].abs().mean().item()
+            use = uses[j] / (1 - decay ** ages[j])
+            if ages[j] > maturity:
+                due += rate
+                best = min(best or (math.inf, -1), (use, j))
+        chosen = best[1] if best and due >= 1 else None
+        if chosen is not None:
+            due, ages[chosen], uses[chosen] = due - 1, 0, 0.0
+            w1[chosen], b1[chosen], w2[:, chosen] = 0, 1, 0
+        found.append(chosen)
+    return found
+
+
+@torch.no_grad()
+def test_continual_backprop_renews_the_mature_unit_of_least_use_whenever_a_whole_one_is_due():
+    net = two_layers()
+    net[0].bias.fill_(1.0)
+    generator = torch.Generator().manual_seed(4)
+    xs = [torch.randn(6, 5, generator=generator) for _ in range(40)]
+    expected = reference(net, xs, rate=0.03, maturity=4, decay=0.9)
+    assert len({u for u in expected if u is not None}) > 3
+    regularizer = ContinualBackprop(net, coef=0.03, maturity=4, decay=0.9)
+    for x, step, unit in zip(xs, STEPS, expected, strict=True):
+        net[2].weight += step
+        anew, _ = update(net, regularizer, x)
+        assert anew["0.bias"].nonzero().flatten().tolist() == ([] if unit is None else [unit])
+        if unit is not None:
+            net[0].weight[unit], net[0].bias[unit] = 0, 1  # as in the reference, instead of draws
+
+
+@torch.no_grad()
+def test_a_renewed_unit_has_new_weights_of_the_initial_size_no_bias_and_nothing_reads_it():
+    net = plain_mlp()
+    before = [p.detach().clone() for p in net.parameters()]
+    size = net[0].weight.square().mean().sqrt()
+    regularizer = ContinualBackprop(net, coef=1.0, maturity=0)
+    anew, changed = update(net, regularizer)
+    unit, second = (anew[name].nonzero().flatten().item() for name in ("0.bias", "2.bias"))
+    assert changed[0].any(1).nonzero().flatten().tolist() == [unit]
+    assert changed[0][unit].all()
+    assert net[0].weight[unit].abs().max() <= math.sqrt(3) * size
+    assert net[0].bias[unit] == net[2].bias[second] == 0
+    assert (net[2].weight[:, unit] == 0).all()
+    assert (net[4].weight[:, second] == 0).all()
+    others = torch.arange(8) != second
+    kept = torch.arange(8) != unit
+    assert torch.equal(net[2].weight[others][:, kept], before[2][others][:, kept])
+    assert torch.equal(net[4].bias, before[5])
+
+
+def test_new_weights_are_uniform_with_the_initial_mean_square_and_others_each_time():
+    net = nn.Sequential(nn.Linear(4000, 2), nn.ReLU(), nn.Linear(2, 3))
+    bound = 1 / math.sqrt(4000)  # of torch's own initialization
+    regularizer = ContinualBackprop(net, coef=1.0, maturity=0)
+    rows = []
+    for _ in range(4):
+        anew, _ = update(net, regularizer, torch.randn(3, 4000))
+        rows.append(net[0].weight[anew["0.bias"]].flatten().detach() / bound)
+    for row in rows:
+        sorted_row, even = row.sort().values, torch.linspace(-1, 1, 4000)
+        torch.testing.assert_close(sorted_row, even, atol=0.06, rtol=0)
+    assert torch.corrcoef(torch.stack(rows)).fill_diagonal_(0).abs().max() < 0.08
+
+
+@torch.no_grad()
+def test_a_norm_layer_in_between_gets_its_initial_gain_and_shift_at_the_unit():
+    net = MLP((5, 8, 8, 3), [0, 1])
+    regularizer = ContinualBackprop(net, coef=1.0, maturity=0)
+    norms = [m for m in net if isinstance(m, nn.LayerNorm)]
+    for norm in norms:
+        norm.weight.fill_(3.0)
+        norm.bias.fill_(2.0)
+    anew, _ = update(net, regularizer, torch.randn(2, 6, 5))
+    mask = anew["0.bias"]
+    assert mask.sum(-1).tolist() == [1, 1]
+    torch.testing.assert_close(norms[0].weight, torch.where(mask, 1.0, 3.0))
+    torch.testing.assert_close(norms[0].bias, torch.where(mask, 0.0, 2.0))
+
+
+def test_behind_a_flattened_feature_map_a_channel_is_read_by_all_its_columns():
+    torch.manual_seed(0)
+    net = SmallCNN()
+    regularizer = ContinualBackprop(net, coef=1.0, maturity=0)
+    with torch.no_grad():
+        anew, _ = update(net, regularizer, torch.randn(6, 3, 8, 8))
+    channel = anew["features.4.bias"].nonzero().flatten().item()
+    columns = net.classifier[0].weight.view(7, 6, 4)
+    assert (columns[:, channel] == 0).all()
+    assert (columns[:, torch.arange(6) != channel].abs().sum((0, 2)) > 0).all()
+
+
+@torch.no_grad()
+def test_self_normalized_resets_renew_a_unit_that_is_silent_for_longer_than_it_was_before():
+    net = two_layers()
+    net[0].weight.zero_()
+    net[0].bias.fill_(1.0)  # all fire
+    regularizer = SelfNormalizedResets(net, quantile=0.9, every_updates=40, least=1, most=600)
+    for step in range(40):
+        net[0].bias[2] = 1.0 if step % 4 == 0 else -1.0  # 2 is silent for three batches of 6 at a time
+        anew, _ = update(net, regularizer)
+        assert not anew["0.bias"].any()
+    thresholds = regularizer._recall("threshold", "0.weight")
+    assert thresholds[2] == 3 * 6
+    assert thresholds[0] == 1  # it was never silent
+    net[0].bias[2] = 1.0
+    update(net, regularizer)
+    net[0].bias[2] = -1.0
+    renewed = [update(net, regularizer)[0]["0.bias"].nonzero().flatten().tolist() for _ in range(3)]
+    assert renewed == [[], [], [2]]
+    net[0].bias[:2] = -1.0
+    assert [update(net, regularizer)[0]["0.bias"].nonzero().flatten().tolist() for _ in range(2)] == [[0], [1]]
+
+
+@torch.no_grad()
+def test_a_threshold_doubles_where_silences_are_longer_and_stays_within_its_limits():
+    net = two_layers()
+    net[0].weight.zero_()
+    regularizer = SelfNormalizedResets(net, quantile=0.9, every_updates=8, least=1, most=600)
+    thresholds = regularizer._recall("threshold", "0.weight")
+    thresholds.fill_(30.0)
+    for step in range(8):
+        net[0].bias.fill_(1.0 if step % 5 == 0 else -1.0)
+        net[0].bias[1] = 1.0 if step == 0 else -1.0
+        if step == 4:
+            regularizer._recall("age", "0.weight").fill_(36.0)  # six batches: longer than the threshold
+        update(net, regularizer)
+    # silences of seven batches or so that ended: doubled; of unit 1 none ended but by a new start
+    assert ((thresholds == 60) | (thresholds == 1)).all()
+    assert (thresholds == 60).any()
+
+
+@pytest.mark.parametrize("name", ["continual_backprop", "self_normalized_resets"])
+def test_the_moments_of_what_starts_anew_become_zero_in_a_learner_and_with_attach(name):
+    settings = {"coef": 1.0, "maturity": 3} if name == "continual_backprop" else {"every_updates": 3, "least": 1}
+    x = torch.randn(1, 6, 5)
+
+    def make(seeds):
+        net = MLP((5, 8, 3), seeds, layer_norm=False)
+        with torch.no_grad():
+            net[0].weight[0, 4] = 0  # never fires, and is of no use
+            net[0].bias[0, 4] = -1
+        return net
+
+    learner = Learner(make, [0], lambda net: make_regularizer(name, net, **settings))
+    for _ in range(5):
+        learner.minimize(learner.net(x).square().mean((1, 2)), x)
+        if not (before := learner.net[0].bias[0, 4].item()) < 0:
+            break
+    assert before == 0  # it started anew
+    for moment in learner.optimizer.moments("0.weight"):
+        assert (moment[0, 4] == 0).all()
+        assert (moment[0] != 0).any()
+    for moment in learner.optimizer.moments("2.weight"):
+        assert (moment[0, :, 4] == 0).all()
+
+    net = make([0])
+    optimizer = torch.optim.Adam(net.parameters(), lr=3e-4)
+    attach(name, optimizer, net, **settings)
+    for _ in range(5):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        if net[0].bias[0, 4] == 0:
+            break
+    state = optimizer.state[net[0].weight]
+    for moment in (state["exp_avg"], state["exp_avg_sq"]):
+        assert (moment[0, 4] == 0).all()
+        assert (moment[0] != 0).any()
+
+
+def test_in_a_chain_and_side_by_side_it_says_what_starts_anew_by_run():
+    net = MLP((5, 8, 3), [0, 1, 2])
+    both = SideBySide(
+        net,
+        (1, lambda n: make_regularizer("l2", n)),
+        (2, lambda n: Chain(n, make_regularizer("swr", n), ContinualBackprop(n, coef=1.0, maturity=0))),
+    )
+    with torch.no_grad():
+        anew, _ = update(net, both, torch.randn(3, 6, 5))
+    assert anew["0.weight"].shape == net[0].weight.shape
+    assert anew["0.bias"].sum(-1).tolist() == [0, 1, 1]
+
+
+def test_outside_its_window_nothing_starts_anew():
+    net = two_layers()
+    regularizer = make_regularizer("continual_backprop", net, coef=1.0, maturity=0, from_update=1, until_update=2)
+    with torch.no_grad():
+        counts = [update(net, regularizer)[0]["0.bias"].sum().item() for _ in range(3)]
+    assert counts == [0, 1, 0]
+
+
+def test_activations_that_are_functions_networks_without_hidden_units_and_bad_limits_are_refused():
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(5, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.b(F.relu(self.a(x)))
+
+    with pytest.raises(ValueError, match="is a function: use the module"):
+        ContinualBackprop(Functional())
+    with pytest.raises(ValueError, match="nothing to act on"):
+        ContinualBackprop(nn.Sequential(nn.Linear(5, 3)))
+    with pytest.raises(SettingsError, match="least must be at most most=10"):
+        SelfNormalizedResets(plain_mlp(), least=20, most=10)
+
+
+def test_a_step_without_a_batch_is_refused():
+    for name in ("continual_backprop", "self_normalized_resets"):
+        net = plain_mlp()
+        with pytest.raises(RuntimeError, match="has seen no batch"):
+            make_regularizer(name, net).project_(net)
+
+
+def test_what_is_frozen_later_is_left_alone_with_the_units_it_belongs_to():
+    net = plain_mlp()
+    regularizer = ContinualBackprop(net, coef=1.0, maturity=0)
+    net[0].weight.requires_grad_(False)
+    with torch.no_grad():
+        anew, changed = update(net, regularizer)
+    assert not changed[0].any()
+    assert set(anew) == {"2.weight", "2.bias", "4.weight"}
+
+
+def test_of_sac_both_networks_recycle_their_units():
+    agent = SAC(3, 2, [0, 1], lambda net: ContinualBackprop(net, coef=1.0, maturity=0), hidden=(8, 8))
+    for learner in agent.learners.values():
+        assert len(learner.regularizer.recycled.units) == 2
+
+
+def test_the_network_itself_gets_no_hooks_and_its_statistics_do_not_move():
+    net = CASES["cnn_bn"].make(1)
+    regularizer = ContinualBackprop(net)
+    before = {n: b.clone() for n, b in net.named_buffers()}
+    regularizer.data_penalty(net, CASES["cnn_bn"].input())
+    assert all(torch.equal(before[n], b) for n, b in net.named_buffers())
+    assert not any(m._forward_hooks for m in net.modules())
