@@ -5,13 +5,13 @@ What to draw is data (``draw:`` of a study, see `sweeps.studies`)::
     rows: net.name                     # a setting, each of whose values is a row of panels; or left out
     columns: data.name                 # likewise
     metrics: [task/test_accuracy]      # several: each is a row
-    kind: curves                       # or rows, strengths, layers, family, table
+    kind: curves                       # or rows, heat, strengths, layers, family, table
     x: task                            # of curves: task, epoch, update, env step (as the metric has it)
 
 or, where panels differ more than that, ``columns: 3`` (a number) and ``panels: [{kind: ..., metric: ..., ...}, ...]``.
 A panel may have ``where: {setting: value}`` (runs that have this setting and another value are left out), ``methods``
-(labels), ``title``, ``x_label``, ``y_label``, ``log``, ``over``, ``by``, ``tasks_before`` (see `Panel`). A table has a
-column for each combination of the values of the settings in ``by``.
+(labels), ``title``, ``x_label``, ``y_label``, ``log``, ``over``, ``by``, ``choose``, ``tasks_before`` (see `Panel`). A
+table has a column for each combination of the values of the settings in ``by``.
 """
 
 import math
@@ -31,6 +31,7 @@ from rl_plasticity.comparison import steps, summary
 from rl_plasticity.comparison.figures import BAND, PAGE, PALETTE, STYLE, cycled
 from rl_plasticity.comparison.groups import short
 from rl_plasticity.comparison.loading import Run
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.folder import Curve
 
@@ -61,13 +62,17 @@ class Panel:
 
     Args:
         kind: curves over `x`; rows: for each method the mean of the metric over a run, with its 95 % Student's t
-            interval over seeds, a mark for each value of the setting `by`; strengths: the mean of the metric over a run
-            against the setting `over`; layers: the last value of a metric of layers against the layer's place; family:
-            of each method's first run a line for each member of a metric's family (channels of a layer).
+            interval over seeds, a mark for each value of the setting `by`; heat: that mean for each value of the one
+            setting that was swept for a method, from the smallest to the largest; strengths: the mean of the metric
+            over a run against the setting `over`; layers: the last value of a metric of layers against the layer's
+            place; family: of each method's first run a line for each member of a metric's family (channels of a
+            layer).
         metric: its name; of a family the beginning.
         where: settings that runs have, as far as they have them.
         tasks_before: how many tasks are left out; `x` then counts from their end.
         methods: labels; all by default.
+        choose: seeds by whose mean over a run one value is chosen of the setting that was swept for a method, the one
+            with the largest; the others' numbers are shown.
     """
 
     kind: str = "curves"
@@ -77,6 +82,7 @@ class Panel:
     x: str = ""
     over: str = ""
     by: str = ""
+    choose: Sequence[int] = ()
     tasks_before: int = 0
     title: str = ""
     x_label: str = ""
@@ -85,11 +91,15 @@ class Panel:
 
     def runs(self, methods: Methods) -> dict[str, list[Run]]:
         """Those that belong here."""
-        return {
+        found = {
             label: [run for run in runs if has(run, self.where)]
             for label, runs in methods.items()
             if not self.methods or label in self.methods
         }
+        if not self.choose:
+            return found
+        chosen = (_chosen(label, runs, self.metric, self.choose) for label, runs in found.items())
+        return {label: [run for run in runs if run.seed not in self.choose] for label, runs in chosen}
 
 
 def has(run: Run, where: Mapping[str, Any]) -> bool:
@@ -104,7 +114,7 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
     with matplotlib.rc_context(STYLE):
         kinds = {panel.kind for panel in panels}
         of_rows = kinds == {"rows"}
-        height = max(0.7 + 0.17 * len(methods) if "rows" in kinds else 0, 0 if of_rows else 1.9)
+        height = max(0.7 + 0.17 * len(methods) if kinds & {"rows", "heat"} else 0, 0 if of_rows else 1.9)
         figure = Figure(figsize=(max(3.4, min(2.3 * columns, PAGE + 1)), height * rows))
         grid = figure.subplots(rows, columns, squeeze=False, sharex="row" if of_rows else "none").ravel()
         for axes in grid[len(panels) :]:
@@ -112,14 +122,16 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
         for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
             _DRAWN[panel.kind](axes, panel, methods)
             axes.set_title(panel.title)
-            if panel.kind == "rows":  # named once where the panel to the left has the same
+            if panel.kind == "heat":
+                figure.colorbar(axes.images[0], ax=axes, shrink=0.5, label=WORDS.get(panel.metric, panel.metric))
+            elif panel.kind == "rows":  # named once where the panel to the left has the same
                 left = panels[i - 1] if i % columns else None
                 axes.tick_params(labelleft=not (left and left.kind == "rows" and left.methods == panel.methods))
             else:
                 axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
             if panel.log:
                 (axes.set_xscale if panel.kind == "rows" else axes.set_yscale)("log")
-            if not axes.lines and not axes.collections:
+            if not axes.lines and not axes.collections and not axes.images:
                 axes.text(0.5, 0.5, "no such number", transform=axes.transAxes, ha="center", color="#a00000")
         legend = _legend(panels, methods)
         if legend:
@@ -147,16 +159,16 @@ def table(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
 
 
 def numbers(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
-    """The numbers of a figure's panels of rows, the first line their header; none of other panels.
+    """The numbers of a figure's panels of rows and heat, the first line their header; none of other panels.
 
     A line for each run, and one without a seed for the mean of those that are finite, with its 95 % Student's t
     interval and their number.
     """
     lines = []
     for panel in _panels(spec, methods)[0]:
-        if panel.kind == "rows":
+        if panel.kind in ("rows", "heat"):
             for label, value, seeds, means in _means(panel, methods):
-                of_mark = [panel.title, label, short(value) if panel.by else "", panel.metric]
+                of_mark = [panel.title, label, short(value) if value is not None else "", panel.metric]
                 of_runs = zip(seeds, means.tolist(), strict=True)
                 lines += [[*of_mark, str(seed), repr(mean), "", "", "1"] for seed, mean in of_runs]
                 of_all = summary.mean([means], enough=2)
@@ -191,7 +203,8 @@ def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int
 
 def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
     """A line for each method where one is drawn, a mark for each value that rows tell apart."""
-    lines = {label: _look(methods, label) for label in methods if any(panel.kind != "rows" for panel in panels)}
+    drawn = [panel.methods or methods for panel in panels if panel.kind not in ("rows", "heat")]
+    lines = {label: _look(methods, label) for label in methods if any(label in labels for labels in drawn)}
     marks = {
         _named(panel.by, value): look
         for panel in panels
@@ -290,7 +303,8 @@ def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
     labels, marks = [*panel.runs(methods)], _marks(panel.by, methods)
     left_out = dict.fromkeys(labels, 0)
     for label, value, _, means in _means(panel, methods):
-        look = marks[value] if panel.by else marks[value] | {"color": _look(methods, label)["color"]}
+        colour = _look(methods, label)["color"] if label in methods else PALETTE[0]  # of a chosen one
+        look = marks[value] if panel.by else marks[value] | {"color": colour}
         at = labels.index(label) + 0.18 * (2 * [*marks].index(value) - len(marks) + 1)
         of_all = summary.mean([means], enough=2)
         left_out[label] += len(means) - (of_all.n or 0)
@@ -307,14 +321,66 @@ def _means(panel: Panel, methods: Methods) -> Iterator[tuple[str, Any, list[int]
     """Each method and value of `by` with its runs' seeds and their metric's means over the run."""
     for label, runs in panel.runs(methods).items():
         measured = [run for run in runs if panel.metric in run.curves]
-        for (value,) in _values(measured, [panel.by]):
-            here = [run for run in measured if _values([run], [panel.by]) == [(value,)]]
+        setting = (_swept(label, measured) or "") if panel.kind == "heat" else panel.by
+        for (value,) in _values(measured, [setting]):
+            here = [run for run in measured if _values([run], [setting]) == [(value,)]]
             curves = [run.curves[panel.metric] for run in here]
             common = steps.shared(panel.metric, curves)
             if not len(common):  # as curves have no line then
                 continue
             means = [statistics.area_under_curve(common, steps.at(curve, common)) for curve in curves]
             yield label, value, [run.seed for run in here], np.array(means)
+
+
+def _swept(label: str, runs: Sequence[Run]) -> str | None:
+    """The setting in which a method's runs differ.
+
+    Raises:
+        SettingsError: there are several.
+    """
+    names = {name for run in runs for name in run.settings} - {"seed", "out"}
+    swept = sorted(name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1)
+    if len(swept) > 1:
+        raise SettingsError(f"the runs of {label} differ in several settings: {', '.join(swept)}")
+    return swept[0] if swept else None
+
+
+def _chosen(label: str, runs: Sequence[Run], metric: str, seeds: Sequence[int]) -> tuple[str, list[Run]]:
+    """Of a method's runs those with the value of the swept setting that is best for these seeds; a label with it."""
+    setting = _swept(label, runs)
+    if setting is None:
+        return label, [*runs]
+    by_value: dict[Any, list[float]] = {}
+    for run in runs:
+        if run.seed in seeds and metric in run.curves:
+            curve = run.curves[metric]
+            by_value.setdefault(run.settings.get(setting), []).append(
+                statistics.area_under_curve(curve.steps, curve.values)
+            )
+    if not by_value:
+        return label, []
+    best = max(by_value, key=lambda value: np.mean(by_value[value]))
+    return f"{label} {short(best)}", [run for run in runs if run.settings.get(setting) == best]
+
+
+def _heat(axes: Axes, panel: Panel, methods: Methods) -> None:
+    labels = [*panel.runs(methods)]
+    cells: dict[str, list[tuple[Any, float]]] = {label: [] for label in labels}
+    for label, value, _, means in _means(panel, methods):
+        cells[label].append((value, float(np.mean(means))))
+    width = max((len(row) for row in cells.values()), default=0) or 1
+    grid = np.full((len(labels), width), np.nan)
+    for i, row in enumerate(cells.values()):
+        for j, (_, mean) in enumerate(sorted(row, key=lambda cell: _in_order(cell[0]))):
+            grid[i, j] = mean
+    image = axes.imshow(grid, aspect="auto", cmap="viridis")
+    middle = sum(image.get_clim()) / 2 if np.isfinite(grid).any() else 0.0
+    for i, row in enumerate(cells.values()):
+        for j, (value, mean) in enumerate(sorted(row, key=lambda cell: _in_order(cell[0]))):
+            text = f"{mean:.2f}" if value is None else short(value)
+            axes.text(j, i, text, ha="center", va="center", fontsize=5, color="black" if mean > middle else "white")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_xticks([0, width - 1] if width > 1 else [0], ["smallest", "largest"][:width])
 
 
 def _marks(by: str, methods: Methods) -> dict[Any, dict[str, Any]]:
@@ -349,7 +415,14 @@ def _families(axes: Axes, panel: Panel, methods: Methods) -> None:
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
 
 
-_DRAWN = {"curves": _curves, "rows": _rows, "strengths": _strengths, "layers": _layers, "family": _families}
+_DRAWN = {
+    "curves": _curves,
+    "rows": _rows,
+    "heat": _heat,
+    "strengths": _strengths,
+    "layers": _layers,
+    "family": _families,
+}
 
 
 def _family(run: Run, metric: str) -> Iterator[tuple[str, Curve]]:
