@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.layers import per_run, runs_of
+from rl_plasticity.seeding import key_of, normal_at
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import read
 
@@ -269,6 +270,56 @@ class AdamP(Optimizer):
         return projected
 
 
+class UPGD(Optimizer):
+    """Utility-based perturbed gradient descent: weights of little use are moved and perturbed, those of use protected.
+
+    With the use u of every single weight, a running mean, and noise of its own for each update::
+
+        u <- decay * u - (1 - decay) * g w
+        s = sigmoid(u / (1 - decay^t) / max u),     the largest u of all parameters of the run
+        w <- (1 - lr * weight_decay) w - lr * (g + sigma * noise) * (1 - s)
+
+    Source: Elsayed and Mahmood (2024), "Addressing Loss of Plasticity and Catastrophic Forgetting in Continual
+    Learning", first-order global UPGD, as in their code (github.com/mohmdelsayed/upgd), whose u in the maximum is not
+    corrected either and some of whose versions step by 2 lr; the text could not be read. Where the largest u is 0, as
+    where no gradient has been, s is 1/2. The noise is drawn of the weights and the step, so that a run draws the same
+    alone, among others and after a restart.
+
+    Args:
+        decay: of the running mean of the use.
+        sigma: standard deviation of the noise.
+        weight_decay: times the learning rate.
+    """
+
+    @checked
+    def __init__(
+        self,
+        net: nn.Module,
+        lr: LearningRate = 1e-2,
+        decay: Annotated[float, Setting("of the running mean of a weight's use", least=0, most=0.9999)] = 0.999,
+        sigma: Annotated[float, Setting("standard deviation of the noise", least=0)] = 1e-3,
+        weight_decay: Annotated[float, Setting("decay, times the learning rate", least=0)] = 0.0,
+    ) -> None:
+        super().__init__(net, lr, "u")
+        self.decay, self.sigma, self.weight_decay = decay, sigma, weight_decay
+
+    @torch.no_grad()
+    def update_(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
+        self.step += 1
+        k, dtype = self.step.ndim, gradients[0].dtype
+        uses = [self.moments(name)[0] for name in self.names]
+        torch._foreach_mul_(uses, self.decay)
+        torch._foreach_add_(uses, torch._foreach_mul(gradients, parameters), alpha=self.decay - 1)
+        largest = torch.stack([u.reshape(*u.shape[:k], -1).amax(-1) for u in uses]).amax(0)  # [*runs]
+        scale = 1 / (largest * (1 - self.decay**self.step).to(dtype))
+        scale = torch.where(largest == 0, 0, scale)
+        lr, key = self.lr.to(dtype), key_of(parameters, k)
+        for i, (p, g, u) in enumerate(zip(parameters, gradients, uses, strict=True)):
+            noise = normal_at(key, math.prod(p.shape[k:]), i, self.step.long()).view(p.shape).to(dtype)
+            protected = (u * per_run(scale, u)).sigmoid()
+            p.mul_(1 - lr * self.weight_decay).sub_(lr * (g + self.sigma * noise) * (1 - protected))
+
+
 class Muon(Optimizer):
     """Momentum, orthogonalized, for the weights of hidden layers; Adam for all else.
 
@@ -361,4 +412,5 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "rmsprop": RMSprop,
     "adamp": AdamP,
     "muon": Muon,
+    "upgd": UPGD,
 }

@@ -4,6 +4,7 @@
 `uniform_at` computes a draw from where it is for and when.
 """
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -90,6 +91,12 @@ def uniform_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
         key = _mixed((key + _mixed(salt & _WORD) * 3) & _WORD)
     words = _mixed((key.unsqueeze(-1) + torch.arange(n, device=key.device)) & _WORD)
     return ((words >> 8).float() + 0.5) * 2.0**-24
+
+
+def normal_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
+    """The same, standard normal: Box and Muller's sqrt(-2 ln u) cos(2 pi v)."""
+    draws = uniform_at(key, 2 * n, *where)
+    return (-2 * draws[..., :n].log()).sqrt() * (2 * math.pi * draws[..., n:]).cos()
 
 
 def _mixed(word: Tensor) -> Tensor:

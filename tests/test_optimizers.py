@@ -6,7 +6,7 @@ from conftest import CASES, SmallCNN, plain_mlp
 from torch import nn
 
 from rl_plasticity.networks import MLP
-from rl_plasticity.optimizers import OPTIMIZERS, SGD, Adam, AdamP, AdamW, Muon, RMSprop, orthogonalized
+from rl_plasticity.optimizers import OPTIMIZERS, SGD, UPGD, Adam, AdamP, AdamW, Muon, RMSprop, orthogonalized
 
 
 def step(net, optimizer, x):
@@ -231,3 +231,33 @@ def test_the_learning_rate_can_be_changed_in_place_and_is_saved(name):
 def test_a_negative_learning_rate_is_an_error():
     with pytest.raises(ValueError, match="lr must be a number from 0 up, got -1"):
         Adam(plain_mlp(), lr=-1)
+
+
+def test_upgd_protects_what_is_of_use_as_its_equations_say_and_perturbs_the_rest():
+    net = nn.Linear(2, 1, bias=False).double()
+    w = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
+    net.weight.data.copy_(w)
+    optimizer = UPGD(net, lr=0.1, decay=0.9, sigma=0.0, weight_decay=0.5)
+    u = torch.zeros_like(w)
+    for t, g in enumerate(torch.tensor([[[-1.0, -3.0]], [[0.5, 2.0]]], dtype=torch.float64), 1):
+        u = 0.9 * u - 0.1 * g * w
+        s = 1 / (1 + torch.exp(-u / (1 - 0.9**t) / u.max()))
+        w = (1 - 0.1 * 0.5) * w - 0.1 * g * (1 - s)
+        optimizer.update_([net.weight], (g,))
+        torch.testing.assert_close(net.weight.detach(), w)
+    assert s[0, 0] != s[0, 1]
+
+
+def test_upgd_s_noise_is_normal_of_the_given_size_halved_where_nothing_is_known_and_other_at_each_step():
+    net = nn.Linear(100, 50)
+    optimizer = UPGD(net, lr=0.1, sigma=2.0)
+    moves = []
+    for _ in range(3):
+        before = net.weight.detach().clone()
+        optimizer.update_(list(net.parameters()), (torch.zeros(50, 100), torch.zeros(50)))
+        moves.append((net.weight.detach() - before).flatten() / (0.1 * 2.0 * 0.5))
+    for move in moves:
+        quantiles = torch.tensor([0.025, 0.16, 0.5, 0.84, 0.975])
+        normal = torch.distributions.Normal(0, 1).icdf(quantiles)
+        torch.testing.assert_close(move.quantile(quantiles), normal, atol=0.08, rtol=0)
+    assert torch.corrcoef(torch.stack(moves)).fill_diagonal_(0).abs().max() < 0.06
