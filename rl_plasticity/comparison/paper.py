@@ -359,7 +359,7 @@ def _chosen(label: str, runs: Sequence[Run], metric: str, seeds: Sequence[int]) 
             )
     if not by_value:
         return label, []
-    best = max(by_value, key=lambda value: np.mean(by_value[value]))
+    best = max(by_value, key=lambda value: np.nan_to_num(np.mean(by_value[value]), nan=-math.inf))
     return f"{label} {short(best)}", [run for run in runs if run.settings.get(setting) == best]
 
 
