@@ -1,4 +1,4 @@
-"""A study's numbers as a table for a page: ``python scripts/results_table.py FILE.csv [--against METHOD]``.
+"""A study's numbers as a page's table: ``python scripts/results_table.py FILE.csv``, see ``--help``.
 
 Of a ``figure.csv`` (``reproduce``) a row for each method and a column for each panel and mark, and against a method the
 differences of the means over a run, seed by seed, likewise; of a ``comparison.csv`` (``compare``) each group's final
@@ -30,16 +30,22 @@ class Cell(NamedTuple):
     sign: str = ""
 
 
-def table(path: Path, against: str | None = None) -> list[str]:
+def table(path: Path, against: str | None = None, panel: str | None = None) -> list[str]:
     """Its lines, in Markdown.
 
     Raises:
-        ValueError: the file is neither of the two, or has no line; it is not of a figure with the method `against`.
+        ValueError: the file is neither of the two, or has no line; it is not of a figure with the method `against`, or
+            with that panel.
     """
     with path.open(newline="") as file:
         lines = [*csv.DictReader(file)]
     if not lines or not ({"panel", "mark"} <= lines[0].keys() or {"group", "statistic"} <= lines[0].keys()):
         raise ValueError(f"{path} is no figure.csv and no comparison.csv with numbers")
+    if panel is not None:
+        panels = ", ".join(dict.fromkeys(line["panel"] for line in lines if "panel" in line))
+        lines = [line for line in lines if line.get("panel") == panel]
+        if not lines:
+            raise ValueError(f"{path} has no panel {panel!r}" + (f"; it has {panels}" if panels else ""))
     columns = _of_figure(lines) if "panel" in lines[0] else _of_comparison(lines)
     if against is not None:
         if against not in {line.get("method") for line in lines}:
@@ -139,9 +145,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--against", metavar="METHOD", help="of a figure: the gaps to this one as well")
+    parser.add_argument("--panel", metavar="TITLE", help="of a figure: this panel alone")
     given = parser.parse_args()
     try:
-        lines = table(given.file, given.against)
+        lines = table(given.file, given.against, given.panel)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print("\n".join(lines))

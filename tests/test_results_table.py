@@ -31,6 +31,14 @@ def test_a_table_has_a_row_for_each_method_and_a_column_for_each_panel_and_mark(
     ]
 
 
+def test_a_panel_can_be_chosen_and_one_that_there_is_not_is_an_error_that_names_those_there_are(tmp_path):
+    lines = ["run,none,,m,0,3.0,,,1", "run,none,,m,,3.0,,,1", "walk,l2,,m,0,7.0,,,1", "walk,l2,,m,,7.0,,,1"]
+    (tmp_path / "file.csv").write_text("\n".join([FIGURE, *lines]))
+    assert results_table.table(tmp_path / "file.csv", panel="walk") == ["|  | walk |", "| --- | --- |", "| l2 | 7.00 |"]
+    with pytest.raises(ValueError, match="no panel 'wlak'; it has run, walk"):
+        results_table.table(tmp_path / "file.csv", panel="wlak")
+
+
 def test_runs_that_are_not_finite_are_counted(tmp_path):
     lines = [*runs("run,none,,m,{seed},nan,,,1"), "run,none,,m,,,,,0"]
     lines += [*runs("run,l2,,m,{seed},5.0,,,1"), "run,l2,,m,,50.0,40.0,60.0,4"]

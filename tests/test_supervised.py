@@ -98,6 +98,7 @@ CHOICES = pairwise(
 
 
 CHANGES_WEIGHTS = ("swr", "wrs", "normalize_project", "hypersphere", "orthogonal", "weight_clipping")
+CHANGES_WEIGHTS += ("continual_backprop", "self_normalized_resets")
 
 
 @pytest.mark.parametrize("chosen", CHOICES, ids=lambda chosen: "-".join(map(str, chosen.values())))
@@ -108,7 +109,10 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
     task = chosen["task"]
     number = 2 if task in ("random_labels", "pixel_permutation", "label_flip", "binary_pairs") else "null"
     settings = [a for a in SMALL if not a.startswith(("net", "num_tasks"))]
-    if chosen["reset"] == "selective_reinit" and chosen["optimizer"] == "rmsprop":  # which keeps no mean of gradients
+    if chosen["reset"] == "selective_reinit" and chosen["optimizer"] in (
+        "rmsprop",
+        "upgd",
+    ):  # without a mean of gradients
         chosen = chosen | {"optimizer": "adam"}
     # They refuse weights that are computed, or find none that are not.
     if chosen["reg"] in CHANGES_WEIGHTS or chosen["reset"] == "fire" or chosen["optimizer"] == "muon":

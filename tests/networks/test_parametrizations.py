@@ -139,6 +139,7 @@ def test_weight_norm_and_the_spectral_penalty_end_at_a_largest_singular_value_of
 
 
 REFUSES = ("swr", "wrs", "normalize_project", "hypersphere", "orthogonal", "weight_clipping")
+REFUSES += ("continual_backprop", "self_normalized_resets")
 
 
 @pytest.mark.parametrize("name", REFUSES)
