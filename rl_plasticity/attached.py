@@ -61,6 +61,8 @@ def attach(
         SettingsError: an unknown name or setting; settings for a regularizer that is made already; an optimizer that
             holds nothing of `net`; a trainable parameter that is regularized but not optimized; two optimizers with
             one parameter; complex or sharded parameters; the same regularizer attached twice.
+        SettingsError: from the first ``optimizer.step()``, after it: a regularizer that starts units anew, with an
+            optimizer whose state cannot start anew at single entries (LBFGS, Rprop, ASGD, Adafactor).
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
             unscales gradients itself; a regularizer that looks at data, and the loop has not called `net`.
     """

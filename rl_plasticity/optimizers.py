@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import per_run, runs_of
+from rl_plasticity.layers import per_run, runs_of, wide
 from rl_plasticity.seeding import key_of, normal_at
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import read
@@ -311,12 +311,13 @@ class UPGD(Optimizer):
         torch._foreach_mul_(uses, self.decay)
         torch._foreach_add_(uses, torch._foreach_mul(gradients, parameters), alpha=self.decay - 1)
         largest = torch.stack([u.reshape(*u.shape[:k], -1).amax(-1) for u in uses]).amax(0)  # [*runs]
-        scale = 1 / (largest * (1 - self.decay**self.step).to(dtype))
-        scale = torch.where(largest == 0, 0, scale)
+        # In float32 or wider, and of what is no smaller than its smallest number: else both are as good as 0.
+        largest, tiny = wide(largest), torch.finfo(wide(largest).dtype).tiny
+        scale = torch.where(largest.abs() >= tiny, largest, math.inf) * (1 - self.decay**self.step).to(largest.dtype)
         lr, key = self.lr.to(dtype), key_of(parameters, k)
         for i, (p, g, u) in enumerate(zip(parameters, gradients, uses, strict=True)):
             noise = normal_at(key, math.prod(p.shape[k:]), i, self.step.long()).view(p.shape).to(dtype)
-            protected = (u * per_run(scale, u)).sigmoid()
+            protected = (wide(u) / per_run(scale, u)).sigmoid().to(dtype)
             p.mul_(1 - lr * self.weight_decay).sub_(lr * (g + self.sigma * noise) * (1 - protected))
 
 

@@ -77,7 +77,8 @@ def _merge_equal(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is operator.getitem or (node.op == "call_function" and not _is_impure(node.target)):
             known = first.setdefault((node.target, _hashable([node.args, node.kwargs])), node)
-            if known is not node:
+            returned = any(user.op == "output" for user in node.users)  # two results do not share their memory
+            if known is not node and not returned:
                 node.replace_all_uses_with(known)
                 graph.erase_node(node)
 
@@ -94,7 +95,9 @@ def _hashable(value: Any) -> Any:
         return tuple((name, _hashable(one)) for name, one in value.items())
     if isinstance(value, list | tuple):
         return tuple(_hashable(one) for one in value)
-    return value if isinstance(value, fx.Node) else (type(value), value)  # 1, 1.0 and True are equal
+    return (
+        value if isinstance(value, fx.Node) else (type(value), repr(value))
+    )  # 1, 1.0 and True are equal, 0.0 and -0.0
 
 
 def _is_dear(node: fx.Node) -> bool:

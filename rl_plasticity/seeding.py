@@ -90,7 +90,7 @@ def uniform_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
         salt = torch.as_tensor(number, dtype=torch.int64, device=key.device)
         key = _mixed((key + _mixed(salt & _WORD) * 3) & _WORD)
     words = _mixed((key.unsqueeze(-1) + torch.arange(n, device=key.device)) & _WORD)
-    return ((words >> 8).float() + 0.5) * 2.0**-24
+    return ((words >> 9).float() + 0.5) * 2.0**-23
 
 
 def normal_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:

@@ -179,6 +179,10 @@ def test_what_is_computed_twice_is_computed_once_but_what_is_drawn_or_only_looks
     before, after = rewritten(twice, a, b)
     assert before.count(aten.bmm.default) == before.count(aten.relu.default) == 2
     assert after.count(aten.bmm.default) == after.count(aten.relu.default) == 1
+    signs = lambda a: (1 / (a * 0.0)).clamp(-1, 1) + (1 / (a * -0.0)).clamp(-1, 1)  # noqa: E731
+    for both in (lambda a: (a * 2, a * 2), signs):
+        before, after = rewritten(both, a.abs())  # results of their own; other zeros
+        assert before == after
     before, after = rewritten(lambda a: a.var(0).sum() + a.var(0, correction=0).sum(), a)
     assert before == after
     module = make_fx(lambda a: torch.rand_like(a) - torch.rand_like(a))(a)

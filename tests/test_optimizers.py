@@ -261,3 +261,13 @@ def test_upgd_s_noise_is_normal_of_the_given_size_halved_where_nothing_is_known_
         normal = torch.distributions.Normal(0, 1).icdf(quantiles)
         torch.testing.assert_close(move.quantile(quantiles), normal, atol=0.08, rtol=0)
     assert torch.corrcoef(torch.stack(moves)).fill_diagonal_(0).abs().max() < 0.06
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 1e-2), (torch.float32, 1e-33), (torch.float32, 0.0)])
+def test_upgd_stays_finite_where_uses_are_the_smallest_numbers(dtype, size):
+    net = plain_mlp().to(dtype)
+    optimizer = UPGD(net, decay=0.9)
+    for step in range(1200):
+        gradients = tuple(torch.full_like(p, size if step < 5 else 0.0) for p in net.parameters())
+        optimizer.update_(list(net.parameters()), gradients)
+    assert all(p.isfinite().all() for p in net.parameters())

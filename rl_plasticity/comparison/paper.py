@@ -354,13 +354,13 @@ def _chosen(label: str, runs: Sequence[Run], metric: str, seeds: Sequence[int]) 
     for run in runs:
         if run.seed in seeds and metric in run.curves:
             curve = run.curves[metric]
-            by_value.setdefault(run.settings.get(setting), []).append(
+            by_value.setdefault(_hashable(run.settings.get(setting)), []).append(
                 statistics.area_under_curve(curve.steps, curve.values)
             )
     if not by_value:
         return label, []
     best = max(by_value, key=lambda value: np.nan_to_num(np.mean(by_value[value]), nan=-math.inf))
-    return f"{label} {short(best)}", [run for run in runs if run.settings.get(setting) == best]
+    return f"{label} {short(best)}", [run for run in runs if _hashable(run.settings.get(setting)) == best]
 
 
 def _heat(axes: Axes, panel: Panel, methods: Methods) -> None:

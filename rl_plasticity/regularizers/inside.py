@@ -18,7 +18,10 @@ class Inside:
     """A network's call with a look at some of its modules.
 
     The call is made on a copy of the network without tensors of its own, whose modules have hooks: hooks that come and
-    go cannot be traced, and the network itself stays without. It reads the tensors of the network that is passed.
+    go cannot be traced, and the network itself stays without. It reads the tensors of the network that is passed, and
+    what else its modules hold (but in a traced update, which is for what they held at first). Hooks of the network
+    itself are not called, and what it draws, as dropout does, is drawn anew. Activation checkpointing is not possible
+    where the call has a gradient.
 
     Args:
         net: the network.
@@ -44,24 +47,48 @@ class Inside:
         for name in returning:
             self.copied.get_submodule(name).register_forward_hook(partial(self._returned, name))
         for name in reading:
-            self.copied.get_submodule(name).register_forward_pre_hook(partial(self._read, name))
+            hook = partial(self._read, name)
+            self.copied.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
         self.names = [*returning, *reading]
 
     def _returned(self, name: str, module: nn.Module, args: Any, output: Tensor) -> None:
         self.seen[name].append(output.clone())  # what follows may work in place
 
-    def _read(self, name: str, module: nn.Module, args: Any) -> None:
-        self.seen[name].append(args[0].clone())
+    def _read(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        self.seen[name].append((args[0] if args else next(iter(kwargs.values()))).clone())
 
     def __call__(self, net: nn.Module, inputs: Example) -> dict[str, list[Tensor]]:
-        """What was seen in each module, call by call, when `net` is called on `inputs`; its buffers stay."""
-        if not torch.compiler.is_compiling():
-            for mine, its in zip(self.copied.modules(), innermost(net).modules(), strict=True):
-                mine.training = its.training
+        """What was seen in each module, call by call, when `net` is called on `inputs`; its buffers stay.
+
+        Raises:
+            RuntimeError: the network is no longer made of the modules that it was made of, or does not call one.
+        """
+        inner = innermost(net)
+        mine, theirs = [*self.copied.modules()], [*inner.modules()]
+        if len(mine) != len(theirs):
+            raise RuntimeError(
+                f"{type(inner).__name__} has other modules than when the regularizer was made: make it again"
+            )
+        for module, its in zip(mine, theirs, strict=True):
+            if module.training != its.training:
+                module.training = its.training
+            if not torch.compiler.is_compiling():
+                plain = {name: value for name, value in its.__dict__.items() if _is_plain(name, value)}
+                module.__dict__.update(plain)
         self.seen = {name: [] for name in self.names}
         call(self.copied, net, inputs)
         seen, self.seen = self.seen, {}
+        for name, tensors in seen.items():
+            if not tensors:
+                raise RuntimeError(
+                    f"{type(inner).__name__} did not call its module {name!r}, which has to be looked at"
+                )
         return seen
+
+
+def _is_plain(name: str, value: object) -> bool:
+    """Whether it is a setting of a module, and not what torch or a network's own code keeps there."""
+    return not name.startswith("_") and isinstance(value, bool | int | float | str | tuple | None)
 
 
 def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> Any:

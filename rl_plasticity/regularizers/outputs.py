@@ -91,10 +91,11 @@ class FeatureRank(Regularizer):
     """coef * (sigma_max^2 - sigma_min^2) of the features of the update's batch: what keeps their singular values alike.
 
     Features are what an output layer reads, the matrix Phi ``[examples (and positions), features]``; several output
-    layers add up. Of a batch of fewer examples than features sigma_min is 0. Both are |Phi v| with persistent unit
-    vectors v, one step of power iteration each penalty without gradient: on Phi^T Phi, and for the smallest one on
-    sigma_max^2 I - Phi^T Phi. So they follow the features with a delay; the smallest is found slowly where others lie
-    close, and until then what counts as it is larger.
+    layers add up. Both are |Phi v| with persistent unit vectors v, one step of power iteration each penalty without
+    gradient: on Phi^T Phi, and for the smallest one on sigma_max^2 I - Phi^T Phi. So they follow the features with a
+    delay; the smallest is found slowly where others lie close, and until then what counts as it is larger. Where a
+    batch has fewer examples than there are features, it goes to what is smallest in all batches, and not to the
+    smallest of the batch's own singular values.
 
     Source: Kumar et al. (2021), "Implicit Under-Parameterization Inhibits Data-Efficient Deep Reinforcement Learning",
     arXiv 2010.14498, as others report it, coefficient 0.001, with exact singular values; the text itself could not be
@@ -102,7 +103,7 @@ class FeatureRank(Regularizer):
     auxiliary heads an optimizer of their own.)
 
     Raises:
-        ValueError: it cannot be read which layers are heads; a head is not a module that is called.
+        ValueError: it cannot be read which layers are heads; a head is no linear or convolution module.
     """
 
     looks_at_data = True
@@ -113,6 +114,12 @@ class FeatureRank(Regularizer):
         self.structure.require_heads("feature_rank")
         self.heads = [layer for layer in self.layers if layer.head and layer.is_linear_map]
         self._require(self.heads, "trainable output layer")
+        modules = dict(innermost(net).named_modules())
+        for layer in self.heads:
+            if layer.name not in modules or len({y.weight_name for y in self.layers if y.name == layer.name}) > 1:
+                raise ValueError(
+                    f"feature_rank takes output layers that are linear or convolution modules: {layer.name!r}"
+                )
         self.inside = Inside(net, reading=[layer.name for layer in self.heads])
         for layer in self.heads:
             weight = layer.weight(net)
@@ -128,20 +135,19 @@ class FeatureRank(Regularizer):
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         total, k = super().penalty(net), len(self.runs)
         seen = self.inside(net, inputs)
-        for layer in self.heads:
-            if not seen[layer.name]:
-                raise ValueError(f"feature_rank: the output layer {layer.name!r} is not called as a module")
-            read = (x.movedim(k + 1, -1) if layer.role == "conv" else x for x in seen[layer.name])
-            features = torch.cat([wide(x).reshape(*self.runs, -1, x.shape[-1]) for x in read], k)
-            largest, smallest = (self._recall(kind, layer.key) for kind in ("largest", "smallest"))
-            with torch.no_grad():
-                u = _normalized(_gram(features, largest), largest)
-                top = _squares(features, u)
-                v = _normalized(top.unsqueeze(-1) * smallest - _gram(features, smallest), smallest)
-                largest.copy_(u)
-                smallest.copy_(v)
-            total = total + _squares(features, u) - _squares(features, v)
-        return self.coef * total
+        with self._outside_autocast():
+            for layer in self.heads:
+                read = (x.movedim(k + 1, -1) if layer.role == "conv" else x for x in seen[layer.name])
+                features = torch.cat([wide(x).reshape(*self.runs, -1, x.shape[-1]) for x in read], k)
+                largest, smallest = (self._recall(kind, layer.key) for kind in ("largest", "smallest"))
+                with torch.no_grad():
+                    u = _normalized(_gram(features, largest), largest)
+                    top = _squares(features, u).unsqueeze(-1)
+                    v = _normalized(top * smallest - _gram(features, smallest), smallest)
+                    largest.copy_(u)
+                    smallest.copy_(v)
+                total = total + _squares(features, u) - _squares(features, v)
+            return self.coef * total
 
 
 def _gram(features: Tensor, vector: Tensor) -> Tensor:
@@ -155,9 +161,10 @@ def _squares(features: Tensor, vector: Tensor) -> Tensor:
 
 
 def _normalized(vector: Tensor, otherwise: Tensor) -> Tensor:
-    """A unit vector; `otherwise` where all is zero."""
-    norm = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
-    return torch.where(norm > 0, vector / norm, otherwise)
+    """A unit vector; `otherwise` where there is none: all is zero, or not finite."""
+    scaled = vector / vector.abs().amax(-1, keepdim=True)  # so that no square overflows
+    norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    return torch.where(norm.isfinite(), scaled / norm, otherwise)
 
 
 def returned(net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> list[Tensor]:

@@ -34,10 +34,12 @@ class ContinualBackprop(Regularizer):
     weights, which is torch's own initialization, or Kaiming's, where those were. Output layers stay.
 
     Source: Dohare et al. (2024), "Loss of plasticity in deep continual learning", Algorithm 1 with the contribution
-    utility, as in their code (github.com/shibhansh/loss-of-plasticity, lop/algos/gnt.py). Deviations: there several
-    units may start anew in one update, here what is due waits for the next; c is by default drawn and not added up;
-    moments start anew with their own Adam alone. That the next layer's biases take over what a unit gave on average
-    comes to nothing in their code and is left out.
+    utility, as in their code (github.com/shibhansh/loss-of-plasticity, lop/algos/gnt.py and convGnT.py). Deviations:
+    there several units may start anew in one update, here what is due waits for the next; of fully connected networks
+    c is by default drawn and not added up; of a unit that is read through a flattened feature map |h| |w_out| is taken
+    position by position, here the product of the means; moments start anew with their own Adam alone. That the next
+    layer's biases take over what a unit gave on average comes to nothing in their code and is left out. BatchNorm's
+    running statistics follow a new unit by themselves.
 
     Args:
         coef: rho, the replacement rate; 1e-4 in their reinforcement learning.
@@ -71,7 +73,7 @@ class ContinualBackprop(Regularizer):
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
-            for unit, activation in self.recycled.look(net, inputs):
+            for unit, activation, _ in self.recycled.look(net, inputs):
                 self._recall("size", unit.incoming.key).copy_(activation.abs().mean(-1))
         return super().penalty(net)
 
@@ -81,7 +83,8 @@ class ContinualBackprop(Regularizer):
         for unit in self.recycled.units_now(net):
             size, use, age, due = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
             age += 1
-            use.lerp_(size * _reach(unit, net, size.shape[-1]), 1 - self.decay)
+            now = use.lerp(size * _reach(unit, net, size.shape[-1]), 1 - self.decay)
+            use.copy_(torch.where(now.isfinite(), now, use))
             mature = age > self.maturity
             due += self.coef * mature.sum(-1)
             corrected = torch.where(mature, use / (1 - self.decay**age), math.inf)
@@ -122,7 +125,7 @@ class SelfNormalizedResets(Regularizer):
     """
 
     looks_at_data = True
-    BINS, AN_OCTAVE = 32, 2  # up to 2^16 batches
+    BINS, AN_OCTAVE = 48, 2  # up to 2^24 examples
 
     @checked
     def __init__(
@@ -144,16 +147,16 @@ class SelfNormalizedResets(Regularizer):
         for unit in self.recycled.units:
             key, zero = unit.incoming.key, self.recycled.zeros(unit, net)
             self._remember("fires", key, zero.bool())
-            self._remember("batch", key, zero[..., :1])  # how many examples, and positions of a feature map
+            self._remember("batch", key, zero[..., :1])  # how many examples
             self._remember("age", key, zero)
             self._remember("threshold", key, zero + most)
             self._remember("silences", key, zero.unsqueeze(-1).expand(*zero.shape, self.BINS))
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
-            for unit, activation in self.recycled.look(net, inputs):
+            for unit, activation, examples in self.recycled.look(net, inputs):
                 self._recall("fires", unit.incoming.key).copy_((activation > 0).any(-1))
-                self._recall("batch", unit.incoming.key).fill_(activation.shape[-1])
+                self._recall("batch", unit.incoming.key).fill_(examples)
         return super().penalty(net)
 
     @torch.no_grad()
@@ -165,22 +168,22 @@ class SelfNormalizedResets(Regularizer):
             silent = age + batch
             anew = first_of(torch.where(fires, math.inf, threshold - silent)) & ~fires & (silent >= threshold)
             ends = fires | anew
-            took = torch.where(fires, age, silent) / batch  # how many batches the silence that ends took
+            took = torch.where(fires, age, silent)  # of the silence that ends
             bins = (took.clamp(min=1).log2() * self.AN_OCTAVE + 1e-3).long().clamp(max=self.BINS - 1)
             counts = (ends & (took > 0)).to(silences.dtype)
             silences.scatter_add_(-1, bins.unsqueeze(-1), counts.unsqueeze(-1))
             age.copy_(torch.where(ends, 0, silent))
-            self._set_(threshold, silences, batch)
+            self._set_(threshold, silences)
             chosen.append((unit, anew))
         return self.recycled.renew_(net, chosen)
 
-    def _set_(self, threshold: Tensor, silences: Tensor, batch: Tensor) -> None:
+    def _set_(self, threshold: Tensor, silences: Tensor) -> None:
         """Where it is time, a new threshold ``[*runs, units]`` of the silences, which are counted anew."""
         due = per_run((self.recycled.updates + 1) % self.every_updates == 0, threshold)
         counts = silences.cumsum(-1)
         total = counts[..., -1:]
         bins = (counts < self.quantile * total).sum(-1).clamp(max=self.BINS - 1)
-        q = (2.0 ** (bins / self.AN_OCTAVE) - 1e-3).ceil() * batch
+        q = (2.0 ** (bins / self.AN_OCTAVE) - 1e-3).ceil()
         q = torch.where(total.squeeze(-1) > 0, torch.where(q < threshold, q, 2 * threshold), self.least)
         threshold.copy_(torch.where(due, q.clamp(self.least, self.most), threshold))
         silences.masked_fill_(due.unsqueeze(-1), 0)
@@ -212,8 +215,8 @@ class _Recycled:
         if left:
             some = ", ".join(left[:3]) + (" and others" if len(left) > 3 else "")
             warnings.warn(
-                f"{method} leaves alone what is behind {some}: its units are joined, shared, moved or read by "
-                "something that is no layer",
+                f"{method} leaves alone what is behind {some}: its units are joined, shared, frozen, moved or "
+                "read by something that is no layer",
                 stacklevel=5,
             )
         self.inside = Inside(net, returning=[*dict.fromkeys(unit.activation for unit in self.units)])
@@ -242,13 +245,24 @@ class _Recycled:
         assert matrix is not None
         return torch.zeros(matrix.shape[:-1], dtype=self.owner.coef.dtype, device=matrix.device)
 
-    def look(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor]]:
-        """The units and their activations ``[*runs, units, examples and positions]``."""
+    def look(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor, int]]:
+        """The units, their activations ``[*runs, units, examples and positions]``, and how many examples there are.
+
+        Raises:
+            ValueError: the inputs are no batch.
+        """
         k = len(self.owner.runs)
         seen = self.inside(net, inputs)
         for unit in self.units:
-            activation = seen[unit.activation][unit.call]
-            yield unit, activation.movedim(k + 1 if unit.incoming.role == "conv" else -1, k).flatten(k + 1)
+            activation, units = seen[unit.activation][unit.call], self.zeros(unit, net).shape[-1]
+            axis = k + 1 if unit.incoming.role == "conv" else activation.ndim - 1
+            one = k + 2 + (unit.incoming.role == "conv")  # axes of a batch, at least
+            if activation.ndim < one or activation.shape[axis] != units or not activation.shape[k]:
+                raise ValueError(
+                    f"{unit.activation!r} gives {[*activation.shape]} for the {units} units of {unit.incoming.name!r}: "
+                    "inputs must be a batch, with the examples in their first axis"
+                )
+            yield unit, activation.movedim(axis, k).flatten(k + 1), activation.shape[k]
         self.seen = True
 
     def units_now(self, net: nn.Module) -> list[HiddenUnits]:

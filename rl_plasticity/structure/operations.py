@@ -26,6 +26,8 @@ POOLS |= {f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptiv
 POOLS |= {"mean", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "dropout", "Identity", "amax", "max"}
 # What may lie between hidden units and the layer that reads them in order.
 KEEP_UNITS = POOLS | {"flatten", "Flatten", "view", "reshape", "contiguous", "to", "float", "clone"}
+# Of these one brings a feature map's channels to the last axis, where a linear layer reads them.
+FLATTENS = {"flatten", "Flatten", "view", "reshape", "mean", "amax", "max"}
 # f(a x) = a f(x) for a > 0
 HOMOGENEOUS = VIEWS | FLIPS | CUTS | SUMS | SCALINGS | JOINS | POOLS
 HOMOGENEOUS |= {"relu", "leaky_relu", "ReLU", "LeakyReLU", "PReLU", "sum", "neg", "index_add", "masked_fill"}

@@ -202,6 +202,10 @@ class Structure:
             outgoing = tuple(node for node in nodes if i in node.inputs)
             if incoming is None or not incoming.is_linear_map or not outgoing:
                 continue
+            if any(
+                tensor.shape != (*incoming.runs, *_units(incoming, net)) for n in norms for tensor in n.tensors(net)
+            ):
+                continue  # of each position its own gain
             if self.shared & {name for layer in (incoming, *norms, *outgoing) for name in layer.parameter_names}:
                 continue  # recycled for one use it would change the other
             if all(_reads_only(i, node, incoming, net) for node in outgoing):
@@ -226,13 +230,23 @@ def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
         return False
     if layer.part is not None or incoming.part is not None:
         return False
-    matrix, weight = incoming.matrix(net), layer.weight(net)
-    assert matrix is not None
+    weight = layer.weight(net)
     assert weight is not None
+    assert layer.weight_name is not None
+    if layer.weight_name.rpartition(".")[2].startswith("weight_hh"):  # reads the recurrent layer's own state
+        return False
     k = len(layer.runs)
-    units, columns = matrix.shape[-2], weight.shape[k if layer.transposed else k + 1]
-    flattened = incoming.role == "conv" and layer.role == "linear"
-    return columns % units == 0 if flattened else columns == units
+    (units,), columns = _units(incoming, net), weight.shape[k if layer.transposed else k + 1]
+    if incoming.role == "conv" and layer.role == "linear":
+        return columns % units == 0 and bool(set(layer.through) & ops.FLATTENS)
+    return columns == units
+
+
+def _units(layer: Layer, net: nn.Module) -> tuple[int]:
+    """How many units a linear or convolution layer has, as the shape of its bias."""
+    matrix = layer.matrix(net)
+    assert matrix is not None
+    return (matrix.shape[-2],)
 
 
 def not_homogeneous(operations: Iterable[str]) -> list[str]:

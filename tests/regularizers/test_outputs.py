@@ -341,3 +341,44 @@ def test_feature_rank_of_each_critic_adds_up_and_training_makes_features_more_al
         s = torch.linalg.svdvals(nn.Sequential(*[*learner.net][:-1])(x)[0])
         ratios.append((s[-1] / s[0]).item())
     assert ratios[1] > 1.5 * ratios[0]
+
+
+def test_feature_rank_survives_a_batch_that_overflows_and_follows_features_of_any_size():
+    net = plain_mlp()
+    regularizer = FeatureRank(net, coef=1.0)
+    assert not regularizer.data_penalty(net, X * torch.inf).isfinite()
+    for scale in (1.0, 1e12):
+        for _ in range(200):
+            value = regularizer.data_penalty(net, X * scale)
+        s = torch.linalg.svdvals(features_of(net, X * scale))
+        torch.testing.assert_close(value, s[0].square(), rtol=0.05, atol=0)
+
+
+def test_feature_rank_is_of_float32_products_under_autocast():
+    net = plain_mlp()
+    regularizer = FeatureRank(net, coef=1.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(50):
+            value = regularizer.data_penalty(net, X)
+        features = features_of(net, X)
+    assert features.dtype == torch.bfloat16
+    assert value.dtype == torch.float32
+    s = torch.linalg.svdvals(features.float())
+    assert value <= s[0].square() * 1.0001
+    torch.testing.assert_close(value, (features.float() @ regularizer._recall("largest", "4.weight")).square().sum()
+        - (features.float() @ regularizer._recall("smallest", "4.weight")).square().sum())  # fmt: skip
+
+
+def test_feature_rank_takes_a_head_that_is_called_by_keyword_and_refuses_one_that_is_no_linear_module():
+    class Keyword(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.h = nn.Linear(5, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.h(input=self.a(x).relu())
+
+    net = Keyword()
+    assert make_regularizer("feature_rank", net, example=(X,)).data_penalty(net, X) > 0
+    with pytest.raises(ValueError, match="takes output layers that are linear or convolution modules"):
+        make_regularizer("feature_rank", nn.LSTM(5, 5), example=(X,))

@@ -112,16 +112,18 @@ def test_new_weights_are_uniform_with_the_initial_mean_square_and_others_each_ti
 @torch.no_grad()
 def test_a_norm_layer_in_between_gets_its_initial_gain_and_shift_at_the_unit():
     net = MLP((5, 8, 8, 3), [0, 1])
-    regularizer = ContinualBackprop(net, coef=1.0, maturity=0)
     norms = [m for m in net if isinstance(m, nn.LayerNorm)]
+    norms[0].weight.fill_(1.5)
+    norms[0].bias.fill_(0.5)
+    regularizer = ContinualBackprop(net, coef=1.0, maturity=0)
     for norm in norms:
         norm.weight.fill_(3.0)
         norm.bias.fill_(2.0)
     anew, _ = update(net, regularizer, torch.randn(2, 6, 5))
     mask = anew["0.bias"]
     assert mask.sum(-1).tolist() == [1, 1]
-    torch.testing.assert_close(norms[0].weight, torch.where(mask, 1.0, 3.0))
-    torch.testing.assert_close(norms[0].bias, torch.where(mask, 0.0, 2.0))
+    torch.testing.assert_close(norms[0].weight, torch.where(mask, 1.5, 3.0))
+    torch.testing.assert_close(norms[0].bias, torch.where(mask, 0.5, 2.0))
 
 
 def test_behind_a_flattened_feature_map_a_channel_is_read_by_all_its_columns():
@@ -147,7 +149,7 @@ def test_self_normalized_resets_renew_a_unit_that_is_silent_for_longer_than_it_w
         anew, _ = update(net, regularizer)
         assert not anew["0.bias"].any()
     thresholds = regularizer._recall("threshold", "0.weight")
-    assert thresholds[2] == 3 * 6
+    assert thresholds[2] == 16  # of 3 * 6 examples, in half octaves
     assert thresholds[0] == 1  # it was never silent
     net[0].bias[2] = 1.0
     update(net, regularizer)
@@ -177,42 +179,50 @@ def test_a_threshold_doubles_where_silences_are_longer_and_stays_within_its_limi
 
 
 @pytest.mark.parametrize("name", ["continual_backprop", "self_normalized_resets"])
-def test_the_moments_of_what_starts_anew_become_zero_in_a_learner_and_with_attach(name):
-    settings = {"coef": 1.0, "maturity": 3} if name == "continual_backprop" else {"every_updates": 3, "least": 1}
+@pytest.mark.parametrize("attached", [False, True])
+def test_the_moments_of_what_starts_anew_become_zero_in_a_learner_and_with_attach(name, attached):
+    settings = {"coef": 1.0, "maturity": 6} if name == "continual_backprop" else {"least": 1, "most": 5}
     x = torch.randn(1, 6, 5)
+    learner = Learner(
+        lambda s: MLP((5, 8, 3), s, layer_norm=False), [0], lambda n: make_regularizer(name, n, **settings)
+    )
+    net = learner.net
+    if attached:
+        optimizer = torch.optim.Adam(net.parameters(), lr=3e-4)
+        regularizer = attach(name, optimizer, net, **settings).regularizer
 
-    def make(seeds):
-        net = MLP((5, 8, 3), seeds, layer_norm=False)
-        with torch.no_grad():
-            net[0].weight[0, 4] = 0  # never fires, and is of no use
-            net[0].bias[0, 4] = -1
-        return net
-
-    learner = Learner(make, [0], lambda net: make_regularizer(name, net, **settings))
-    for _ in range(5):
-        learner.minimize(learner.net(x).square().mean((1, 2)), x)
-        if not (before := learner.net[0].bias[0, 4].item()) < 0:
-            break
-    assert before == 0  # it started anew
-    for moment in learner.optimizer.moments("0.weight"):
-        assert (moment[0, 4] == 0).all()
-        assert (moment[0] != 0).any()
-    for moment in learner.optimizer.moments("2.weight"):
-        assert (moment[0, :, 4] == 0).all()
-
-    net = make([0])
-    optimizer = torch.optim.Adam(net.parameters(), lr=3e-4)
-    attach(name, optimizer, net, **settings)
-    for _ in range(5):
+    def step():
+        if not attached:
+            learner.minimize(net(x).square().mean((1, 2)), x)
+            return
         optimizer.zero_grad()
         net(x).square().mean().backward()
         optimizer.step()
-        if net[0].bias[0, 4] == 0:
-            break
-    state = optimizer.state[net[0].weight]
-    for moment in (state["exp_avg"], state["exp_avg_sq"]):
-        assert (moment[0, 4] == 0).all()
-        assert (moment[0] != 0).any()
+
+    def moments():
+        names = ("0.weight", "0.bias", "2.weight")
+        if not attached:
+            return [m.clone() for n in names for m in learner.optimizer.moments(n)]
+        state = [optimizer.state[net.get_parameter(n)] for n in names]
+        return [s[kind].clone() for s in state for kind in ("exp_avg", "exp_avg_sq")]
+
+    with torch.no_grad():
+        net[0].bias.fill_(3.0)  # all live
+    for _ in range(6):
+        step()
+    before = moments()
+    assert all((m != 0).any() for m in before)
+    with torch.no_grad():
+        net[0].bias[0, 4] = -50.0  # falls silent, and is of no more use
+        if name == "continual_backprop":
+            (regularizer if attached else learner.regularizer)._recall("use", "0.weight")[0, 4] = 0
+    step()
+    assert net[0].bias[0, 4] == 0  # it started anew
+    for m, was in zip(moments(), before, strict=True):
+        mine, its = (m[0, :, 4], was[0, :, 4]) if m.shape[1:] == (3, 8) else (m[0, 4], was[0, 4])
+        assert (mine == 0).all()
+        assert (its != 0).any()
+        assert (m != 0).any()
 
 
 def test_in_a_chain_and_side_by_side_it_says_what_starts_anew_by_run():
@@ -283,3 +293,77 @@ def test_the_network_itself_gets_no_hooks_and_its_statistics_do_not_move():
     regularizer.data_penalty(net, CASES["cnn_bn"].input())
     assert all(torch.equal(before[n], b) for n, b in net.named_buffers())
     assert not any(m._forward_hooks for m in net.modules())
+
+
+def test_silences_are_counted_in_examples_and_not_in_batches_or_positions():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
+    regularizer = SelfNormalizedResets(net, least=1, most=50)
+    with torch.no_grad():
+        net[0].weight.zero_()
+        net[0].bias.copy_(torch.tensor([1.0, -1.0]))
+        for examples, expected in ((7, 7), (3, 10), (40, 0)):  # at 50 it starts anew
+            update(net, regularizer, torch.randn(examples, 1, 8, 8))
+            assert regularizer._recall("age", "0.weight").tolist() == [0, expected]
+
+
+def test_one_batch_that_is_not_finite_does_not_renew_units_for_ever():
+    net = two_layers()
+    regularizer = ContinualBackprop(net, coef=0.01, maturity=0)
+    with torch.no_grad():
+        update(net, regularizer, torch.full((6, 5), torch.nan))
+        update(net, regularizer)
+    assert regularizer._recall("use", "0.weight").isfinite().all()
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.act, self.gru = nn.Linear(5, 8), nn.ReLU(), nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(self.act(self.first(x)))[0]
+
+
+@pytest.mark.parametrize(
+    ("net", "x"),
+    [
+        (Recurrent(), torch.randn(4, 3, 5)),  # the recurrent matrix reads other units
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Linear(8, 5)), torch.randn(2, 3, 8, 8)),  # reads a row
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 1), nn.LayerNorm([4, 8, 8]), nn.ReLU(), nn.Conv2d(4, 1, 1)),
+            torch.randn(2, 3, 8, 8),
+        ),
+    ],
+)
+def test_units_that_the_next_layer_does_not_read_column_by_column_are_none(net, x):
+    with pytest.raises(ValueError, match="nothing to act on"):
+        make_regularizer("continual_backprop", net, example=(x,))
+
+
+def test_inputs_that_are_no_batch_and_modules_that_are_others_by_now_are_errors():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
+    with pytest.raises(ValueError, match="inputs must be a batch"):
+        ContinualBackprop(net).data_penalty(net, torch.randn(1, 8, 8))
+    regularizer = ContinualBackprop(net)
+    net.append(nn.Tanh())
+    with pytest.raises(RuntimeError, match="other modules than when the regularizer was made"):
+        regularizer.data_penalty(net, torch.randn(2, 1, 8, 8))
+
+
+def test_what_is_looked_at_follows_the_settings_and_the_mode_of_the_network():
+    class Switched(nn.Sequential):
+        scale = 1.0
+
+        def forward(self, x):
+            return super().forward(x * self.scale)
+
+    net = Switched(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    regularizer = ContinualBackprop(net)
+    seen = []
+    for change in (lambda: net.eval(), lambda: setattr(net, "scale", 3.0), lambda: net.train()):
+        change()
+        regularizer.data_penalty(net, X)
+        seen.append(regularizer._recall("size", "0.weight").clone())
+        torch.testing.assert_close(seen[-1], net[:3](X * net.scale).abs().mean(0) if not net.training else seen[-1])
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
