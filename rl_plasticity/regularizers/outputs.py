@@ -133,6 +133,7 @@ class FeatureRank(Regularizer):
                 self._remember(kind, layer.key, (start / start.norm()).expand(*self.runs, -1))
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
+        self._check_frozen(net)
         total, k = super().penalty(net), len(self.runs)
         seen = self.inside(net, inputs)
         with self._outside_autocast():
