@@ -103,7 +103,14 @@ def test_saving_rebuilding_and_loading_equals_never_having_stopped(name, case):
         assert torch.equal(p, other.state_dict()[n]), n
 
 
-@pytest.mark.parametrize("case", ["stacked_cnn_bn", "foreign"], indirect=True)  # tracing takes a second each
+# Tracing takes a second each: of those that are alike in what they do to a foreign network one is traced there.
+ON_FOREIGN = ("l2", "spectral", "churn", "swr", "wrs", "weight_clipping", "continual_backprop", "hare_tortoise")
+
+
+TRACED = [(name, "stacked_cnn_bn") for name in NAMES] + [(name, "foreign") for name in ON_FOREIGN]
+
+
+@pytest.mark.parametrize(("name", "case"), TRACED, indirect=["case"])
 def test_it_traces_whole_and_gives_what_eager_gives(name, case):
     torch._dynamo.reset()
     results, batch = [], case.input()
@@ -189,8 +196,8 @@ def test_training_goes_on_after_every_intervention_with_state_in_place_and_as_if
         learner = Learner(lambda s: MLP((5, 8, 8, 3), s), range(3), lambda net: make(name, net))
         state = learner.regularizer.state_dict()
         addresses = [v.data_ptr() for v in state.values()]
-        for step in range(8):
-            if step == 4:
+        for step in range(6):
+            if step == 3:
                 intervention = make_intervention(reset, every_updates=4, **STRONG.get(reset, {}))
                 intervention.apply_(learner, runs=runs, inputs={"net": (x,)})
             learner.minimize(loss_of(learner.net(x), (3,)), x)
