@@ -4,7 +4,8 @@ A weight's gradient comes out of autograd as the transpose of x^T g, and Adam wo
 becomes g^T x. A bias inside baddbmm is first copied over the whole output: it is added in the pass that reads the
 product anyway. And the factors of Adam's step, a few float64 powers for each run, would be worked out anew for every 16
 weights: they are stored, and so are draws and masks of units. Weights that several products read in bfloat16 are
-rounded once. Nothing is computed twice, as the activations would be that a regularizer looks at.
+rounded once. Nothing is computed twice, as the activations would be that a regularizer looks at. And what keeps a copy
+of a weight keeps it as it was before the step.
 """
 
 import operator
@@ -24,6 +25,7 @@ class Rewrites(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         _merge_equal(graph)
+        _copy_before_change(graph)
         rounded: dict[fx.Node, fx.Node] = {}
         for node in list(graph.nodes):
             if node.target is aten.baddbmm.default and not node.kwargs:
@@ -69,6 +71,32 @@ class Rewrites(CustomGraphPass):
         with graph.inserting_after(node):
             stored = _call(graph, aten.as_strided.default, node, list(value.shape), list(value.stride()))
         node.replace_all_uses_with(stored, delete_user_cb=lambda user: user is not stored)
+
+
+def _copy_before_change(graph: fx.Graph) -> None:
+    """What is written back at the graph's end: copies of another input come before that input changes.
+
+    Torch has them in the order of the inputs: of ``previous.copy_(weight); weight.add_(1)`` it writes the new weight to
+    both, where nothing is computed in between.
+    """
+    copies = [node for node in graph.nodes if node.target is aten.copy_.default]
+    changes: dict[Any, fx.Node] = {}
+    for node in copies:
+        changes.setdefault(node.args[0], node)
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    for node in copies:
+        source = node.args[1]
+        while isinstance(source, fx.Node) and source.op == "call_function" and _is_view(source.target):
+            source = source.args[0]
+        change = changes.get(source)
+        if change is not None and change is not node and place[change] < place[node]:
+            change.prepend(node)
+
+
+def _is_view(target: Any) -> bool:
+    """Whether what it returns shares the memory of its first argument."""
+    returns = target._schema.returns if isinstance(target, torch._ops.OpOverload) else []
+    return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
 
 
 def _merge_equal(graph: fx.Graph) -> None:

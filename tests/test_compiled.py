@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 import torch._inductor.compile_fx
@@ -6,7 +8,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.compiled import Captured, compiled
 from rl_plasticity.interventions import make_intervention
-from rl_plasticity.regularizers import Chain, make_regularizer
+from rl_plasticity.learner import Learner
+from rl_plasticity.networks import MLP
+from rl_plasticity.optimizers import Adam
+from rl_plasticity.regularizers import Chain, SideBySide, make_regularizer
 from rl_plasticity.rewrites import Rewrites
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -188,6 +193,35 @@ def test_what_is_computed_twice_is_computed_once_but_what_is_drawn_or_only_looks
     module = make_fx(lambda a: torch.rand_like(a) - torch.rand_like(a))(a)
     Rewrites()(module.graph)
     assert [n.target for n in module.graph.nodes].count(aten.rand_like.default) == 2
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_a_copy_that_is_taken_before_a_step_is_of_the_weights_before_it(side_by_side):
+    """Torch's own order of the last writes would make churn nothing at all."""
+
+    def regularize(net):
+        parts = [
+            (1, partial(make_regularizer, "churn", coef=1.0)),
+            (1, partial(make_regularizer, "weight_decay", coef=0.1)),
+        ]
+        return SideBySide(net, *parts) if side_by_side else make_regularizer("churn", net, coef=1.0)
+
+    x = torch.randn(2, 32, 5)
+    penalties, ends = [], []
+    for compiles in (False, True):
+        torch._dynamo.reset()
+        learner = Learner(lambda s: MLP((5, 8, 3), s), [0, 1], regularize, partial(Adam, lr=1e-2))
+
+        def update(x, learner=learner):
+            return learner.minimize(learner.net(x).sub(1).square().mean((1, 2)), x)
+
+        make = compiled(update) if compiles else update
+        penalties.append(torch.stack([make(x)["penalty"].clone() for _ in range(4)]))
+        ends.append(learner.state_dict())
+    assert (penalties[0][1:, 0] > 1e-5).all()
+    torch.testing.assert_close(*penalties, rtol=1e-3, atol=1e-9)
+    for name, value in ends[0].items():
+        torch.testing.assert_close(value, ends[1][name], rtol=1e-4, atol=1e-6, msg=name)
 
 
 class OnCPU(Captured):
