@@ -279,20 +279,22 @@ def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
             if panel.metric in run.curves:
                 value = run.settings.get(panel.over)
                 by_value.setdefault(value, []).append(float(run.curves[panel.metric].values.mean()))
-        colour = _look(methods, label)["color"]
+        look = _look(methods, label)
+        colour = look["color"]
         if flat := by_value.pop(None, None):
-            axes.axhline(float(np.mean(flat)), color=colour, lw=0.9, ls="--")
+            axes.axhline(float(np.mean(flat)), color=colour, lw=0.9, ls=":")
         if by_value:
             x = sorted(by_value, key=lambda value: value or 0.0)
             stats = [_mean_and_error(np.array(by_value[value])) for value in x]
             mean, error = (np.array([s[i] for s in stats], dtype=float) for i in range(2))
-            axes.errorbar(np.array(x, dtype=float), mean, error, color=colour, marker="o", ms=3, capsize=2)
+            axes.errorbar(np.array(x, dtype=float), mean, error, marker="o", ms=3, capsize=2, **look)
             ticks |= {float(value or 0.0) for value in x}
     if ticks and min(ticks) > 0:
         axes.set_xscale("log")
     named: list[float] = []  # of numbers that are close the first alone has room for its name
+    apart = 4 if not ticks or max(ticks) <= 1e5 * min(ticks) else 400
     for tick in sorted(ticks):
-        if not named or axes.get_xscale() != "log" or tick >= 4 * named[-1]:
+        if not named or axes.get_xscale() != "log" or tick >= apart * named[-1]:
             named.append(tick)
     axes.set_xticks(sorted(ticks), [short(tick) if tick in named else "" for tick in sorted(ticks)])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -303,7 +305,7 @@ def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
     labels, marks = [*panel.runs(methods)], _marks(panel.by, methods)
     left_out = dict.fromkeys(labels, 0)
     for label, value, _, means in _means(panel, methods):
-        colour = _look(methods, label)["color"] if label in methods else PALETTE[0]  # of a chosen one
+        colour = "black" if panel.choose else _look(methods, label)["color"]
         look = marks[value] if panel.by else marks[value] | {"color": colour}
         at = labels.index(label) + 0.18 * (2 * [*marks].index(value) - len(marks) + 1)
         of_all = summary.mean([means], enough=2)
