@@ -64,7 +64,7 @@ def test_epochs_count_from_the_end_of_the_tasks_before(tmp_path):
     assert lines(second)["black"] == ([0, 5, 10], [0.2, 0.3, 0.4])  # 10 epochs of 6 updates
 
 
-def test_strengths_are_means_over_the_run_in_their_order_and_what_has_none_is_a_dashed_line(tmp_path):
+def test_strengths_are_means_over_the_run_in_their_order_and_what_has_none_is_a_dotted_line(tmp_path):
     methods = {
         "none": supervised(tmp_path / "none", seeds={0: of_task(0.2, 0.4)}),
         "spectral": [
@@ -74,7 +74,7 @@ def test_strengths_are_means_over_the_run_in_their_order_and_what_has_none_is_a_
         ],
     }
     axes = paper.draw({"kind": "strengths", "over": "reg.coef", "metrics": ["task/train_accuracy"]}, methods).axes[0]
-    flat = next(line for line in axes.lines if line.get_linestyle() == "--")
+    flat = next(line for line in axes.lines if line.get_linestyle() == ":")
     assert flat.get_ydata() == pytest.approx([0.3, 0.3])
     curve = next(line for line in axes.lines if line.get_marker() == "o")
     assert curve.get_xdata().tolist() == [1e-4, 1e-2]
