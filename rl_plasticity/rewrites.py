@@ -85,12 +85,15 @@ def _copy_before_change(graph: fx.Graph) -> None:
         changes.setdefault(node.args[0], node)
     place = {node: i for i, node in enumerate(graph.nodes)}
     for node in copies:
-        source = node.args[1]
+        source, views = node.args[1], [node]
         while isinstance(source, fx.Node) and source.op == "call_function" and _is_view(source.target):
+            views.append(source)
             source = source.args[0]
         change = changes.get(source)
         if change is not None and change is not node and place[change] < place[node]:
-            change.prepend(node)
+            for moved in reversed(views):
+                if place[change] < place[moved]:
+                    change.prepend(moved)
 
 
 def _is_view(target: Any) -> bool:
