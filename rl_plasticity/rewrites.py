@@ -10,6 +10,7 @@ of a weight keeps it as it was before the step.
 
 import operator
 from collections.abc import Callable
+from graphlib import TopologicalSorter
 from typing import Any
 
 import torch
@@ -80,24 +81,23 @@ def _copy_before_change(graph: fx.Graph) -> None:
     both, where nothing is computed in between.
     """
     copies = [node for node in graph.nodes if node.target is aten.copy_.default]
-    changes: dict[Any, fx.Node] = {}
+    readers: dict[Any, set[fx.Node]] = {}
     for node in copies:
-        changes.setdefault(node.args[0], node)
-    place = {node: i for i, node in enumerate(graph.nodes)}
-    for node in copies:
-        source, views = node.args[1], [node]
+        source = node.args[1]
         while isinstance(source, fx.Node) and source.op == "call_function" and _is_view(source.target):
-            views.append(source)
             source = source.args[0]
-        change = changes.get(source)
-        if change is not None and change is not node and place[change] < place[node]:
-            for moved in reversed(views):
-                if place[change] < place[moved]:
-                    change.prepend(moved)
+        readers.setdefault(source, set()).add(node)
+    before = {node: readers.get(node.args[0], set()) - {node} for node in copies}
+    if any(before.values()):
+        end = next(node for node in reversed(graph.nodes) if node.op == "output")
+        for node in TopologicalSorter(before).static_order():  # two inputs that are exchanged are a CycleError
+            end.prepend(node)
 
 
 def _is_view(target: Any) -> bool:
     """Whether what it returns shares the memory of its first argument."""
+    if target in (operator.getitem, aten._unsafe_view.default):
+        return True
     returns = target._schema.returns if isinstance(target, torch._ops.OpOverload) else []
     return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
 

@@ -224,6 +224,21 @@ def test_a_copy_that_is_taken_before_a_step_is_of_the_weights_before_it(side_by_
         torch.testing.assert_close(value, ends[1][name], rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 1, 0)])
+def test_a_chain_of_copies_hands_each_value_on_whatever_the_order_of_the_inputs(order):
+    def shift(*inputs):
+        weight, previous, older = (inputs[order.index(i)] for i in range(3))
+        older.copy_(previous)
+        previous.copy_(weight)
+        weight.add_(1)
+        return weight.sum()
+
+    torch._dynamo.reset()
+    named = {i: torch.full((4,), float(10 * i)) for i in range(3)}
+    compiled(shift)(*(named[i] for i in order))
+    assert [named[i][0].item() for i in range(3)] == [1.0, 0.0, 10.0]
+
+
 class OnCPU(Captured):
     """What a CUDA graph does, as far as a CPU can: a recording runs nothing, a replay reads the fixed places."""
 
