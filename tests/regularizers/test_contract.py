@@ -103,11 +103,13 @@ def test_saving_rebuilding_and_loading_equals_never_having_stopped(name, case):
         assert torch.equal(p, other.state_dict()[n]), n
 
 
-# Tracing takes a second each: of those that are alike in what they do to a foreign network one is traced there.
+# Tracing takes a second each: of those that are alike in what they do to such networks one is traced there.
 ON_FOREIGN = ("l2", "spectral", "churn", "swr", "wrs", "weight_clipping", "continual_backprop", "hare_tortoise")
 
 
-TRACED = [(name, "stacked_cnn_bn") for name in NAMES] + [(name, "foreign") for name in ON_FOREIGN]
+ON_KERNELS = ("spectral", "swr", "wrs", "orthogonal", "hypersphere", "continual_backprop", CHAIN)
+TRACED = [(name, "stacked3") for name in NAMES]
+TRACED += [(name, "foreign") for name in ON_FOREIGN] + [(name, "stacked_cnn_bn") for name in ON_KERNELS]
 
 
 @pytest.mark.parametrize(("name", "case"), TRACED, indirect=["case"])
