@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import unwrapped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
+from rl_plasticity.regularizers.base import forget_
 from rl_plasticity.structure import Arguments, with_tensors
 from rl_plasticity.torch_state import TorchState
 
@@ -116,6 +117,7 @@ class Attached:
         before = [optimizer.register_step_pre_hook(self._before) for optimizer in optimizers]
         after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
         self._hooks = [*before, *after]
+        self._state: TorchState | None = None  # of the optimizers, once something has started anew
         self._inputs: Arguments | None = None  # of the last call
         self._autocast = ("cpu", torch.bfloat16, False)
         if regularizer.looks_at_data:
@@ -181,11 +183,9 @@ class Attached:
                 self._follow()
             with torch.no_grad(), _no_autocast(self.net):
                 anew = self.regularizer.project_(self.net) or {}
-                if anew:
-                    state = TorchState(self.net, self.optimizers)
-                    for name, where in anew.items():
-                        for moment in state.moments(name):
-                            moment.masked_fill_(where, 0)
+                if anew:  # else the state may be of a kind that has no moments
+                    self._state = self._state or TorchState(self.net, self.optimizers)
+                    forget_(self._state.moments, anew)
 
     def _follow(self) -> None:
         """Tell the regularizer the learning rates, if they are others than it knows."""

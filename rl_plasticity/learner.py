@@ -10,6 +10,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import runs_of
 from rl_plasticity.optimizers import Adam, Optimizer
 from rl_plasticity.regularizers import Regularizer, Unregularized
+from rl_plasticity.regularizers.base import forget_
 from rl_plasticity.seeding import derive
 from rl_plasticity.structure import Example
 
@@ -73,10 +74,7 @@ class Learner(nn.Module):
         gradients = torch.autograd.grad((loss + penalty).sum(), parameters)
         self.regularizer.observe_(self.net, dict(zip(self.optimizer.names, gradients, strict=True)))
         self.optimizer.update_(parameters, gradients)
-        anew = self.regularizer.project_(self.net) or {}
-        for name, where in anew.items():
-            for moment in self.optimizer.moments(name):
-                moment.masked_fill_(where, 0)
+        forget_(self.optimizer.moments, self.regularizer.project_(self.net) or {})
         squares = [g.reshape(*self.runs, -1).square().sum(-1) for g in gradients]
         norm = torch.stack(squares).sum(0).sqrt()
         return {"penalty": penalty.detach(), "gradient_norm": norm}

@@ -370,15 +370,17 @@ def _heat(axes: Axes, panel: Panel, methods: Methods) -> None:
     cells: dict[str, list[tuple[Any, float]]] = {label: [] for label in labels}
     for label, value, _, means in _means(panel, methods):
         cells[label].append((value, float(np.mean(means))))
+    for row in cells.values():
+        row.sort(key=lambda cell: _in_order(cell[0]))
     width = max((len(row) for row in cells.values()), default=0) or 1
     grid = np.full((len(labels), width), np.nan)
     for i, row in enumerate(cells.values()):
-        for j, (_, mean) in enumerate(sorted(row, key=lambda cell: _in_order(cell[0]))):
+        for j, (_, mean) in enumerate(row):
             grid[i, j] = mean
     image = axes.imshow(grid, aspect="auto", cmap="viridis")
     middle = sum(image.get_clim()) / 2 if np.isfinite(grid).any() else 0.0
     for i, row in enumerate(cells.values()):
-        for j, (value, mean) in enumerate(sorted(row, key=lambda cell: _in_order(cell[0]))):
+        for j, (value, mean) in enumerate(row):
             text = f"{mean:.2f}" if value is None else short(value)
             axes.text(j, i, text, ha="center", va="center", fontsize=5, color="black" if mean > middle else "white")
     axes.set_yticks(range(len(labels)), labels)

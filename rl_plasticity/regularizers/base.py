@@ -1,7 +1,7 @@
 """The contract of every regularizer, and several of them in a chain."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, Literal
 
@@ -194,6 +194,13 @@ class Regularizer(nn.Module):
         if not parts:
             raise ValueError(f"{type(self).__name__} has nothing to act on: the network has no {what}")
 
+    def _saw_no_batch(self, method: str) -> RuntimeError:
+        """What `project_` raises where `data_penalty` should have come before it."""
+        return RuntimeError(
+            f"{method} has seen no batch: add regularizer.data_penalty(net, inputs) to the loss, or give "
+            "Learner.minimize the inputs"
+        )
+
     def _linear_maps(self, method: str, heads: bool) -> list[Layer]:
         """The linear and convolution layers, with the output layers or without: at least one."""
         if not heads:
@@ -292,6 +299,13 @@ class Regularizer(nn.Module):
         value = self._buffers[_key(kind, parameter)]
         assert value is not None
         return value
+
+
+def forget_(moments: Callable[[str], list[Tensor]], anew: Mapping[str, Tensor]) -> None:
+    """What `project_` says started anew: an optimizer's `moments` of these entries, by parameter name, become 0."""
+    for name, where in anew.items():
+        for moment in moments(name):
+            moment.masked_fill_(where, 0)
 
 
 def _names(layer: Layer, net: nn.Module, of: str) -> list[str | None]:

@@ -80,10 +80,7 @@ class Churn(Regularizer):
 
     def project_(self, net: nn.Module) -> None:
         if not self.seen:
-            raise RuntimeError(
-                "churn has seen no batch: add regularizer.data_penalty(net, inputs) to the loss, or give "
-                "Learner.minimize the inputs"
-            )
+            raise self._saw_no_batch("churn")
         self.seen = False
 
 

@@ -254,7 +254,9 @@ class _Recycled:
         k = len(self.owner.runs)
         seen = self.inside(net, inputs)
         for unit in self.units:
-            activation, units = seen[unit.activation][unit.call], self.zeros(unit, net).shape[-1]
+            activation, matrix = seen[unit.activation][unit.call], unit.incoming.matrix(net)
+            assert matrix is not None
+            units = matrix.shape[-2]
             axis = k + 1 if unit.incoming.role == "conv" else activation.ndim - 1
             one = k + 2 + (unit.incoming.role == "conv")  # axes of a batch, at least
             if activation.ndim < one or activation.shape[axis] != units or not activation.shape[k]:
@@ -272,10 +274,7 @@ class _Recycled:
             RuntimeError: nothing was looked at since the last time; a parameter was frozen and is not now.
         """
         if not self.seen:
-            raise RuntimeError(
-                f"{type(self.owner).__name__} has seen no batch: add regularizer.data_penalty(net, inputs) to the "
-                "loss, or give Learner.minimize the inputs"
-            )
+            raise self.owner._saw_no_batch(type(self.owner).__name__)
         self.seen = False
         self.owner._check_frozen(net)
         return [
