@@ -135,7 +135,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
     def optimize(network: torch.nn.Module) -> Optimizer:
         return choose(OPTIMIZERS, s.optimizer["name"], optimizer, "optimizer")(network, lr=s.lr)
 
-    memory.require(len(plan.seeds), of_each_run(s, data, make, optimize), s.device)
+    memory.require(len(plan.seeds), of_each_run(s, len(plan.seeds), data, make, optimize), s.device)
     say_what_never_begins(s, "epoch", sequence.num_tasks * s.epochs_per_task)
     after = cache(partial(updates_after, s, sequence))
     regularize = partial(plan.regularize, updates_after=after)
@@ -180,12 +180,18 @@ def asked_for(
 
 
 def of_each_run(
-    s: Supervised, data: Data, make: Callable[[Sequence[int]], torch.nn.Module], optimize: Callable[..., Optimizer]
+    s: Supervised,
+    runs: int,
+    data: Data,
+    make: Callable[[Sequence[int]], torch.nn.Module],
+    optimize: Callable[..., Optimizer],
 ) -> dict[str, float]:
-    """The memory, in bytes, that each run takes (`memory.require`), by what for."""
+    """The memory, in bytes, that each of so many runs takes (`memory.require`), by what for."""
     batch_size, number = min(s.batch_size, len(data.train_y)), math.prod(data.shape)
     at_once = batch_size if data.augment else max(batch_size, GATHERED // number)
     taken = {f"batches, batch_size={batch_size}": 4.0 * at_once * (number + 2)}
+    if memory.surely_small(runs, s.net, number, batch_size, s.device):
+        return taken
     with suppress(Exception), torch.device("meta"):  # a plug may know real tensors alone: then it is not counted
         learner = Learner(make, (0,), Unregularized, optimize, device="meta")
         image = torch.zeros(*learner.runs, 1, *data.shape)

@@ -115,7 +115,8 @@ def build(s: Train, plan: Plan) -> Parts:
     eval_envs = make_evaluation_envs(s, plan.seeds[:1])  # the sizes of the rest depend on it
     with ExitStack() as otherwise:
         otherwise.callback(eval_envs.close)
-        memory.require(len(plan.seeds), of_each_run(s, eval_envs.obs_dim, eval_envs.act_dim), s.device)
+        runs = len(plan.seeds)
+        memory.require(runs, of_each_run(s, runs, eval_envs.obs_dim, eval_envs.act_dim), s.device)
         otherwise.pop_all()
     if len(plan.seeds) > 1:
         eval_envs.close()
@@ -163,8 +164,8 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
     return envs
 
 
-def of_each_run(s: Train, obs_dim: int, act_dim: int) -> dict[str, float]:
-    """The memory, in bytes, that each run takes (`memory.require`), by what for."""
+def of_each_run(s: Train, runs: int, obs_dim: int, act_dim: int) -> dict[str, float]:
+    """The memory, in bytes, that each of so many runs takes (`memory.require`), by what for."""
     capacity = min(s.buffer_size, s.total_env_steps)
     full = "buffer_size" if s.buffer_size <= s.total_env_steps else "total_env_steps"
     updates = max(math.ceil(s.replay_ratio), min(PRIMED_AT_ONCE, s.prime_updates))
@@ -174,6 +175,8 @@ def of_each_run(s: Train, obs_dim: int, act_dim: int) -> dict[str, float]:
         f"the replay buffer, {full}={capacity}": 4.0 * (capacity + 1) * (obs_dim + act_dim + 2),
         batches: 4.0 * at_once * (2 * obs_dim + 3 * act_dim + 4),  # transitions, their numbers, noise
     }
+    if memory.surely_small(runs, s.agent, obs_dim + act_dim, s.batch_size, s.device):
+        return taken
     with suppress(Exception), torch.device("meta"):  # a plug may know real tensors alone: then it is not counted
         plan = Plan((), (0,), Unregularized, ())
         agent = make_agent(replace(s, device=cast(Any, "meta")), plan, obs_dim, act_dim)

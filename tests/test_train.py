@@ -34,20 +34,16 @@ MEASURED += ["gradient_rank", "representation_change"]
 
 
 RESETS = ["none", *INTERVENTIONS]
-# Each regularizer with two resets, once alone and once in three runs; the contract says what each reset does to the
-# state of each regularizer.
-SAMPLE = [
-    (reg, RESETS[(i + shift) % len(RESETS)], seeds)
-    for i, reg in enumerate(REGULARIZERS)
-    for shift, seeds in ((0, 1), (2, 3))
-]
+# Each regularizer with one reset, alone or in three runs; the contract says what each reset does to the state of each.
+# The order mixes them, as the test below asks for.
+SAMPLE = [(reg, RESETS[(5 * i + i // len(RESETS)) % len(RESETS)], (1, 3)[i % 2]) for i, reg in enumerate(REGULARIZERS)]
 
 
 def test_the_sample_has_penalties_and_projections_with_each_reset():
     for reset in RESETS:
         regs = [REGULARIZERS[reg] for reg, other, _ in SAMPLE if other == reset]
         projections = [kind for kind in regs if kind.project_ is not Regularizer.project_]
-        assert len(set(regs)) >= 3
+        assert len(regs) >= 2
         assert 0 < len(projections) < len(regs)
 
 
@@ -62,8 +58,8 @@ def test_regularizers_run_with_resets(reg, reset, seeds, tmp_path):
     assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 80
 
 
-def test_a_chain_a_wider_agent_and_worker_processes_run(tmp_path):
-    extra = ["reg=spectral+swr+l2", "agent.num_critics=2", "agent.layer_norm=false", "env.workers=true", "seeds=2"]
+def test_a_chain_and_a_wider_agent_run(tmp_path):
+    extra = ["reg=spectral+swr+l2", "agent.num_critics=2", "agent.layer_norm=false", "seeds=2"]
     folder = run([*PENDULUM, *extra], tmp_path / "run")
     assert {r["run"] for r in rows(folder)} == {"0", "1"}
 
@@ -177,15 +173,13 @@ def test_what_priming_did_is_measured_before_and_after_and_logged_once(first, tm
     assert [step for step in logged if step != 10] == [step for step in counted if step > 10]
 
 
-@pytest.mark.parametrize("steps", [10, 12])  # before the first of its updates, and among them
-def test_a_run_stopped_while_it_is_primed_goes_on_to_the_same_numbers(steps, tmp_path):
+def test_a_run_stopped_while_it_is_primed_goes_on_to_the_same_numbers(tmp_path):
     whole = run(PRIMED, tmp_path / "whole")
-    folder = run(PRIMED, tmp_path / "run", StopAfter(steps))
-    at = checkpoint.load(folder / "checkpoints")["progress"]
-    assert (at["step"], at["updates"]) == (10, 16 * (steps - 10))
-    resume(folder, StopAfter(1))  # again at the same env step
-    assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 16 * (steps - 9)
-    resume(folder)
+    folder = run(PRIMED, tmp_path / "run", StopAfter(10))
+    for updates in (0, 16, 32):  # before the first of its updates, and among them
+        at = checkpoint.load(folder / "checkpoints")["progress"]
+        assert (at["step"], at["updates"]) == (10, updates)
+        resume(folder, StopAfter(1 if updates < 32 else None))
     assert rows(folder) == rows(whole)
 
 
@@ -323,7 +317,7 @@ def test_every_setting_of_the_agent_reaches_it(spies, tmp_path):
     values = {"num_critics": 2, "layer_norm": False, "lr": 0.01, "tau": 0.1, "init_alpha": 0.5, "target_entropy": -3.0}
     said = [f"agent.{name}={str(value).lower()}" for name, value in values.items()]
     run([*PENDULUM, *said, "agent.discount=0.9", "buffer_size=30", "reg=l2", "reg.coef=0.25"], tmp_path / "run")
-    _, made = spies["SAC"].calls  # the first one only told its size
+    (made,) = spies["SAC"].calls
     assert {name: made[name] for name in values} == values
     agent = spies["SAC"].results[-1]
     assert agent.critic.regularizer.coef == agent.actor.regularizer.coef == 0.25

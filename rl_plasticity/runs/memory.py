@@ -40,6 +40,21 @@ def require(runs: int, of_each: Mapping[str, float], device: str = "cpu") -> Non
     raise SettingsError(f"{_size(needed)} of memory would be taken{of}, {_size(there)} are free; {'; '.join(parts)}")
 
 
+def surely_small(runs: int, group: Mapping[str, Any], reads: int, batch_size: int, device: str = "cpu") -> bool:
+    """Whether the numbers in a group say that its networks take no tenth of what is free, so that none need be made.
+
+    To make one without memory, and see, imports torch's compiler: more than a second at the start of each run.
+
+    Args:
+        group: the settings of a network or an agent; what has no number among them has to be made.
+        reads: numbers that the network reads of an example.
+    """
+    there, widths = free(device), _whole_numbers(group)
+    total = reads + sum(widths)
+    # 64 copies of a float32 matrix as large as all layers as one, and as many of what it gives for a batch.
+    return bool(widths) and there is not None and 10 * runs * 256 * total * (total + batch_size) < there
+
+
 def of_network(whole: nn.Module, reads: Iterable[tuple[nn.Module, tuple[Tensor, ...]]]) -> tuple[int, int]:
     """Bytes of an agent or a learner with its gradients, and of what one example leaves in the layers of its networks.
 
@@ -65,7 +80,7 @@ def of_network(whole: nn.Module, reads: Iterable[tuple[nn.Module, tuple[Tensor, 
 
 def sizes(group: Mapping[str, Any], name: str) -> str:
     """Of a chosen group the settings that could make it large: ``agent.hidden=[256, 256] agent.num_critics=1``."""
-    whole = {k: v for k, v in group.items() if isinstance(v, int | list) and not isinstance(v, bool)}
+    whole = {k: v for k, v in group.items() if _whole_numbers({k: v})}
     return " ".join([f"{name}={group['name']}", *(f"{name}.{k}={v}".replace(", ", ",") for k, v in whole.items())])
 
 
@@ -84,6 +99,12 @@ def free(device: str = "cpu", root: Path = Path("/")) -> int | None:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _whole_numbers(group: Mapping[str, Any]) -> list[int]:
+    """Those among the settings, in lists too."""
+    found = [n for value in group.values() for n in (value if isinstance(value, list) else [value])]
+    return [n for n in found if isinstance(n, int) and not isinstance(n, bool)]
 
 
 def _available(root: Path) -> Iterator[int]:

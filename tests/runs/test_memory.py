@@ -9,6 +9,8 @@ from folders import PENDULUM
 
 from rl_plasticity import supervised, train
 from rl_plasticity.agents import AGENTS, SAC
+from rl_plasticity.configs.commands import Train
+from rl_plasticity.configs.schema import load
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import NETWORKS, make_network
@@ -72,13 +74,51 @@ def test_an_agent_without_memory_has_the_bytes_of_a_real_one_and_its_gradients()
     assert activations == 8 * (2 * (3 * (16 + 24) + 1) + 3 * (16 + 24) + 2)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"hidden": [16, 24, 400], "num_critics": 3},
+        {"hidden": [8], "num_critics": 60},
+        {"network": "simba", "actor_width": 64, "critic_width": 128, "actor_blocks": 2, "critic_blocks": 6},
+        {"network": "hypersphere", "actor_width": 64, "critic_width": 128},
+    ],
+)
+def test_what_is_surely_small_takes_less_than_a_tenth_of_what_is_free(settings, monkeypatch):
+    runs, batch_size = 3, 256
+    whole = load(Train, [f"agent.{k}={v}".replace(" ", "") for k, v in settings.items()]).agent
+    agent = SAC(17, 6, [0], **settings)
+    obs, act = torch.zeros(1, 1, 17), torch.zeros(1, 1, 6)
+    state, left = memory.of_network(agent, [(agent.critic.net, (obs, act)), (agent.actor.net, (obs,))])
+    taken = runs * (state + batch_size * left)
+    for free, small in ((9 * taken, False), (10_000 * taken, True)):
+        monkeypatch.setattr(memory, "free", lambda device, free=free: free)
+        assert memory.surely_small(runs, whole, 23, batch_size) is small
+
+
+def test_what_has_no_numbers_among_its_settings_is_not_surely_small():
+    assert memory.surely_small(1, {"name": "mlp", "widths": [8]}, 64, 10)
+    assert not memory.surely_small(1, {"name": "vgg16", "layer_norm": True}, 64, 10)
+
+
+@pytest.mark.parametrize("module", [train, supervised])
+def test_small_networks_are_not_made_twice_to_see_how_large_they_are(module, monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "of_network", lambda *_: pytest.fail("made on the device meta"))
+    base = PENDULUM if module is train else DIGITS
+    session, built = module.command.prepare([*base, f"out={tmp_path / 'run'}"])
+    if module is train:
+        built.close()
+    session.lock.release()
+
+
 def test_a_plug_that_knows_real_tensors_alone_is_not_counted_and_not_refused(monkeypatch, tmp_path):
     class Odd(SAC):
         def __init__(self, *args, hidden=(16, 16), device="cpu", **kwargs):
             super().__init__(*args, hidden=hidden, device=device)
-            float(next(self.parameters()).sum())  # not of a tensor that has no numbers
+            float(next(self.parameters()).detach().sum())  # not of a tensor that has no numbers
 
     monkeypatch.setitem(AGENTS, "odd", Odd)
+    monkeypatch.setattr(memory, "surely_small", lambda *_: False)
     arguments = [a for a in PENDULUM if not a.startswith("agent")]
     session, built = train.command.prepare([*arguments, "agent=odd", f"out={tmp_path / 'run'}"])
     built.close()
