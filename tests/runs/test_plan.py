@@ -104,11 +104,11 @@ CHOICES = {
     ),
     "reset.name": (
         ["reset=[none,periodic,redo]", "reset.periodic.every_updates=30", "reset.redo.every_updates=30"],
-        {"none": [], "periodic": ["reset=periodic", "reset.every_updates=30"]},
+        {"periodic": ["reset=periodic", "reset.every_updates=30"]},
     ),
     "reg.name": (
         ["reg=[none,swr,spectral,wrs]"],
-        {"wrs": ["reg=wrs"], "spectral": ["reg=spectral"]},
+        {"spectral": ["reg=spectral"]},
     ),
 }
 
