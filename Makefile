@@ -2,6 +2,7 @@
 # make test                                     set up and run all checks
 # make test-integrations                         the tests of all other libraries' loops
 # make test-gpu [GPU_PYTHON=python3]             whether the GPU path is right and how fast it is, with a Python that has torch and CUDA
+# make test-browser                              the tests of pages in a real browser (Debian, as root: installs Chromium)
 # make test-ray                                  a sweep on two Ray nodes, one of which is killed
 # make test-slurm                                a sweep on a Slurm whose time limit it meets (Debian, as root: installs Slurm)
 
@@ -15,7 +16,7 @@ STAMP := .venv/installed
 # This Makefile's own .venv has torch for CPUs.
 GPU_PYTHON ?= python3
 
-.PHONY: train test test-integrations test-gpu test-ray test-slurm
+.PHONY: train test test-integrations test-gpu test-browser test-ray test-slurm
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
@@ -33,6 +34,11 @@ test-integrations: $(STAMP)
 
 test-gpu:
 	$(GPU_PYTHON) scripts/check_gpu.py
+
+test-browser: $(STAMP)
+	command -v chromium google-chrome chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group browser
+	$(BIN)/python -m pytest -rs -k in_a_browser
 
 test-ray: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"

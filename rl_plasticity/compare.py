@@ -170,7 +170,9 @@ def _write(comparison: Comparison, out: Path, command: str) -> None:
     Raises:
         SettingsError: it cannot be written.
     """
-    from rl_plasticity.comparison.figures import draw  # matplotlib, which --help and a misspelt name do without
+    # matplotlib, which --help and a misspelt name do without
+    from rl_plasticity.comparison.figures import colours, draw
+    from rl_plasticity.comparison.svg import inline
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -185,9 +187,10 @@ def _write(comparison: Comparison, out: Path, command: str) -> None:
                 drawn.figure.savefig(new / "figures" / f"{drawn.name}.pdf")
                 files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]
                 width = drawn.figure.get_figwidth()
-                pictures.append(Picture(drawn.name, drawn.title, png.getvalue(), width, drawn.caption))
+                picture = Picture(drawn.name, drawn.title, inline(drawn), png.getvalue(), width, drawn.caption)
+                pictures.append(picture)
             write_text(new / "comparison.csv", comparison.to_csv())
-            write_text(new / "report.html", render(comparison, pictures, command, files))
+            write_text(new / "report.html", render(comparison, pictures, colours(comparison), command, files))
             if replaceable(out):  # as it may no longer be, with what came there meanwhile
                 for name in _files_of(out):
                     (out / name).unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
 from rl_plasticity.comparison import steps
 from rl_plasticity.comparison.groups import Group, identity, labels, short
@@ -28,6 +29,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 COLOURED = 1 + len(PALETTE)
 GREY = "#b8b8b8"
 BAND = 0.18
+THIN = 200  # steps of the line of one run
 FIRST = ("sigma1", "weight_norm", "gradient_norm", "q_overestimation")  # of the metrics, as in the papers
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -47,22 +49,44 @@ STYLE: dict[Any, Any] = {
     "axes.formatter.limits": (-3, 4),
     "axes.formatter.use_mathtext": True,
     "pdf.fonttype": 42,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "rl_plasticity",  # the same figure, the same file
 }
 
 
+class Curve(NamedTuple):
+    """The mean of a group over its runs, and its interval, at some steps ``[n]``; `place` is the group's (`Look`)."""
+
+    place: int
+    steps: NDArray[np.int64]
+    means: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
 class Drawn(NamedTuple):
-    """A figure, the name of its file, and a sentence that says what it shows."""
+    """A figure, the name of its file, a sentence that says what it shows, and the curves in each of its panels.
+
+    What was drawn of the group at place 3 among a comparison's rows has the gid ``group3``, its name in a legend
+    ``key3``.
+    """
 
     name: str
     title: str
     figure: Figure
     caption: str
+    curves: Mapping[Axes, Sequence[Curve]] = {}
 
 
 class Look(NamedTuple):
     colour: str
     style: str
     order: int  # what is drawn later lies above
+    place: int  # of the group among the comparison's rows
+
+    @property
+    def gid(self) -> str:
+        return f"group{self.place}"
 
 
 def draw(comparison: Comparison) -> Iterator[Drawn]:
@@ -81,6 +105,11 @@ def draw(comparison: Comparison) -> Iterator[Drawn]:
         yield from _metrics(c, looks)
 
 
+def colours(comparison: Comparison) -> dict[str, str]:
+    """Of each group by its label, in the order of the comparison's rows."""
+    return {label: look.colour for label, look in _looks(comparison).items()}
+
+
 # ------------------------------------------------------------------------------------------------------------------
 
 
@@ -89,10 +118,10 @@ def _learning_curves(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     what = "at the end of each task" if c.unit == "task" else f"over {c.unit}s"
     caption = f"{c.metric} {what}: mean over seeds and {_band(c)}.{_without_diverged(c)}"
     dotted = " Groups are compared at the dotted line, where the shortest run ends."
+    curves = {}
     for axes, (task, at) in zip(panels, c.at.items(), strict=True):
         groups = [row.group for row in c.rows if task in row.group.tasks]
-        for g in groups:
-            _curve(axes, c, g, g.tasks[task], c.metric, looks)
+        curves[axes] = [one for g in groups for one in _curve(axes, c, g, g.tasks[task], c.metric, looks)]
         if any(run.curves[c.metric].steps[-1] > at for g in groups for run in g.tasks[task]):
             axes.axvline(at, color="#888888", lw=0.8, ls=(0, (1, 2)), zorder=0)
             caption = caption.removesuffix(dotted) + dotted
@@ -102,7 +131,7 @@ def _learning_curves(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
         _format_axes(axes, c.metric)
     panels[0].set_ylabel(_metric_label(c))
     _legend(figure, c, looks)
-    return Drawn("learning_curves", "Learning curves", figure, caption)
+    return Drawn("learning_curves", "Learning curves", figure, caption, curves)
 
 
 def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
@@ -113,11 +142,14 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
         points = np.concatenate(row.final)
         points = points[np.isfinite(points)]
         if math.isfinite(row.mean.value):
-            axes.barh(y, row.mean.value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
+            (bar,) = axes.barh(y, row.mean.value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
+            bar.set_gid(look.gid)
         if row.mean.interval:
-            axes.plot(row.mean.interval, [y, y], color="black", lw=1)
+            axes.plot(row.mean.interval, [y, y], color="black", lw=1, gid=look.gid)
         spread = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(len(points))
-        axes.scatter(points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3)
+        axes.scatter(
+            points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3, gid=look.gid
+        )
     diverged = [f" ({row.diverged} not finite)" if row.diverged else "" for row in c.rows]
     _label_rows(axes, [row.label + more for row, more in zip(c.rows, diverged, strict=True)])
     axes.set_xlabel(_metric_label(c))
@@ -137,11 +169,11 @@ def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
         look = looks[row.group.label]
         final = [statistics.worst(s) for s in row.final]  # below every threshold
         profile = statistics.performance_profile(final, thresholds)
-        axes.plot(thresholds, profile, color=look.colour, ls=look.style, zorder=look.order)
+        axes.plot(thresholds, profile, color=look.colour, ls=look.style, zorder=look.order, gid=look.gid)
         if look.colour != GREY and row.seeds >= FEW:
             drawn = [s[rng.integers(len(s), size=(2000, len(s)))] for s in final]
             low, high = np.quantile(statistics.performance_profile(drawn, thresholds), [0.025, 0.975], axis=0)
-            axes.fill_between(thresholds, low, high, color=look.colour, alpha=BAND / 2, lw=0)
+            axes.fill_between(thresholds, low, high, color=look.colour, alpha=BAND / 2, lw=0, gid=look.gid)
     axes.set_xlabel(f"threshold of {_metric_label(c)}")
     axes.set_ylabel("share of runs above it")
     axes.set_ylim(-0.02, 1.02)
@@ -161,8 +193,9 @@ def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
         assert row.improvement is not None
         look = looks[row.group.label]
         if row.improvement.interval:
-            axes.plot(row.improvement.interval, [y, y], color=look.colour, lw=5, alpha=0.4, solid_capstyle="butt")
-        axes.plot(row.improvement.value, y, "o", color=look.colour, ms=4)
+            band: dict[str, Any] = {"lw": 5, "alpha": 0.4, "solid_capstyle": "butt"}
+            axes.plot(row.improvement.interval, [y, y], color=look.colour, gid=look.gid, **band)
+        axes.plot(row.improvement.value, y, "o", color=look.colour, ms=4, gid=look.gid)
     axes.axvline(0.5, color="#888888", lw=0.6, ls=(0, (1, 2)), zorder=0)
     axes.set_xlim(-0.03, 1.03)
     _label_rows(axes, [row.group.label for row in rows])
@@ -222,8 +255,9 @@ def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     what, unit = ("Return", "env step") if rl else ("Accuracy", "update")
     for task in c.at if names else ():
         figure, panels = _panels(len(names), 1, PAGE, height=1.6)
+        curves = {}
         for axes, name in zip(panels, names, strict=True):
-            _metric_panel(axes, c, task, name, looks)
+            curves[axes] = _metric_panel(axes, c, task, name, looks)
             axes.set_xlabel(unit)
             axes.set_ylabel(name)
         _legend(figure, c, looks)
@@ -232,7 +266,7 @@ def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
             f"{what} on the task at hand over {unit}s: mean over seeds and {_band(c)}. Vertical lines: a new task."
         )
         name = title.lower().replace(" ", "_")
-        yield Drawn(_of_task(name, c, task), _of_task(title, c, task), figure, caption)
+        yield Drawn(_of_task(name, c, task), _of_task(title, c, task), figure, caption, curves)
 
 
 def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
@@ -257,15 +291,17 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
         for task in c.at if members else ():
             columns = min(3, len(members))
             figure, panels = _panels(len(members), columns, PAGE if columns > 1 else COLUMN, height=1.45)
+            curves = {}
             for axes, name in zip(panels, members, strict=True):
-                _metric_panel(axes, c, task, name, looks)
+                curves[axes] = _metric_panel(axes, c, task, name, looks)
                 axes.set_title(name)
             of_others = "update" if c.kind == "supervised" else "env step"
             for axes in panels[-columns:]:
                 axes.set_xlabel(_axis_of_steps("task" if family == "task" else of_others))
             _legend(figure, c, looks)
             caption = f"Mean over seeds and {_band(c)}. An axis over more than two orders of magnitude is logarithmic."
-            yield Drawn(_of_task(f"metrics_{family}", c, task), _of_task(titles[family], c, task), figure, caption)
+            name, title = _of_task(f"metrics_{family}", c, task), _of_task(titles[family], c, task)
+            yield Drawn(name, title, figure, caption, curves)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -284,11 +320,11 @@ def _looks(c: Comparison) -> dict[str, Look]:
         best = sorted((r for r in c.rows if r.group.label != baseline), key=lambda r: -r.iqm.value)
         coloured = {row.group.label for row in best[: len(PALETTE) - 2]}
         others = [label for label in others if label in coloured]
-    looks = {row.group.label: Look(GREY, "-", 1) for row in c.rows}
+    looks = {row.group.label: Look(GREY, "-", 1, i) for i, row in enumerate(c.rows)}
     for i, label in enumerate(others):
-        looks[label] = Look(PALETTE[i % len(PALETTE)], "-", 3)
+        looks[label] = looks[label]._replace(colour=PALETTE[i % len(PALETTE)], order=3)
     if baseline is not None:
-        looks[baseline] = Look("black", "--", 4)
+        looks[baseline] = looks[baseline]._replace(colour="black", style="--", order=4)
     return looks
 
 
@@ -305,31 +341,43 @@ def _panels(
     return figure, list(grid[:number])
 
 
-def _curve(axes: Axes, c: Comparison, g: Group, runs: Sequence[Run], metric: str, looks: Mapping[str, Look]) -> None:
-    """Mean of a group's runs at the steps that all have, 500 at most, and its interval; of few seeds each run."""
+def _curve(
+    axes: Axes, c: Comparison, g: Group, runs: Sequence[Run], metric: str, looks: Mapping[str, Look]
+) -> list[Curve]:
+    """Mean of a group's runs at the steps that all have, 500 at most, its interval, and each run as a thin line."""
     curves = [c.curve(run, metric) for run in runs if metric in run.curves]
     common = steps.shared(metric, curves) if curves else np.array([], np.int64)
     if not len(common):
-        return
-    if len(common) > 500:
-        common = common[np.linspace(0, len(common) - 1, 500).astype(int)]
+        return []
+    common = _some(common, 500)
     look = looks[g.label]
     values = np.array([steps.at(curve, common) for curve in curves])
     means, low, high = statistics.mean_curve(values)
     marker = "o" if len(common) == 1 or (_is_of_tasks(metric) and len(common) <= 30) else ""
-    axes.plot(common, means, color=look.colour, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2)
+    drawn: dict[str, Any] = {"color": look.colour, "gid": look.gid}
+    axes.plot(common, means, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2, **drawn)
+    found = Curve(look.place, common, means, low, high)
     if look.colour == GREY or len(values) == 1:
-        return
+        return [found]
     if len(values) >= FEW:
-        axes.fill_between(common, low, high, color=look.colour, alpha=BAND, lw=0, zorder=look.order - 1)
-    else:
-        finite = np.where(np.isfinite(values), values, np.nan)
-        axes.plot(common, finite.T, color=look.colour, lw=0.5, alpha=0.5, zorder=look.order - 1)
+        axes.fill_between(common, low, high, alpha=BAND, lw=0, zorder=look.order - 1, **drawn)
+    thin = _some(common, THIN)
+    each = np.array([steps.at(curve, thin) for curve in curves])
+    each = np.pad(np.where(np.isfinite(each), each, np.nan), ((0, 0), (0, 1)), constant_values=np.nan)
+    of_all = np.tile([*thin, np.nan], len(each))  # one line with gaps: a line for each would take as long each
+    axes.plot(of_all, each.ravel(), lw=0.5, alpha=0.45, zorder=look.order - 1, **drawn)
+    return [found]
 
 
-def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mapping[str, Look]) -> None:
+def _some(at: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """So many of the steps at most, the first and the last among them."""
+    return at if len(at) <= most else at[np.linspace(0, len(at) - 1, most).astype(int)]
+
+
+def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mapping[str, Look]) -> list[Curve]:
+    curves = []
     for row in c.rows:
-        _curve(axes, c, row.group, row.group.tasks.get(task, ()), name, looks)
+        curves += _curve(axes, c, row.group, row.group.tasks.get(task, ()), name, looks)
     borders = max((r.borders for row in c.rows for r in row.group.tasks.get(task, ())), key=len, default=np.array([]))
     if len(borders) <= 30 and not _is_of_tasks(name):
         for border in borders[:-1]:
@@ -342,6 +390,7 @@ def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mappin
         axes.set_ylim(bottom=values.min() / 1.2)  # an interval may reach below 0, which has no place there
     _say_why_empty(axes)
     _format_axes(axes, name)
+    return curves
 
 
 def _say_why_empty(axes: Axes) -> None:
@@ -375,7 +424,11 @@ def _legend(figure: Figure, c: Comparison, looks: Mapping[str, Look]) -> None:
     columns = _columns_of_legend(texts, width)
     rows = math.ceil(len(texts) / columns)
     figure.set_figheight(figure.get_figheight() + 0.05 + 0.17 * rows)
-    figure.legend(handles, texts, loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1.2)
+    where: Any = "outside lower center"
+    legend = figure.legend(handles, texts, loc=where, ncols=columns, handlelength=1.6, columnspacing=1.2)
+    for row, handle, text in zip(named, legend.legend_handles, legend.texts, strict=False):
+        for part in filter(None, (handle, text)):
+            part.set_gid(f"key{looks[row.group.label].place}")
 
 
 def _label_rows(axes: Axes, texts: Sequence[str]) -> None:
@@ -445,7 +498,8 @@ def _format_axes(axes: Axes, metric: str) -> None:
         axes.ticklabel_format(axis="y", useOffset=False)
     if metric.endswith("accuracy"):
         lines = [np.asarray(line.get_ydata(), float) for line in axes.lines]
-        lowest = min((float(y.min()) for y in lines if len(y) > 2), default=0.0)  # two points: a border or a mark
+        lines = [y[np.isfinite(y)] for y in lines if len(y) > 2]  # two points: a border or a mark
+        lowest = min((float(y.min()) for y in lines if len(y)), default=0.0)
         bottom = lowest - (1 - lowest) / 2 if lowest > 0.5 else 0.0
         axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom))
 
@@ -463,10 +517,7 @@ def _interval(c: Comparison) -> str:
 
 
 def _band(c: Comparison) -> str:
-    each = ""
-    if min(row.seeds for row in c.rows) < FEW:
-        each = "; with fewer each run as a thin line"
-    return f"pointwise {_interval(c)}{each}"
+    return f"pointwise {_interval(c)}; each run as a thin line"
 
 
 def _without_diverged(c: Comparison) -> str:

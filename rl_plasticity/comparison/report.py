@@ -1,80 +1,85 @@
-"""One self-contained page: ``report.html``. It loads nothing; figures are in it."""
+"""One self-contained page: ``report.html``. It loads nothing; figures, style and script are in it."""
 
 import base64
+import hashlib
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 
 from rl_plasticity.comparison.groups import Group, differing, short
 from rl_plasticity.comparison.summary import FEW, Comparison, counted
 
 GENERATOR = "rl_plasticity.compare"
-STYLE = """
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 76rem; padding: 1.5rem 1rem 4rem; background: #fff; color: #1a1a1a;
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .25rem; }
-h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-.lead { font-size: 1.05rem; margin: .4rem 0 1rem; max-width: 46rem; }
-.muted { color: #555; font-size: .9rem; }
-.warnings { border-left: 4px solid #d08700; background: #fff8e8; padding: .6rem 1rem; margin: 1rem 0;
-  font-size: .92rem; }
-.warnings ul { margin: .2rem 0 0; padding-left: 1.1rem; }
-/* What goes on beyond an edge casts a shadow there: phones show a scroll bar only while one scrolls. */
-.scroll { overflow-x: auto; background: no-repeat local 0 0 / 3rem 100% linear-gradient(to right, #fff 40%, #fff0),
-  no-repeat local 100% 0 / 3rem 100% linear-gradient(to left, #fff 40%, #fff0),
-  no-repeat 0 0 / 1rem 100% linear-gradient(to right, #0004, #0000),
-  no-repeat 100% 0 / 1rem 100% linear-gradient(to left, #0004, #0000); }
-.scroll::-webkit-scrollbar { height: 8px; }
-.scroll::-webkit-scrollbar-thumb { background: #aaa; border-radius: 4px; }
-table { border-collapse: collapse; overflow-wrap: normal; font-size: .86rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .35rem 1rem .35rem .3rem; border-bottom: 1px solid #e3e3e3; white-space: nowrap;
-  vertical-align: top; }
-th { border-bottom: 1.5px solid #777; font-weight: 600; white-space: normal; vertical-align: bottom; }
-td.wrap { white-space: normal; min-width: 14rem; }
-tr.baseline td { background: #0000000c; }
-.figures { display: flex; flex-wrap: wrap; gap: 0 3rem; }
-figure { margin: 0 0 1.6rem; flex: 0 1 33rem; min-width: 0; }
-figure.wide { flex-basis: 100%; }
-figure img { max-width: 100%; height: auto; display: block; }
-figure.wide img { min-width: 34rem; }
-figcaption { color: #444; font-size: .9rem; margin-top: .4rem; max-width: 46rem; }
-h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; }
-details { margin: .8rem 0; }
-summary { cursor: pointer; font-weight: 600; }
-code { font-size: .85em; }
-@media (max-width: 40rem) { h1 { font-size: 1.25rem; } figure.wide img { min-width: 0; }
-  .many::before { content: "scrolls sideways →"; position: sticky; left: 0; color: #555; font-size: .8rem; }
-  .many td:first-child, .many th:first-child { position: sticky; left: 0; background: #fff; white-space: normal;
-    overflow-wrap: anywhere; min-width: 9rem; max-width: 38vw; background-clip: padding-box; }
-  .many tr.baseline td:first-child { background: #f3f3f3; } }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; } figure, tr { break-inside: avoid; }
-  h2, h3 { break-after: avoid; }
-  .scroll { overflow: visible; background: none; } table { font-size: 8pt; } }
-"""
+HERE = Path(__file__).parent
+MOST = 1_900_000  # characters of the figures on a page
+HINT = (
+    '<p class="muted hint">Point at curves to read them. A click on a name in a legend hides its group everywhere, '
+    "one on the head of a column sorts the table.</p>"
+)
 
 
 class Picture(NamedTuple):
-    """A figure as the page shows it; `width` in inches."""
+    """A figure as the page shows it: as an SVG, or, of too many lines, as a PNG; `width` in inches."""
 
     name: str
     title: str
+    svg: str
     png: bytes
     width: float
     caption: str
 
 
-def render(comparison: Comparison, pictures: Sequence[Picture], command: str, files: Sequence[str]) -> str:
-    """The page.
+def page(title: str, parts: Sequence[str], colours: Mapping[str, str], head: Mapping[str, str]) -> str:
+    """A whole document, in which no script runs but the page's own.
 
     Args:
+        parts: pieces of HTML.
+        colours: of each group by its label, in the order of their places.
+        head: names and contents of ``meta`` elements.
+    """
+    style, script = (HERE / "page.css").read_text(), (HERE / "page.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    groups = json.dumps([{"label": label, "colour": colour} for label, colour in colours.items()])
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            *(f'<meta name="{escape(name)}" content="{escape(content)}">' for name, content in head.items()),
+            f"<title>{escape(title)}</title>",
+            f"<style>{style}</style>\n</head>\n<body>",
+            *parts,
+            f'<script type="application/json" id="groups">{_harmless(groups)}</script>',
+            f"<script>{script}</script>",
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def render(
+    comparison: Comparison,
+    pictures: Sequence[Picture],
+    colours: Mapping[str, str],
+    command: str,
+    files: Sequence[str],
+) -> str:
+    """The page of a comparison.
+
+    Args:
+        colours: see `page`.
         command: the command line that made it.
         files: what lies in the comparison's folder; it is noted, so that the folder can be told from others.
     """
     curves = [p for p in pictures if p.name.startswith(("learning_curves", "accuracy_over_updates"))]
     others = [p for p in pictures if p not in curves]
+    left, images = MOST, {}
+    for picture in [*curves, *others]:
+        images[picture.name] = _image(picture, left, 2.1 if picture in curves else 1.45)
+        left -= len(images[picture.name])
     groups = [row.group for row in comparison.rows]
     differ = differing([g.settings for g in groups])
     same = {name: value for name, value in groups[0].settings.items() if name not in differ}
@@ -84,13 +89,14 @@ def render(comparison: Comparison, pictures: Sequence[Picture], command: str, fi
         f'<p class="lead">{escape(comparison.verdict())}</p>',
         _warnings(comparison.warnings),
         "<h2>Statistics</h2>",
-        _table(comparison.table(), [row.group is comparison.baseline for row in comparison.rows]),
+        table(comparison),
         f'<p class="muted">{escape(_explained(comparison))}</p>',
         "<h2>Learning curves</h2>",
-        *(_figure(p, "") for p in curves),
+        HINT,
+        *(figure(p, "", images[p.name]) for p in curves),
         "<h2>Figures</h2>",
         '<div class="figures">',
-        *(_figure(p, f"<h3>{escape(p.title)}</h3>") for p in others),
+        *(figure(p, f"<h3>{escape(p.title)}</h3>", images[p.name]) for p in others),
         "</div>",
         "<h2>Settings</h2>",
         _settings(groups, differ) if differ else "<p>There is one group.</p>",
@@ -100,18 +106,8 @@ def render(comparison: Comparison, pictures: Sequence[Picture], command: str, fi
         _folded(f"Provenance of each run ({len(runs)})", _provenance(comparison)),
         f'<p class="muted">Made by <code>{escape(command)}</code></p>',
     ]
-    return "\n".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f'<meta name="generator" content="{GENERATOR}">',
-            f'<meta name="files" content="{escape(" ".join(files))}">',
-            f"<title>{escape(', '.join(comparison.at))}: comparison</title>",
-            f"<style>{STYLE}</style>\n</head>\n<body>",
-            *parts,
-            "</body>\n</html>\n",
-        ]
-    )
+    title = f"{', '.join(comparison.at)}: comparison"
+    return page(title, parts, colours, {"generator": GENERATOR, "files": " ".join(files)})
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -152,27 +148,58 @@ def _explained(c: Comparison) -> str:
     return text + ("* has unfinished runs." if any(row.unfinished for row in c.rows) else "")
 
 
-def _table(lines: Sequence[Sequence[str]], marked: Sequence[bool] = ()) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in lines[0])
-    body = ""
-    for i, line in enumerate(lines[1:]):
-        cells = "".join(f"<td{_wrap(cell)}>{escape(cell)}</td>" for cell in line)
-        body += f'<tr class="baseline">{cells}</tr>' if i < len(marked) and marked[i] else f"<tr>{cells}</tr>"
-    many = " many" if len(lines[0]) > 4 else ""  # more than a phone is wide
-    return f'<div class="scroll{many}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def table(comparison: Comparison) -> str:
+    """The statistics; the script sorts them."""
+    lines, marked = comparison.table(), [row.group is comparison.baseline for row in comparison.rows]
+    rows = [
+        f'<tr data-group="{i}"{baseline}>{_cells(line)}</tr>'
+        for i, (line, of) in enumerate(zip(lines[1:], marked, strict=True))
+        for baseline in (' class="baseline"' if of else "",)
+    ]
+    return _rows(lines[0], rows, ' class="sortable"')
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    return _rows(lines[0], [f"<tr>{_cells(line)}</tr>" for line in lines[1:]])
+
+
+def _rows(header: Sequence[str], rows: Sequence[str], attributes: str = "") -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    many = " many" if len(header) > 4 else ""  # more than a phone is wide
+    whole = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<div class="scroll{many}"><table{attributes}>{whole}</table></div>'
+
+
+def _cells(line: Sequence[str]) -> str:
+    return "".join(f"<td{_wrap(cell)}>{escape(cell)}</td>" for cell in line)
 
 
 def _wrap(cell: str) -> str:
     return ' class="wrap"' if len(cell) > 48 else ""
 
 
-def _figure(p: Picture, heading: str) -> str:
-    data = base64.b64encode(p.png).decode()
+def figure(p: Picture, heading: str, image: str) -> str:
+    """A figure with its caption; `image` as `_image` gives it."""
     wide = ' class="wide"' if p.width > 5 else ""
-    image = f'<img src="data:image/png;base64,{data}" alt="{escape(p.title)}" style="width: {p.width * 1.45:.1f}in">'
     return (
         f'<figure{wide}>{heading}<div class="scroll">{image}</div><figcaption>{escape(p.caption)}</figcaption></figure>'
     )
+
+
+def _image(p: Picture, left: int, scale: float) -> str:
+    """As an SVG, or as a PNG, if that takes no more characters than are left."""
+    style = f'style="width: {p.width * scale:.1f}in"'
+    if len(p.svg) <= left / 2:
+        return p.svg.replace("<svg ", f'<svg {style} aria-label="{escape(p.title)}" ', 1)
+    data = base64.b64encode(p.png).decode()
+    if len(data) <= left:
+        return f'<img src="data:image/png;base64,{data}" alt="{escape(p.title)}" {style}>'
+    return f"<p>As large as the page may be: <code>figures/{escape(p.name)}.png</code></p>"
+
+
+def _harmless(text: str) -> str:
+    """JSON that ends no element."""
+    return text.replace("<", "\\u003c")
 
 
 def _folded(title: str, content: str) -> str:

@@ -1,0 +1,80 @@
+"""A figure as a piece of a page: an SVG whose groups can be hidden and whose curves can be read (`page.js`)."""
+
+import io
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rl_plasticity.comparison.figures import Curve, Drawn
+
+READ = 120  # steps of a curve that can be read
+
+
+def inline(drawn: Drawn) -> str:
+    """The figure as an element ``svg``, without what only a file of its own needs.
+
+    What was drawn of the group at a place among the comparison's rows has the attribute ``data-group``, its name in a
+    legend ``data-key``. The values of curves are in it as JSON: for each panel its box in the units of the ``viewBox``,
+    the first and the last step of its axis, and for each group its place, steps, means and intervals.
+    """
+    file = io.StringIO()
+    drawn.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r'<svg \1 role="img">', text, count=1)
+    text = re.sub(r'<g id="group(\d+)"', r'<g data-group="\1"', text)
+    text = re.sub(r'<g id="key(\d+)"', r'<g data-key="\1"', text)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures on a page have the same
+    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', _short, text)
+    values = json.dumps(_panels(drawn), separators=(",", ":"), allow_nan=False)
+    data = f'<script type="application/json">{values}</script>' if drawn.curves else ""
+    return text.rstrip() + data
+
+
+def _short(attribute: re.Match[str]) -> str:
+    """Coordinates with two digits behind the point: a hundredth of 1/72 inch."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", " ".join(attribute[0].split("\n")).replace(' "', '"'))
+
+
+def _panels(drawn: Drawn) -> list[dict[str, Any]]:
+    width, height = 72 * drawn.figure.get_size_inches()
+    panels = []
+    for axes, curves in drawn.curves.items():
+        box = axes.get_position()  # in shares of the figure, from below
+        panels.append(
+            {
+                "box": [
+                    _digits(v) for v in (box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height)
+                ],
+                "steps": [_digits(v, 9) for v in axes.get_xlim()],
+                "curves": [_curve(one) for one in curves],
+            }
+        )
+    return panels
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    n = len(curve.steps)
+    at = np.unique(np.linspace(0, n - 1, min(n, READ)).astype(int))
+    low = curve.low[at].tolist() if np.isfinite(curve.low).any() else []
+    high = curve.high[at].tolist() if low else []
+    return {
+        "group": curve.place,
+        "steps": curve.steps[at].tolist(),
+        "means": _numbers(curve.means[at].tolist()),
+        "low": _numbers(low),
+        "high": _numbers(high),
+    }
+
+
+def _numbers(values: Sequence[float]) -> list[float | None]:
+    return [_digits(value) for value in values]
+
+
+def _digits(value: float, digits: int = 4) -> float | None:
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
