@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 from rl_plasticity import command_line, terminal
 from rl_plasticity.command_line import WIDTH, aligned
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, nearest, shown
+from rl_plasticity.paths import exists
 from rl_plasticity.runs.folder import Row, RunFolder, find
 from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
 
-HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS]
+HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS] [--serve | serve=PORT]
 
 Prints a line for each run in the folders: runs' own folders, a sweep's folder (searched for runs) or globs. How far it
 is (of all env steps or epochs), its updates a second, when it will end (local time, and how long that is), and its last
@@ -36,7 +37,12 @@ return or accuracy (the mean over its seeds). Where all runs lie in one folder, 
   damaged   its files cannot be read; the line says why
 
   every=SECONDS      print it again and again, until Ctrl-C
+  --serve            show it as a page in a browser of this machine, with the curves so far and the comparison as it
+                     stands, refreshed every 5 seconds (or every=SECONDS), until Ctrl-C; serve=PORT chooses the port
+                     (default: 6007)
 """
+
+PORT = 6007
 
 STATES = ("finished", "stopped", "running", "killed", "damaged", "failed")  # what needs you is printed last
 YEAR = 365 * 24 * 3600
@@ -69,7 +75,12 @@ class Status(NamedTuple):
 
 def command(arguments: Sequence[str]) -> None:
     """Print the table, again and again if asked to."""
-    places, every = parse(arguments)
+    places, every, port = parse(arguments)
+    if port is not None:
+        from rl_plasticity.live import serve  # matplotlib, and what reads and draws whole runs
+
+        serve(places, port, every or 5.0)
+        return
     while True:
         named, below = find(places)
         lines = table([read(folder) for folder in [*named, *below]], time.time())
@@ -80,22 +91,29 @@ def command(arguments: Sequence[str]) -> None:
         time.sleep(every)
 
 
-def parse(arguments: Sequence[str]) -> tuple[list[str], float | None]:
-    """The places to look for runs, and the seconds between two tables.
+def parse(arguments: Sequence[str]) -> tuple[list[str], float | None, int | None]:
+    """The places to look for runs, the seconds between two tables, and the port to show them at.
 
     Raises:
         SettingsError: an unknown or unreadable option, or no place.
     """
-    places, options = command_line.places_and_options(arguments, ["every"])
-    if "every" not in options:
-        return places, None
-    try:
-        every = float(options["every"])
-    except ValueError:
-        every = math.nan
-    if not 0 < every <= YEAR:
-        raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r} (a year at most)")
-    return places, every
+    given = [f"serve={PORT}" if a == "--serve" else a for a in arguments]
+    if wrong := [a for a in given if a.startswith("-") and not exists(a)]:
+        raise SettingsError(f"unknown option {shown(wrong[0])}{nearest(wrong[0], ['--serve', '--help'])}")
+    places, options = command_line.places_and_options(given, ["every", "serve"])
+    every, port = None, None
+    if "every" in options:
+        try:
+            every = float(options["every"])
+        except ValueError:
+            every = math.nan
+        if not 0 < every <= YEAR:
+            raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r} (a year at most)")
+    if "serve" in options:
+        if not (options["serve"].isdecimal() and int(options["serve"]) < 2**16):
+            raise SettingsError(f"serve must be a port, 0 to 65535 (0: any that is free), got {options['serve']!r}")
+        port = int(options["serve"])
+    return places, every, port
 
 
 def read(folder: RunFolder) -> Status:
@@ -173,16 +191,8 @@ def table(statuses: Sequence[Status], now: float) -> list[str]:
     names = [s.folder.path.name if where else str(s.folder) for s in ordered]
     measures = {s.latest.rpartition(" ")[0] for s in ordered if s.latest}
     measure = measures.pop() if len(measures) == 1 else ""
-    cells: list[tuple[str, ...]] = [
-        (
-            s.state,
-            f"{100 * s.done // s.total}% of {_short(s.total)}" if s.total else f"{s.done} {s.unit}" if s.unit else "",
-            f"{_digits(s.rate)}/s" if s.rate else "",
-            f"{_when(s.ends, now)} ({_duration(s.ends - now)})" if s.ends else "",
-            s.latest.removeprefix(f"{measure} "),
-        )
-        for s in ordered
-    ]
+    rows_of = [cells_of(s, now) for s in ordered]
+    cells: list[tuple[str, ...]] = [(*row[:-1], row[-1].removeprefix(f"{measure} ")) for row in rows_of]
     titles = ("state", "done", "rate", "ends", measure or "last")
     cells = [tuple(t if any(line[i] for line in cells) else "" for i, t in enumerate(titles)), *cells]
     names = ["run", *names]
@@ -193,11 +203,27 @@ def table(statuses: Sequence[Status], now: float) -> list[str]:
     lines = [f"{where}:"] if where else []
     for row, note in zip(rows, notes, strict=True):
         lines += [*row, *textwrap.wrap(note, WIDTH, initial_indent="    ", subsequent_indent="    ")]
+    return [*lines, "", counted(statuses)]
+
+
+def cells_of(s: Status, now: float) -> tuple[str, str, str, str, str]:
+    """For people: the state, how far it is, its rate, when it ends, and its last evaluation."""
+    return (
+        s.state,
+        f"{100 * s.done // s.total}% of {_short(s.total)}" if s.total else f"{s.done} {s.unit}" if s.unit else "",
+        f"{_digits(s.rate)}/s" if s.rate else "",
+        f"{_when(s.ends, now)} ({_duration(s.ends - now)})" if s.ends else "",
+        s.latest,
+    )
+
+
+def counted(statuses: Sequence[Status]) -> str:
+    """How many are in which state: ``3 runs: 1 running, 2 finished, 0 failed``."""
     count = Counter(s.state for s in statuses)
     always = ("running", "finished", "failed")
     states = [f"{count[s]} {s}" for s in (*always, *(s for s in STATES if s not in always)) if s in always or count[s]]
     runs = "1 run" if len(statuses) == 1 else f"{len(statuses)} runs"
-    return [*lines, "", f"{runs}: {', '.join(states)}"]
+    return f"{runs}: {', '.join(states)}"
 
 
 def _digits(number: float) -> str:

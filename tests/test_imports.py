@@ -16,7 +16,7 @@ PACKAGE = ROOT / "rl_plasticity"
 
 # From the top. A module imports from its own room and from those below; rooms of one line know nothing of each other.
 LAYERS = (
-    ("reproduce",),
+    ("reproduce", "live"),
     ("train", "supervised", "evaluate", "watch", "status", "compare", "__main__"),
     ("integrations",),
     ("sweeps", "command_line"),

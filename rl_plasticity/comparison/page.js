@@ -2,12 +2,11 @@
 // A key in a legend hides its group in every figure and greys its rows; a curve under the pointer shows its values;
 // a column's head sorts its table. Without this script the page shows all of it, in the order of the groups.
 
-const groups = JSON.parse(document.getElementById("groups")?.textContent ?? "[]");
-const hidden = new Set();
+let groups = []; // {label, colour}, by their places
+const hidden = new Set(); // labels
 
-function toggle(place) {
-  if (!hidden.delete(place)) hidden.add(place);
-  const off = hidden.has(place);
+function mark(place) {
+  const off = hidden.has(groups[place].label);
   for (const e of document.querySelectorAll(`svg [data-group="${place}"]`)) e.style.display = off ? "none" : "";
   for (const e of document.querySelectorAll(`tr[data-group="${place}"]`)) e.classList.toggle("off", off);
   for (const e of document.querySelectorAll(`[data-key="${place}"]`)) {
@@ -16,12 +15,17 @@ function toggle(place) {
   }
 }
 
-for (const key of document.querySelectorAll("[data-key]")) {
+function toggle(place) {
+  const { label } = groups[place];
+  if (!hidden.delete(label)) hidden.add(label);
+  mark(place);
+}
+
+function prepareKey(key) {
   const place = Number(key.dataset.key);
   key.setAttribute("role", "button");
   key.setAttribute("tabindex", "0");
-  key.setAttribute("aria-pressed", "true");
-  key.setAttribute("aria-label", groups[place]?.label ?? "");
+  key.setAttribute("aria-label", groups[place].label);
   key.addEventListener("click", () => toggle(place));
   key.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
@@ -51,7 +55,7 @@ function readOut(panel, step) {
   const lines = [];
   let at = null;
   for (const curve of panel.curves) {
-    if (hidden.has(curve.group)) continue;
+    if (hidden.has(groups[curve.group].label)) continue;
     const i = nearest(curve.steps, step);
     at ??= curve.steps[i];
     const interval = curve.low.length && curve.low[i] !== null ? ` [${written(curve.low[i])}, ${written(curve.high[i])}]` : "";
@@ -79,7 +83,7 @@ function show({ at, lines, more }, event) {
   tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - height - 4))}px`;
 }
 
-for (const data of document.querySelectorAll("figure script[type='application/json']")) {
+function prepareCurves(data) {
   const svg = data.previousElementSibling;
   const panels = JSON.parse(data.textContent);
   const guide = svg.appendChild(document.createElementNS(svg.namespaceURI, "line"));
@@ -116,7 +120,7 @@ function compareCells(a, b) {
   return Number.isNaN(x) ? 1 : Number.isNaN(y) ? -1 : x - y;
 }
 
-for (const table of document.querySelectorAll("table.sortable")) {
+function prepareTable(table) {
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: head.textContent });
@@ -139,3 +143,13 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+
+function prepare(root) {
+  groups = JSON.parse(document.getElementById("groups").textContent);
+  root.querySelectorAll("[data-key]").forEach(prepareKey);
+  root.querySelectorAll("figure script[type='application/json']").forEach(prepareCurves);
+  root.querySelectorAll("table.sortable").forEach(prepareTable);
+  groups.forEach((_, place) => mark(place));
+}
+
+prepare(document);

@@ -15,6 +15,7 @@ from rl_plasticity.comparison.summary import FEW, Comparison, counted
 GENERATOR = "rl_plasticity.compare"
 HERE = Path(__file__).parent
 MOST = 1_900_000  # characters of the figures on a page
+WIDE = 1.75  # curves, against their size in print
 HINT = (
     '<p class="muted hint">Point at curves to read them. A click on a name in a legend hides its group everywhere, '
     "one on the head of a column sorts the table.</p>"
@@ -32,17 +33,22 @@ class Picture(NamedTuple):
     caption: str
 
 
-def page(title: str, parts: Sequence[str], colours: Mapping[str, str], head: Mapping[str, str]) -> str:
-    """A whole document, in which no script runs but the page's own.
+def page(
+    title: str, parts: Sequence[str], colours: Mapping[str, str], head: Mapping[str, str], live: bool = False
+) -> str:
+    """A whole document, in which no script runs but the package's own.
 
     Args:
         parts: pieces of HTML.
         colours: of each group by its label, in the order of their places.
         head: names and contents of ``meta`` elements.
+        live: whether it asks where it came from for what is new.
     """
     style, script = (HERE / "page.css").read_text(), (HERE / "page.js").read_text()
+    script += (HERE / "live.js").read_text().removeprefix('"use strict";\n') if live else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy += "; connect-src 'self'" if live else ""
     groups = json.dumps([{"label": label, "colour": colour} for label, colour in colours.items()])
     return "\n".join(
         [
@@ -78,7 +84,7 @@ def render(
     others = [p for p in pictures if p not in curves]
     left, images = MOST, {}
     for picture in [*curves, *others]:
-        images[picture.name] = _image(picture, left, 2.1 if picture in curves else 1.45)
+        images[picture.name] = _image(picture, left, WIDE if picture in curves else 1.45)
         left -= len(images[picture.name])
     groups = [row.group for row in comparison.rows]
     differ = differing([g.settings for g in groups])
@@ -93,10 +99,10 @@ def render(
         f'<p class="muted">{escape(_explained(comparison))}</p>',
         "<h2>Learning curves</h2>",
         HINT,
-        *(figure(p, "", images[p.name]) for p in curves),
+        *(_figure(p, "", images[p.name]) for p in curves),
         "<h2>Figures</h2>",
         '<div class="figures">',
-        *(figure(p, f"<h3>{escape(p.title)}</h3>", images[p.name]) for p in others),
+        *(_figure(p, f"<h3>{escape(p.title)}</h3>", images[p.name]) for p in others),
         "</div>",
         "<h2>Settings</h2>",
         _settings(groups, differ) if differ else "<p>There is one group.</p>",
@@ -178,8 +184,12 @@ def _wrap(cell: str) -> str:
     return ' class="wrap"' if len(cell) > 48 else ""
 
 
-def figure(p: Picture, heading: str, image: str) -> str:
-    """A figure with its caption; `image` as `_image` gives it."""
+def figure(p: Picture, heading: str) -> str:
+    """A figure of curves with its caption, however large."""
+    return _figure(p, heading, _image(p, 2 * len(p.svg), WIDE))
+
+
+def _figure(p: Picture, heading: str, image: str) -> str:
     wide = ' class="wide"' if p.width > 5 else ""
     return (
         f'<figure{wide}>{heading}<div class="scroll">{image}</div><figcaption>{escape(p.caption)}</figcaption></figure>'

@@ -1,0 +1,186 @@
+"""A page of runs at work, for a browser of this machine: ``python -m rl_plasticity.status results --serve``.
+
+It reads and writes nothing: two addresses answer, and only to a browser that asked for this machine by its own name.
+"""
+
+import itertools
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+
+from rl_plasticity import status
+from rl_plasticity.compare import compare
+from rl_plasticity.comparison import report
+from rl_plasticity.comparison.figures import colours, draw
+from rl_plasticity.comparison.svg import inline
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.folder import RunFolder, find
+
+HOST = "127.0.0.1"
+HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # besides the one that the page has
+}
+SHARE = 10  # of the time at most one part goes into comparing: training may need the same cores
+
+
+def serve(places: Sequence[str], port: int, every: float) -> None:
+    """Answer until Ctrl-C.
+
+    Raises:
+        SettingsError: a place has no run, or the port is taken.
+    """
+    with Server(places, port, every) as server:
+        print(f"{server.address} shows {', '.join(places)}; Ctrl-C ends it", flush=True)
+        server.serve_forever()
+
+
+class Server(ThreadingHTTPServer):
+    """Makes and hands out the page of the runs in some places.
+
+    Args:
+        places: as `status` and `compare` take them.
+        port: 0 for any that is free.
+        every: seconds between two looks.
+
+    Raises:
+        SettingsError: a place has no run, or the port is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, places: Sequence[str], port: int, every: float) -> None:
+        find(places)
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise SettingsError(f"port {port} cannot be had ({error.strerror}): choose another, serve=PORT") from error
+        self.places, self.every = list(places), every
+        self.address = f"http://{HOST}:{self.server_port}/"
+        self.comparing, self.seen = Lock(), ""
+        self.compared: tuple[str, Mapping[str, str]] = ("", {})
+        self.not_before = 0.0
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # the browser was closed meanwhile
+            traceback.print_exc()
+
+    def page_of(self, path: str) -> str | None:
+        """The page at this address, None if there is none."""
+        if path == "/":
+            title, section = self._status()
+            return self._page(
+                title, [section, '<section id="comparison"><p class="muted">comparing …</p></section>'], {}
+            )
+        if path == "/comparison":
+            section, colours_of = self._comparison()
+            return self._page("comparison", [section], colours_of)
+        return None
+
+    def _page(self, title: str, sections: Sequence[str], colours_of: Mapping[str, str]) -> str:
+        lost = '<p id="lost" class="warnings" hidden>No answer: the command that showed this page has ended.</p>'
+        heading = f"<h1>{escape(', '.join(self.places))}</h1>"
+        return report.page(title, [heading, lost, *sections], colours_of, {"every": f"{self.every:g}"}, live=True)
+
+    def _status(self) -> tuple[str, str]:
+        """A title, and the runs as a table, those at work first."""
+        now = time.time()
+        try:
+            folders = self._folders()
+        except SettingsError as error:
+            return "no runs", f'<section id="status"><p class="lead">{escape(str(error))}</p></section>'
+        states = ("running", *(s for s in reversed(status.STATES) if s != "running"))
+        found = sorted(map(status.read, folders), key=lambda s: (states.index(s.state), s.folder.path))
+        parents = {s.folder.path.parent for s in found}
+        one_place = len(parents) == 1
+        where = f"in {parents.pop()}, " if one_place else ""
+        rows = [("run", "state", "done", "updates", "ends", "last"), *(_cells(s, now, one_place) for s in found)]
+        filled = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+        head, *body = ("".join(f"<td>{row[i]}</td>" for i in filled) for row in rows)
+        head = f"<thead><tr>{head.replace('td>', 'th>')}</tr></thead>"
+        table = f"<table>{head}<tbody>{''.join(f'<tr>{row}</tr>' for row in body)}</tbody></table>"
+        counted, clock = status.counted(found), time.strftime("%H:%M:%S", time.localtime(now))
+        lead = f'<p class="lead">{escape(counted)}</p><p class="muted">{escape(where)}at {clock}</p>'
+        return counted.partition(": ")[
+            2
+        ], f'<section id="status">{lead}<div class="scroll many">{table}</div></section>'
+
+    def _comparison(self) -> tuple[str, Mapping[str, str]]:
+        """Statistics and curves as they stand, and the groups' colours; made anew if a run has written something."""
+        with self.comparing:
+            start = time.monotonic()
+            seen = self._written()
+            if seen != self.seen and start >= self.not_before:
+                self.compared, self.seen = self._compare(), seen
+                self.not_before = time.monotonic() + SHARE * (time.monotonic() - start)
+            return self.compared
+
+    def _compare(self) -> tuple[str, Mapping[str, str]]:
+        try:
+            comparison = compare(*self.places)
+        except SettingsError as error:
+            return f'<section id="comparison"><p class="muted">No comparison: {escape(str(error))}</p></section>', {}
+        parts = ["<h2>The comparison as it stands</h2>", f'<p class="lead">{escape(comparison.verdict())}</p>']
+        parts += [report.table(comparison), report.HINT]
+        for drawn in itertools.takewhile(lambda one: one.curves or one.name == "final_performance", draw(comparison)):
+            width = drawn.figure.get_figwidth()
+            picture = report.Picture(drawn.name, drawn.title, inline(drawn), b"", width, drawn.caption)
+            parts.append(report.figure(picture, f"<h3>{escape(drawn.title)}</h3>"))
+        return f'<section id="comparison">{"".join(parts)}</section>', colours(comparison)
+
+    def _folders(self) -> list[RunFolder]:
+        named, below = find(self.places)
+        return [*named, *below]
+
+    def _written(self) -> str:
+        """Another text as soon as a run has written a number."""
+        try:
+            folders = self._folders()
+        except SettingsError as error:
+            return str(error)
+        files = [folder.metrics_csv for folder in folders]
+        return repr([(str(file), file.stat().st_size) for file in files if file.exists()])
+
+
+def _cells(s: status.Status, now: float, one_place: bool) -> tuple[str, ...]:
+    """A row of the table of runs, as HTML."""
+    state, *others = map(escape, status.cells_of(s, now))
+    name = escape(s.folder.path.name if one_place else str(s.folder))
+    note = f'<div class="muted">{escape(s.note)}</div>' if s.note else ""
+    if s.total:
+        others[0] = f'<progress max="{s.total}" value="{min(s.done, s.total)}"></progress> {others[0]}'
+    return (name + note, f'<span class="{state}">{state}</span>', *others)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    server_version, sys_version = "rl_plasticity", ""
+
+    def do_GET(self) -> None:
+        """Answer ``/`` and ``/comparison``."""
+        names = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
+        if self.headers.get("Host") not in names:  # a page from elsewhere whose name leads to this machine
+            self.send_error(HTTPStatus.FORBIDDEN)
+            return
+        page = self.server.page_of(self.path)
+        if page is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        body = page.encode(errors="backslashreplace")
+        self.send_response(HTTPStatus.OK)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: the terminal is the user's."""

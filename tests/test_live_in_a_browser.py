@@ -1,0 +1,34 @@
+"""The live page in a real browser, while a real sweep runs."""
+
+import subprocess
+import sys
+
+from test_live import serving
+
+SWEEP = ["task=random_labels", "data.train_size=200", "net.widths=[16]", "num_tasks=4", "epochs_per_task=150"]
+SWEEP += ["batch_size=50", "seeds=2", "device=cpu", "compile=false", "threads=1", "measure_every_updates=0"]
+
+
+def test_a_sweep_is_watched_from_its_first_run_to_its_comparison_without_a_reload(opened, tmp_path):
+    program = [sys.executable, "-m", "rl_plasticity.supervised", "-m", "reg=none,swr", *SWEEP]
+    with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sweep:
+        try:
+            while not [*tmp_path.glob("results/*/metrics.csv")]:
+                assert sweep.poll() is None
+            with serving(tmp_path / "results", every=0.2) as server:
+                page = opened(server.address)
+                page.evaluate("() => { window.here = true; }")
+                page.wait_for_selector(".running", timeout=60_000)
+                share = "() => document.querySelector('progress').position"
+                first = page.evaluate(share)
+                page.wait_for_function(f"first => ({share})() > first", arg=first, timeout=60_000)
+                page.wait_for_function("() => document.querySelectorAll('span.finished').length == 2", timeout=60_000)
+                page.wait_for_function("() => document.querySelectorAll('tr[data-group]').length == 2", timeout=60_000)
+                page.locator('svg [data-key="1"]').last.click()
+                assert page.locator("tr.off").count() == 1
+                page.wait_for_function("() => document.title == '0 running, 2 finished, 0 failed'")
+                assert page.evaluate("() => window.here") is True
+        finally:
+            sweep.terminate()
+    assert sweep.returncode == 0
+    page.wait_for_selector("#lost:not([hidden])")  # the server has ended
