@@ -1,6 +1,7 @@
 # make train [ARGS="env=walker-run reg=swr"]   set up and run the main job
 # make test                                     set up and run all checks
 # make test-integrations                         the tests of all other libraries' loops
+# make notebooks                                 execute examples/notebooks and write their outputs anew
 # make test-gpu [GPU_PYTHON=python3]             whether the GPU path is right and how fast it is, with a Python that has torch and CUDA
 # make test-browser                              the tests of pages in a real browser (Debian, as root: installs Chromium)
 # make test-ray                                  a sweep on two Ray nodes, one of which is killed
@@ -16,7 +17,7 @@ STAMP := .venv/installed
 # This Makefile's own .venv has torch for CPUs.
 GPU_PYTHON ?= python3
 
-.PHONY: train test test-integrations test-gpu test-browser test-ray test-slurm
+.PHONY: train test notebooks test-integrations test-gpu test-browser test-ray test-slurm
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
@@ -27,6 +28,10 @@ test: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+notebooks: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group notebooks
+	$(BIN)/python scripts/notebooks.py
 
 test-integrations: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group integrations
