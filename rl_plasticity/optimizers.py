@@ -415,3 +415,4 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "muon": Muon,
     "upgd": UPGD,
 }
+"""Called as ``kind(net, lr=lr, **settings)``."""

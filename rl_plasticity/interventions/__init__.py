@@ -16,6 +16,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = {
     "selective_reinit": SelectiveReinit,
     "fire": Fire,
 }
+"""Called as ``kind(**settings)``."""
 
 
 def make_intervention(name: str, **settings: Any) -> Intervention:

@@ -55,3 +55,4 @@ def make_regularizer(
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {}
+"""Called as ``kind(net, **settings)``."""
