@@ -415,4 +415,4 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "muon": Muon,
     "upgd": UPGD,
 }
-"""Called as ``kind(net, lr=lr, **settings)``."""
+"""What ``optimizer=`` chooses from, each called as ``kind(net, lr=lr, **settings)``."""

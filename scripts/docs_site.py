@@ -110,10 +110,14 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Equations as MathML; the reference's source code is not searched."""
+    """Equations as MathML, figures that open alone, numbers in one piece; source code is not searched."""
     html = EQUATION.sub(lambda match: convert(unescape(match[2])), html)
+    html = re.sub(r'(<img[^>]* src="([^"]+)"[^>]*>)', r'<a href="\2">\1</a>', html)
+    html = re.sub(r"(?<=<td>)[^<]*\d \[[^<]*\](?=</td>)", lambda match: match[0].replace(" ", "&nbsp;"), html)
+    parts = re.split(r"(<pre.*?</pre>|<code.*?</code>|<[^>]+>)", html, flags=re.DOTALL)
+    parts[::2] = [re.sub(r"(?<=\d) (?=\d{3}\b)", "&nbsp;", text) for text in parts[::2]]  # 14 000
     source = '<details class="mkdocstrings-source"'
-    return html.replace(source, f"{source} data-search-exclude")
+    return "".join(parts).replace(source, f"{source} data-search-exclude")
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -191,9 +195,15 @@ def reference() -> dict[str, str]:
     texts = {"index": index(package, public)}
     for title in sorted(pages):
         about = package[title].docstring.value if title in package.modules else "\n".join(ABOUT[title])
-        entries = [f"::: {path}\n{choices(path, paths)}" for path in pages[title]]
+        entries = [entry(path, title) + choices(path, paths) for path in pages[title]]
         texts[title] = "\n\n".join([f"# {title.replace('_', ' ').capitalize()}", paragraph(about), *entries])
     return {f"reference/{name}.md": text + "\n" for name, text in texts.items()}
+
+
+def entry(path: str, title: str) -> str:
+    """What mkdocstrings writes of a name; where a page is of several modules, with where it is."""
+    heading = path.partition(".")[2] if title in ABOUT else path.rpartition(".")[2]
+    return f"::: {path}\n    options:\n      heading: {heading}\n      toc_label: {heading}\n"
 
 
 def modules(module: Any) -> Iterator[Any]:
@@ -224,8 +234,10 @@ def index(package: Any, public: dict[str, str]) -> str:
         f"| [`{name}`][{path}] | {paragraph(objects(package, path).docstring.value)} |".replace("\n", " ")
         for name, path in public.items()
     ]
-    about = "Everything public, by where it is; the names of `rl_plasticity` itself are"
-    return "\n".join(["# Reference", "", about, "", "| name | |", "|---|---|", *rows])
+    about = (
+        "What `from rl_plasticity import` has. All that is public is on the pages beside this one, made of docstrings."
+    )
+    return "\n".join(["# Public names", "", about, "", "| name | |", "|---|---|", *rows])
 
 
 def choices(path: str, documented: set[str]) -> str:

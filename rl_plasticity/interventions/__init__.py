@@ -16,7 +16,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = {
     "selective_reinit": SelectiveReinit,
     "fire": Fire,
 }
-"""Called as ``kind(**settings)``."""
+"""What ``reset=`` chooses from, each called as ``kind(**settings)``."""
 
 
 def make_intervention(name: str, **settings: Any) -> Intervention:

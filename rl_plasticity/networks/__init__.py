@@ -112,13 +112,16 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "wrn28_10": _wrn28_10,
     "vit_tiny": _vit_tiny,
 }
-"""Called as ``make(shape of one input, num_classes, seeds, **settings)``; without a runs axis: one seed."""
+"""What ``net=`` chooses from, each called as ``make(shape of one input, num_classes, seeds, **settings)``.
+
+Those without a runs axis take one seed.
+"""
 
 PARAMETRIZATIONS: dict[str, Callable[..., None]] = {
     "weight_standardization": standardize_weights_,
     "bounded_weight_norm": bound_weight_norms_,
 }
-"""Called with a network, whose weights they parametrize in place."""
+"""What ``net.parametrization=`` chooses from, each called with a network, whose weights it parametrizes in place."""
 
 
 def make_network(

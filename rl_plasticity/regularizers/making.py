@@ -55,4 +55,4 @@ def make_regularizer(
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {}
-"""Called as ``kind(net, **settings)``."""
+"""What ``reg=`` chooses from, each called as ``kind(net, **settings)``."""

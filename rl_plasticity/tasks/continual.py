@@ -319,4 +319,4 @@ TASKS: dict[str, Callable[..., TaskSequence]] = {
     "stationary": Stationary,
     "binary_pairs": BinaryPairs,
 }
-"""Called as ``make(data, seeds, num_tasks, **settings)``."""
+"""What ``task=`` chooses from, each called as ``make(data, seeds, num_tasks, **settings)``."""

@@ -528,7 +528,7 @@ _SPECS: dict[str, _Spec] = {
 }  # fmt: skip
 
 DATA: dict[str, Callable[..., Source]] = {"digits": _digits}
-"""Called as ``make(**settings)``, with `root` among them where a data set lies in files."""
+"""What ``data=`` chooses from, each called as ``make(**settings)``, `root` among them where data lie in files."""
 DATA |= {name: partial(_published, name) for name in _SPECS if name != "imagenet32"} | {"imagenet32": _imagenet32}
 
 # How many training images each has.
