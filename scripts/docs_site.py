@@ -102,9 +102,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     source, here = source_of(page.file), posixpath.dirname(page.file.src_uri)
 
     def on_site(match: re.Match[str]) -> str:
-        before, link, anchor, after = match.groups()
+        label, link, anchor, after = match.groups()
         path = target(source, link)
-        return before + posixpath.relpath(place(path), here or ".") + (anchor or "") + after if path else match[0]
+        if path is None:
+            return match[0]
+        if label.endswith(".md]("):  # a page is called by its title
+            label = f"[{path.read_text().partition(chr(10))[0].removeprefix('# ')}]("
+        return label + posixpath.relpath(place(path), here or ".") + (anchor or "") + after
 
     return LINK.sub(on_site, markdown)
 
