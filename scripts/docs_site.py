@@ -218,13 +218,27 @@ def modules(module: Any) -> Iterator[Any]:
 
 
 def exported(module: Any) -> set[str]:
-    """Where what a module's ``__all__`` names is defined."""
-    return {module[str(name)].canonical_path for name in module.exports or ()}
+    """Where what a module's ``__all__`` names is defined.
+
+    Raises:
+        PluginError: nowhere.
+    """
+    names = {str(name) for name in module.exports or ()}
+    if missing := sorted(names - module.members.keys()):
+        raise PluginError(f"{module.path}.__all__ names {', '.join(missing)}, which is not there")
+    return {module[name].canonical_path for name in names}
 
 
 def objects(package: Any, path: str) -> Any:
-    """What is defined at a dotted path."""
-    return package[path.partition(".")[2]]
+    """What is defined at a dotted path.
+
+    Raises:
+        PluginError: nothing is.
+    """
+    try:
+        return package[path.partition(".")[2]]
+    except KeyError:
+        raise PluginError(f"the reference is to have {path}, which is not there") from None
 
 
 def paragraph(docstring: str) -> str:
