@@ -1,5 +1,6 @@
 # make train [ARGS="env=walker-run reg=swr"]   set up and run the main job
 # make test                                     set up and run all checks
+# make docs                                     the site of docs/, strictly checked, in site/
 # make test-integrations                         the tests of all other libraries' loops
 # make notebooks                                 execute examples/notebooks and write their outputs anew
 # make test-gpu [GPU_PYTHON=python3]             whether the GPU path is right and how fast it is, with a Python that has torch and CUDA
@@ -13,11 +14,12 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 STAMP := .venv/installed
+DOCS_STAMP := .venv/docs-installed
 
 # This Makefile's own .venv has torch for CPUs.
 GPU_PYTHON ?= python3
 
-.PHONY: train test notebooks test-integrations test-gpu test-browser test-ray test-slurm
+.PHONY: train test docs notebooks test-integrations test-gpu test-browser test-ray test-slurm
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
@@ -32,6 +34,10 @@ test: $(STAMP)
 notebooks: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group notebooks
 	$(BIN)/python scripts/notebooks.py
+
+# With --quiet no warning would be counted. Material's own notice of what mkdocs 2 will be is no warning of ours.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 test-integrations: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group integrations
@@ -61,3 +67,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,video,parallel,fine-tuning]" --group dev
 	touch $(STAMP)
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
+	touch $(DOCS_STAMP)

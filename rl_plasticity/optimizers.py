@@ -415,3 +415,4 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "muon": Muon,
     "upgd": UPGD,
 }
+"""What ``optimizer=`` chooses from, each called as ``kind(net, lr=lr, **settings)``."""

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from test_imports import LAYERS
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +40,21 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
 def test_the_index_links_every_page():
     linked = {link.partition("#")[0] for link in LINK.findall((ROOT / "docs" / "index.md").read_text())}
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= linked
+
+
+def test_the_site_has_every_page_in_its_navigation():
+    def pages(nav):
+        return {
+            page
+            for entry in nav
+            for value in ([entry] if isinstance(entry, str) else entry.values())
+            for page in ([value] if isinstance(value, str) else pages(value))
+        }
+
+    nav = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} <= nav
+    for page in nav:
+        assert (ROOT / "docs" / page).exists() or page in ("readme.md", "contributing.md", "changelog.md"), page
 
 
 def test_every_picture_of_the_documents_is_shown_somewhere_and_small():

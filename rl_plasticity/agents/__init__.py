@@ -6,7 +6,7 @@ from rl_plasticity.agents.base import Agent, Steps
 from rl_plasticity.agents.replay_buffer import Batch, ReplayBuffer, Step
 from rl_plasticity.agents.sac import SAC
 
-# Each is called as kind(obs_dim, act_dim, seeds, regularize, device=..., **settings).
 AGENTS: dict[str, Callable[..., Agent]] = {"sac": SAC}
+"""What ``agent=`` chooses from: ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)``."""
 
 __all__ = ["AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer", "Step", "Steps"]

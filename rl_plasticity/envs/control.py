@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -147,6 +147,9 @@ def task_names() -> list[str]:
     no_display = not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     if no_display and ctypes.util.find_library("EGL"):  # a task (quadruped-escape) draws its terrain while it trains
         os.environ.setdefault("MUJOCO_GL", "egl")  # read when dm_control is imported
+    if os.environ.get("MUJOCO_GL") == "egl":
+        with suppress(ImportError):  # Mesa's EGL and triton, which CUDA builds of torch import, each have an LLVM:
+            import triton  # noqa: F401  loaded after Mesa's it crashes the process
     with _quiet():
         import shimmy  # noqa: F401  registers them
     registered = [n for n in gym.registry if n.startswith("dm_control/")]

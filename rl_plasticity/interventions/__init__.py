@@ -16,6 +16,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = {
     "selective_reinit": SelectiveReinit,
     "fire": Fire,
 }
+"""What ``reset=`` chooses from, each called as ``kind(**settings)``."""
 
 
 def make_intervention(name: str, **settings: Any) -> Intervention:

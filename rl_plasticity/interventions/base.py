@@ -81,6 +81,7 @@ class Restartable(Protocol):
 
 
 Inputs = Mapping[str, Example]
+"""What each learner's network is called with, by the learner's name."""
 Target = Restartable | Learner | PlainNet
 EveryUpdates = Annotated[int | None, Setting("period in updates; null: not by updates", least=1)]
 EveryTasks = Annotated[int | None, Setting("period in changes of task; null: not by tasks", least=1)]

@@ -32,7 +32,6 @@ class OfGradients(NamedTuple):
     measure: Callable[[Tensor], Tensor]
 
 
-# In the order in which they are logged.
 METRICS: dict[str, OfWeights | OfFeatures | OfGradients] = {
     "frobenius_norm": OfWeights(lambda matrix, s: frobenius_norm(matrix)),
     "sigma1": OfWeights(lambda matrix, s: s[..., 0]),
@@ -49,3 +48,4 @@ METRICS: dict[str, OfWeights | OfFeatures | OfGradients] = {
     "gradient_condition": OfGradients(condition_number),
     "gradient_rank": OfGradients(effective_rank),
 }
+"""What a probe measures of every layer, in the order in which it is logged."""

@@ -101,7 +101,6 @@ def _side(shape: Sequence[int]) -> int:
     return shape[1]
 
 
-# Each is called as make(shape of one input, num_classes, seeds, **settings). Without a runs axis: one seed.
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mlp": _mlp,
     "cnn": partial(CNN, batch_norm=False),
@@ -113,11 +112,16 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "wrn28_10": _wrn28_10,
     "vit_tiny": _vit_tiny,
 }
+"""What ``net=`` chooses from, each called as ``make(shape of one input, num_classes, seeds, **settings)``.
+
+Those without a runs axis take one seed.
+"""
 
 PARAMETRIZATIONS: dict[str, Callable[..., None]] = {
     "weight_standardization": standardize_weights_,
     "bounded_weight_norm": bound_weight_norms_,
 }
+"""What ``net.parametrization=`` chooses from, each called with a network, whose weights it parametrizes in place."""
 
 
 def make_network(

@@ -55,3 +55,4 @@ def make_regularizer(
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {}
+"""What ``reg=`` chooses from, each called as ``kind(net, **settings)``."""

@@ -24,6 +24,7 @@ class Arguments(NamedTuple):
 
 
 Example = Tensor | Arguments | Sequence[Any] | Mapping[str, Any]
+"""One real call: a tensor, several arguments in order, or arguments by name."""
 
 
 def watch(net: nn.Module, walk: Walk, example: Example) -> str | None:

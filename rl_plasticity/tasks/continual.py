@@ -308,7 +308,6 @@ class Stationary(TaskSequence):
         return _all(y), y
 
 
-# Each is called as make(data, seeds, num_tasks, **settings).
 TASKS: dict[str, Callable[..., TaskSequence]] = {
     "random_labels": RandomLabels,
     "pixel_permutation": PixelPermutation,
@@ -320,3 +319,4 @@ TASKS: dict[str, Callable[..., TaskSequence]] = {
     "stationary": Stationary,
     "binary_pairs": BinaryPairs,
 }
+"""What ``task=`` chooses from, each called as ``make(data, seeds, num_tasks, **settings)``."""

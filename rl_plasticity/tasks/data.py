@@ -527,8 +527,8 @@ _SPECS: dict[str, _Spec] = {
     ),
 }  # fmt: skip
 
-# Each is called as make(root, **settings).
 DATA: dict[str, Callable[..., Source]] = {"digits": _digits}
+"""What ``data=`` chooses from, each called as ``make(**settings)``, `root` among them where data lie in files."""
 DATA |= {name: partial(_published, name) for name in _SPECS if name != "imagenet32"} | {"imagenet32": _imagenet32}
 
 # How many training images each has.

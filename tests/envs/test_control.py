@@ -1,3 +1,8 @@
+import ctypes.util
+import os
+import subprocess
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -183,3 +188,14 @@ def test_rewards_earned_before_a_physics_error_are_kept():
     env.reset()
     with pytest.warns(UserWarning, match="ended early"):
         assert env.step(np.zeros(2, np.float32))[1] == 1 + 2
+
+
+@pytest.mark.skipif(not ctypes.util.find_library("EGL"), reason="the simulator cannot be imported with EGL")
+def test_triton_is_loaded_before_the_simulator_that_draws_with_egl(tmp_path):
+    (tmp_path / "triton.py").write_text("import sys; print('dm_control' in sys.modules)")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    said = subprocess.run(
+        [sys.executable, "-c", "from rl_plasticity.envs import task_names; task_names()"],
+        env={**os.environ, "PYTHONPATH": paths, "MUJOCO_GL": "egl"}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert said.stdout == "False\n", said.stderr

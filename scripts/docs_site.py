@@ -1,0 +1,291 @@
+"""What `mkdocs.yml` leaves to Python: files outside docs/, the reference, equations, GitHub's anchors.
+
+- The pages are read on GitHub as well, so their links are relative and lead out of docs/: whatever a page links there
+  (README, examples, a folder) gets a page of the site.
+- The reference is made of the package's public names: those in ``rl_plasticity.__all__`` and every package's
+  ``__all__``, and all that the other modules of public names define. A public name without a docstring ends the build.
+- Equations become MathML while the site is built, so that no script is needed to read them.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from functools import partial
+from html import unescape
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import griffe
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+from rl_plasticity.__main__ import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+# What lies outside docs/ and is read as a page; by its place on the site.
+PAGES = {"readme.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".cff": "yaml"}
+# What each command is from Python.
+FUNCTIONS = {
+    "train": "run",
+    "supervised": "run",
+    "status": "read",
+    "compare": "compare",
+    "reproduce": "command",
+    "evaluate": "evaluate",
+    "watch": "watch",
+}
+# What no `__all__` names, by module: the names that are public, or none for all that it defines.
+ALSO: dict[str, tuple[str, ...]] = {
+    "optimizers": (),
+    "attached": (),
+    "integrations.lightning": (),
+    "integrations.stable_baselines3": ("Regularize",),
+    "integrations.torchrl": (),
+    "integrations.transformers": (),
+    "comparison.summary": ("Comparison", "Estimate"),
+    "configs.commands": ("Train", "Supervised", "Evaluate", "Watch"),
+    "runs.folder": ("RunFolder", "RunName", "MetricName", "Curve", "find"),
+    "runs.session": ("Session",),
+    "settings": ("Setting", "checked", "settings_of"),
+    "status": ("Status",),
+    "tasks.continual": (),
+}
+# Pages of several rooms; any other room has its own.
+TOGETHER = {
+    **dict.fromkeys([*FUNCTIONS, "configs", "comparison"], "commands"),
+    **dict.fromkeys(["attached", "integrations", "learner", "probe"], "loops"),
+    **dict.fromkeys(["settings", "errors"], "settings"),
+    **dict.fromkeys(["structure", "layers"], "structure"),
+}
+ABOUT = {
+    "commands": ["What each command is from Python: [From Python](../python.md) shows them at work."],
+    "loops": ["Regularizers in any training loop: [Use it in your own training](../your-own-training.md)."],
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Headings have GitHub's anchors, and the navigation the pages that are made here."""
+    config.mdx_configs["toc"]["slugify"] = lambda text, _: re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+    made = {"Reference": list(reference()), "Examples": [place(path) for path in scripts(ROOT / "examples")]}
+    for section in (inside for entry in config.nav or [] if isinstance(entry, dict) for inside in entry.values()):
+        for entry in section:
+            if isinstance(entry, dict):
+                entry.update({name: pages for name, pages in made.items() if name in entry})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the reference, and a page for whatever the pages link outside docs/."""
+    for name, text in reference().items():
+        files.append(File.generated(config, name, content=text))
+    for name, source in PAGES.items():
+        files.append(File.generated(config, name, content=(ROOT / source).read_text()))
+    todo = [target for file in files.documentation_pages() for target in linked(source_of(file), file.content_string)]
+    for path in [*scripts(ROOT / "examples"), *todo]:
+        name = place(path)
+        if name.endswith(".md") and name not in files.src_uris:
+            in_nav = path.is_file() and path.is_relative_to(ROOT / "examples")
+            level = InclusionLevel.INCLUDED if in_nav else InclusionLevel.NOT_IN_NAV
+            files.append(File.generated(config, name, content=shown(path), inclusion=level))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links between files of the repository, as links between pages of the site."""
+    source, here = source_of(page.file), posixpath.dirname(page.file.src_uri)
+
+    def on_site(match: re.Match[str]) -> str:
+        label, link, anchor, after = match.groups()
+        path = target(source, link)
+        if path is None:
+            return match[0]
+        if label.endswith(".md]("):  # a page is called by its title
+            label = f"[{path.read_text().partition(chr(10))[0].removeprefix('# ')}]("
+        return label + posixpath.relpath(place(path), here or ".") + (anchor or "") + after
+
+    return LINK.sub(on_site, markdown)
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Equations as MathML, figures that open alone, numbers in one piece; source code is not searched."""
+    html = EQUATION.sub(lambda match: convert(unescape(match[2])), html)
+    html = re.sub(r'(<img[^>]* src="([^"]+)"[^>]*>)', r'<a href="\2">\1</a>', html)
+    html = re.sub(r"(?<=<td>)[^<]*\d \[[^<]*\](?=</td>)", lambda match: match[0].replace(" ", "&nbsp;"), html)
+    parts = re.split(r"(<pre.*?</pre>|<code.*?</code>|<[^>]+>)", html, flags=re.DOTALL)
+    parts[::2] = [re.sub(r"(?<=\d) (?=\d{3}\b)", "&nbsp;", text) for text in parts[::2]]  # 14 000
+    source = '<details class="mkdocstrings-source"'
+    return "".join(parts).replace(source, f"{source} data-search-exclude")
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def source_of(file: File) -> Path:
+    """The file of the repository that a page is made of."""
+    name = file.src_uri
+    return ROOT / PAGES[name] if name in PAGES else ROOT / "docs" / name
+
+
+def target(source: Path, link: str) -> Path | None:
+    """The file or folder of the repository that `link` in `source` leads to; None if it is no such link."""
+    path = (source.parent / link).resolve()
+    return path if path.is_relative_to(ROOT) and path.exists() else None
+
+
+def linked(source: Path, text: str) -> Iterator[Path]:
+    """What a page links, in the repository; of folders also what is in them."""
+    for _, link, _, _ in LINK.findall(text):
+        path = target(source, link)
+        if path:
+            yield path
+            yield from scripts(path) if path.is_dir() else ()
+
+
+def scripts(folder: Path) -> list[Path]:
+    """The scripts below a folder."""
+    return sorted(folder.rglob("*.py"))
+
+
+def place(path: Path) -> str:
+    """Where a file or folder of the repository is on the site, as mkdocs calls its source."""
+    name = path.relative_to(ROOT).as_posix()
+    if path.is_dir():
+        return f"{name.removeprefix('docs/')}/index.md"
+    by_source = {source: page for page, source in PAGES.items()}
+    return name.removeprefix("docs/") if name.startswith("docs/") else by_source.get(name, f"{name}.md")
+
+
+def shown(path: Path) -> str:
+    """A file as a page of highlighted text, or a folder as a page that links what is in it."""
+    name = path.relative_to(ROOT).as_posix()
+    if path.is_file():
+        fence = "`" * 8
+        return f"# {path.name}\n\n`{name}`\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text()}{fence}\n"
+    inside = sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    here = posixpath.dirname(place(path))
+    lines = [f"- [{p.relative_to(path)}]({posixpath.relpath(place(p), here)})" for p in inside]
+    return "\n".join([f"# {name}/", "", *lines, ""])
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def reference() -> dict[str, str]:
+    """The pages of the reference, by their place.
+
+    Raises:
+        PluginError: a public name has no docstring, or a command or an entry of a public dict is missing.
+    """
+    package: Any = griffe.load("rl_plasticity", search_paths=[ROOT])
+    public = {name: package[name].canonical_path for name in package.exports}
+    paths = set(public.values()) | {path for module in modules(package) for path in exported(module)}
+    paths |= {f"rl_plasticity.{command}.{FUNCTIONS[command]}" for command in COMMANDS}
+    for room, names in ALSO.items():
+        defined = [n for n, o in package[room].members.items() if not o.is_alias and not o.is_attribute and n[0] != "_"]
+        paths |= {f"rl_plasticity.{room}.{name}" for name in names or defined}
+    bare = [path for path in sorted(paths) if not objects(package, path).docstring]
+    if bare:
+        raise PluginError(f"public names without a docstring: {', '.join(bare)}")
+    pages: dict[str, list[str]] = {}
+    for path in sorted(paths, key=lambda path: (path.split(".")[1], path.rpartition(".")[2].lower())):
+        pages.setdefault(TOGETHER.get(path.split(".")[1], path.split(".")[1]), []).append(path)
+    texts = {"index": index(package, public)}
+    for title in sorted(pages):
+        about = package[title].docstring.value if title in package.modules else "\n".join(ABOUT[title])
+        entries = [entry(path, title) + choices(path, paths) for path in pages[title]]
+        texts[title] = "\n\n".join([f"# {title.replace('_', ' ').capitalize()}", paragraph(about), *entries])
+    return {f"reference/{name}.md": text + "\n" for name, text in texts.items()}
+
+
+def entry(path: str, title: str) -> str:
+    """What mkdocstrings writes of a name; where a page is of several modules, with where it is."""
+    heading = path.partition(".")[2] if title in ABOUT else path.rpartition(".")[2]
+    return f"::: {path}\n    options:\n      heading: {heading}\n      toc_label: {heading}\n"
+
+
+def modules(module: Any) -> Iterator[Any]:
+    """A module and all below it."""
+    yield module
+    for inside in module.modules.values():
+        yield from modules(inside)
+
+
+def exported(module: Any) -> set[str]:
+    """Where what a module's ``__all__`` names is defined.
+
+    Raises:
+        PluginError: nowhere.
+    """
+    names = {str(name) for name in module.exports or ()}
+    if missing := sorted(names - module.members.keys()):
+        raise PluginError(f"{module.path}.__all__ names {', '.join(missing)}, which is not there")
+    return {module[name].canonical_path for name in names}
+
+
+def objects(package: Any, path: str) -> Any:
+    """What is defined at a dotted path.
+
+    Raises:
+        PluginError: nothing is.
+    """
+    try:
+        return package[path.partition(".")[2]]
+    except KeyError:
+        raise PluginError(f"the reference is to have {path}, which is not there") from None
+
+
+def paragraph(docstring: str) -> str:
+    """A docstring's first."""
+    return docstring.partition("\n\n")[0]
+
+
+def index(package: Any, public: dict[str, str]) -> str:
+    """The names of the package itself, each with its first line and a link."""
+    rows = [
+        f"| [`{name}`][{path}] | {paragraph(objects(package, path).docstring.value)} |".replace("\n", " ")
+        for name, path in public.items()
+    ]
+    about = (
+        "What `from rl_plasticity import` has. All that is public is on the pages beside this one, made of docstrings."
+    )
+    return "\n".join(["# Public names", "", about, "", "| name | |", "|---|---|", *rows])
+
+
+def choices(path: str, documented: set[str]) -> str:
+    """The entries of a public dict, as a table; nothing of anything else.
+
+    Raises:
+        PluginError: a class in it is nowhere in the reference.
+    """
+    module, _, name = path.rpartition(".")
+    if not name.isupper():
+        return ""
+    entries = getattr(import_module(module), name)
+    if not isinstance(entries, dict):
+        return ""
+    rows = ["", "| name | |", "|---|---|"]
+    for key, made in entries.items():
+        while isinstance(made, partial):
+            made = made.func
+        made = made if hasattr(made, "__qualname__") else type(made)
+        where = f"{made.__module__}.{made.__qualname__}"
+        if isinstance(made, type) and where not in documented:
+            raise PluginError(f"{name}[{key!r}], {where}, is not in the reference: name it in its package's __all__")
+        rows.append(f"| `{key}` | " + (f"[`{made.__name__}`][{where}]" if where in documented else "") + " |")
+    return "\n".join([*rows, ""])
+
+
+class Docstrings(griffe.Extension):
+    """Docstrings as Markdown: the two colons before an indented example are one."""
+
+    def on_instance(self, *, obj: Any, **_: Any) -> None:
+        """Of each object as it is read."""
+        if obj.docstring:
+            obj.docstring.value = re.sub(r"::(?=\n\n +)", ":", obj.docstring.value)

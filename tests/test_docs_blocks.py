@@ -1,0 +1,419 @@
+"""The blocks of code in the documents: Python is run, commands are checked by the commands themselves, or run small.
+
+A block that is neither is named in `NOT_RUN` with the reason, so that a new one fails until it is sorted.
+"""
+
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium as gym
+import pytest
+from folders import PENDULUM, run
+from test_docs import PAGES, ROOT, TABLE
+
+from rl_plasticity import command_line, compare, plugins, reproduce, status, supervised, train
+from rl_plasticity.__main__ import COMMANDS
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.commands import KINDS, Evaluate, Supervised, Train, Watch
+from rl_plasticity.envs.control import check_name, task_names
+from rl_plasticity.evaluate import evaluate
+from rl_plasticity.metrics import METRICS
+from rl_plasticity.sweeps import launchers, sweep
+
+DOCS = [page for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")]
+TINY = {
+    "env": "gym:Pendulum-v1", "agent": {"name": "sac", "hidden": [8]}, "batch_size": 8, "random_env_steps": 20,
+    "total_env_steps": 40, "replay_ratio": 1, "eval_every_env_steps": 20, "eval_episodes": 1, "compile": False,
+    "threads": 1, "measure_every_updates": 0,
+}  # fmt: skip
+TINY_DIGITS = {
+    "data": {"name": "digits", "train_size": 100}, "num_tasks": 2, "epochs_per_task": 1, "compile": False, "threads": 1,
+}  # fmt: skip
+
+
+class Block(NamedTuple):
+    """What a page takes for granted around a block of its Python, and what is made small in it.
+
+    Args:
+        has: text that tells the block from the page's others.
+        before, after: lines run before and after it; what comes after holds what the page says of it.
+        instead: text of the block, and what stands there in the test.
+        needs: a library that need not be here; such a block is run by itself.
+    """
+
+    has: str
+    before: str = ""
+    after: str = ""
+    instead: tuple[tuple[str, str], ...] = ()
+    needs: str = ""
+
+
+A_LOOP = """
+import torch
+from torch import nn
+def make_net(): return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+net, x, labels = make_net(), torch.randn(6, 3), torch.zeros(6, dtype=torch.int64)
+optimizer = torch.optim.Adam(net.parameters())
+"""
+A_STEP = "optimizer.zero_grad(); task_loss = net(x).square().mean()\n"
+BACKWARD = (("...; optimizer.step()", "loss.backward(); optimizer.step()"),)
+SETTINGS = "from typing import Annotated\nfrom rl_plasticity import Setting\n"
+A_PLUG = """
+from nuclear_norm import NuclearNorm
+import numpy as np
+from rl_plasticity.tasks import Source
+squares = lambda: Source((np.zeros((4, 1, 2, 2)), np.zeros(4)), (np.zeros((4, 1, 2, 2)), np.zeros(4)), num_classes=2)
+"""
+TASK = """
+import gymnasium as gym
+gym.register("MyTask-v0", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=20)
+"""
+IMAGES = """
+import numpy as np
+images = test_images = np.zeros((20, 1, 8, 8)); labels = test_labels = np.arange(20) % 10
+"""
+STABLE_BASELINES = "from stable_baselines3 import SAC\n"
+TRANSFORMERS = """
+from torch import nn
+from transformers import Trainer, TrainingArguments
+model, data = nn.Linear(3, 2), []
+arguments = TrainingArguments(output_dir="out", report_to=[], use_cpu=True)
+"""
+PYTHON: dict[str, list[Block]] = {
+    "README.md": [
+        Block("handle = attach(", before=A_LOOP, after="assert handle.regularizer.coef == 1e-4"),
+        Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
+        Block("train.run(", instead=(('env="cheetah-run", preset="demo"', "**TINY"),)),
+        Block("# my_plug.py", before=A_PLUG),
+    ],
+    "adding-a-regularizer.md": [
+        Block(
+            "class NuclearNorm",
+            after="from torch import nn; from rl_plasticity import make_regularizer\n"
+            "net = nn.Linear(3, 2); expected = 1e-3 * torch.linalg.svdvals(net.weight).sum()\n"
+            "torch.testing.assert_close(make_regularizer('nuclear', net, coef=1e-3).penalty(net), expected)",
+        )
+    ],
+    "metrics.md": [
+        Block(
+            "METRICS[",
+            after=A_LOOP + "from rl_plasticity import measure\n"
+            "found = measure(net, x, nn.functional.cross_entropy, labels)\n"
+            "assert {'nuclear_norm', 'active', 'gradient_norms'} <= found.keys()",
+        )
+    ],
+    "plugs.md": [
+        Block("coef: Annotated", before=SETTINGS),
+        Block(
+            "run(env=",
+            instead=(
+                ('env="gym:Pendulum-v1", ', ""),
+                ('agent={"name": "td3", "hidden": [64, 64]}', '**TINY | {"agent": {"name": "td3", "hidden": [8]}}'),
+                ("random_env_steps=500, total_env_steps=3000, replay_ratio=1, eval_every_env_steps=1000, ", ""),
+                ("measure_every_updates=0,", ""),
+            ),
+        ),
+    ],
+    "python.md": [
+        Block(
+            "short = {",
+            instead=(
+                (
+                    '"env": "gym:Pendulum-v1", "seeds": 2, "total_env_steps": 5000, "random_env_steps": 500,',
+                    '**TINY, "seeds": 2}',
+                ),
+                (' "replay_ratio": 1,\n         "eval_every_env_steps": 1000}', ""),
+                ("supervised.run(", "supervised.run(**TINY_DIGITS, "),
+            ),
+        ),
+        Block("load_agent", before="import torch\nobs = torch.zeros(2, 1, 3)", after="assert act.shape == (2, 1, 1)"),
+    ],
+    "start.md": [
+        Block('compare("results/digits")', before="import shutil; shutil.copytree('results/a', 'results/digits')"),
+        Block("for _ in range(200)", instead=(("range(200)", "range(3)"),)),
+    ],
+    "supervised.md": [Block("def squares", before=IMAGES, after="assert DATA['squares']().num_classes == 10")],
+    "your-own-training.md": [
+        Block("handle = attach(", before=A_LOOP),
+        Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
+        Block(
+            "scheduler",
+            before="regularizer = make_regularizer('weight_decay', net, coef=1e-4)\n"
+            "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nregularizer.penalty(net)",
+        ),
+        Block("from rl_plasticity.structure import read", before="obs = x"),
+        Block(
+            "make_intervention(",
+            before="from functools import partial\nregularize = partial(make_regularizer, 'l2_init')\n"
+            "regularizer = regularize(net)",
+        ),
+        Block(
+            "integrations.stable_baselines3",
+            before=STABLE_BASELINES,
+            instead=(("100_000", "120"),),
+            needs="stable_baselines3",
+        ),
+        Block("integrations.torchrl", needs="torchrl"),
+        Block("integrations.lightning", before="from lightning import Trainer", needs="lightning"),
+        Block("integrations.transformers", before=TRANSFORMERS, needs="transformers"),
+    ],
+}
+# Modules that a page's commands name and that the page leaves to the reader.
+MODULES = {"README.md": {"my_envs.py": TASK}}
+
+COMMAND_WORDS = ("python", "python3.11", "pip", "make", "cd", ".")
+# Lines of commands, and first lines of blocks, that no test runs, and why.
+INSTALLS = "installs, from the network"
+MAKES = "make: its targets are the Makefile's, which sets up an environment"
+MINUTES = "trains for minutes, on a library or data that is not here"
+SHOWN = "what a command printed"
+NOT_RUN = {
+    "make train": MAKES,
+    "make test": MAKES,
+    "make test-gpu": MAKES,
+    "python3.11 -m venv env": INSTALLS,
+    ". env/bin/activate": INSTALLS,
+    "pip install .": INSTALLS,
+    "pip install '.[video]'": INSTALLS,
+    "pip install '.[bench]'": INSTALLS,
+    "pip install 'rl_plasticity[video]'": INSTALLS,
+    "pip install -e '.[fine-tuning]'": INSTALLS,
+    "cd examples": "the tests have that folder on their path",
+    "python scripts/parity.py results/parity --tasks walker-walk": MINUTES,
+    "python scripts/parity.py results/parity64 --tasks cartpole-swingup --hidden 64,64": MINUTES,
+    "python examples/fine_tuning/segmentation.py results/fine_tuning --seeds 5": MINUTES,
+    "python examples/fine_tuning/counting.py results/fine_tuning --seeds 5": MINUTES,
+    "python examples/fine_tuning/detection.py results/fine_tuning --seeds 5": MINUTES,
+    "python examples/fine_tuning/detection.py OUT --paper COCO --weights darknet53.pt": MINUTES,
+    "python examples/fine_tuning/segmentation.py OUT --paper VOC2012 --weights resnet101.pt": MINUTES,
+    "python examples/fine_tuning/counting.py OUT --paper UCF-QNRF --weights vgg16_bn.pt": MINUTES,
+    "python -m rl_plasticity.train env=gym:Pendulum-v1 'agent.hidden=[16,16]' "
+    "random_env_steps=20 total_env_steps=60 ...": "leaves out the rest",
+    "python -m rl_plasticity.supervised task=TASK data=DATA net=NET reg=REG reset=RESET optimizer=OPTIMIZER": (
+        "its capitals stand for choices"
+    ),
+    "group     seeds  final          IQM [95 %]            mean over tasks": SHOWN,
+    "python -m rl_plasticity.train env=cartpole-swingpu": "misspelt, to show what it says",
+    "in results:": SHOWN,
+    "4 runs: 1 running, 1 finished, 1 failed, 1 killed": SHOWN,
+}
+RUN = {
+    "train": lambda: command_line.train(train.command),
+    "supervised": lambda: command_line.train(supervised.command),
+    "status": lambda: command_line.main("status", str, status.command),
+    "evaluate": lambda: command_line.look_at(Evaluate, evaluate),
+}
+# Commands that are run, and the settings that make them small.
+SMALL = [
+    *("agent.hidden=[8]", "total_env_steps=40", "random_env_steps=20", "eval_every_env_steps=20", "eval_episodes=1"),
+    *("batch_size=8", "compile=false", "threads=1", "measure_every_updates=0", "device=cpu"),
+]
+REAL = {
+    "python -m rl_plasticity.train env=gym:Pendulum-v1 reg=spectral+l2 reg.l2.coef=1e-5": SMALL,
+    "python -m rl_plasticity.supervised preset=demo seeds=5 reg=none": [
+        *("num_tasks=1", "epochs_per_task=2", "data.train_size=100", "compile=false", "device=cpu"),
+    ],
+    "python -m rl_plasticity.status results": [],
+    "python -m rl_plasticity.evaluate results/a episodes=20": ["device=cpu"],
+}
+
+
+def blocks(page):
+    """The page's blocks of code: their language, or none, and their text."""
+    text = page.read_text()
+    fenced = [(found[1], found[2]) for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    rest = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lists = re.compile(r"^(?:[-*]|\d+\.) .*\n(?:(?: {2,}.*)?\n)*", re.MULTILINE)  # whose lines are indented too
+    indented = re.findall(r"(?:^ {4}.*\n)+", lists.sub("\n", rest), re.MULTILINE)
+    return fenced + [("", re.sub(r"^ {4}", "", block, flags=re.MULTILINE)) for block in indented]
+
+
+def python_blocks(page):
+    return [text for language, text in blocks(page) if language == "python"]
+
+
+def about(page, text):
+    """What the table says of a block."""
+    return next((block for block in PYTHON.get(page.name, []) if block.has in text), Block(""))
+
+
+def command_lines(page):
+    """Each command in a block that is no Python, as one line of its own, and the first line of what is no command."""
+    for language, text in blocks(page):
+        if language not in ("", "sh"):
+            continue
+        lines = text.replace("\\\n", " ").splitlines()
+        is_session = lines[0].startswith("$ ")
+        for i, line in enumerate(lines):
+            if is_session and not line.startswith("$ "):
+                continue
+            first, *_ = line.removeprefix("$ ").split() or [""]
+            if first in COMMAND_WORDS:
+                yield clean(line.removeprefix("$ "))
+            elif first.startswith("#") or not first:
+                continue
+            elif i == 0:
+                yield line
+                break
+            else:
+                raise AssertionError(f"{page.name}: neither a command nor in a block of its own: {line!r}")
+    yield from map(clean, re.findall(r"`(python -m rl_plasticity\.[^`]+)`", page.read_text()))
+
+
+def clean(command):
+    """A command without comments and needless quotes."""
+    return shlex.join(shlex.split(command, comments=True))
+
+
+def as_tested(page, text):
+    """A block with what the table puts around it, and in place of its large numbers."""
+    block = about(page, text)
+    for shown, small in block.instead:
+        assert shown in text, f"{page.name}: {shown!r} is no longer there"
+        text = text.replace(shown, small)
+    return "\n".join([block.before, text, block.after])
+
+
+def write_modules(page):
+    """A block that begins with ``# name.py`` is such a module."""
+    for name, text in MODULES.get(page.name, {}).items():
+        Path(name).write_text(text)
+    for text in python_blocks(page):
+        if module := re.match(r"# (\w+\.py)\n", text):
+            Path(module[1]).write_text(as_tested(page, text))
+
+
+def execute(page, text, namespace):
+    exec(compile(as_tested(page, text), f"{page.name}: {text.splitlines()[0]}", "exec"), namespace)
+
+
+def check(command):
+    """Have a command look at its arguments as it does before it begins.
+
+    Raises:
+        SettingsError: as the command would.
+    """
+    name, *arguments = shlex.split(command)[2:]
+    name = name.removeprefix("rl_plasticity").removeprefix(".")
+    if not name:
+        return
+    assert name in COMMANDS, command
+    if name in ("train", "supervised"):
+        own = [a for a in arguments if a not in {*sweep.FLAGS, "--help"}]
+        schema.load_plugs_of(own)
+        kind = {"train": Train, "supervised": Supervised}[name]
+        if any(a.startswith("resume=") for a in own):
+            schema.load(kind, own)
+            return
+        own, of_launcher = launchers.apart(own)
+        assert not of_launcher or sweep.FLAGS & {*arguments}, command
+        launchers.load(of_launcher)
+        runs = sweep.runs(kind, own)
+        assert sweep.FLAGS & {*arguments} or len(runs) == 1, f"{command}: several runs need -m"
+        for one in runs:
+            schema.warn_of_unlike(one.settings)
+            for env in {one.settings.env["name"], *one.settings.env["sequence"]} if kind is Train else ():
+                check_name(env)
+    elif name in ("evaluate", "watch"):
+        schema.load(Evaluate if name == "evaluate" else Watch, arguments[1:])
+    elif name == "compare":
+        compare.parse(arguments)
+    elif name == "status":
+        status.parse(arguments)
+    elif arguments:  # without arguments reproduce measures this machine for minutes
+        reproduce.command([*arguments, "dry_run=true"])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Runs with the names that the pages give to theirs."""
+    place = tmp_path_factory.mktemp("trained")
+    for name, reg in (("a", "none"), ("b", "spectral")):
+        run([*PENDULUM, f"reg={reg}"], place / name)
+    shutil.copytree(place / "a", place / "cheetah-run_none_seed0-4")
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(monkeypatch, tmp_path):
+    """Pages run in a folder of their own, and what their plugs add or import is gone after them."""
+    task_names()  # registers DeepMind Control's
+    dicts = [*(kind.choices for kind in KINDS.values()), METRICS, gym.registry]
+    before, modules = [dict(d) for d in dicts], {*sys.modules}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "loaded", [])
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for now, then in zip(dicts, before, strict=True):
+        now.clear()
+        now.update(then)
+    for name in {*sys.modules} - modules:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if file.startswith((str(ROOT / "examples"), str(tmp_path))):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if python_blocks(page)], ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "results")
+    write_modules(page)
+    namespace = {"TINY": TINY, "TINY_DIGITS": TINY_DIGITS}
+    for text in python_blocks(page):
+        if not about(page, text).needs:
+            execute(page, text, namespace)
+
+
+LIBRARIES = {about(page, text).needs: (page, text) for page in DOCS for text in python_blocks(page)}
+
+
+@pytest.mark.parametrize("library", sorted({*LIBRARIES} - {""}))
+def test_a_block_for_a_library_runs_where_the_library_is(library):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    execute(*LIBRARIES[library], {})
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_every_command_of_a_page_is_understood(page, capsys):
+    write_modules(page)
+    tables = {clean(f"python {command}") for command, _ in TABLE.findall(page.read_text())}
+    for command in command_lines(page):
+        if command.startswith("python -m rl_plasticity") and command not in NOT_RUN:
+            check(command)
+        else:
+            assert command in tables or command in NOT_RUN, f"{page.name}: run it, or say why not: {command!r}"
+
+
+def test_some_commands_of_the_pages_are_run(trained, tmp_path, monkeypatch, capsys):
+    everywhere = {command for page in DOCS for command in command_lines(page)}
+    shutil.copytree(trained, tmp_path / "results")
+    for command, small in REAL.items():
+        assert clean(command) in everywhere, f"{command}: no page has it any more"
+        name, *arguments = shlex.split(command)[2:]
+        monkeypatch.setattr("sys.argv", [name, *arguments, *small])
+        RUN[name.removeprefix("rl_plasticity.")]()
+    out = capsys.readouterr().out
+    assert "return" in out
+    assert "finished" in out
+
+
+def test_what_the_tables_here_say_of_blocks_holds_for_one_block_each():
+    for name, table in PYTHON.items():
+        (page,) = [page for page in DOCS if page.name == name]
+        for block in table:
+            assert sum(block.has in text for text in python_blocks(page)) == 1, (name, block.has)
+    everywhere = {command for page in DOCS for command in command_lines(page)}
+    assert {*NOT_RUN} <= everywhere
+
+
+def test_every_block_has_a_language_that_is_looked_at():
+    for page in DOCS:
+        assert {language for language, _ in blocks(page)} <= {"", "sh", "python", "toml"}, page.name
+        for language, text in blocks(page):
+            if language == "toml":
+                tomllib.loads(text)
