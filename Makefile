@@ -1,6 +1,7 @@
 # make train [ARGS="env=walker-run reg=swr"]   set up and run the main job
 # make test                                     set up and run all checks
 # make test-integrations                         the tests of all other libraries' loops
+# make wheel                                     wheel and sdist into dist/, the wheel installed elsewhere and used
 # make test-gpu [GPU_PYTHON=python3]             whether the GPU path is right and how fast it is, with a Python that has torch and CUDA
 # make test-ray                                  a sweep on two Ray nodes, one of which is killed
 # make test-slurm                                a sweep on a Slurm whose time limit it meets (Debian, as root: installs Slurm)
@@ -15,7 +16,7 @@ STAMP := .venv/installed
 # This Makefile's own .venv has torch for CPUs.
 GPU_PYTHON ?= python3
 
-.PHONY: train test test-integrations test-gpu test-ray test-slurm
+.PHONY: train test wheel test-integrations test-gpu test-ray test-slurm
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
@@ -28,6 +29,9 @@ test: $(STAMP)
 test-integrations: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group integrations
 	$(BIN)/python -m pytest -n auto tests/integrations
+
+wheel: $(STAMP)
+	$(BIN)/python scripts/check_wheel.py $(WHEEL_ARGS)
 
 test-gpu:
 	$(GPU_PYTHON) scripts/check_gpu.py
