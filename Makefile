@@ -3,6 +3,7 @@
 # make docs                                     the site of docs/, strictly checked, in site/
 # make test-integrations                         the tests of all other libraries' loops
 # make notebooks                                 execute examples/notebooks and write their outputs anew
+# make wheel                                     wheel and sdist into dist/, the wheel installed elsewhere and used
 # make test-gpu [GPU_PYTHON=python3]             whether the GPU path is right and how fast it is, with a Python that has torch and CUDA
 # make test-browser                              the tests of pages in a real browser (Debian, as root: installs Chromium)
 # make test-ray                                  a sweep on two Ray nodes, one of which is killed
@@ -19,7 +20,7 @@ DOCS_STAMP := .venv/docs-installed
 # This Makefile's own .venv has torch for CPUs.
 GPU_PYTHON ?= python3
 
-.PHONY: train test docs notebooks test-integrations test-gpu test-browser test-ray test-slurm
+.PHONY: train test docs wheel notebooks test-integrations test-gpu test-browser test-ray test-slurm
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
@@ -42,6 +43,9 @@ docs: $(DOCS_STAMP)
 test-integrations: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group integrations
 	$(BIN)/python -m pytest -n auto tests/integrations
+
+wheel: $(STAMP)
+	$(BIN)/python scripts/check_wheel.py $(WHEEL_ARGS)
 
 test-gpu:
 	$(GPU_PYTHON) scripts/check_gpu.py

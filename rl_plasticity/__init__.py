@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rl_plasticity.settings import Setting
     from rl_plasticity.tasks import DATA, TASKS
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "agents": ("AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer"),

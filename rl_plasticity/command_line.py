@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rl_plasticity import terminal
-from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, shown
+from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, printable, shown
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.folder import RunFolder
 
@@ -87,6 +87,7 @@ def complain(name: str, error: Exception | str, status: int) -> int:
 
 def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
     """A table in lines of 80 characters at most: the columns that have no room follow below, beside the first again."""
+    lines = [[*map(printable, line)] for line in lines]
     first, *others = ([line[i] for line in lines] for i in range(len(lines[0])))
     label, most = 36, WIDTH - 2 - 36  # the widest that a cell of the first and of any other column may be
     blocks: list[list[list[str]]] = []
@@ -107,6 +108,7 @@ def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     """A table as text, its columns two spaces apart; those that are empty are left out."""
+    lines = [[*map(printable, line)] for line in lines]  # names that come from anywhere
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = [i for i, width in enumerate(widths) if width]
     return ["  ".join(line[i].ljust(widths[i]) for i in shown).rstrip() for line in lines]
@@ -169,10 +171,10 @@ def train(command: "Command[Any, Any]") -> None:
         if fault:
             return complain(command.name, fault, 1)
         if finished:
-            print(f"done; results in {session.folder}")
+            print(printable(f"done; results in {session.folder}"))
             return 0
         plugs = f"plugins=[{','.join(plugins.loaded)}] " if plugins.loaded else ""
-        print(f"stopped; continue with {plugs}resume={session.folder}", file=sys.stderr)
+        print(printable(f"stopped; continue with {plugs}resume={session.folder}"), file=sys.stderr)
         return 128 + session.stop.received
 
     main(command.name, help_, act)

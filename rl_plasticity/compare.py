@@ -24,7 +24,7 @@ from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.report import GENERATOR, Picture, render
 from rl_plasticity.comparison.summary import Comparison, summarize
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.folder import find, write_text
 
@@ -204,12 +204,12 @@ def _write(comparison: Comparison, out: Path, command: str) -> None:
 
 def show(comparison: Comparison) -> None:
     """Print the verdict, the table and, on stderr, the warnings."""
-    print(comparison.verdict() + "\n")
+    print(printable(comparison.verdict()) + "\n")
     print("\n".join(command_line.fitted(comparison.table())))
     if comparison.warnings:
         print()
     for warning in comparison.warnings:
-        print(f"rl_plasticity.compare: {warning}", file=sys.stderr)
+        print(printable(f"rl_plasticity.compare: {warning}"), file=sys.stderr)
 
 
 class _Head(HTMLParser):

@@ -33,8 +33,12 @@ _PIECE = re.compile(
 def one_line(message: str) -> str:
     """`message` as a terminal can take it: one line, nothing that is not printable, of long pieces both ends alone."""
     message = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", _ends(message.strip(), 4000))
-    message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-    return _ends(_PIECE.sub(lambda piece: _ends(piece[0], 200), message), 2000)
+    return _ends(_PIECE.sub(lambda piece: _ends(piece[0], 200), printable(message)), 2000)
+
+
+def printable(text: str) -> str:
+    """`text` with escapes for all that is not a visible character or a space: whatever a file or a folder is called."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def _ends(text: str, most: int) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from rl_plasticity import command_line, terminal
 from rl_plasticity.command_line import WIDTH, aligned
-from rl_plasticity.errors import SettingsError, nearest, shown
+from rl_plasticity.errors import SettingsError, nearest, printable, shown
 from rl_plasticity.paths import exists
 from rl_plasticity.runs.folder import Row, RunFolder, find
 from rl_plasticity.runs.journal import last_entry
@@ -187,8 +187,8 @@ def table(statuses: Sequence[Status], now: float) -> list[str]:
     """
     ordered = sorted(statuses, key=lambda s: (STATES.index(s.state), s.folder.path))
     parents = {s.folder.path.parent for s in ordered}
-    where = f"in {parents.pop()}" if len(parents) == 1 else ""
-    names = [s.folder.path.name if where else str(s.folder) for s in ordered]
+    where = printable(f"in {parents.pop()}") if len(parents) == 1 else ""
+    names = [printable(s.folder.path.name if where else str(s.folder)) for s in ordered]
     measures = {s.latest.rpartition(" ")[0] for s in ordered if s.latest}
     measure = measures.pop() if len(measures) == 1 else ""
     rows_of = [cells_of(s, now) for s in ordered]

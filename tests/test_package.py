@@ -72,6 +72,9 @@ def test_nothing_in_the_package_unpickles_or_makes_what_a_file_names():
     loads = 0
     for file in PACKAGE.rglob("*.py"):
         for name, node in calls(file):
+            if name == "yaml" and isinstance(node, ast.ImportFrom):  # to look at a text, which makes nothing
+                assert {alias.name for alias in node.names} <= {"AliasToken", "scan"}, file
+                continue
             assert not re.fullmatch(unsafe, name), (file, name)
             if name == "torch.load":
                 loads += 1

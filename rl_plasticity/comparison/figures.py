@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -91,18 +92,17 @@ class Look(NamedTuple):
 
 def draw(comparison: Comparison) -> Iterator[Drawn]:
     """The figures that the runs have numbers for, one after the other."""
-    c, looks = comparison, _looks(comparison)
     with matplotlib.rc_context(STYLE):
-        if c.unit != "task" or max(c.at.values()) > 1:  # a single task has a curve over updates
-            yield _learning_curves(c, looks)
-        yield _final(c, looks)
-        yield from _over_training(c, looks)
-        if min(row.seeds for row in c.rows) > 1 and any(row.diverged < sum(map(len, row.final)) for row in c.rows):
-            yield _profiles(c, looks)
-            if c.baseline is not None and len(c.rows) > 1:
-                yield _improvement(c, looks)
-        yield from _sensitivity(c, looks)
-        yield from _metrics(c, looks)
+        for drawn in _drawn(comparison, _looks(comparison)):
+            take_literally(drawn.figure)
+            yield drawn
+
+
+def take_literally(figure: Figure) -> None:
+    """Show names with a $ as they are: they come from settings, and what is no formula could not be drawn at all."""
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and "$" in text.get_text():  # the numbers at the axes have no text yet
+            text.set_parse_math(False)
 
 
 def colours(comparison: Comparison) -> dict[str, str]:
@@ -111,6 +111,19 @@ def colours(comparison: Comparison) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _drawn(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
+    if c.unit != "task" or max(c.at.values()) > 1:  # a single task has a curve over updates
+        yield _learning_curves(c, looks)
+    yield _final(c, looks)
+    yield from _over_training(c, looks)
+    if min(row.seeds for row in c.rows) > 1 and any(row.diverged < sum(map(len, row.final)) for row in c.rows):
+        yield _profiles(c, looks)
+        if c.baseline is not None and len(c.rows) > 1:
+            yield _improvement(c, looks)
+    yield from _sensitivity(c, looks)
+    yield from _metrics(c, looks)
 
 
 def _learning_curves(c: Comparison, looks: Mapping[str, Look]) -> Drawn:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rl_plasticity import __version__
-from rl_plasticity.errors import one_line, reason
-from rl_plasticity.runs.folder import checkpoint_files, checkpoint_path, saved_steps, write_atomically
+from rl_plasticity.errors import one_line, reason, shown
+from rl_plasticity.runs.folder import checkpoint_files, checkpoint_path, open_file, saved_steps, write_atomically
 
 FORMAT = 4  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts, 3 unused probes
 READABLE = (2, 3, 4)  # whose agents are where they are now
@@ -92,7 +92,7 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it cannot be read, or is of another version.
+        ValueError: it cannot be read, or is of another file format.
     """
     paths = saved_steps(folder)
     if not paths:
@@ -108,7 +108,7 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
         except ValueError as error:
             problems.append(str(error))
             continue
-        if state.get("version") != __version__ or state.get("format") not in ((FORMAT,) if whole else READABLE):
+        if state.get("format") not in ((FORMAT,) if whole else READABLE):
             theirs = f"version {state.get('version')} (file format {state.get('format')})"
             raise ValueError(f"{path} was written by {theirs}, this is version {__version__} (file format {FORMAT})")
         if whole and (problem := _add_table(folder, state)):
@@ -117,6 +117,10 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
             continue
         for problem in problems:
             print(f"{problem}; falling back to {path.name}", file=sys.stderr)
+        if whole and state.get("version") != __version__:
+            other = shown(state.get("version"))
+            said = f"{path} was written by version {other}, this is {__version__}: numbers may differ from that one's"
+            print(one_line(said), file=sys.stderr)
         return state
     if not incomplete:
         raise ValueError("; ".join(problems))
@@ -160,7 +164,8 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     """Raises ValueError if the file is missing or damaged, or would run code."""
     try:
-        content = path.read_bytes()
+        with open_file(path) as file:
+            content = file.read()
         if hashlib.sha256(content[:-32]).digest() != content[-32:]:
             raise ValueError("its checksum is wrong (it is damaged, or of another version)")
         state: dict[str, Any] = torch.load(io.BytesIO(content[:-32]), map_location="cpu", weights_only=True)

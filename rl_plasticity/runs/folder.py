@@ -3,6 +3,7 @@
 Imports nothing slow at its head, so that ``status`` starts fast.
 """
 
+import errno
 import functools
 import glob
 import json
@@ -10,6 +11,7 @@ import os
 import platform
 import re
 import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -23,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
+from yaml import AliasToken, scan
 
 from rl_plasticity import __version__
 from rl_plasticity.errors import SettingsError
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["train", "supervised"]
 HEADER = "run,step,name,value"
+MOST = 1 << 20  # bytes of a config.yaml; a run's has some thousands
 TIME = "%Y-%m-%dT%H:%M:%S%z"  # as time.strftime writes one
 # The groups, each with a name, that tell whose settings they are.
 GROUPS: dict[Kind, tuple[str, ...]] = {
@@ -156,6 +160,12 @@ class RunFolder(os.PathLike[str]):
     def __hash__(self) -> int:
         return hash(self.path)
 
+    @property
+    def own(self) -> list[Path]:
+        """All that a run writes by a name of its own, whether it is there or not."""
+        files = [self.config, self.metrics_csv, self.timing_csv, self.provenance, self.log, self.lock]
+        return [*files, self.checkpoints, self.tensorboard]
+
     # --- the settings -----------------------------------------------------------------------------------------------
 
     def is_run(self) -> bool:
@@ -170,7 +180,8 @@ class RunFolder(os.PathLike[str]):
             SettingsError: ``config.yaml`` cannot be read or holds none.
         """
         try:
-            text = self.config.read_text()
+            with open_file(self.config) as file:
+                text = file.read(MOST + 1).decode()
             # Without these two the settings of a sweep's folders are the same text, which is then parsed once.
             different = re.compile(r"^(?:seed|out):.*\n(?: .*\n)*", re.MULTILINE)
             parts = (different.sub("", text), "".join(different.findall(text)))
@@ -234,7 +245,7 @@ class RunFolder(os.PathLike[str]):
         size = 1 << 14
         while True:
             try:
-                with path.open("rb") as opened:
+                with open_file(path) as opened:
                     start = max(0, opened.seek(0, os.SEEK_END) - size)
                     opened.seek(start)
                     lines = opened.read(size).split(b"\n")[1:-1]  # less the header or a cut line, and an unfinished one
@@ -281,12 +292,13 @@ class RunFolder(os.PathLike[str]):
             SettingsError: it is damaged, which is no reason to lose what it holds.
         """
         try:
-            starts = json.loads(self.provenance.read_text())["starts"]
+            with open_file(self.provenance) as file:
+                starts = json.loads(file.read())["starts"]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise SettingsError(f"cannot read {self.provenance}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             starts = None
         if not isinstance(starts, list):
             raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
@@ -409,6 +421,17 @@ def require_new(path: Path, suffix: str) -> None:
         raise SettingsError(f"cannot write to the folder {path.parent}")
 
 
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file for reading. What is none, a pipe or a device, could keep the reader waiting for ever: OSError."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(number)
+        what = "Is a directory" if stat.S_ISDIR(mode) else "not a file"
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, what, str(path))
+    return os.fdopen(number, "rb")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small file, whole or not at all; of names that are not UTF-8 the bytes as escapes."""
     write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
@@ -417,8 +440,9 @@ def write_text(path: Path, text: str) -> None:
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let `write` fill a temporary file beside `path`, force it to the disk, then rename it: old or new, never half."""
     temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # of a process that was killed; were it a link, its target would be written
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -454,6 +478,9 @@ def _runs_below(folder: Path) -> list[Path]:
 
 @functools.cache
 def _parsed(text: str) -> dict[str, Any]:
+    # A run writes no aliases, and a few of them stand for any number of settings.
+    if len(text) > MOST or ("*" in text and any(isinstance(token, AliasToken) for token in scan(text))):
+        raise ValueError("no settings")
     config = OmegaConf.to_container(OmegaConf.create(text)) if text else {}
     if not isinstance(config, dict):
         raise ValueError("no settings")
@@ -489,7 +516,8 @@ def _curves(path: Path) -> dict[str, dict[str, Curve]]:
 def _fields(path: Path) -> Sequence[str]:
     """Those of all whole lines but the header, four a line."""
     try:
-        data = path.read_bytes()
+        with open_file(path) as file:
+            data = file.read()
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
     try:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import IO, NamedTuple, Self
 
 from rl_plasticity.errors import one_line
-from rl_plasticity.runs.folder import TIME, RunFolder
+from rl_plasticity.runs.folder import TIME, RunFolder, open_file
 
 
 class Entry(NamedTuple):
@@ -47,7 +47,9 @@ def hours(folder: RunFolder) -> float:
     """How long its starts took that came to an end; when one was killed is not known, and it counts nothing."""
     total, started = 0.0, None
     with suppress(OSError):
-        for line in filter(None, folder.log.read_text(errors="replace").splitlines()):
+        with open_file(folder.log) as file:
+            lines = file.read().decode(errors="replace").splitlines()
+        for line in filter(None, lines):
             when, _, what = line.partition(" ")
             try:
                 at = datetime.strptime(when, TIME)
@@ -63,7 +65,7 @@ def hours(folder: RunFolder) -> float:
 def last_entry(folder: RunFolder) -> Entry | None:
     """The last whole line of the folder's journal; None if there is none."""
     try:
-        with folder.log.open("rb") as file:
+        with open_file(folder.log) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
             text = file.read().decode(errors="replace")
     except OSError:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Self
 
 from rl_plasticity.errors import one_line
-from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.folder import RunFolder, open_file
 
 
 class Lock:
@@ -23,7 +23,8 @@ class Lock:
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self._file: int | None = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o666)
+        # Not through a link: what the file holds is replaced.
+        self._file: int | None = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         for left in reversed(range(50)):
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,11 +36,13 @@ class Lock:
                     raise BlockingIOError(owner) from None
                 time.sleep(0.01)  # is_held has it for an instant
             except OSError:
-                print(f"the file system of {folder} has no locks: start no other process on it", file=sys.stderr)
+                said = one_line(f"the file system of {folder} has no locks: start no other process on it")
+                print(said, file=sys.stderr)
                 break
         here = f"on {platform.node()}"
         if (owner := self._owner()) and not owner.endswith(here):
-            print(f"{one_line(owner)} was at work in {folder} and did not say that it ended: has it?", file=sys.stderr)
+            said = one_line(f"{owner} was at work in {folder} and did not say that it ended: has it?")
+            print(said, file=sys.stderr)
         os.truncate(self._file, 0)
         os.pwrite(self._file, f"process {os.getpid()} {here}\n".encode(), 0)
 
@@ -69,7 +72,7 @@ def is_held(folder: RunFolder) -> bool:
     is not seen.
     """
     try:
-        with folder.lock.open("rb") as file:
+        with open_file(folder.lock) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -359,6 +359,7 @@ class Command(Generic[S, B]):
     ) -> tuple[Session[S], B]:
         assert settings.resume is not None
         folder = RunFolder(settings.resume)
+        _require_own(folder)
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
         if others := [g.text for g in given if g.name not in machine]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
@@ -494,6 +495,14 @@ def _claimed(settings: Train | Supervised) -> tuple[RunFolder, Lock, list[Path]]
         if naming.is_free(folder.path):
             return folder, lock, made
         lock.release()  # it has begun a run and ended it
+
+
+def _require_own(folder: RunFolder) -> None:
+    """Raises SettingsError where going on would write elsewhere: the folder may come from anybody."""
+    for path in folder.own:
+        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+            what = "a link" if path.is_symlink() else "no file"
+            raise SettingsError(f"cannot resume: {path} is {what}, and a run writes into its own folder alone")
 
 
 def _held(folder: RunFolder, owner: BlockingIOError) -> SettingsError:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ Part = tuple[np.ndarray, np.ndarray]  # images uint8 [n, c, h, w] and labels int
 Files = Mapping[str, Callable[[], bytes]]  # how to read each file of a folder or an archive, by its path in it
 Checksums = Mapping[str, str]  # expected MD5 of files by name
 Reader = Callable[[Files, Checksums], tuple[Part, Part]]  # training and test part from original files
+
+
+MOST = 1 << 30  # bytes that one file may have when it is unpacked; EMNIST's largest has 547 000 000
 
 
 class DataError(SettingsError):
@@ -64,6 +67,15 @@ def verify(path: Path, checksums: Checksums) -> None:
         _compare(path.name, hashlib.file_digest(file, _md5).hexdigest(), checksums)
 
 
+def _bounded(file: IO[bytes] | gzip.GzipFile) -> bytes:
+    """What is packed in an archive, which may be a thousand times as large as it looks."""
+    with file:
+        content = file.read(MOST + 1)
+    if len(content) > MOST:
+        raise OSError(f"more than {MOST} bytes when unpacked, which no file of these data sets has")
+    return content
+
+
 def _md5() -> Any:
     return hashlib.md5(usedforsecurity=False)
 
@@ -90,12 +102,10 @@ def members(archive: Path) -> Iterator[Files]:
 
         def reader(name: str) -> Callable[[], bytes]:
             def read() -> bytes:
-                if isinstance(opened, zipfile.ZipFile):
-                    return opened.read(name)
-                file = opened.extractfile(name)
+                file = opened.open(name) if isinstance(opened, zipfile.ZipFile) else opened.extractfile(name)
                 if file is None:
                     raise OSError("not a file")
-                return file.read()
+                return _bounded(file)
 
             return read
 
@@ -110,7 +120,7 @@ def content_of(files: Files, name: str, checksums: Checksums) -> bytes:
     try:
         content = files[key]()
         _compare(key.rpartition("/")[2], hashlib.md5(content, usedforsecurity=False).hexdigest(), checksums)
-        return gzip.decompress(content) if key.endswith(".gz") else content
+        return _bounded(gzip.GzipFile(fileobj=io.BytesIO(content))) if key.endswith(".gz") else content
     except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:  # KeyError: a link
         raise DataError(f"{key} is truncated or damaged ({reason(error)})") from error
 
@@ -280,8 +290,12 @@ def imagenet32(num_classes: int, take: tuple[int, int] | None) -> Reader:
 
 
 def _npz_part(files: Files, name: str, num_classes: int, checksums: Checksums) -> Part:
-    variables = _array(content_of(files, name, checksums), name)
+    content = content_of(files, name, checksums)
+    variables = _array(content, name)
     try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if max(member.file_size for member in archive.infolist()) > MOST:
+                raise OSError(f"more than {MOST} bytes when unpacked")
         x, y = variables["data"], np.asarray(variables["labels"])
     except Exception as error:  # numpy raises what the damage happens to cause
         raise DataError(f"{name} is damaged or has no data and labels ({reason(error)})") from error
@@ -353,10 +367,10 @@ def pictures(files: Iterable[bytes], count: int, shape: tuple[int, ...], where: 
     out = np.empty((count, h, w, c), dtype=np.uint8)
     for i, content in enumerate(files):
         try:
-            picture = image.open(io.BytesIO(content)).convert("L" if c == 1 else "RGB")
-        except (OSError, SyntaxError, TypeError) as error:
+            picture = image.open(io.BytesIO(content))  # its size is known before it is decoded, and may be huge
+            if picture.size != (w, h):
+                raise DataError(f"{where}: image {i} is {picture.width}x{picture.height} pixels, expected {w}x{h}")
+            out[i] = np.asarray(picture.convert("L" if c == 1 else "RGB")).reshape(h, w, c)
+        except (OSError, SyntaxError, TypeError, image.DecompressionBombError) as error:
             raise DataError(f"{where}: image {i} is truncated or not an image ({reason(error)})") from error
-        if picture.size != (w, h):
-            raise DataError(f"{where}: image {i} is {picture.width}x{picture.height} pixels, expected {w}x{h}")
-        out[i] = np.asarray(picture).reshape(h, w, c)
     return np.ascontiguousarray(out.transpose(0, 3, 1, 2))

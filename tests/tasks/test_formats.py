@@ -7,6 +7,7 @@ import random
 import shutil
 import tarfile
 import zipfile
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ import scipy.io
 import torch
 from PIL import Image
 
-from rl_plasticity.tasks import DataError, data, load
+from rl_plasticity.tasks import DataError, data, formats, load
 
 RNG = np.random.default_rng(1)
 
@@ -232,6 +233,72 @@ def test_an_archive_cannot_reach_outside_itself_by_a_link(link, cifar100, tmp_pa
         load("cifar100", path.parent, checksums={})
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_names_that_lead_out_of_an_archive_are_names_and_nothing_is_unpacked(cifar100, tmp_path):
+    path, _ = cifar100
+    content = path.read_bytes()
+    with tarfile.open(path, "w:gz") as archive, tarfile.open(fileobj=io.BytesIO(content)) as good:
+        for member in good.getmembers():
+            archive.addfile(member, good.extractfile(member))
+        for name in ("../evil", "/tmp/../evil", "a/../../evil", str(tmp_path / "evil")):
+            info = tarfile.TarInfo(name)
+            info.size = 4
+            archive.addfile(info, io.BytesIO(b"evil"))
+    before = sorted(tmp_path.rglob("*"))
+    assert len(load("cifar100", path.parent, checksums={}).train_y) == 4
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("packed", ["tar", "zip", "gzip"])
+def test_what_unpacks_to_more_than_a_data_set_has_is_refused_before_it_is_whole(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "MOST", 1000)
+    large, path = bytes(10_000_000), tmp_path / f"a.{packed}"
+    if packed == "gzip":
+        path.write_bytes(gzip.compress(large))
+        with pytest.raises(DataError, match="more than 1000 bytes when unpacked"):
+            formats.content_of({"a.gz": path.read_bytes}, "a", {})
+        return
+    if packed == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a", large)
+    else:
+        with tarfile.open(path, "w:gz") as archive:
+            info = tarfile.TarInfo("a")
+            info.size = len(large)
+            archive.addfile(info, io.BytesIO(large))
+    with formats.members(path) as files, pytest.raises(DataError, match="more than 1000 bytes when unpacked"):
+        formats.content_of(files, "a", {})
+
+
+def test_a_batch_that_unpacks_to_more_than_there_can_be_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "MOST", 1000)
+    np.savez_compressed(tmp_path / "a.npz", data=np.zeros((1000, 3072), np.uint8), labels=np.ones(1000, int))
+    with pytest.raises(DataError, match="more than 1000 bytes when unpacked"):
+        formats._npz_part({"a.npz": (tmp_path / "a.npz").read_bytes}, "a.npz", 10, {})
+
+
+def test_an_array_that_claims_terabytes_is_one_line(tmp_path):
+    head = io.BytesIO()
+    shape = {"descr": "|u1", "fortran_order": False, "shape": (10**12, 3072)}
+    np.lib.format.write_array_header_1_0(head, shape)
+    with pytest.raises(DataError, match=r"a\.npy is truncated or not a file of numbers"):
+        formats._array(head.getvalue() + bytes(100), "a.npy")
+
+
+def test_a_picture_of_another_size_is_refused_before_it_is_decoded():
+    def header(width, height):  # of a PNG without a pixel: what decodes it says that it is truncated
+        size = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\x00\x00\x00"
+        checksum = zlib.crc32(b"IHDR" + size).to_bytes(4, "big")
+        return b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4, "big") + b"IHDR" + size + checksum + b"\x00\x00\x10\x00IDAT"
+
+    with pytest.raises(DataError, match="image 0 is 9000x9000 pixels, expected 4x4"):
+        formats.pictures([header(9000, 9000)], 1, (3, 4, 4), "here")
+    with pytest.raises(DataError, match="image 0 is truncated or not an image"):
+        formats.pictures([header(4, 4)], 1, (3, 4, 4), "here")
+    assert Image.MAX_IMAGE_PIXELS < 30_000**2
+    with pytest.raises(DataError, match="image 0 is truncated or not an image"):
+        formats.pictures([header(30_000, 30_000)], 1, (3, 4, 4), "here")
 
 
 @pytest.mark.parametrize("keep", [0, 30, 20000])

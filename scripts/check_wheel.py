@@ -1,0 +1,218 @@
+"""Builds wheel and sdist, installs the wheel where the checkout is not seen, and runs every command of it.
+
+    python scripts/check_wheel.py [--keep FOLDER] [--python python3.12]
+
+``make wheel`` calls it. What is built is left in ``dist/``. It needs a network, or a cache of pip's, for the packages
+that the wheel depends on, torch first at its pinned version: of which build it is, pip's configuration decides
+(``PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu``).
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "rl_plasticity"
+LARGEST = 1_000_000  # bytes of the wheel
+NEEDED = (
+    "LICENSE",
+    "README.md",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "SECURITY.md",
+    "Makefile",
+    "constraints.txt",
+    "docs/index.md",
+)
+NEEDED += ("examples/td3.py", "scripts/check_wheel.py", "tests/test_package.py", "pyproject.toml", "Dockerfile")
+
+PLUG = """\
+from rl_plasticity import REGULARIZERS, Regularizer
+
+
+class Small(Regularizer):
+    def __init__(self, net, coef: float = 1e-3):
+        super().__init__(net, coef)
+
+    def penalty(self, net):
+        return self.coef * sum(p.square().flatten(len(self.runs)).sum(-1) for p in net.parameters())
+
+
+REGULARIZERS["small"] = Small
+"""
+LOOP = """\
+import rl_plasticity
+import torch
+from rl_plasticity import attach
+
+assert "site-packages" in rl_plasticity.__file__, rl_plasticity.__file__
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+attach("spectral", optimizer, net, coef=1.0)
+sigma = lambda: max(float(torch.linalg.matrix_norm(m.weight, 2)) for m in net[::2])
+before, x = sigma(), torch.randn(64, 4)
+for _ in range(300):
+    optimizer.zero_grad()
+    (0.0 * net(x)).mean().backward()
+    optimizer.step()
+assert abs(sigma() - 1) < 0.05 < abs(before - 1), (before, sigma())
+print(f"largest singular value {before:.2f} -> {sigma():.2f}")
+"""
+TINY = ["device=cpu", "compile=false", "threads=1", "batch_size=16"]
+RL = [*TINY, "agent.hidden=[16,16]", "random_env_steps=20", "total_env_steps=60", "replay_ratio=1", "eval_episodes=1"]
+RL += ["eval_every_env_steps=30", "log_every_updates=20"]
+SUPERVISED = [*TINY, "preset=demo", "num_tasks=2", "epochs_per_task=2"]
+COMMANDS = ("train", "supervised", "status", "compare", "reproduce", "evaluate", "watch")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, help="the folder to install and run in, which then stays")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter to install it for")
+    options = parser.parse_args()
+    wheel, sdist = build(ROOT / "dist")
+    check_wheel(wheel)
+    place = options.keep or Path(tempfile.mkdtemp(prefix="rl_plasticity-"))
+    try:
+        check_sdist(sdist, wheel, place)
+        run_all(installed(wheel, place, options), place / "use")
+    finally:
+        if not options.keep:
+            shutil.rmtree(place)
+    print(", ".join(f"{file.name} ({file.stat().st_size // 1000} kB)" for file in (wheel, sdist)), "are good")
+
+
+def build(out: Path) -> tuple[Path, Path]:
+    """Both, checked as the package index would."""
+    for old in out.glob("rl_plasticity-*"):
+        old.unlink()
+    call(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT))
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    call(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist))
+    return wheel, sdist
+
+
+def check_wheel(wheel: Path) -> None:
+    """It holds every file of the package, once, and nothing else."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        links = [m.filename for m in archive.infolist() if (m.external_attr >> 28) == 0o12]
+    there = {str(p.relative_to(ROOT)) for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    require(sorted(names) == sorted(there), f"the wheel differs from the package: {sorted({*names} ^ there)}")
+    require("rl_plasticity/py.typed" in names, "no py.typed")
+    require(
+        {n for n in names if n.endswith(".yaml")} == {n for n in there if "/configs/" in n and n.endswith(".yaml")},
+        "YAML",
+    )
+    require(not links, f"links: {links}")
+    require(wheel.stat().st_size < LARGEST, f"the wheel has {wheel.stat().st_size} bytes, expected less than {LARGEST}")
+
+
+def check_sdist(sdist: Path, wheel: Path, place: Path) -> None:
+    """It holds what a checkout does, and the very same wheel is built of it."""
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+        require(all(m.isfile() or m.isdir() for m in members), "the sdist holds links")
+        names = {m.name.partition("/")[2] for m in members}
+        missing = [name for name in NEEDED if name not in names]
+        require(not missing, f"the sdist lacks {missing}")
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+        own = {
+            n for n in listed.stdout.split("\n") if n.partition("/")[0] in ("rl_plasticity", "tests", "scripts", "docs")
+        }
+        require(own <= names, f"the sdist lacks {sorted(own - names)[:5]}")
+        archive.extractall(place / "sdist", filter="data")
+    (source,) = (place / "sdist").iterdir()
+    call(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(place / "again"), str(source))
+    (again,) = (place / "again").iterdir()
+    require(contents(again) == contents(wheel), "the sdist builds another wheel")
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def installed(wheel: Path, place: Path, options: argparse.Namespace) -> Path:
+    """The Python of a fresh environment that has the wheel, and torch at its pinned version from before."""
+    python = place / "environment" / "bin" / "python"
+    if not python.exists():
+        call(options.python, "-m", "venv", str(place / "environment"))
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]
+    call(*pip, "torch")
+    call(*pip, "--force-reinstall", "--no-deps", str(wheel))
+    call(*pip, str(wheel))
+    call(str(python), "-m", "pip", "check")
+    return python
+
+
+def run_all(python: Path, place: Path) -> None:
+    """Every command, in a folder that knows nothing of the checkout."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / "my_plug.py").write_text(PLUG)
+    (place / "loop.py").write_text(LOOP)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run([str(python), *arguments], cwd=place, capture_output=True, text=True, env=environment)
+        shown = f"{' '.join(arguments)}: status {done.returncode}\n{done.stdout}{done.stderr}"
+        require(done.returncode == status and "Traceback" not in done.stderr, shown)
+        print(f"  status {status}: {' '.join(arguments)[:110]}", flush=True)
+        return done.stdout + done.stderr
+
+    def module(name: str, *arguments: str, status: int = 0) -> str:
+        return run("-m", f"rl_plasticity.{name}", *arguments, status=status)
+
+    run("loop.py")
+    require("supervised" in run("-m", "rl_plasticity"), "no list of commands")
+    for name in COMMANDS:
+        module(name, "--help")
+    said = module("train", "env=cheetah-runn", status=2) + module("train", "rge=spectral", status=2)
+    require("cheetah-run" in said and said.count("\n") == 2, said)
+    module("train", *RL, "env=gym:Pendulum-v1", "reg=[none,spectral]", "out=pendulum")
+    module("train", *RL, "env=cheetah-run", "reg=swr", "out=cheetah")
+    module("train", *RL, "env=gym:Pendulum-v1", "plugins=[my_plug]", "reg=small", "reg.coef=1e-2", "out=plug")
+    require("reg.coef" in module("train", "plugins=[my_plug]", "reg=small", "--help"), "a plug has no help")
+    said = module("evaluate", "plug", "episodes=1", status=2)
+    require("plugins=[my_plug]" in said, said)
+    module("evaluate", "plug", "plugins=[my_plug]", "episodes=1")
+    module("evaluate", "cheetah", "episodes=1")
+    module("supervised", *SUPERVISED, "reg=[none,l2]", "seeds=2", "out=digits")
+    for preset in ("spectral-mnist", "paper"):  # the files of presets are there
+        module("supervised" if "-" in preset else "train", f"preset={preset}", "--help")
+    module("train", "-m", *RL, "env=gym:Pendulum-v1", "reg=none,l2", "out=sweep")
+    said = module("status", "pendulum", "cheetah", "plug", "digits", "sweep")
+    require("6 runs: 0 running, 6 finished" in said, said)
+    module("compare", "pendulum", "out=comparison")
+    require((place / "comparison" / "report.html").stat().st_size > 10_000, "no page")
+    module("train", "resume=cheetah")
+    said = module("reproduce", "spectral/figure-6", status=2)  # a script, which no wheel has
+    require(said.count("\n") == 1 and "clone it" in said, said)
+    require("reg=spectral" in module("reproduce", "digits/random-labels", "small=true", "dry_run=true"), "no study")
+    has_ffmpeg = subprocess.run([str(python), "-c", "import imageio_ffmpeg"], capture_output=True).returncode == 0
+    if not has_ffmpeg:
+        said = module("watch", "cheetah", status=2)
+        require(said.count("\n") == 1 and "rl_plasticity[video]" in said, said)
+
+
+def call(*arguments: str) -> None:
+    print(" ".join(arguments), flush=True)
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    require(done.returncode == 0, done.stdout + done.stderr)
+
+
+def require(holds: bool, said: str) -> None:
+    if not holds:
+        sys.exit(f"check_wheel: {said}")
+
+
+if __name__ == "__main__":
+    main()

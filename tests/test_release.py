@@ -1,0 +1,184 @@
+"""What a release is made by: workflows, forms, the container, the changelog, and the pages of what is promised."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import rl_plasticity
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
+
+
+def jobs(path):
+    return yaml.safe_load(path.read_text())["jobs"].values()
+
+
+def steps(path):
+    return [step for job in jobs(path) for step in job["steps"]]
+
+
+# --- workflows --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("github-workflows", WORKFLOWS),
+        ("github-issue-forms", FORMS),
+        ("github-issue-config", [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
+        ("citation-file-format", [ROOT / "CITATION.cff"]),
+    ],
+)
+def test_the_files_that_others_read_are_of_their_schema(schema, files):
+    pytest.importorskip("check_jsonschema")
+    assert files
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, files)]
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_calls_targets_that_the_makefile_has(path):
+    there = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    called = {name for step in steps(path) for name in re.findall(r"^make ([\w-]+)", step.get("run", ""), re.MULTILINE)}
+    assert {"test", "wheel"} <= called <= there
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_may_do_the_least_ends_and_takes_actions_at_a_version(path):
+    text = path.read_text()
+    whole = yaml.safe_load(text)
+    assert whole["permissions"] in ({}, {"contents": "read"})
+    assert whole["concurrency"]["group"]
+    assert "secrets." not in text
+    assert "pull_request_target" not in text
+    for job in jobs(path):
+        assert job["timeout-minutes"] <= 60
+        granted = job.get("permissions", {})
+        assert granted in ({}, {"contents": "read"}, {"id-token": "write"})
+        if granted == {"id-token": "write"}:  # what may publish runs nothing of the repository
+            assert not any("run" in step or "checkout" in step.get("uses", "") for step in job["steps"])
+    for step in steps(path):
+        if "uses" in step:
+            assert re.fullmatch(r"[\w./-]+@(v\d+|release/v\d+)", step["uses"]), step
+        if "checkout" in step.get("uses", ""):
+            assert step["with"]["persist-credentials"] is False
+
+
+def test_linux_takes_no_cuda_in_any_workflow_and_macos_no_index_of_its_own():
+    cpu = "https://download.pytorch.org/whl/cpu"
+    assert all(cpu in path.read_text() for path in WORKFLOWS)
+    (ci,) = (path for path in WORKFLOWS if path.name == "ci.yml")
+    (step,) = (step for step in steps(ci) if "PIP_EXTRA_INDEX_URL" in step.get("run", ""))
+    assert step["if"] == "runner.os == 'Linux'"
+
+
+def test_what_is_tested_is_what_is_promised():
+    (ci,) = (path for path in WORKFLOWS if path.name == "ci.yml")
+    (job,) = jobs(ci)
+    least, below = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", PROJECT["requires-python"]).groups()
+    promised = [f"3.{minor}" for minor in range(int(least), int(below))]
+    named = [c.rpartition(" ")[2] for c in PROJECT["classifiers"] if "Python :: 3" in c]
+    assert job["strategy"]["matrix"]["python"] == named == promised
+    systems = {"ubuntu-latest": "Operating System :: POSIX :: Linux", "macos-latest": "Operating System :: MacOS"}
+    assert {systems[name] for name in job["strategy"]["matrix"]["os"]} <= {*PROJECT["classifiers"]}
+
+
+def test_a_release_is_published_only_by_its_tag_behind_the_checks():
+    (release,) = (path for path in WORKFLOWS if path.name == "release.yml")
+    whole = yaml.safe_load(release.read_text())
+    assert whole[True] == {"push": {"tags": ["v*"]}}  # YAML takes `on` for true
+    assert whole["jobs"]["publish"]["needs"] == "build"
+    (tag,) = (step["run"] for step in steps(release) if "GITHUB_REF_NAME" in step.get("run", ""))
+    bash = shutil.which("bash")
+    for name, status in ((f"v{rl_plasticity.__version__}", 0), ("v0.0.1", 1), (rl_plasticity.__version__, 1)):
+        environment = {"GITHUB_REF_NAME": name, "PATH": "/usr/bin:/bin"}
+        done = subprocess.run([bash, "-e", "-c", tag], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == status, done.stdout + done.stderr
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_place_that_says_the_version_says_the_same():
+    version = rl_plasticity.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest, date = re.findall(r"^## \[(\d\S*)\] - (\S+)$", CHANGELOG, re.MULTILINE)[0]
+    assert (citation["version"], newest) == (version, version)
+    assert str(citation["date-released"]) == date
+    assert f"Now that is {version.rpartition('.')[0]}." in (ROOT / "SECURITY.md").read_text()
+
+
+def test_the_changelog_has_the_usual_form_newest_first():
+    titles = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
+    assert titles[0] == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", title) for title in titles[1:])
+    versions = [tuple(map(int, re.findall(r"\d+", title)[:3])) for title in titles[1:]]
+    assert versions == sorted(versions, reverse=True)
+    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    assert {*re.findall(r"^### (.+)$", CHANGELOG, re.MULTILINE)} <= {*kinds}
+
+
+# --- the container ----------------------------------------------------------------------------------------------------
+
+
+def test_the_container_copies_what_is_there_and_what_is_not_ignored():
+    text = (ROOT / "Dockerfile").read_text()
+    copied = {name for line in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE) for name in line.split()}
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied == kept
+    assert all((ROOT / name).exists() for name in copied)
+    needed = {"README.md", "LICENSE", "pyproject.toml", "rl_plasticity"}  # to build a wheel
+    assert needed <= copied
+    assert "--constraint constraints.txt" in text
+
+
+def test_the_container_runs_a_supported_python_as_nobody_in_particular():
+    text = (ROOT / "Dockerfile").read_text()
+    (python,) = re.findall(r"^FROM python:(3\.\d+)-", text, re.MULTILINE)
+    assert f"Programming Language :: Python :: {python}" in PROJECT["classifiers"]
+    assert re.findall(r"^USER (.+)$", text, re.MULTILINE)[-1] not in ("root", "0")
+    assert 'ENTRYPOINT ["python", "-m", "rl_plasticity"]' in text
+    (extras,) = re.findall(r"^ARG EXTRAS=(.+)$", text, re.MULTILINE)
+    assert {*extras.split(",")} <= PROJECT["optional-dependencies"].keys()
+
+
+# --- what is promised -------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_what_stays_names_exactly_the_public_names():
+    page = (ROOT / "docs" / "stability.md").read_text()
+    table = page.partition("## The public names")[2].partition("\n\nPublic too")[0]
+    rows = re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(rl_plasticity.__all__)
+
+
+def test_what_else_is_called_public_is_there():
+    page = (ROOT / "docs" / "stability.md").read_text()
+    named = re.findall(r"`(rl_plasticity(?:\.\w+)+)`", page)
+    assert len(named) >= 5
+    for name in named:
+        done = subprocess.run([sys.executable, "-c", f"import pkgutil; pkgutil.resolve_name({name!r})"])
+        assert done.returncode == 0, name
+
+
+def test_every_claim_of_the_security_page_names_a_test_that_there_is():
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = [row for row in re.findall(r"^\|(.+)\|$", page, re.MULTILINE) if "---" not in row and "its test" not in row]
+    assert len(rows) > 25
+    for row in rows:
+        ((file, test),) = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row.rpartition("|")[2])
+        assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), row
+    hostile = (ROOT / "tests" / "test_hostile.py").read_text()
+    unnamed = [name for name in re.findall(r"^def (test_\w+)", hostile, re.MULTILINE) if name not in page]
+    assert len(unnamed) <= 2, unnamed  # what only shows that nothing good is refused
