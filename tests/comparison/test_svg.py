@@ -1,5 +1,7 @@
 """Figures as pieces of a page: what was drawn of which group, and the values behind the curves."""
 
+import base64
+import hashlib
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -94,6 +96,19 @@ def test_every_seed_is_a_thin_line_and_long_curves_are_thinned(tmp_path):
     assert each[:, -1].tolist() == [one[-1] for one in values]
     assert len(panels(inline(drawn))[0]["curves"][0]["steps"]) == READ
     assert "thin line" in drawn.caption
+
+
+def test_no_script_runs_on_a_page_but_its_own(comparison, pictures):
+    for live in (False, True):
+        text = report.page("a title", ["<p>a part</p>"], {"</script><script>alert(1)//": "#000"}, {}, live)
+        (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+        asked = ["connect-src 'self'"] if live else []
+        assert policy.split("; ")[0] == "default-src 'none'"
+        assert policy.split("; ")[3:] == [f"script-src 'sha256-{digest}'", *asked]
+        assert text.index("Content-Security-Policy") < text.index("<title>")
+        assert "alert(1)" not in re.sub(r'<script type="application/json"[^<]*</script>', "", text)
 
 
 def test_what_is_not_finite_is_no_number_of_the_page(tmp_path):
