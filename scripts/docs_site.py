@@ -7,6 +7,7 @@
 - Equations become MathML while the site is built, so that no script is needed to read them.
 """
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -130,6 +131,8 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
 def source_of(file: File) -> Path:
     """The file of the repository that a page is made of."""
     name = file.src_uri
+    if name.endswith(".ipynb.md"):
+        return ROOT / name.removesuffix(".md")
     return ROOT / PAGES[name] if name in PAGES else ROOT / "docs" / name
 
 
@@ -149,8 +152,8 @@ def linked(source: Path, text: str) -> Iterator[Path]:
 
 
 def scripts(folder: Path) -> list[Path]:
-    """The scripts below a folder."""
-    return sorted(folder.rglob("*.py"))
+    """The scripts and notebooks below a folder."""
+    return sorted([*folder.rglob("*.py"), *folder.rglob("*.ipynb")])
 
 
 def place(path: Path) -> str:
@@ -163,8 +166,10 @@ def place(path: Path) -> str:
 
 
 def shown(path: Path) -> str:
-    """A file as a page of highlighted text, or a folder as a page that links what is in it."""
+    """A file as a page of highlighted text, a notebook as it reads, or a folder as a page that links what is in it."""
     name = path.relative_to(ROOT).as_posix()
+    if path.suffix == ".ipynb":
+        return "\n\n".join(piece for cell in json.loads(path.read_text())["cells"] for piece in cell_of(cell))
     if path.is_file():
         fence = "`" * 8
         return f"# {path.name}\n\n`{name}`\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text()}{fence}\n"
@@ -172,6 +177,19 @@ def shown(path: Path) -> str:
     here = posixpath.dirname(place(path))
     lines = [f"- [{p.relative_to(path)}]({posixpath.relpath(place(p), here)})" for p in inside]
     return "\n".join([f"# {name}/", "", *lines, ""])
+
+
+def cell_of(cell: dict[str, Any]) -> Iterator[str]:
+    """A notebook's cell as Markdown, with what it printed and drew."""
+    text = "".join(cell["source"])
+    yield text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+    for output in cell.get("outputs", ()):
+        data = output.get("data", {})
+        if "image/png" in data:
+            image = "".join(data["image/png"]).replace("\n", "")
+            yield f'<img alt="what the cell drew" src="data:image/png;base64,{image}">'
+        elif printed := "".join(output.get("text", data.get("text/plain", ""))).rstrip():
+            yield f"```text\n{printed}\n```"
 
 
 # ------------------------------------------------------------------------------------------------------------------
