@@ -166,11 +166,12 @@ PYTHON: dict[str, list[Block]] = {
 # Modules that a page's commands name and that the page leaves to the reader.
 MODULES = {"README.md": {"my_envs.py": TASK}}
 
-COMMAND_WORDS = ("python", "python3.11", "pip", "make", "cd", ".")
+COMMAND_WORDS = ("python", "python3.11", "pip", "make", "cd", ".", "docker", "jupyter")
 # Lines of commands, and first lines of blocks, that no test runs, and why.
 INSTALLS = "installs, from the network"
 MAKES = "make: its targets are the Makefile's, which sets up an environment"
 MINUTES = "trains for minutes, on a library or data that is not here"
+CONTAINER = "a container"
 SHOWN = "what a command printed"
 NOT_RUN = {
     "make train": MAKES,
@@ -178,7 +179,19 @@ NOT_RUN = {
     "make test-gpu": MAKES,
     "python3.11 -m venv env": INSTALLS,
     ". env/bin/activate": INSTALLS,
+    "make wheel": MAKES,
     "pip install .": INSTALLS,
+    "pip install . jupyterlab": INSTALLS,
+    "pip install 'dist/rl_plasticity-*.whl'": INSTALLS,
+    "pip install --constraint constraints.txt torch --extra-index-url https://download.pytorch.org/whl/cpu": INSTALLS,
+    "pip install --constraint constraints.txt .": INSTALLS,
+    "jupyter lab examples/notebooks": "waits for a reader; their cells are run by tests/examples/test_notebooks.py",
+    "docker build -t rl_plasticity .": CONTAINER,
+    "docker run --rm -v '$PWD/results:/work/results' rl_plasticity train env=cheetah-run preset=demo": CONTAINER,
+    "docker run --rm -v '$PWD/results:/work/results' rl_plasticity status results": CONTAINER,
+    "docker build -t rl_plasticity:cuda --build-arg TORCH=cu130 .": CONTAINER,
+    "docker run --rm --gpus all -v '$PWD/results:/work/results' rl_plasticity:cuda train env=cheetah-run "
+    "device=cuda": CONTAINER,
     "pip install '.[video]'": INSTALLS,
     "pip install '.[bench]'": INSTALLS,
     "pip install 'rl_plasticity[video]'": INSTALLS,
