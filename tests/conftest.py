@@ -1,5 +1,6 @@
 """The networks that every contract is checked on."""
 
+import gc
 import shutil
 import signal
 from collections.abc import Callable, Sequence
@@ -10,6 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.networks import CNN, MLP
+
+
+def pytest_collection_finish():
+    """What the imports made stays: no collection of garbage need look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

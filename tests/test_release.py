@@ -1,5 +1,6 @@
 """What a release is made by: workflows, forms, the container, the changelog, and the pages of what is promised."""
 
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -168,8 +169,7 @@ def test_what_else_is_called_public_is_there():
     named = re.findall(r"`(rl_plasticity(?:\.\w+)+)`", page)
     assert len(named) >= 5
     for name in named:
-        done = subprocess.run([sys.executable, "-c", f"import pkgutil; pkgutil.resolve_name({name!r})"])
-        assert done.returncode == 0, name
+        pkgutil.resolve_name(name)
 
 
 def test_every_claim_of_the_security_page_names_a_test_that_there_is():
