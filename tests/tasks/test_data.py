@@ -348,13 +348,10 @@ def test_a_name_server_that_hangs_does_not_hold_up(monkeypatch):
     release.set()
 
 
-@pytest.mark.parametrize(
-    ("name", "setting"), [("cifar10", {"HF_HUB_OFFLINE": "1"}), ("emnist", {"HF_ENDPOINT": "http://127.0.0.1:9"})]
-)
-def test_the_real_library_offline_ends_in_the_same_line(setting, name, tmp_path):
+def test_the_real_library_offline_ends_in_the_same_line(tmp_path):
     pytest.importorskip("datasets", reason="needs the extra rl_plasticity[images]")
-    code = f"from rl_plasticity.tasks import load\ntry: load({name!r})\nexcept ValueError as error: print(error)"
-    env = os.environ | {"HF_HOME": str(tmp_path)} | setting
+    code = "from rl_plasticity.tasks import load\ntry: load('emnist')\nexcept ValueError as error: print(error)"
+    env = os.environ | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith(f"{name} is not in the Hugging Face cache and "), done.stderr
+    assert done.stdout.startswith("emnist is not in the Hugging Face cache and "), done.stderr
     assert done.stdout.count("\n") == 1
