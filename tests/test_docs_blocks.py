@@ -183,6 +183,8 @@ NOT_RUN = {
     "pip install .": INSTALLS,
     "pip install . jupyterlab": INSTALLS,
     "pip install 'dist/rl_plasticity-*.whl'": INSTALLS,
+    "pip install rl_plasticity-0.2.0-py3-none-any.whl": INSTALLS,
+    "pip install 'imageio-ffmpeg<1'": INSTALLS,
     "pip install --constraint constraints.txt torch --extra-index-url https://download.pytorch.org/whl/cpu": INSTALLS,
     "pip install --constraint constraints.txt .": INSTALLS,
     "jupyter lab examples/notebooks": "waits for a reader; their cells are run by tests/examples/test_notebooks.py",
@@ -192,7 +194,6 @@ NOT_RUN = {
     "docker build -t rl_plasticity:cuda --build-arg TORCH=cu130 .": CONTAINER,
     "docker run --rm --gpus all -v '$PWD/results:/work/results' rl_plasticity:cuda train env=cheetah-run "
     "device=cuda": CONTAINER,
-    "pip install '.[video]'": INSTALLS,
     "pip install '.[bench]'": INSTALLS,
     "pip install 'rl_plasticity[video]'": INSTALLS,
     "pip install -e '.[fine-tuning]'": INSTALLS,
