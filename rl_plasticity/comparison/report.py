@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl_plasticity.comparison.groups import Group, differing, short
-from rl_plasticity.comparison.summary import FEW, Comparison, counted
+from rl_plasticity.comparison.summary import FEW, Comparison, counted, short_version
 
 GENERATOR = "rl_plasticity.compare"
 HERE = Path(__file__).parent
@@ -229,7 +229,7 @@ def _provenance(c: Comparison) -> str:
                         task,
                         str(run.seed),
                         str(run.folder),
-                        str(start.get("commit") or "unknown")[:10],
+                        short_version(str(start.get("commit") or "unknown")),
                         str(start.get("rl_plasticity", "unknown")),
                         str(start.get("device", "unknown")),
                         str(start.get("time", "unknown")),

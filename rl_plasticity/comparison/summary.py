@@ -576,8 +576,13 @@ def _warn_of_versions(groups: Sequence[Group], warnings: list[str]) -> None:
     for name in ("commit", "rl_plasticity"):
         versions = sorted({str(start[name]) for r in runs for start in r.starts if start.get(name)})
         if len(versions) > 1:
-            listed = _listed([v[:10] for v in versions])
+            listed = _listed([short_version(v) for v in versions])
             warnings.append(f"runs of different {'versions' if name == 'rl_plasticity' else 'commits'}: {listed}")
+
+
+def short_version(version: str) -> str:
+    """A version, or ten digits of a commit, with the + of a checkout that was changed."""
+    return version.removesuffix("+")[:10] + "+" * version.endswith("+")
 
 
 def _listed(names: Sequence[str]) -> str:

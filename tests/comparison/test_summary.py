@@ -1,4 +1,5 @@
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -352,3 +353,13 @@ def test_the_verdict_says_which_runs_are_not_in_the_gap_and_which_group_is_unfin
 def test_of_few_seeds_without_a_gap_it_is_said_that_there_is_no_interval(tmp_path):
     c = summarize(groups_of(tmp_path, (STEPS, finals(1, 2))))
     assert "fewer than 5 seeds, so there is no interval: none" in c.warnings
+
+
+def test_runs_of_a_commit_and_of_its_changed_checkout_are_told_apart(tmp_path):
+    commit = "0123456789abcdef"
+    for reg, made_by in (("none", commit), ("l2", f"{commit}+")):
+        folder = write_run(tmp_path / reg, [f"reg={reg}", "total_env_steps=1000"], {"0": curve([1.0])})
+        (folder / "provenance.json").write_text(json.dumps({"starts": [{"commit": made_by, "rl_plasticity": "0.2.0"}]}))
+    runs = [run for reg in ("none", "l2") for run in read(RunFolder(tmp_path / reg))]
+    warnings = [text for text in summarize(group(runs)).warnings if "different" in text]
+    assert warnings == ["runs of different commits: 0123456789, 0123456789+"]
