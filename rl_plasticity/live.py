@@ -77,9 +77,8 @@ class Server(ThreadingHTTPServer):
         """The page at this address, None if there is none."""
         if path == "/":
             title, section = self._status()
-            return self._page(
-                title, [section, '<section id="comparison"><p class="muted">comparing …</p></section>'], {}
-            )
+            to_come = '<section id="comparison"><p class="muted">comparing …</p></section>'
+            return self._page(title, [section, to_come], {})
         if path == "/comparison":
             section, colours_of = self._comparison()
             return self._page("comparison", [section], colours_of)
@@ -109,9 +108,8 @@ class Server(ThreadingHTTPServer):
         table = f"<table>{head}<tbody>{''.join(f'<tr>{row}</tr>' for row in body)}</tbody></table>"
         counted, clock = status.counted(found), time.strftime("%H:%M:%S", time.localtime(now))
         lead = f'<p class="lead">{escape(counted)}</p><p class="muted">{escape(where)}at {clock}</p>'
-        return counted.partition(": ")[
-            2
-        ], f'<section id="status">{lead}<div class="scroll many">{table}</div></section>'
+        section = f'<section id="status">{lead}<div class="scroll many">{table}</div></section>'
+        return counted.partition(": ")[2], section
 
     def _comparison(self) -> tuple[str, Mapping[str, str]]:
         """Statistics and curves as they stand, and the groups' colours; made anew if a run has written something."""
