@@ -51,9 +51,10 @@ test-gpu:
 	$(GPU_PYTHON) scripts/check_gpu.py
 
 test-browser: $(STAMP)
-	command -v chromium google-chrome chrome >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	for p in chromium chromium-browser google-chrome chrome; do command -v $$p >/dev/null && exit; done; \
+		apt-get update -qq && apt-get install -y -qq chromium
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group browser
-	$(BIN)/python -m pytest -rs -k in_a_browser
+	NEEDS_BROWSER=1 $(BIN)/python -m pytest -k in_a_browser
 
 test-ray: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"

@@ -3,27 +3,27 @@
 It reads and writes nothing: two addresses answer, and only to a browser that asked for this machine by its own name.
 """
 
-import itertools
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
+from time import monotonic
 
 from rl_plasticity import status
 from rl_plasticity.compare import compare
 from rl_plasticity.comparison import report
 from rl_plasticity.comparison.figures import colours, draw
 from rl_plasticity.comparison.svg import inline
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.runs.folder import RunFolder, find
 
 HOST = "127.0.0.1"
 HEADERS = {
-    "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -39,7 +39,7 @@ def serve(places: Sequence[str], port: int, every: float) -> None:
         SettingsError: a place has no run, or the port is taken.
     """
     with Server(places, port, every) as server:
-        print(f"{server.address} shows {', '.join(places)}; Ctrl-C ends it", flush=True)
+        print(printable(f"{server.address} shows {', '.join(places)}; Ctrl-C ends it"), flush=True)
         server.serve_forever()
 
 
@@ -66,8 +66,7 @@ class Server(ThreadingHTTPServer):
         self.places, self.every = list(places), every
         self.address = f"http://{HOST}:{self.server_port}/"
         self.comparing, self.seen = Lock(), ""
-        self.compared: tuple[str, Mapping[str, str]] = ("", {})
-        self.not_before = 0.0
+        self.compared, self.not_before = "", 0.0
 
     def handle_error(self, request: object, client_address: object) -> None:
         if not isinstance(sys.exception(), ConnectionError):  # the browser was closed meanwhile
@@ -78,16 +77,14 @@ class Server(ThreadingHTTPServer):
         if path == "/":
             title, section = self._status()
             to_come = '<section id="comparison"><p class="muted">comparing …</p></section>'
-            return self._page(title, [section, to_come], {})
-        if path == "/comparison":
-            section, colours_of = self._comparison()
-            return self._page("comparison", [section], colours_of)
-        return None
+            return self._page(title, [section, to_come])
+        return self._page("comparison", [self._comparison()]) if path == "/comparison" else None
 
-    def _page(self, title: str, sections: Sequence[str], colours_of: Mapping[str, str]) -> str:
-        lost = '<p id="lost" class="warnings" hidden>No answer: the command that showed this page has ended.</p>'
+    def _page(self, title: str, sections: Sequence[str]) -> str:
+        lost = "No answer: the command that shows this page has ended, or says in its terminal what went wrong."
+        lost = f'<p id="lost" class="warnings" hidden>{lost}</p>'
         heading = f"<h1>{escape(', '.join(self.places))}</h1>"
-        return report.page(title, [heading, lost, *sections], colours_of, {"every": f"{self.every:g}"}, live=True)
+        return report.page(title, [heading, lost, *sections], {"every": f"{self.every:g}"}, live=True)
 
     def _status(self) -> tuple[str, str]:
         """A title, and the runs as a table, those at work first."""
@@ -111,41 +108,45 @@ class Server(ThreadingHTTPServer):
         section = f'<section id="status">{lead}<div class="scroll many">{table}</div></section>'
         return counted.partition(": ")[2], section
 
-    def _comparison(self) -> tuple[str, Mapping[str, str]]:
-        """Statistics and curves as they stand, and the groups' colours; made anew if a run has written something."""
+    def _comparison(self) -> str:
+        """Statistics and curves as they stand; made anew if a run has written something."""
         with self.comparing:
-            start = time.monotonic()
+            start = monotonic()
             seen = self._written()
             if seen != self.seen and start >= self.not_before:
                 self.compared, self.seen = self._compare(), seen
-                self.not_before = time.monotonic() + SHARE * (time.monotonic() - start)
+                self.not_before = monotonic() + SHARE * (monotonic() - start)
             return self.compared
 
-    def _compare(self) -> tuple[str, Mapping[str, str]]:
+    def _compare(self) -> str:
         try:
             comparison = compare(*self.places)
         except SettingsError as error:
-            return f'<section id="comparison"><p class="muted">No comparison: {escape(str(error))}</p></section>', {}
+            return f'<section id="comparison"><p class="muted">No comparison: {escape(str(error))}</p></section>'
         parts = ["<h2>The comparison as it stands</h2>", f'<p class="lead">{escape(comparison.verdict())}</p>']
-        parts += [report.table(comparison), report.HINT]
-        for drawn in itertools.takewhile(lambda one: one.curves or one.name == "final_performance", draw(comparison)):
+        parts += [report.warned(comparison.warnings), report.table(comparison), report.HINT]
+        for drawn in draw(comparison, whole=False):
             width = drawn.figure.get_figwidth()
             picture = report.Picture(drawn.name, drawn.title, inline(drawn), b"", width, drawn.caption)
             parts.append(report.figure(picture, f"<h3>{escape(drawn.title)}</h3>"))
-        return f'<section id="comparison">{"".join(parts)}</section>', colours(comparison)
+        parts.append(report.groups_of(comparison, colours(comparison)))
+        return f'<section id="comparison">{"".join(parts)}</section>'
 
     def _folders(self) -> list[RunFolder]:
         named, below = find(self.places)
         return [*named, *below]
 
     def _written(self) -> str:
-        """Another text as soon as a run has written a number."""
+        """Another text as soon as a run has written a number, or what it is has changed."""
         try:
             folders = self._folders()
         except SettingsError as error:
             return str(error)
-        files = [folder.metrics_csv for folder in folders]
-        return repr([(str(file), file.stat().st_size) for file in files if file.exists()])
+        states = []
+        for file in (file for folder in folders for file in (folder.config, folder.metrics_csv)):
+            with suppress(OSError):  # it has gone meanwhile
+                states.append((str(file), file.stat().st_size, file.stat().st_mtime_ns))
+        return repr(states)
 
 
 def _cells(s: status.Status, now: float, one_place: bool) -> tuple[str, ...]:
@@ -164,21 +165,38 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer ``/`` and ``/comparison``."""
-        names = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
-        if self.headers.get("Host") not in names:  # a page from elsewhere whose name leads to this machine
-            self.send_error(HTTPStatus.FORBIDDEN)
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        """What `do_GET` would say of its answer."""
+        self._answer(with_body=False)
+
+    def _answer(self, with_body: bool) -> None:
+        name = self.headers.get("Host", "").lower().partition(":")[0]
+        if name not in (HOST, "localhost"):  # a page from elsewhere whose name leads to this machine
+            self.send_error(HTTPStatus.FORBIDDEN, f"Ask for {self.server.address}")
             return
-        page = self.server.page_of(self.path)
+        try:
+            page = self.server.page_of(self.path)
+        except Exception:
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise
         if page is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         body = page.encode(errors="backslashreplace")
         self.send_response(HTTPStatus.OK)
-        for name, value in HEADERS.items():
-            self.send_header(name, value)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if with_body:
+            self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        """Of every answer, errors too."""
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
 
     def log_message(self, *_: object) -> None:
         """Nothing: the terminal is the user's."""

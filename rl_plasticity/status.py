@@ -110,8 +110,10 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], float | None, int | None
         if not 0 < every <= YEAR:
             raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r} (a year at most)")
     if "serve" in options:
-        if not (options["serve"].isdecimal() and int(options["serve"]) < 2**16):
-            raise SettingsError(f"serve must be a port, 0 to 65535 (0: any that is free), got {options['serve']!r}")
+        if not (options["serve"].isdecimal() and len(options["serve"]) < 6 and int(options["serve"]) < 2**16):
+            raise SettingsError(
+                f"serve must be a port, 0 to 65535 (0: any that is free), got {shown(options['serve'])}"
+            )
         port = int(options["serve"])
     return places, every, port
 

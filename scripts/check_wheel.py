@@ -9,6 +9,7 @@ that the wheel depends on, torch first at its pinned version: of which build it 
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,6 @@ TINY = ["device=cpu", "compile=false", "threads=1", "batch_size=16"]
 RL = [*TINY, "agent.hidden=[16,16]", "random_env_steps=20", "total_env_steps=60", "replay_ratio=1", "eval_episodes=1"]
 RL += ["eval_every_env_steps=30", "log_every_updates=20"]
 SUPERVISED = [*TINY, "preset=demo", "num_tasks=2", "epochs_per_task=2"]
-COMMANDS = ("train", "supervised", "status", "compare", "reproduce", "evaluate", "watch")
 
 
 def main() -> None:
@@ -127,7 +127,10 @@ def check_sdist(sdist: Path, wheel: Path, place: Path) -> None:
         own = {
             n for n in listed.stdout.split("\n") if n.partition("/")[0] in ("rl_plasticity", "tests", "scripts", "docs")
         }
+        require(bool(own), f"git lists no file: {listed.stderr}")
         require(own <= names, f"the sdist lacks {sorted(own - names)[:5]}")
+        for old in ("sdist", "again"):  # of a version before
+            shutil.rmtree(place / old, ignore_errors=True)
         archive.extractall(place / "sdist", filter="data")
     (source,) = (place / "sdist").iterdir()
     call(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(place / "again"), str(source))
@@ -172,8 +175,9 @@ def run_all(python: Path, place: Path) -> None:
         return run("-m", f"rl_plasticity.{name}", *arguments, status=status)
 
     run("loop.py")
-    require("supervised" in run("-m", "rl_plasticity"), "no list of commands")
-    for name in COMMANDS:
+    commands = re.findall(r"^  (\w+) ", run("-m", "rl_plasticity"), re.MULTILINE)
+    require({"train", "supervised", "compare"} <= {*commands}, f"commands: {commands}")
+    for name in commands:
         module(name, "--help")
     said = module("train", "env=cheetah-runn", status=2) + module("train", "rge=spectral", status=2)
     require("cheetah-run" in said and said.count("\n") == 2, said)

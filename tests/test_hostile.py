@@ -99,6 +99,8 @@ def test_what_a_saved_setting_refers_to_is_not_looked_up(folder, monkeypatch):
 def test_a_run_is_not_resumed_through_a_link(name, folder, tmp_path):
     victim = tmp_path / "victim"
     own = folder / name
+    if not own.exists():
+        own.mkdir()
     if own.is_dir():
         shutil.copytree(own, victim)
         shutil.rmtree(own)
@@ -110,6 +112,13 @@ def test_a_run_is_not_resumed_through_a_link(name, folder, tmp_path):
     with pytest.raises(SettingsError, match=f"{name} is a link"):
         resume(folder)
     assert {path: path.read_bytes() for path in [victim, *victim.rglob("*")] if path.is_file()} == before
+
+
+def test_a_run_is_not_resumed_through_a_link_below_its_folders(folder, tmp_path):
+    (tmp_path / "victim").mkdir()
+    (folder / "tensorboard" / "seed9").symlink_to(tmp_path / "victim")
+    with pytest.raises(SettingsError, match="seed9 is a link"):
+        resume(folder)
 
 
 def test_a_lock_and_a_temporary_file_that_are_links_leave_what_they_lead_to(tmp_path):

@@ -1,6 +1,7 @@
 """The page of runs at work: what it shows, to whom, and that it changes nothing."""
 
 import http.client
+import re
 import socket
 import threading
 from contextlib import contextmanager
@@ -59,7 +60,7 @@ def test_the_page_has_each_run_with_how_far_it_is_the_one_at_work_first(runs):
 
 def test_the_comparison_is_of_what_is_there_and_made_anew_when_a_run_writes_and_only_then(runs, monkeypatch):
     with serving(runs) as server:
-        monkeypatch.setattr("rl_plasticity.live.SHARE", 0)
+        monkeypatch.setattr("rl_plasticity.live.SHARE", -1)
         made = []
         compare = server._compare
         monkeypatch.setattr(server, "_compare", lambda: made.append(1) or compare())
@@ -79,13 +80,40 @@ def test_the_comparison_is_of_what_is_there_and_made_anew_when_a_run_writes_and_
         assert len(made) == 2
 
 
+def test_what_the_comparison_leaves_out_is_said_and_it_comes_back_when_it_is_mended(runs, monkeypatch):
+    monkeypatch.setattr("rl_plasticity.live.SHARE", -1)
+    config = (runs / "swr" / "config.yaml").read_text()
+    with serving(runs) as server:
+        (runs / "swr" / "config.yaml").write_text("a: [")
+        text = ask(server, "/comparison")[1]
+        assert "1 group of 5 seeds" in text
+        assert "left out: " in text
+        (runs / "swr" / "config.yaml").write_text(config)
+        assert "2 groups of 5 seeds" in ask(server, "/comparison")[1]
+
+
+def test_what_goes_wrong_while_the_page_is_made_is_an_error_of_the_server(runs, monkeypatch, capsys):
+    with serving(runs) as server:
+        monkeypatch.setattr(server, "_status", lambda: 1 / 0)
+        assert ask(server)[0] == 500
+        assert ask(server, "/comparison")[0] == 200
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_one_run_s_page_has_its_curves_and_no_measures(tmp_path):
+    write_run(tmp_path / "one", RL, {"0": curve([1.0, 2.0]) | curve([1.0, 2.0], "critic/sigma1")})
+    with serving(tmp_path) as server:
+        text = ask(server, "/comparison")[1]
+    assert re.findall("<h3>(.*?)</h3>", text) == ["Learning curves", "Final performance"]
+
+
 def test_comparing_takes_a_tenth_of_the_time_at_most(runs, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("rl_plasticity.live.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rl_plasticity.live.monotonic", lambda: now[0])
 
     def compared():
         now[0] += 3  # it took three seconds
-        return f"<p>{now[0]}</p>", {}
+        return f"<p>{now[0]}</p>"
 
     with serving(runs) as server:
         monkeypatch.setattr(server, "_compare", compared)
@@ -94,7 +122,7 @@ def test_comparing_takes_a_tenth_of_the_time_at_most(runs, monkeypatch):
             now[0] += wait
             with (runs / "swr" / "metrics.csv").open("a") as file:
                 file.write("0,2600,eval/return,1.0\n")
-            seen.append(server._comparison()[0])
+            seen.append(server._comparison())
     assert seen == ["<p>103.0</p>", "<p>103.0</p>", "<p>137.0</p>"]
 
 
@@ -108,24 +136,27 @@ def test_runs_that_cannot_be_compared_are_listed_and_the_page_says_why(runs):
 
 
 def test_names_are_escaped(tmp_path):
-    folder = write_run(tmp_path / "<script>alert(1)</script>", RL, {"0": curve([1.0])})
-    said(folder, "failed: <img src=x onerror=alert(2)>")
-    with serving(tmp_path) as server:
-        text = ask(server)[1] + ask(server, "/comparison")[1]
-    assert "&lt;script&gt;alert(1)" in text
-    assert "&lt;img src=x" in text
-    assert "<script>alert" not in text
-    assert "<img" not in text
+    for place in (tmp_path / "<b>", tmp_path / "<b>" / "<i>"):  # the runs in one place, and in several
+        folder = write_run(place / "<script>alert(1)", RL, {"0": curve([1.0])})
+        said(folder, "failed: <img src=x onerror=alert(2)>")
+        with serving(tmp_path) as server:
+            text = ask(server)[1] + ask(server, "/comparison")[1]
+        for part in ("&lt;script&gt;alert(1)", "&lt;b&gt;", "&lt;img src=x"):
+            assert part in text, part
+        assert not re.search(r"<(script>alert|img|b|i)\b", text)
 
 
 def test_only_this_machine_is_listened_to_by_its_own_name_at_two_addresses_for_reading(runs):
     with serving(runs) as server:
         assert server.server_address[0] == "127.0.0.1"
         assert server.address == f"http://127.0.0.1:{server.server_port}/"
-        good = f"localhost:{server.server_port}"
-        assert ask(server, Host=good)[0] == 200
-        for host in ("evil.example", f"evil.example:{server.server_port}", "127.0.0.1", ""):
-            assert ask(server, Host=host)[0] == 403, host
+        for host in (f"localhost:{server.server_port}", "LocalHost", "127.0.0.1:7000"):  # at port 80; through ssh
+            assert ask(server, Host=host)[0] == 200, host
+        for host in ("evil.example", f"evil.example:{server.server_port}", "127.0.0.1.evil.example", ""):
+            status, text, answer = ask(server, Host=host)
+            assert (status, server.address in text) == (403, True), host
+            assert answer.getheader("X-Content-Type-Options") == "nosniff"
+        assert ask(server, method="HEAD")[:2] == (200, "")
         for path in ("/config.yaml", "/../swr/config.yaml", "/swr/metrics.csv", "/?x"):
             assert ask(server, path)[0] == 404, path
         for method in ("POST", "PUT", "DELETE", "PATCH"):
@@ -166,7 +197,7 @@ def test_a_place_without_runs_and_a_port_that_is_taken_are_one_line(runs, tmp_pa
 def test_the_options_are_a_flag_or_a_port_and_others_are_refused_with_the_nearest():
     assert parse(["a", "--serve"]) == (["a"], None, PORT)
     assert parse(["a", "serve=0", "every=2"]) == (["a"], 2.0, 0)
-    for wrong in ("serve=65536", "serve=-1", "serve=http"):
+    for wrong in ("serve=65536", "serve=-1", "serve=http", "serve=" + 5000 * "9"):
         with pytest.raises(SettingsError, match=r"serve must be a port, 0 to 65535"):
             parse(["a", wrong])
     with pytest.raises(SettingsError, match=r"unknown option '--server'; did you mean '--serve'\?"):

@@ -24,9 +24,17 @@ def test_a_sweep_is_watched_from_its_first_run_to_its_comparison_without_a_reloa
                 page.wait_for_function(f"first => ({share})() > first", arg=first, timeout=60_000)
                 page.wait_for_function("() => document.querySelectorAll('span.finished').length == 2", timeout=60_000)
                 page.wait_for_function("() => document.querySelectorAll('tr[data-group]').length == 2", timeout=60_000)
-                page.locator('svg [data-key="1"]').last.click()
-                assert page.locator("tr.off").count() == 1
                 page.wait_for_function("() => document.title == '0 running, 2 finished, 0 failed'")
+                page.get_by_role("button", name="final", exact=True).click()
+                for off in (1, 0, 1):  # after the status was put in anew, too
+                    page.locator('svg [data-key="1"]').last.click()
+                    assert page.locator("tr.off").count() == off
+                    page.evaluate("() => { document.querySelector('#status').marked = true; }")
+                    page.wait_for_function("() => !document.querySelector('#status').marked")
+                # The comparison is put in anew as well.
+                page.evaluate("() => { document.querySelector('#comparison').marked = true; last.clear(); }")
+                page.wait_for_function("() => !document.querySelector('#comparison').marked")
+                assert page.locator("tr.off").count() == page.locator('th[aria-sort="descending"]').count() == 1
                 assert page.evaluate("() => window.here") is True
         finally:
             sweep.terminate()

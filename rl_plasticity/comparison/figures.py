@@ -90,10 +90,10 @@ class Look(NamedTuple):
         return f"group{self.place}"
 
 
-def draw(comparison: Comparison) -> Iterator[Drawn]:
-    """The figures that the runs have numbers for, one after the other."""
+def draw(comparison: Comparison, whole: bool = True) -> Iterator[Drawn]:
+    """The figures that the runs have numbers for, one after the other; not `whole`: only how they perform."""
     with matplotlib.rc_context(STYLE):
-        for drawn in _drawn(comparison, _looks(comparison)):
+        for drawn in _drawn(comparison, _looks(comparison), whole):
             take_literally(drawn.figure)
             yield drawn
 
@@ -105,19 +105,22 @@ def take_literally(figure: Figure) -> None:
             text.set_parse_math(False)
 
 
-def colours(comparison: Comparison) -> dict[str, str]:
-    """Of each group by its label, in the order of the comparison's rows."""
-    return {label: look.colour for label, look in _looks(comparison).items()}
+def colours(comparison: Comparison) -> list[str]:
+    """Of the group of each of the comparison's rows."""
+    looks = _looks(comparison)
+    return [looks[row.group.label].colour for row in comparison.rows]
 
 
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _drawn(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
+def _drawn(c: Comparison, looks: Mapping[str, Look], whole: bool) -> Iterator[Drawn]:
     if c.unit != "task" or max(c.at.values()) > 1:  # a single task has a curve over updates
         yield _learning_curves(c, looks)
     yield _final(c, looks)
     yield from _over_training(c, looks)
+    if not whole:
+        return
     if min(row.seeds for row in c.rows) > 1 and any(row.diverged < sum(map(len, row.final)) for row in c.rows):
         yield _profiles(c, looks)
         if c.baseline is not None and len(c.rows) > 1:

@@ -143,7 +143,8 @@ def labels(settings: Sequence[Settings]) -> list[str]:
             key = _last(name) if lasts.count(_last(name)) == 1 else name
             parts.append(f"{key}={short(s.get(name))}")
         made.append(" ".join(parts))
-    return made
+    again = [made[:i].count(label) + 1 for i, label in enumerate(made)]  # a number and its text look alike
+    return [label if n == 1 else f"{label} ({n})" for label, n in zip(made, again, strict=True)]
 
 
 def _task(s: Settings, name: str) -> str:

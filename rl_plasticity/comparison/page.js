@@ -51,13 +51,18 @@ function nearest(steps, wanted) {
   return wanted - steps[low] < steps[high] - wanted ? low : high;
 }
 
+function spacing(steps, i) {
+  return Math.max(i ? steps[i] - steps[i - 1] : 0, i + 1 < steps.length ? steps[i + 1] - steps[i] : 0);
+}
+
 function readOut(panel, step) {
   const lines = [];
-  let at = null;
-  for (const curve of panel.curves) {
-    if (hidden.has(groups[curve.group].label)) continue;
-    const i = nearest(curve.steps, step);
-    at ??= curve.steps[i];
+  const shown = panel.curves.filter((curve) => !hidden.has(groups[curve.group].label));
+  const steps = shown.map(({ steps }) => steps[nearest(steps, step)]);
+  const at = steps[steps.map((s) => Math.abs(s - step)).reduce((best, d, i, all) => (d < all[best] ? i : best), 0)];
+  for (const curve of shown) {
+    const i = nearest(curve.steps, at);
+    if (Math.abs(curve.steps[i] - at) > spacing(curve.steps, i) / 2) continue; // it has ended before, or begins later
     const interval = curve.low.length && curve.low[i] !== null ? ` [${written(curve.low[i])}, ${written(curve.high[i])}]` : "";
     lines.push({ group: groups[curve.group], mean: curve.means[i], text: written(curve.means[i]) + interval });
   }
@@ -115,9 +120,7 @@ function number(text) {
 }
 
 function compareCells(a, b) {
-  const [x, y] = [number(a), number(b)];
-  if (Number.isNaN(x) && Number.isNaN(y)) return a.localeCompare(b, "en", { numeric: true });
-  return Number.isNaN(x) ? 1 : Number.isNaN(y) ? -1 : x - y;
+  return Number.isNaN(number(a)) ? a.localeCompare(b, "en", { numeric: true }) : number(a) - number(b);
 }
 
 function prepareTable(table) {
@@ -145,7 +148,8 @@ function prepareTable(table) {
 }
 
 function prepare(root) {
-  groups = JSON.parse(document.getElementById("groups").textContent);
+  const known = root.querySelector("#groups");
+  if (known) groups = JSON.parse(known.textContent);
   root.querySelectorAll("[data-key]").forEach(prepareKey);
   root.querySelectorAll("figure script[type='application/json']").forEach(prepareCurves);
   root.querySelectorAll("table.sortable").forEach(prepareTable);

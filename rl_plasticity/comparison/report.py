@@ -14,7 +14,7 @@ from rl_plasticity.comparison.summary import FEW, Comparison, counted, short_ver
 
 GENERATOR = "rl_plasticity.compare"
 HERE = Path(__file__).parent
-MOST = 1_900_000  # characters of the figures on a page
+MOST = 1_900_000  # characters of figures and provenance on a page
 WIDE = 1.75  # curves, against their size in print
 HINT = (
     '<p class="muted hint">Point at curves to read them. A click on a name in a legend hides its group everywhere, '
@@ -33,14 +33,11 @@ class Picture(NamedTuple):
     caption: str
 
 
-def page(
-    title: str, parts: Sequence[str], colours: Mapping[str, str], head: Mapping[str, str], live: bool = False
-) -> str:
+def page(title: str, parts: Sequence[str], head: Mapping[str, str], live: bool = False) -> str:
     """A whole document, in which no script runs but the package's own.
 
     Args:
         parts: pieces of HTML.
-        colours: of each group by its label, in the order of their places.
         head: names and contents of ``meta`` elements.
         live: whether it asks where it came from for what is new.
     """
@@ -49,7 +46,6 @@ def page(
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     policy += "; connect-src 'self'" if live else ""
-    groups = json.dumps([{"label": label, "colour": colour} for label, colour in colours.items()])
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -59,30 +55,32 @@ def page(
             f"<title>{escape(title)}</title>",
             f"<style>{style}</style>\n</head>\n<body>",
             *parts,
-            f'<script type="application/json" id="groups">{_harmless(groups)}</script>',
             f"<script>{script}</script>",
             "</body>\n</html>\n",
         ]
     )
 
 
+def groups_of(comparison: Comparison, colours: Sequence[str]) -> str:
+    """What the script knows of the groups: their labels and `colours`, in the order of the comparison's rows."""
+    known = [{"label": row.group.label, "colour": c} for row, c in zip(comparison.rows, colours, strict=True)]
+    text = json.dumps(known).replace("<", "\\u003c")  # so that it ends no element
+    return f'<script type="application/json" id="groups">{text}</script>'
+
+
 def render(
-    comparison: Comparison,
-    pictures: Sequence[Picture],
-    colours: Mapping[str, str],
-    command: str,
-    files: Sequence[str],
+    comparison: Comparison, pictures: Sequence[Picture], colours: Sequence[str], command: str, files: Sequence[str]
 ) -> str:
     """The page of a comparison.
 
     Args:
-        colours: see `page`.
+        colours: of each row's group.
         command: the command line that made it.
         files: what lies in the comparison's folder; it is noted, so that the folder can be told from others.
     """
-    curves = [p for p in pictures if p.name.startswith(("learning_curves", "accuracy_over_updates"))]
+    curves = [p for p in pictures if p.name.startswith(("learning_curves", "accuracy_over", "return_over"))]
     others = [p for p in pictures if p not in curves]
-    left, images = MOST, {}
+    left, images = MOST - len(_provenance(comparison)), {}
     for picture in [*curves, *others]:
         images[picture.name] = _image(picture, left, WIDE if picture in curves else 1.45)
         left -= len(images[picture.name])
@@ -93,7 +91,7 @@ def render(
     parts = [
         f"<h1>{escape(', '.join(comparison.at))}: {counted(len(groups), 'group')} of runs compared</h1>",
         f'<p class="lead">{escape(comparison.verdict())}</p>',
-        _warnings(comparison.warnings),
+        warned(comparison.warnings),
         "<h2>Statistics</h2>",
         table(comparison),
         f'<p class="muted">{escape(_explained(comparison))}</p>',
@@ -111,9 +109,10 @@ def render(
         ),
         _folded(f"Provenance of each run ({len(runs)})", _provenance(comparison)),
         f'<p class="muted">Made by <code>{escape(command)}</code></p>',
+        groups_of(comparison, colours),
     ]
     title = f"{', '.join(comparison.at)}: comparison"
-    return page(title, parts, colours, {"generator": GENERATOR, "files": " ".join(files)})
+    return page(title, parts, {"generator": GENERATOR, "files": " ".join(files)})
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -124,7 +123,7 @@ def _settings(groups: Sequence[Group], names: Sequence[str]) -> str:
     return _table([["group", *names], *([g.label, *line] for g, line in zip(groups, values, strict=True))])
 
 
-def _warnings(warnings: Sequence[str]) -> str:
+def warned(warnings: Sequence[str]) -> str:
     if not warnings:
         return ""
     items = [f"<li>{escape(warning)}</li>" for warning in warnings]
@@ -205,11 +204,6 @@ def _image(p: Picture, left: int, scale: float) -> str:
     if len(data) <= left:
         return f'<img src="data:image/png;base64,{data}" alt="{escape(p.title)}" {style}>'
     return f"<p>As large as the page may be: <code>figures/{escape(p.name)}.png</code></p>"
-
-
-def _harmless(text: str) -> str:
-    """JSON that ends no element."""
-    return text.replace("<", "\\u003c")
 
 
 def _folded(title: str, content: str) -> str:

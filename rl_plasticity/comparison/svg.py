@@ -30,7 +30,7 @@ def inline(drawn: Drawn) -> str:
     text = re.sub(r'<g id="group(\d+)"', r'<g data-group="\1"', text)
     text = re.sub(r'<g id="key(\d+)"', r'<g data-key="\1"', text)
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures on a page have the same
-    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', _short, text)
+    text = re.sub(r"<[^<>]*>", lambda tag: re.sub(r' (?:d|x|y|transform)="[^"]*"', _short, tag[0]), text)
     values = json.dumps(_panels(drawn), separators=(",", ":"), allow_nan=False)
     data = f'<script type="application/json">{values}</script>' if drawn.curves else ""
     return text.rstrip() + data

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["train", "supervised"]
 HEADER = "run,step,name,value"
-MOST = 1 << 20  # bytes of a config.yaml; a run's has some thousands
+MOST = 1 << 17  # bytes of a config.yaml; a run's has some thousands
 TIME = "%Y-%m-%dT%H:%M:%S%z"  # as time.strftime writes one
 # The groups, each with a name, that tell whose settings they are.
 GROUPS: dict[Kind, tuple[str, ...]] = {
@@ -164,7 +164,7 @@ class RunFolder(os.PathLike[str]):
     def own(self) -> list[Path]:
         """All that a run writes by a name of its own, whether it is there or not."""
         files = [self.config, self.metrics_csv, self.timing_csv, self.provenance, self.log, self.lock]
-        return [*files, self.checkpoints, self.tensorboard]
+        return [*files, self.checkpoints, self.tensorboard, self.path / "wandb"]
 
     # --- the settings -----------------------------------------------------------------------------------------------
 

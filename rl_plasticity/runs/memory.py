@@ -14,6 +14,10 @@ from rl_plasticity.errors import SettingsError
 A_RUN = 20_000  # bytes: its name and seeds, and the states of its random streams, 5 kB each
 
 
+# Agents and networks whose whole numbers are widths and how many there are of something: the larger, the larger.
+BY_NUMBERS = ("sac", "mlp")
+
+
 def require(runs: int, of_each: Mapping[str, float], device: str = "cpu") -> None:
     """Refuse what takes more memory than there is.
 
@@ -46,13 +50,13 @@ def surely_small(runs: int, group: Mapping[str, Any], reads: int, batch_size: in
     To make one without memory, and see, imports torch's compiler: more than a second at the start of each run.
 
     Args:
-        group: the settings of a network or an agent; what has no number among them has to be made.
+        group: the settings of a network or an agent; another than those of `BY_NUMBERS` has to be made.
         reads: numbers that the network reads of an example.
     """
     there, widths = free(device), _whole_numbers(group)
     total = reads + sum(widths)
     # 64 copies of a float32 matrix as large as all layers as one, and as many of what it gives for a batch.
-    return bool(widths) and there is not None and 10 * runs * 256 * total * (total + batch_size) < there
+    return group["name"] in BY_NUMBERS and there is not None and 10 * runs * 256 * total * (total + batch_size) < there
 
 
 def of_network(whole: nn.Module, reads: Iterable[tuple[nn.Module, tuple[Tensor, ...]]]) -> tuple[int, int]:

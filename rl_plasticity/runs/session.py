@@ -499,7 +499,8 @@ def _claimed(settings: Train | Supervised) -> tuple[RunFolder, Lock, list[Path]]
 
 def _require_own(folder: RunFolder) -> None:
     """Raises SettingsError where going on would write elsewhere: the folder may come from anybody."""
-    for path in folder.own:
+    below = [path for place in (folder.checkpoints, folder.tensorboard) for path in place.rglob("*")]
+    for path in [*folder.own, *below]:
         if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
             what = "a link" if path.is_symlink() else "no file"
             raise SettingsError(f"cannot resume: {path} is {what}, and a run writes into its own folder alone")

@@ -57,6 +57,18 @@ def test_pointing_at_curves_reads_their_values_at_the_nearest_step_the_largest_f
     assert page.locator(".tip").is_hidden()
 
 
+def test_a_curve_that_has_ended_is_not_read_as_if_it_went_on(opened, tmp_path):
+    for reg, returns in (("none", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), ("swr", [54.0, 55.0, 56.0])):
+        write_run(tmp_path / reg, [f"reg={reg}", "total_env_steps=6000"], {str(n): curve(returns) for n in range(2)})
+    compare(tmp_path, out=tmp_path / "out")
+    page = opened((tmp_path / "out" / "report.html").as_uri())
+    point_at(page, 0.99)
+    assert [line.split()[0] for line in read(page)] == ["6,000", "none*" if "none*" in read(page)[1] else "none"]
+    point_at(page, 0.41)
+    assert read(page)[0] == "3,000"
+    assert len(read(page)) == 3
+
+
 def test_a_click_on_a_key_hides_its_group_in_every_figure_and_another_shows_it_again(opened, address):
     page = opened(address)
     shown = """place => [...document.querySelectorAll(`svg [data-group="${place}"]`)]

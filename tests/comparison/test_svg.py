@@ -1,10 +1,12 @@
 """Figures as pieces of a page: what was drawn of which group, and the values behind the curves."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
 import xml.etree.ElementTree as ET
+from html import unescape
 
 import numpy as np
 import pytest
@@ -45,8 +47,12 @@ def test_an_svg_is_whole_and_has_no_name_that_another_figure_could_have(pictures
         root = ET.fromstring(svg.replace("<svg ", '<svg xmlns:xlink="x" ', 1))
         assert root.tag == "svg"
         assert not re.findall(r'<g id=|<!--|<metadata|width="[^"]*pt"', svg)
-    ids = [found for text in pictures.values() for found in set(re.findall(r' id="([^"]*)"', text))]
-    assert ids  # of clip paths, which are named by what they are
+    named: dict[str, set[str]] = {}  # clip paths and markers, which are named by what they are
+    for text in pictures.values():
+        for found, what in re.findall(r' id="([^"]*)"[^>]*>\s*(<[^>]*>|)', text):
+            named.setdefault(found, set()).add(what)
+    assert named
+    assert all(len(what) == 1 for what in named.values())
 
 
 def test_every_group_is_marked_in_every_figure_and_in_the_legends(pictures):
@@ -100,7 +106,10 @@ def test_every_seed_is_a_thin_line_and_long_curves_are_thinned(tmp_path):
 
 def test_no_script_runs_on_a_page_but_its_own(comparison, pictures):
     for live in (False, True):
-        text = report.page("a title", ["<p>a part</p>"], {"</script><script>alert(1)//": "#000"}, {}, live)
+        row = comparison.rows[0]
+        odd = dataclasses.replace(row.group, label="</script><script>alert(1)//")
+        known = report.groups_of(dataclasses.replace(comparison, rows=[dataclasses.replace(row, group=odd)]), ["#000"])
+        text = report.page("a title", ["<p>a part</p>", known], {}, live)
         (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
@@ -109,6 +118,18 @@ def test_no_script_runs_on_a_page_but_its_own(comparison, pictures):
         assert policy.split("; ")[3:] == [f"script-src 'sha256-{digest}'", *asked]
         assert text.index("Content-Security-Policy") < text.index("<title>")
         assert "alert(1)" not in re.sub(r'<script type="application/json"[^<]*</script>', "", text)
+
+
+def test_text_that_looks_like_an_attribute_stays_as_it_is(tmp_path):
+    label = 'a d="0.1234"'
+    for i, value in enumerate((label, "other")):
+        folder = write_run(tmp_path / str(i), ["total_env_steps=3000"], {"0": curve([1.0, 2.0])})
+        config = (folder / "config.yaml").read_text()
+        (folder / "config.yaml").write_text(re.sub("^batch_size: .*$", f"batch_size: '{value}'", config, flags=re.M))
+    runs = [run for i in range(2) for run in read(RunFolder(tmp_path / str(i)))]
+    figures = draw(summarize(group(runs)))  # whose style holds while there are more to come
+    text = inline(next(figures))
+    assert label in unescape(text)
 
 
 def test_what_is_not_finite_is_no_number_of_the_page(tmp_path):
@@ -121,13 +142,14 @@ def test_what_is_not_finite_is_no_number_of_the_page(tmp_path):
 def test_a_page_that_grows_too_large_takes_pngs_and_then_names_files(comparison, pictures, monkeypatch):
     lines = report.Picture("learning_curves", "Learning curves", pictures["learning_curves"], b"png", 3.35, "a caption")
     others = [report.Picture(f"other{i}", "Other", "<svg " + " " * 900, b"x" * 600, 3.35, "") for i in range(2)]
-    monkeypatch.setattr(report, "MOST", 2 * len(lines.svg) + 1000)
+    rest = len(report._provenance(comparison))
+    monkeypatch.setattr(report, "MOST", rest + 2 * len(lines.svg) + 1000)
     text = report.render(comparison, [lines, *others], colours(comparison), "command", [])
     assert text.count("<svg") == 3
-    monkeypatch.setattr(report, "MOST", len(lines.svg) + 1000)  # an SVG may take a half of what is left
+    monkeypatch.setattr(report, "MOST", rest + len(lines.svg) + 1000)  # an SVG may take a half of what is left
     text = report.render(comparison, [lines, *others], colours(comparison), "command", [])
     assert (text.count("<svg"), text.count("<img")) == (2, 1)
-    monkeypatch.setattr(report, "MOST", 1050)
+    monkeypatch.setattr(report, "MOST", rest + 1050)
     text = report.render(comparison, [lines, *others], colours(comparison), "command", [])
     assert (text.count("<svg"), text.count("<img")) == (0, 2)
     assert "figures/other1.png" in text

@@ -96,9 +96,10 @@ def test_what_is_surely_small_takes_less_than_a_tenth_of_what_is_free(settings, 
         assert memory.surely_small(runs, whole, 23, batch_size) is small
 
 
-def test_what_has_no_numbers_among_its_settings_is_not_surely_small():
+def test_what_is_not_larger_by_its_numbers_is_not_surely_small():
     assert memory.surely_small(1, {"name": "mlp", "widths": [8]}, 64, 10)
-    assert not memory.surely_small(1, {"name": "vgg16", "layer_norm": True}, 64, 10)
+    for name in ("vgg16", "vit_tiny", "resnet18", "of_a_plug"):  # a smaller patch makes a larger network
+        assert not memory.surely_small(1, {"name": name, "hidden_layers": 0, "patch": 1}, 64, 10)
 
 
 @pytest.mark.parametrize("module", [train, supervised])
