@@ -635,7 +635,7 @@ def test_a_data_parallel_process_ends_with_the_same_weights(name, option, one_pr
     assert_same(net, other)
 
 
-@pytest.mark.parametrize("name", ["spectral", "swr", "ewc", "weight_decay"])
+@pytest.mark.parametrize("name", ["swr", "ewc"])
 def test_a_step_that_the_user_compiled_runs_the_hooks(name):
     net, other = twins()
     optimizer, its = adam(net), adam(other)

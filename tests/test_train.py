@@ -50,12 +50,13 @@ def test_the_sample_has_penalties_and_projections_with_each_reset():
 @pytest.mark.parametrize(("reg", "reset", "seeds"), SAMPLE)
 def test_regularizers_run_with_resets(reg, reset, seeds, tmp_path):
     period = ["reset.every_updates=30"] if reset != "none" else []
-    folder = run([*PENDULUM, f"reg={reg}", f"reset={reset}", *period, f"seeds={seeds}"], tmp_path / "run")
+    short = ["total_env_steps=40", "eval_every_env_steps=40"]
+    folder = run([*PENDULUM, *short, f"reg={reg}", f"reset={reset}", *period, f"seeds={seeds}"], tmp_path / "run")
     # A matrix of rank below its size has an infinite condition number; everything else is finite.
     values = [float(r["value"]) for r in rows(folder) if "condition" not in r["name"]]
     assert values
     assert np.isfinite(values).all()
-    assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 80
+    assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 40
 
 
 def test_a_chain_and_a_wider_agent_run(tmp_path):

@@ -79,7 +79,6 @@ def test_evaluate_plays_the_task_and_the_agent_of_the_checkpoint(how, tmp_path):
 @pytest.fixture(
     scope="module",
     params=[
-        ["on_change=clear"],
         ["reset=[none,periodic]", "reset.periodic.every_updates=null", "reset.periodic.every_tasks=1"],
         ["reset=redo", "reset.every_tasks=2", "reset.every_updates=null", "on_change=clear", "buffer_size=12"],
     ],

@@ -7,7 +7,7 @@ import torch
 from conftest import CASES, loss_of
 from torch import nn
 
-from rl_plasticity.interventions import HeadReset, PeriodicReset
+from rl_plasticity.interventions import PeriodicReset
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import REGULARIZERS, SideBySide, make_regularizer
@@ -26,7 +26,7 @@ def of_mlps(regularize, seeds):
     return Learner(lambda seeds: MLP((5, 8, 8, 3), seeds, layer_norm=True), seeds, regularize)
 
 
-@pytest.mark.parametrize("intervention", [None, PeriodicReset(4), HeadReset(4)])
+@pytest.mark.parametrize("intervention", [None, PeriodicReset(4)])
 @pytest.mark.parametrize("name", REGULARIZERS)
 def test_each_method_does_to_its_runs_what_it_does_to_them_alone(name, intervention):
     parts = [(1, maker("l2_init")), (2, maker(name)), (1, maker("none"))]
