@@ -3,6 +3,7 @@
 It reads and writes nothing: two addresses answer, and only to a browser that asked for this machine by its own name.
 """
 
+import shlex
 import sys
 import time
 import traceback
@@ -81,7 +82,11 @@ class Server(ThreadingHTTPServer):
         return self._page("comparison", [self._comparison()]) if path == "/comparison" else None
 
     def _page(self, title: str, sections: Sequence[str]) -> str:
-        lost = "No answer: the command that shows this page has ended, or says in its terminal what went wrong."
+        again = f"python -m rl_plasticity.status {shlex.join(self.places)} serve={self.server_port}"
+        lost = (
+            "No answer: the command that shows this page has ended, or says in its terminal what went wrong. What is "
+            f"below is old. To start it again: <code>{escape(again)}</code>"
+        )
         lost = f'<p id="lost" class="warnings" hidden>{lost}</p>'
         heading = f"<h1>{escape(', '.join(self.places))}</h1>"
         return report.page(title, [heading, lost, *sections], {"every": f"{self.every:g}"}, live=True)
@@ -123,7 +128,9 @@ class Server(ThreadingHTTPServer):
             comparison = compare(*self.places)
         except SettingsError as error:
             return f'<section id="comparison"><p class="muted">No comparison: {escape(str(error))}</p></section>'
-        parts = ["<h2>The comparison as it stands</h2>", f'<p class="lead">{escape(comparison.verdict())}</p>']
+        clock = time.strftime("%H:%M:%S")
+        parts = [f"<h2>The comparison as it stood at {clock}</h2>"]
+        parts.append(f'<p class="lead">{escape(comparison.verdict())}</p>')
         parts += [report.warned(comparison.warnings), report.table(comparison), report.HINT]
         for drawn in draw(comparison, whole=False):
             width = drawn.figure.get_figwidth()

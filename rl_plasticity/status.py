@@ -97,7 +97,9 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], float | None, int | None
     Raises:
         SettingsError: an unknown or unreadable option, or no place.
     """
-    given = [f"serve={PORT}" if a == "--serve" else a for a in arguments]
+    given = [a for a in arguments if a != "--serve"]
+    if len(given) < len(arguments) and not any(a.startswith("serve=") for a in given):
+        given.append(f"serve={PORT}")
     if wrong := [a for a in given if a.startswith("-") and not exists(a)]:
         raise SettingsError(f"unknown option {shown(wrong[0])}{nearest(wrong[0], ['--serve', '--help'])}")
     places, options = command_line.places_and_options(given, ["every", "serve"])

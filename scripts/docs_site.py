@@ -31,6 +31,7 @@ LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 # What lies outside docs/ and is read as a page; by its place on the site.
 PAGES = {"readme.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"  # whole files of code would hide the pages about them
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".cff": "yaml"}
 # What each command is from Python.
 FUNCTIONS = {
@@ -172,7 +173,8 @@ def shown(path: Path) -> str:
         return "\n\n".join(piece for cell in json.loads(path.read_text())["cells"] for piece in cell_of(cell))
     if path.is_file():
         fence = "`" * 8
-        return f"# {path.name}\n\n`{name}`\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text()}{fence}\n"
+        text = f"{fence}{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text()}{fence}\n"
+        return f"{NOT_SEARCHED}# {path.name}\n\n`{name}`\n\n{text}"
     inside = sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
     here = posixpath.dirname(place(path))
     lines = [f"- [{p.relative_to(path)}]({posixpath.relpath(place(p), here)})" for p in inside]

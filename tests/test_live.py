@@ -26,6 +26,8 @@ def serving(*places, every=5.0):
             yield server
         finally:
             server.shutdown()
+            with server.comparing:  # what is being drawn has matplotlib's settings changed
+                pass
 
 
 def ask(server, path="/", method="GET", **headers):
@@ -197,6 +199,7 @@ def test_a_place_without_runs_and_a_port_that_is_taken_are_one_line(runs, tmp_pa
 def test_the_options_are_a_flag_or_a_port_and_others_are_refused_with_the_nearest():
     assert parse(["a", "--serve"]) == (["a"], None, PORT)
     assert parse(["a", "serve=0", "every=2"]) == (["a"], 2.0, 0)
+    assert parse(["a", "--serve", "serve=70"]) == (["a"], None, 70)
     for wrong in ("serve=65536", "serve=-1", "serve=http", "serve=" + 5000 * "9"):
         with pytest.raises(SettingsError, match=r"serve must be a port, 0 to 65535"):
             parse(["a", wrong])

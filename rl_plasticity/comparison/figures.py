@@ -56,7 +56,7 @@ STYLE: dict[Any, Any] = {
 
 
 class Curve(NamedTuple):
-    """The mean of a group over its runs, and its interval, at some steps ``[n]``; `place` is the group's (`Look`)."""
+    """The mean of a group over its runs at some steps ``[n]``, and its interval (NaN of few seeds); `place`: `Look`."""
 
     place: int
     steps: NDArray[np.int64]
@@ -372,7 +372,8 @@ def _curve(
     marker = "o" if len(common) == 1 or (_is_of_tasks(metric) and len(common) <= 30) else ""
     drawn: dict[str, Any] = {"color": look.colour, "gid": look.gid}
     axes.plot(common, means, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2, **drawn)
-    found = Curve(look.place, common, means, low, high)
+    few = len(values) < FEW  # whose interval is shown nowhere
+    found = Curve(look.place, common, means, *((np.full_like(means, np.nan),) * 2 if few else (low, high)))
     if look.colour == GREY or len(values) == 1:
         return [found]
     if len(values) >= FEW:

@@ -94,8 +94,8 @@ function prepareCurves(data) {
   const guide = svg.appendChild(document.createElementNS(svg.namespaceURI, "line"));
   guide.setAttribute("class", "guide");
   const leave = () => { tip.hidden = true; guide.style.display = "none"; };
-  svg.addEventListener("pointerleave", leave);
-  svg.addEventListener("pointermove", (event) => {
+  svg.addEventListener("pointerleave", (event) => event.pointerType === "touch" || leave()); // a finger is lifted
+  const read = (event) => {
     const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
     const panel = panels.find(({ box: [x0, y0, x1, y1] }) => point.x >= x0 && point.x <= x1 && point.y >= y0 && point.y <= y1);
     if (!panel) return leave();
@@ -106,7 +106,9 @@ function prepareCurves(data) {
     for (const [name, value] of Object.entries({ x1: x, x2: x, y1: y0, y2: y1 })) guide.setAttribute(name, value);
     guide.style.display = "";
     show(found, event);
-  });
+  };
+  svg.addEventListener("pointermove", read);
+  svg.addEventListener("pointerdown", read);
   leave();
 }
 

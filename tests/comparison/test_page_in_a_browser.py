@@ -67,6 +67,7 @@ def test_a_curve_that_has_ended_is_not_read_as_if_it_went_on(opened, tmp_path):
     point_at(page, 0.41)
     assert read(page)[0] == "3,000"
     assert len(read(page)) == 3
+    assert "[" not in page.locator(".tip").inner_text()  # two seeds: no interval is shown anywhere
 
 
 def test_a_click_on_a_key_hides_its_group_in_every_figure_and_another_shows_it_again(opened, address):
