@@ -103,15 +103,13 @@ class Server(ThreadingHTTPServer):
         parents = {s.folder.path.parent for s in found}
         one_place = len(parents) == 1
         where = f"in {parents.pop()}, " if one_place else ""
-        rows = [("run", "state", "done", "updates", "ends", "last"), *(_cells(s, now, one_place) for s in found)]
-        filled = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
-        head, *body = ("".join(f"<td>{row[i]}</td>" for i in filled) for row in rows)
-        head = f"<thead><tr>{head.replace('td>', 'th>')}</tr></thead>"
-        table = f"<table>{head}<tbody>{''.join(f'<tr>{row}</tr>' for row in body)}</tbody></table>"
+        cells, header = [_cells(s, now, one_place) for s in found], ("run", "state", "done", "updates", "ends", "last")
+        filled = [i for i in range(len(header)) if any(row[i] for row in cells)]
+        rows = [f"<tr>{''.join(f'<td>{row[i]}</td>' for i in filled)}</tr>" for row in cells]
+        table = report.rows_of([header[i] for i in filled], rows)
         counted, clock = status.counted(found), time.strftime("%H:%M:%S", time.localtime(now))
         lead = f'<p class="lead">{escape(counted)}</p><p class="muted">{escape(where)}at {clock}</p>'
-        section = f'<section id="status">{lead}<div class="scroll many">{table}</div></section>'
-        return counted.partition(": ")[2], section
+        return counted.partition(": ")[2], f'<section id="status">{lead}{table}</section>'
 
     def _comparison(self) -> str:
         """Statistics and curves as they stand; made anew if a run has written something."""
@@ -152,7 +150,8 @@ class Server(ThreadingHTTPServer):
         states = []
         for file in (file for folder in folders for file in (folder.config, folder.metrics_csv)):
             with suppress(OSError):  # it has gone meanwhile
-                states.append((str(file), file.stat().st_size, file.stat().st_mtime_ns))
+                found = file.stat()
+                states.append((str(file), found.st_size, found.st_mtime_ns))
         return repr(states)
 
 

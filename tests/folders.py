@@ -2,16 +2,22 @@
 
 import csv
 import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import gymnasium as gym
 from conftest import StopAfter, once
 
-from rl_plasticity import supervised, train
+from rl_plasticity import plugins, supervised, train
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import KINDS, Supervised, Train
 from rl_plasticity.errors import FaultyRun
+from rl_plasticity.metrics import METRICS
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=1"]
 SMALL += ["measure_every_updates=0"]
@@ -78,6 +84,23 @@ def tasks(values: Sequence[float], every: int = 60) -> dict[str, list[tuple[int,
     """A supervised run's rows at the end of each task."""
     found = curve(values, "task/train_accuracy", every) | curve([v / 2 for v in values], "task/online_accuracy", every)
     return found | curve([float(i) for i in range(len(values))], "task/index", every)
+
+
+@contextmanager
+def without_what_plugs_add(monkeypatch, *places):
+    """Whatever plugs add, or import from below one of the places, is gone afterwards."""
+    dicts = [*(kind.choices for kind in KINDS.values()), METRICS, gym.registry]
+    before, modules = [dict(d) for d in dicts], {*sys.modules}
+    monkeypatch.setattr(plugins, "loaded", [])
+    monkeypatch.syspath_prepend(EXAMPLES)
+    yield
+    for now, then in zip(dicts, before, strict=True):
+        now.clear()
+        now.update(then)
+    for name in {*sys.modules} - modules:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if file.startswith((str(EXAMPLES), *map(str, places))):
+            del sys.modules[name]
 
 
 def script(name):

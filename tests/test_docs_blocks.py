@@ -6,23 +6,20 @@ A block that is neither is named in `NOT_RUN` with the reason, so that a new one
 import re
 import shlex
 import shutil
-import sys
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-import gymnasium as gym
 import pytest
-from folders import PENDULUM, run
-from test_docs import PAGES, ROOT, TABLE
+from folders import PENDULUM, run, without_what_plugs_add
+from test_docs import PAGES, TABLE
 
-from rl_plasticity import command_line, compare, plugins, reproduce, status, supervised, train
+from rl_plasticity import command_line, compare, reproduce, status, supervised, train
 from rl_plasticity.__main__ import COMMANDS
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import KINDS, Evaluate, Supervised, Train, Watch
+from rl_plasticity.configs.commands import Evaluate, Supervised, Train, Watch
 from rl_plasticity.envs.control import check_name, task_names
 from rl_plasticity.evaluate import evaluate
-from rl_plasticity.metrics import METRICS
 from rl_plasticity.sweeps import launchers, sweep
 
 DOCS = [page for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")]
@@ -357,20 +354,10 @@ def trained(tmp_path_factory):
 def _nothing_stays(monkeypatch, tmp_path):
     """Pages run in a folder of their own, and what their plugs add or import is gone after them."""
     task_names()  # registers DeepMind Control's
-    dicts = [*(kind.choices for kind in KINDS.values()), METRICS, gym.registry]
-    before, modules = [dict(d) for d in dicts], {*sys.modules}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plugins, "loaded", [])
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    for now, then in zip(dicts, before, strict=True):
-        now.clear()
-        now.update(then)
-    for name in {*sys.modules} - modules:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if file.startswith((str(ROOT / "examples"), str(tmp_path))):
-            del sys.modules[name]
+    with without_what_plugs_add(monkeypatch, tmp_path):
+        monkeypatch.syspath_prepend(tmp_path)
+        yield
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if python_blocks(page)], ids=lambda page: page.name)

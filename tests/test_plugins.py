@@ -2,13 +2,11 @@
 
 import json
 import sys
-from pathlib import Path
 
-import gymnasium as gym
 import pytest
 import torch
 from conftest import StopAfter, assert_equal_states
-from folders import PENDULUM, resume, rows, run, run_supervised
+from folders import EXAMPLES, PENDULUM, resume, rows, run, run_supervised, without_what_plugs_add
 
 from rl_plasticity import SettingsError, command_line, plugins, supervised, train
 from rl_plasticity.agents import AGENTS, Batch
@@ -22,7 +20,6 @@ from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.sweeps.sweep import runs as runs_of_sweep
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 TD3 = ["plugins=[td3]", "agent=td3", *PENDULUM]
 NUCLEAR = ["plugins=[nuclear_norm]", "reg=nuclear_norm"]
 DIGITS = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=2", "device=cpu"]
@@ -31,19 +28,8 @@ DIGITS += ["threads=1", "log_every_updates=3", "compile=false"]
 
 @pytest.fixture(autouse=True)
 def _without_what_a_plug_added(monkeypatch):
-    """Whatever a test's plugs add or import is gone after it."""
-    dicts = [*(kind.choices for kind in KINDS.values()), METRICS, gym.registry]
-    before, modules = [dict(d) for d in dicts], {*sys.modules}
-    monkeypatch.setattr(plugins, "loaded", [])
-    monkeypatch.syspath_prepend(EXAMPLES)
-    yield
-    for now, then in zip(dicts, before, strict=True):
-        now.clear()
-        now.update(then)
-    for name in {*sys.modules} - modules:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if file.startswith((str(EXAMPLES), "/tmp")):
-            del sys.modules[name]
+    with without_what_plugs_add(monkeypatch, "/tmp"):
+        yield
 
 
 @pytest.fixture

@@ -365,7 +365,7 @@ def _curve(
     common = steps.shared(metric, curves) if curves else np.array([], np.int64)
     if not len(common):
         return []
-    common = _some(common, 500)
+    common = some(common, 500)
     look = looks[g.label]
     values = np.array([steps.at(curve, common) for curve in curves])
     means, low, high = statistics.mean_curve(values)
@@ -378,7 +378,7 @@ def _curve(
         return [found]
     if len(values) >= FEW:
         axes.fill_between(common, low, high, alpha=BAND, lw=0, zorder=look.order - 1, **drawn)
-    thin = _some(common, THIN)
+    thin = some(common, THIN)
     each = np.array([steps.at(curve, thin) for curve in curves])
     each = np.pad(np.where(np.isfinite(each), each, np.nan), ((0, 0), (0, 1)), constant_values=np.nan)
     of_all = np.tile([*thin, np.nan], len(each))  # one line with gaps: a line for each would take as long each
@@ -386,8 +386,8 @@ def _curve(
     return [found]
 
 
-def _some(at: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """So many of the steps at most, the first and the last among them."""
+def some(at: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """So many at most, the first and the last among them: of steps, or of places ``[n]``."""
     return at if len(at) <= most else at[np.linspace(0, len(at) - 1, most).astype(int)]
 
 

@@ -80,7 +80,8 @@ def render(
     """
     curves = [p for p in pictures if p.name.startswith(("learning_curves", "accuracy_over", "return_over"))]
     others = [p for p in pictures if p not in curves]
-    left, images = MOST - len(_provenance(comparison)), {}
+    provenance = _provenance(comparison)
+    left, images = MOST - len(provenance), {}
     for picture in [*curves, *others]:
         images[picture.name] = _image(picture, left, WIDE if picture in curves else 1.45)
         left -= len(images[picture.name])
@@ -107,7 +108,7 @@ def render(
         _folded(
             "Settings that all groups share", _table([["setting", "value"], *([n, short(v)] for n, v in same.items())])
         ),
-        _folded(f"Provenance of each run ({len(runs)})", _provenance(comparison)),
+        _folded(f"Provenance of each run ({len(runs)})", provenance),
         f'<p class="muted">Made by <code>{escape(command)}</code></p>',
         groups_of(comparison, colours),
     ]
@@ -124,6 +125,7 @@ def _settings(groups: Sequence[Group], names: Sequence[str]) -> str:
 
 
 def warned(warnings: Sequence[str]) -> str:
+    """A box with the first of them, the others to be opened; nothing without any."""
     if not warnings:
         return ""
     items = [f"<li>{escape(warning)}</li>" for warning in warnings]
@@ -161,14 +163,15 @@ def table(comparison: Comparison) -> str:
         for i, (line, of) in enumerate(zip(lines[1:], marked, strict=True))
         for baseline in (' class="baseline"' if of else "",)
     ]
-    return _rows(lines[0], rows, ' class="sortable"')
+    return rows_of(lines[0], rows, ' class="sortable"')
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
-    return _rows(lines[0], [f"<tr>{_cells(line)}</tr>" for line in lines[1:]])
+    return rows_of(lines[0], [f"<tr>{_cells(line)}</tr>" for line in lines[1:]])
 
 
-def _rows(header: Sequence[str], rows: Sequence[str], attributes: str = "") -> str:
+def rows_of(header: Sequence[str], rows: Sequence[str], attributes: str = "") -> str:
+    """A table; `rows` are elements, `header` is text."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     many = " many" if len(header) > 4 else ""  # more than a phone is wide
     whole = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_plasticity.comparison.figures import Curve, Drawn
+from rl_plasticity.comparison.figures import Curve, Drawn, some
 
 READ = 120  # steps of a curve that can be read
 
@@ -59,8 +59,7 @@ def _panels(drawn: Drawn) -> list[dict[str, Any]]:
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
-    n = len(curve.steps)
-    at = np.unique(np.linspace(0, n - 1, min(n, READ)).astype(int))
+    at = some(np.arange(len(curve.steps)), READ)
     low = curve.low[at].tolist() if np.isfinite(curve.low).any() else []
     high = curve.high[at].tolist() if low else []
     return {
