@@ -86,6 +86,11 @@ class Parts:
     steps: EffectiveSteps | None
     closely: list[Callable[[], dict[str, Tensor]]]
 
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the network has a runs axis."""
+        return bool(self.learner.runs)
+
     def close(self) -> None:
         """Nothing is open."""
 

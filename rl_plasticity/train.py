@@ -34,6 +34,7 @@ from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, PROBE, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.shares import Shares, cuts, largest_matrix
 
 PRIMED_AT_ONCE = 16  # updates whose transitions are drawn together; between them a signal is heeded
 
@@ -67,6 +68,7 @@ class Parts:
     eval_envs: Envs
     buffer: ReplayBuffer
     envs: Envs | None = None
+    is_stacked: bool = True
 
     def open(self, s: Train, plan: Plan) -> Envs:
         """The environments to train in; with worker processes, those to evaluate in are moved into such too."""
@@ -212,12 +214,18 @@ def train(session: Session[Train], parts: Parts) -> bool:
         batch, noise = frozen_transitions(session, agent, eval_envs)
         examples, losses = agent.inputs(batch), partial(agent.example_losses, batch, noise)
         probes.update({name: Probe(learner, examples[name]) for name, learner in agent.learners.items()})
-    update = compiled(agent.update, s.device) if s.compile else agent.update
+    shares, updates = divided(s, plan, agent, envs)
 
     def measure() -> None:
         for network, (loss, targets) in losses().items():
             measures = cast(Probe, probes[network]).measure(loss, targets)
             session.log({f"{network}/{name}": value for name, value in measures.items()})
+
+    def is_watched(updates: int) -> bool:
+        """Whether something is done after so many updates that needs those of all runs."""
+        periods = (s.log_every_updates, s.measure_every_updates or math.inf)
+        comes = any(intervention.due(updates) for intervention, _ in plan.interventions)
+        return comes or any(updates % every == 0 for every in periods) or bool(session.callbacks.get("on_update"))
 
     def learn(due: int, is_logged: bool = True) -> Mapping[str, Tensor]:
         """So many updates; the metrics of the last one."""
@@ -226,14 +234,25 @@ def train(session: Session[Train], parts: Parts) -> bool:
             return metrics
         session.clock.start_updates()
         batches = buffer.sample(agent.streams.integers(buffer.size, due * s.batch_size))
-        noise = agent.noise(due, s.batch_size)
-        for i in range(due):
-            batch = Batch(*(x[:, i * s.batch_size : (i + 1) * s.batch_size] for x in batches))
-            metrics = update(batch, noise[i])
-            at.updates += 1
+        noises = [share.noise(due, s.batch_size) for share in shares.modules]
+        made = 0
+
+        def batch_of(i: int, runs: slice) -> Batch:
+            return Batch(*(x[runs, i * s.batch_size : (i + 1) * s.batch_size] for x in batches))
+
+        while made < due:
+            until = next(n for n in range(made + 1, due + 1) if n == due or is_watched(at.updates + n - made))
+
+            def updates_of(share: int, made: int = made, until: int = until) -> Mapping[str, Tensor]:
+                runs, noise, update = shares.runs[share], noises[share], updates[share]
+                return [update(batch_of(i, runs), noise[i]) for i in range(made, until)][-1]
+
+            metrics = shares.each(updates_of)
+            at.updates, made = at.updates + until - made, until
             for intervention, runs in plan.interventions:
                 if intervention.due(at.updates):
-                    intervention.apply_(agent, runs=runs, inputs=agent.inputs(batch))
+                    inputs = agent.inputs(batch_of(made - 1, slice(None)))
+                    intervention.apply_(agent, runs=runs, inputs=inputs)
             if is_logged and at.updates % s.log_every_updates == 0:
                 log_update(session, agent, metrics)
             if is_logged and s.measure_every_updates and at.updates % s.measure_every_updates == 0:
@@ -325,8 +344,29 @@ def train(session: Session[Train], parts: Parts) -> bool:
             session.call("on_step")
         session.save()
     finally:
+        shares.close()
         session.close()
     return bool(at.step >= s.total_env_steps)
+
+
+def divided(
+    s: Train, plan: Plan, agent: Agent, envs: Envs
+) -> tuple[Shares[Any], list[Callable[[Batch, Tensor], Mapping[str, Tensor]]]]:
+    """The agents that share the runs of `agent` among threads, and the update of each."""
+    whole = cast(nn.Module, agent)
+    found = []
+    if s.device == "cpu" and len(plan.seeds) > 1:
+        found = cuts(plan.side_by_side, int(s.threads), largest_matrix(whole) if s.compile else None)
+    if len(found) < 2:
+        return Shares(whole, (), 1), [compiled(agent.update, s.device) if s.compile else agent.update]
+    made = [cast(Any, make_agent(s, plan.some(cut.start, cut.stop), envs.obs_dim, envs.act_dim)) for cut in found]
+    shares = Shares(whole, [*zip(found, made, strict=True)], int(s.threads))
+    graphs: dict[int | None, Callable[..., Any]] = {}  # one for the shares of each regularizer
+    for cut in found if s.compile else ():
+        graphs.setdefault(cut.part, compiled(type(agent).update))
+    return shares, [
+        partial(graphs[cut.part], one) if s.compile else one.update for cut, one in zip(found, made, strict=True)
+    ]
 
 
 def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tuple[Batch, Tensor]:

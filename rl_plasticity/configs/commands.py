@@ -20,7 +20,16 @@ from rl_plasticity.tasks import load as load_data
 Group = dict[str, Any]  # the name of what was chosen, and its settings
 SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
 
-Threads = Annotated[int | Literal["auto"], Setting("of torch", least=1, most=1024, belongs_to="machine")]
+Threads = Annotated[
+    int | Literal["auto"],
+    Setting(
+        "of several agents each thread trains some; else torch's; auto: one, or all cores where they do not wait for "
+        "each other or networks are large",
+        least=1,
+        most=1024,
+        belongs_to="machine",
+    ),
+]
 Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
 Compile = Annotated[bool | Literal["auto"], Setting("auto: where it pays for itself", belongs_to="machine")]
 Precision = Annotated[

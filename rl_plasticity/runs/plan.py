@@ -30,12 +30,14 @@ class Plan:
         regularize: from a network to the regularizer of all runs; where windows are in epochs, it needs
             `updates_after`, a function from epochs of the whole run to updates.
         interventions: each with the positions of the runs it is for (None: all).
+        groups: the settings of each run's regularizer.
     """
 
     names: Sequence[RunName]
     seeds: Sequence[int]
     regularize: Callable[..., Regularizer]
     interventions: Sequence[tuple[Intervention, list[int] | None]]
+    groups: Sequence[Group] = ()
 
     @classmethod
     def of(cls, s: Train | Supervised) -> "Plan":
@@ -52,7 +54,18 @@ class Plan:
             seeds=[*seeds] * len(every),
             regularize=_regularize([variant.reg for variant in every], s.seeds),
             interventions=_interventions([variant.reset for variant in every], s.seeds),
+            groups=[variant.reg for variant in every for _ in seeds],
         )
+
+    @property
+    def side_by_side(self) -> list[int]:
+        """How many runs each of the regularizers side by side has."""
+        return [len(alike) for alike in _alike(self.groups)]
+
+    def some(self, start: int, stop: int) -> "Plan":
+        """That of some of the runs, without interventions."""
+        groups, regularize = self.groups[start:stop], _regularize(self.groups[start:stop], 1)
+        return Plan(self.names[start:stop], self.seeds[start:stop], regularize, (), groups)
 
 
 class Variant(NamedTuple):
@@ -127,16 +140,19 @@ def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularize
     Settings that differ in strengths alone make one regularizer with a strength for each run; others stand apart.
     """
     parts: list[tuple[int, Callable[..., Regularizer]]] = []
-    for _, neighbours in itertools.groupby(
-        groups, lambda reg: {k: v for k, v in reg.items() if k not in _strengths(reg)}
-    ):
-        alike = list(neighbours)
+    for alike in _alike(groups):
         varied = [key for key in _strengths(alike[0]) if any(reg.get(key) != alike[0].get(key) for reg in alike)]
         strengths = {key: torch.tensor([reg[key] for reg in alike]).repeat_interleave(seeds) for key in varied}
         parts.append((len(alike) * seeds, partial(_regularizer, **(alike[0] | strengths))))
     if len(parts) == 1:
         return parts[0][1]
     return lambda net, **given: SideBySide(net, *((number, partial(make, **given)) for number, make in parts))
+
+
+def _alike(groups: Sequence[Group]) -> list[list[Group]]:
+    """Neighbours that differ in strengths alone."""
+    grouped = itertools.groupby(groups, lambda reg: {k: v for k, v in reg.items() if k not in _strengths(reg)})
+    return [list(neighbours) for _, neighbours in grouped]
 
 
 def _strengths(reg: Group) -> list[str]:

@@ -29,7 +29,7 @@ from rl_plasticity.runs.lock import Lock
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results, require, require_as_saved
-from rl_plasticity.runs.trained import saved_settings
+from rl_plasticity.runs.trained import saved_settings, threads_of_torch
 
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
@@ -39,6 +39,11 @@ RESULTS = Path("results")  # where runs go unless they are told
 
 class Built(Protocol):
     """What a command makes of its settings before anything is written."""
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the networks have a runs axis."""
+        ...
 
     def close(self) -> None:
         """Let go of processes and files."""
@@ -342,7 +347,7 @@ class Command(Generic[S, B]):
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
             schema.warn_of_unlike(settings)
-            settings = self._compiling(settings, built)
+            settings = self._decided(settings, plan, built)
             folder, lock, made = _claimed(settings)
             otherwise.callback(_remove, folder, made)
             otherwise.enter_context(lock)
@@ -386,7 +391,7 @@ class Command(Generic[S, B]):
             plan = _plan(settings)
             built = self._built(settings, plan)
             otherwise.callback(built.close)
-            settings = self._compiling(settings, built)
+            settings = self._decided(settings, plan, built)
             otherwise.pop_all()
         return Session(settings, folder, plan, saved, lock, callbacks), built
 
@@ -399,16 +404,22 @@ class Command(Generic[S, B]):
         except (ValueError, ImportError, FaultyRun) as error:
             raise SettingsError(str(error)) from error
 
-    def _compiling(self, s: S, built: B) -> S:
-        """`s` with ``compile=auto`` decided."""
-        if s.compile != "auto":
-            return s
-        has_compiler = s.device == "cuda" or any(shutil.which(c) for c in ("c++", "g++", "clang++"))
-        return replace(s, compile=has_compiler and self.planned_updates(s, built) >= COMPILE_FROM_UPDATES)
+    def _decided(self, s: S, plan: Plan, built: B) -> S:
+        """`s` with ``compile=auto`` and ``threads=auto`` decided; torch has as many threads from here on."""
+        compiles = s.compile
+        if compiles == "auto":
+            has_compiler = s.device == "cuda" or any(shutil.which(c) for c in ("c++", "g++", "clang++"))
+            compiles = has_compiler and self.planned_updates(s, built) >= COMPILE_FROM_UPDATES
+        threads = s.threads
+        if threads == "auto":
+            several = isinstance(s, Train) and len(plan.seeds) > 1
+            threads = 1 if built.is_stacked and not several else cores()
+        torch.set_num_threads(threads_of_torch(s, threads, len(plan.seeds)))
+        return replace(s, compile=compiles, threads=threads)
 
 
 def resolved(s: S) -> S:
-    """`s` with every ``auto`` of the machine decided, so that the saved settings say what was done.
+    """`s` with every ``auto`` decided that needs no network, so that the saved settings say what was done.
 
     Raises:
         SettingsError: a device that is not there, or a precision that it does not have.
@@ -417,21 +428,25 @@ def resolved(s: S) -> S:
     if s.device == "cuda" and not cuda:
         raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
     device: Any = s.device if s.device != "auto" else ("cuda" if cuda else "cpu")
-    threads = torch.get_num_threads() if s.threads == "auto" else s.threads
     precise: Any = precision.decided(s.precision, device)
     least = s.bfloat16_from
     if precise == "bfloat16" and least is None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(1 if s.threads == "auto" else s.threads)
         least = precision.pays_from(device, min(s.seeds, 8))
     changed: dict[str, Any] = {}
     if isinstance(s, Train) and s.env["workers"] == "auto":  # updates on a GPU leave the cores to the environments
-        changed["env"] = {**s.env, "workers": _cores() if device == "cuda" else False}
-    return replace(s, device=device, threads=threads, precision=precise, bfloat16_from=least, **changed)
+        changed["env"] = {**s.env, "workers": cores() if device == "cuda" else False}
+    return replace(s, device=device, precision=precise, bfloat16_from=least, **changed)
 
 
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores() -> int:
+    """Those that this process may use: of the machine, of a container, of ``OMP_NUM_THREADS``."""
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # "200000 100000": of each 100 ms 200 ms of processor time; "max 100000"
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        number = min(number, max(1, round(int(quota) / int(period))))
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(number, int(asked))) if asked.isdecimal() else number
 
 
 def last_checkpoint(folder: RunFolder) -> str:

@@ -78,8 +78,6 @@ class Trained:
             raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
         if device == "auto":
             device = s.device if cuda else "cpu"
-        if isinstance(s.threads, int):
-            torch.set_num_threads(s.threads)
         try:
             state = checkpoint.load(folder.checkpoints, step, whole=False)
         except (FileNotFoundError, ValueError) as error:
@@ -87,7 +85,10 @@ class Trained:
         except Exception as error:  # a file that is whole and holds anything
             raise SettingsError(f"{folder.checkpoints} holds no checkpoint of a run: {first_line(error)}") from error
         s = replace(s, device=cast(Any, device))
-        return cls(s, Plan.of(s), state, folder.plugins)
+        plan = Plan.of(s)
+        if isinstance(s.threads, int):
+            torch.set_num_threads(threads_of_torch(s, s.threads, len(plan.seeds)))
+        return cls(s, plan, state, folder.plugins)
 
     @property
     def step(self) -> int:
@@ -211,6 +212,11 @@ def load_agent(folder: RunFolder, step: int | None = None, device: str = "auto")
         return trained.agent(envs)
     finally:
         envs.close()
+
+
+def threads_of_torch(s: Train | Supervised, threads: int, runs: int) -> int:
+    """How many threads torch has of those of the setting: where runs are divided among threads, each has one."""
+    return 1 if isinstance(s, Train) and s.device == "cpu" and runs > 1 else threads
 
 
 def saved_settings(kind: type[S], folder: RunFolder) -> S:

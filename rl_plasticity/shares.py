@@ -1,0 +1,126 @@
+"""Several runs trained side by side by threads: each thread makes whole updates of some of the runs.
+
+torch's own threads divide every single operation and spin until the last of them is done. Beside another busy process
+that takes a hundred times as long; here a thread sleeps when its updates are made. docs/speed.md has the measurements.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.seeding import RunStreams
+
+M = TypeVar("M", bound=nn.Module)
+CACHED = 2**16  # numbers in a run's largest matrix from which compiled updates are faster run by run than stacked
+
+
+class Cut(NamedTuple):
+    """Consecutive runs, all of one regularizer."""
+
+    start: int
+    stop: int
+    part: int | None  # which of the regularizers side by side, if there are several
+    first: int  # the first run of that regularizer
+
+
+def cuts(numbers: Sequence[int], threads: int, largest: int | None = None) -> list[Cut]:
+    """How to divide runs among threads: shares of one size for each regularizer, so that one graph serves them.
+
+    Args:
+        numbers: how many runs each of the regularizers side by side has.
+        largest: numbers in a run's largest matrix, where updates are compiled.
+    """
+    most = math.ceil(sum(numbers) / threads)
+    if largest is not None:
+        most = min(most, max(1, CACHED // largest))
+    found, first = [], 0
+    for part, number in enumerate(numbers):
+        size = max(n for n in range(1, min(number, most) + 1) if number % n == 0)
+        for start in range(first, first + number, size):
+            found.append(Cut(start, start + size, part if len(numbers) > 1 else None, first))
+        first += number
+    return found
+
+
+class Shares(Generic[M]):
+    """A module of several runs, and modules of some of the runs each, which hold the same tensors.
+
+    A share's parameters and buffers are views of the whole's, so what is done to one is done to the other: updates by
+    the shares; checkpoints, interventions and measurements by the whole. Tensors without a runs axis, which an update
+    may change too, are the first share's own, and copied to the others before they work.
+
+    Args:
+        whole: of all runs.
+        shares: which runs, and a module made for them as `whole` was for all. None at all: the whole works.
+        threads: how many shares work at the same time.
+
+    Raises:
+        KeyError: a share has a tensor that the whole does not have.
+    """
+
+    def __init__(self, whole: M, shares: Sequence[tuple[Cut, M]], threads: int) -> None:
+        self.modules: list[M] = [module for _, module in shares] or [whole]
+        self.runs = [slice(cut.start, cut.stop) for cut, _ in shares] or [slice(None)]
+        self._common: list[tuple[Tensor, Tensor]] = []
+        self._is_warm = False
+        self._pool = ThreadPoolExecutor(threads, initializer=_trace_gradients) if threads > 1 < len(shares) else None
+        for i, (cut, module) in enumerate(shares):
+            self._join(whole, module, cut, is_first=i == 0)
+
+    def each(self, work: Callable[[int], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Let every share do `work`, a function of its number, and join the metrics ``[runs]`` that it returns."""
+        for copied, original in self._common:
+            copied.copy_(original)
+        numbers = range(len(self.modules))
+        # The first time one after another: equal shares then find the first one's compiled graph.
+        parallel = self._pool is not None and self._is_warm
+        done = [*(self._pool.map(work, numbers) if self._pool and parallel else map(work, numbers))]
+        self._is_warm = True
+        if len(done) == 1:
+            return dict(done[0])
+        return {name: torch.cat([metrics[name] for metrics in done]) for name in done[0]}
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool:
+            self._pool.shutdown()
+
+    def _join(self, whole: M, share: M, cut: Cut, is_first: bool) -> None:
+        theirs: dict[str, Tensor] = {**dict(whole.named_parameters()), **dict(whole.named_buffers())}
+        streams = {path: module for path, module in whole.named_modules() if isinstance(module, RunStreams)}
+        joined: dict[int, nn.Parameter] = {}  # one parameter may stand in several places
+        for path, module in share.named_modules():
+            for stored in (module._parameters, module._buffers):
+                for key, mine in stored.items():
+                    if mine is None:
+                        continue
+                    name, start, first = f"{path}.{key}" if path else key, cut.start, is_first
+                    head, inside, tail = f".{name}".partition(".regularizer.") if cut.part is not None else ("",) * 3
+                    of_part = f"{head}.regularizer.parts.{cut.part}.{tail}".removeprefix(".")
+                    if inside and of_part in theirs:  # a temperature has no regularizers side by side
+                        name, start, first = of_part, cut.start - cut.first, cut.start == cut.first
+                    view = theirs[name].data  # `detach` would share the count of changes that gradients check
+                    if view.shape != mine.shape:  # a share has fewer runs, and that alone sets them apart
+                        view = view[start : start + cut.stop - cut.start]
+                    elif not first:
+                        view = view.clone()
+                        self._common.append((view, theirs[name]))
+                    if isinstance(mine, nn.Parameter):
+                        view = joined.setdefault(id(mine), nn.Parameter(view, requires_grad=mine.requires_grad))
+                    stored[key] = view
+            if isinstance(module, RunStreams):
+                module.generators = streams[path].generators[cut.start : cut.stop]
+
+
+def largest_matrix(net: nn.Module) -> int:
+    """Numbers in the largest parameter of one run of a stacked network."""
+    return max(p[0].numel() for p in net.parameters())
+
+
+def _trace_gradients() -> None:
+    """What `compiled` sets is of the thread that sets it, and a graph may be traced again in any."""
+    torch._dynamo.config.trace_autograd_ops = True
