@@ -281,9 +281,11 @@ class UPGD(Optimizer):
 
     Source: Elsayed and Mahmood (2024), "Addressing Loss of Plasticity and Catastrophic Forgetting in Continual
     Learning", first-order global UPGD, as in their code (github.com/mohmdelsayed/upgd), whose u in the maximum is not
-    corrected either and some of whose versions step by 2 lr; the text could not be read. Where the largest u is 0, as
-    where no gradient has been, s is 1/2. The noise is drawn of the weights and the step, so that a run draws the same
-    alone, among others and after a restart.
+    corrected either and some of whose versions step by 2 lr; the text could not be read. Their reinforcement learning
+    uses another optimizer, AdaptiveUPGD (core/run/rl/adaupgd.py), which this is not: with Adam's moments its step is
+    2 lr (m / (sqrt(v) + eps) + noise) (1 - s), both corrected. Where the largest u is 0, as where no gradient has been,
+    s is 1/2. The noise is drawn of the weights and the step, so that a run draws the same alone, among others and after
+    a restart.
 
     Args:
         decay: of the running mean of the use.
@@ -330,13 +332,14 @@ class Muon(Optimizer):
         W <- W - lr * scale * orthogonalized(d)
 
     with scale = 0.2 sqrt(max(out, fan_in)), with which a step is as long as one of Adam, so that one learning rate does
-    for both ("adam"), or sqrt(max(1, out / fan_in)) ("original"; Jordan's own code takes out / in of a kernel). Biases,
-    gains, shifts, embeddings, bare parameters and the heads take Adam's step, and so do weights that are computed,
-    shared or packed with others, and those of transposed and grouped convolutions.
+    for both ("adam"), or sqrt(max(1, out / fan_in)) ("original"). Biases, gains, shifts, embeddings, bare parameters
+    and the heads take Adam's step, and so do weights that are computed, shared or packed with others, and those of
+    transposed and grouped convolutions.
 
     Source: Jordan et al. (2024), "Muon"; the scale "adam" is that of Liu et al. (2025), arXiv 2502.16982,
     without their weight decay (a regularizer here). Equal to ``torch.optim.Muon`` step for step, but for the products
-    of the orthogonalization, which torch rounds to bfloat16.
+    of the orthogonalization, which torch rounds to bfloat16. Jordan's own code reads a kernel's "original" scale off
+    the last two axes of its gradient, height / width, which is 1 for square kernels; here it is that of the matrix.
 
     Args:
         momentum: of the hidden layers' weights.

@@ -88,7 +88,14 @@ def test_agents_of_different_structure_do_not_share_a_graph(traced):
     for name, settings in (
         (
             "swr",
-            {"hidden": (8,), "num_critics": 2, "temperature_loss": "log_alpha", "init": "torch", "init_alpha": 2.0},
+            {
+                "hidden": (8,),
+                "num_critics": 2,
+                "temperature_loss": "log_alpha",
+                "log_std": "tanh",
+                "init": "torch",
+                "init_alpha": 2.0,
+            },
         ),
         ("churn", {"network": "simba", "actor_width": 8, "critic_width": 12, "activation": "rational"}),
         ("hypersphere", {"network": "hypersphere", "actor_width": 8, "critic_width": 12}),

@@ -22,6 +22,7 @@ from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.settings import Setting, checked, settings_of
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
+Bound = Literal["clamp", "tanh"]
 
 
 class Critic(nn.Module):
@@ -49,16 +50,20 @@ class Critic(nn.Module):
 
 
 class Actor(nn.Module):
-    """Mean and log_std of the Gaussian before the tanh: ``[runs, batch, obs_dim] -> 2 x [runs, batch, act_dim]``."""
+    """Mean and log_std of the Gaussian before the tanh: ``[runs, batch, obs_dim] -> 2 x [runs, batch, act_dim]``.
 
-    def __init__(self, trunk: nn.Module, normalize: ObservationNorm | None = None) -> None:
+    Args:
+        bound: how log_std is kept within its bounds, see `bounded_log_std`.
+    """
+
+    def __init__(self, trunk: nn.Module, normalize: ObservationNorm | None = None, bound: Bound = "clamp") -> None:
         super().__init__()
-        self.trunk, self.normalize = trunk, normalize
+        self.trunk, self.normalize, self.bound = trunk, normalize, bound
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         seen = obs if self.normalize is None else self.normalize(obs)
         mean, log_std = self.trunk(seen).chunk(2, dim=-1)
-        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+        return mean, bounded_log_std(log_std, self.bound)
 
 
 class Temperature(nn.Module):
@@ -71,6 +76,17 @@ class Temperature(nn.Module):
 
     def forward(self) -> Tensor:
         return self.log_alpha.exp()
+
+
+def bounded_log_std(x: Tensor, bound: Bound) -> Tensor:
+    """The log standard deviation in [-10, 2] of what the network returns for it.
+
+    "clamp": x clipped; outside the bounds its gradient is 0. "tanh": -10 + 6 (1 + tanh(x)), whose gradient is never 0.
+    At x = 0 the standard deviation is 1 with "clamp" and exp(-4), about 0.018, with "tanh".
+    """
+    if bound == "clamp":
+        return x.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    return LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (1 + x.tanh())
 
 
 def sample_action(gaussian: tuple[Tensor, Tensor], noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +127,9 @@ class SAC(nn.Module):
     """Soft actor-critic (Haarnoja et al. 2018) as in Nikishin et al. (2022) and D'Oro et al. (2023), for many runs.
 
     Deviations from them, following Lewandowski et al. (2024): LayerNorm between linear layer and ReLU, and one critic.
-    Or with the networks of SimBa and SimbaV2, without what else these change (`Simba`, `Hypersphere`).
+    Another one: the log standard deviation is clipped to [-10, 2]. Their code, and that of SimBa and SimbaV2, squashes
+    it by a tanh into the same bounds, which is ``log_std="tanh"``. Or with the networks of SimBa and SimbaV2, without
+    what else these change (`Simba`, `Hypersphere`).
 
     Args:
         obs_dim, act_dim: actions are in [-1, 1].
@@ -152,6 +170,7 @@ class SAC(nn.Module):
         tau: Annotated[float, Setting("of the target's moving average", least=0, most=1)] = 0.005,
         init_alpha: Annotated[float, Setting("the temperature at the start", above=0)] = 1.0,
         target_entropy: Annotated[float | None, Setting("null: -act_dim / 2")] = None,
+        log_std: Annotated[Bound, Setting("how the log standard deviation is kept in [-10, 2]")] = "clamp",
         temperature_loss: Annotated[
             Literal["alpha", "log_alpha"], Setting("what the temperature's loss multiplies by entropy - target entropy")
         ] = "alpha",
@@ -187,7 +206,7 @@ class SAC(nn.Module):
             return Critic(make, seeds, num_critics, norm(seeds))
 
         def make_actor(seeds: Sequence[int]) -> nn.Module:
-            return Actor(trunk(obs_dim, 2 * act_dim, actor_width, actor_blocks, seeds), norm(seeds))
+            return Actor(trunk(obs_dim, 2 * act_dim, actor_width, actor_blocks, seeds), norm(seeds), log_std)
 
         def make_temperature(seeds: Sequence[int]) -> nn.Module:
             return Temperature(init_alpha, len(seeds))

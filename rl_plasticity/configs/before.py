@@ -13,6 +13,7 @@ BEFORE: dict[str, dict[str, Any]] = {
     "agent=sac": {
         "agent.init": "orthogonal",
         "agent.temperature_loss": "alpha",
+        "agent.log_std": "clamp",
         "agent.activation": "relu",
         "agent.network": "mlp",
         "agent.actor_width": 128,
@@ -70,6 +71,7 @@ def up_to_date(saved: Mapping[str, Any]) -> dict[str, Any]:
         since: dict[str, Any] = {}
         if name.startswith("reg.") and choice in REGULARIZERS and choice != "none":
             since = window | ({"of": "all"} if choice in ("l2", "weight_decay") else {})
+            since |= {"rect_scale": False} if choice == "orthogonal" else {}
         if name.startswith("reset.") and choice in INTERVENTIONS:  # reinforcement learning had no tasks
             since = {n: None for n in settings_of(INTERVENTIONS[choice]) if n == "every_tasks"}
         for setting, value in since.items():  # behind the others: the order of a chain's parts is its own

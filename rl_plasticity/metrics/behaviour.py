@@ -101,17 +101,24 @@ def fit_fresh_targets(
     lr: float = 1e-3,
     runs: tuple[int, ...] = (),
 ) -> Tensor:
-    """How badly a copy of the network fits fresh random targets after some updates, ``[*runs]``: 0 is perfect.
+    """How badly a copy of the network learns a random change of its own outputs, ``[*runs]``: 0 is perfect.
 
-    mean (f(x) - y)^2 / var(y) over examples and outputs, after `updates` full-batch steps of a fresh Adam on the mean
-    squared error. 1 is what the best constant reaches. The targets are y = mean of the network's present predictions
-    + standard normal noise, so that large predictions need not be unlearned first. The noise is the same for all runs
-    and depends on the generator only: values are comparable between runs and over time.
+    The targets are y = f_0(x) + e: the network's present outputs plus independent standard normal noise. The value is
+    mean (f(x) - y)^2 / var(e) over examples and outputs, after `updates` full-batch steps of a fresh Adam on the mean
+    squared error. A network that learns nothing, or no more than a constant, has 1. What the network predicts now does
+    not count: a function added to it for good leaves the value as it is. The noise is the same for all runs and depends
+    on the generator only, so values are comparable between runs and over time.
+
+    The budget matters: with many more updates than a task gives, networks that learn slowly pass for plastic. Compare
+    with a fresh network of the same shape at the same `updates` and `lr`. The noise has unit size whatever the size of
+    the outputs: a critic whose values reach thousands is asked for a small change.
 
     Source: Lyle et al. (2023), "Understanding plasticity in neural networks" (a probe of an agent's checkpoints), and
-    target-fitting capacity, Lyle et al. (2022). Deviation: their targets are functions of the input, outputs of random
-    networks; ours are independent noise, so it is memorizing that is measured. Variants: loss of the mean predictor
-    minus final loss.
+    target-fitting capacity, Lyle et al. (2022). Deviations: their targets are the mean of the network's predictions
+    plus functions of the input, outputs of random networks, so the spread of the predictions has to be unlearned first.
+    Ours keep the predictions and add independent noise, so it is memorizing that is measured. Up to version 0.2.0 the
+    targets here were the mean prediction plus noise. Variants: noise of the size of the outputs' spread; loss of the
+    mean predictor minus final loss.
 
     The copy is in evaluation mode: no dropout, BatchNorm with its running statistics. The network, its gradients and
     every global random state are untouched. Parameters with requires_grad false stay fixed.
@@ -137,7 +144,7 @@ def fit_fresh_targets(
     with torch.no_grad():
         start = predict()
         noise = torch.randn(start.shape[-1], generator=generator, device=generator.device).to(start)
-        target = start.mean(-1, keepdim=True) + noise
+        target = start + noise
     optimizer = torch.optim.Adam(student.parameters(), lr=lr)
     with torch.enable_grad():
         for _ in range(updates):

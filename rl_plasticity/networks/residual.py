@@ -130,8 +130,9 @@ class Hypersphere(nn.Module):
 
     Source: Lee et al. (2025), "Hyperspherical Normalization for Scalable Deep Reinforcement Learning" (SimbaV2), arXiv
     2502.15280, as in their code (github.com/DAVIAN-Robotics/SimbaV2, scale_rl/agents/simbaV2). Deviations: the actor
-    has one head for mean and log standard deviation (theirs two); the critic's value is a number (theirs a distribution
-    over 101 bins, with scaled rewards).
+    has one head for mean and log standard deviation (theirs two), and SAC clips the latter unless told
+    ``log_std="tanh"`` (theirs squashes it); the critic's value is a number (theirs a distribution over 101 bins, with
+    scaled rewards).
 
     Args:
         seeds: one for each run.

@@ -28,11 +28,15 @@ class Churn(Regularizer):
     Source: Tang and Berseth (2024), "Improving Deep Reinforcement Learning by Reducing the Chain Effect of Value and
     Policy Churn" (CHAIN), arXiv 2409.04792, and Tang et al. (2025), "Mitigating Plasticity Loss in Continual
     Reinforcement Learning by Reducing Churn" (C-CHAIN), arXiv 2506.00592, as in their code (github.com/bluecontra/CHAIN
-    and C-CHAIN); the texts beyond the abstracts could not be read. There the batch is another one than the loss's, as
-    large and drawn alike; `coef` is 0.1 for values in TD3, and for policies and the values of double DQN follows the
-    ratio of the losses, from 50 or 100 on, which is left out here; a Gaussian policy's means alone count (PPO) or the
-    divergence of the Gaussians (SAC), here mean and log standard deviation; several critics are added up, here
-    averaged.
+    and C-CHAIN); the texts beyond the abstracts could not be read. Deviations:
+
+    - `coef` is constant here, and 0.1 in theirs for values in TD3. For policies and for the values of double DQN theirs
+      is beta * mean |loss| / mean churn over the last 100 updates, from update 50 or 100 on, with beta 0.05 for PPO on
+      DeepMind Control and 0.01 for double DQN. That makes their method free of the losses' scale; this one is not.
+    - There the batch is a second one, as large as the loss's and drawn independently; here it is the loss's own.
+    - There a Gaussian policy's means alone count (PPO) or the divergence of the Gaussians (SAC); here its mean and its
+      log standard deviation.
+    - There several critics are added up, here averaged.
 
     Args:
         distance: "squared" or "cross_entropy".

@@ -113,11 +113,14 @@ class Orthogonal(Regularizer):
     2606.09762, equations 16 and 20, as others quote them: the text itself could not be read. `coef` is their learning
     rate times lambda (1e-3) at the first rate: where the learning rate changes it changes alike, see `follow_`. As in
     the first author's code for another network (github.com/Arosseau/nanochat-isometry, nanochat/ortho_reg.py) the
-    gradient is that of the weights after the optimizer's step, and heads are left out; there R has a factor 1/2.
+    gradient is that of the weights after the optimizer's step, and heads are left out. Deviations from that code: there
+    R has a factor 1/2, and by default the target of a layer with more outputs than inputs is scale * outputs / inputs,
+    which is `rect_scale` here. It is off because the equations as quoted have no such factor.
 
     Args:
         coef: eta * lambda at the first learning rate.
         scale: the squared singular values to go to, 1; 2 keeps the size of what goes through ReLUs.
+        rect_scale: whether the target of a layer with more outputs than inputs is multiplied by outputs / inputs.
     """
 
     @checked
@@ -126,10 +129,13 @@ class Orthogonal(Regularizer):
         net: nn.Module,
         coef: Annotated[float | Tensor, Setting("learning rate * strength", least=0)] = 3e-7,
         scale: Annotated[float, Setting("the squared singular values to go to", above=0)] = 1.0,
+        rect_scale: Annotated[
+            bool, Setting("times outputs / inputs where a layer has more outputs, as in the author's later code")
+        ] = False,
         structure: Structure | None = None,
     ) -> None:
         super().__init__(net, coef, structure)
-        self.scale = scale
+        self.scale, self.rect_scale = scale, rect_scale
         self.hidden = self._linear_maps("orthogonal", heads=False)
         self._require_plain(self.hidden)
         self._say_undecided(net)
@@ -148,7 +154,8 @@ class Orthogonal(Regularizer):
             w = layer.by_group(matrix)
             tall = w.shape[-2] > w.shape[-1]
             across = w @ (w.mT @ w) if tall else (w @ w.mT) @ w
-            step = 4 * per_run(coef[layer.weight_name], matrix) * (across.reshape(matrix.shape) - self.scale * matrix)
+            scale = self.scale * w.shape[-2] / w.shape[-1] if tall and self.rect_scale else self.scale
+            step = 4 * per_run(coef[layer.weight_name], matrix) * (across.reshape(matrix.shape) - scale * matrix)
             weight.sub_(layer.of_matrix(step, weight.shape))
         self._round_(net)
 

@@ -250,11 +250,15 @@ class WeightRescaling(Regularizer):
 class NormalizeProject(Regularizer):
     """NaP's projection: every `every_updates` updates each weight is scaled to the norm it had at first.
 
-    W <- W |W_0|_F / |W|_F for every linear and convolution layer but the heads; biases, norm layers and all else are
-    left alone. A zero weight stays zero. It is `swr` with coef=1 on weights alone. The method is meant for networks
-    where a norm layer stands behind each of these layers, which then have no biases: there the function stays the same,
-    and the learning rate is all that decides how far a step turns a weight. Biases that there are change it, since they
-    are not scaled along; where no norm layer follows, a warning says so.
+    W <- W |W_0|_F / |W|_F for every linear and convolution layer but the heads; biases and all else are left alone. A
+    zero weight stays zero. It is `swr` with coef=1 on weights alone. The method is meant for networks where a norm
+    layer stands behind each of these layers, which then have no biases: there the function stays the same, and the
+    learning rate is all that decides how far a step turns a weight. Biases that there are change it, since they are not
+    scaled along; where no norm layer follows, a warning says so.
+
+    Norm layers' gains and shifts have no rule here: they train freely. The paper's Appendix D, as others report it, has
+    three: scale each layer's (gain, shift) together to norm sqrt(n), n its units; let them decay towards (1, 0); or
+    leave them free. So this is the third, and the network is not made to have no biases.
 
     Source: Lyle et al. (2024), "Normalization and effective learning rates in reinforcement learning", arXiv
     2407.01800, abstract. Their code is not public and the rest of the text could not be read: that a layer's weight is

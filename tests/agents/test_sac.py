@@ -7,8 +7,15 @@ from torch import nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.agents.sac import actor_loss, bellman_target, critic_loss, sample_action, temperature_loss
-from rl_plasticity.regularizers import REGULARIZERS, Unregularized, make_regularizer
+from rl_plasticity.agents.sac import (
+    actor_loss,
+    bellman_target,
+    bounded_log_std,
+    critic_loss,
+    sample_action,
+    temperature_loss,
+)
+from rl_plasticity.regularizers import REGULARIZERS, Unregularized, layers, make_regularizer
 
 
 def random_batch(runs, size=32, obs_dim=4, act_dim=2):
@@ -45,16 +52,28 @@ def test_the_losses_by_hand():
     assert temperature_loss(torch.tensor([2.0]), torch.tensor([0.5]), -3.0).tolist() == [7.0]
 
 
+def test_a_clipped_log_std_stops_learning_at_the_bounds_and_a_squashed_one_does_not():
+    x = torch.tensor([-20.0, 0.0, 0.5 * math.log(3), 20.0], dtype=torch.float64, requires_grad=True)
+    clipped, squashed = bounded_log_std(x, "clamp"), bounded_log_std(x, "tanh")
+    assert clipped.tolist() == [-10.0, 0.0, 0.5 * math.log(3), 2.0]
+    torch.testing.assert_close(squashed, torch.tensor([-10.0, -4.0, -1.0, 2.0], dtype=torch.float64))  # tanh = 1/2
+    assert torch.autograd.grad(clipped.sum(), x)[0].tolist() == [0.0, 1.0, 1.0, 0.0]
+    gradient = torch.autograd.grad(squashed.sum(), x)[0]
+    torch.testing.assert_close(gradient[1:3], torch.tensor([6.0, 4.5], dtype=torch.float64))  # 6 (1 - tanh^2)
+    outside = torch.tensor([-11.0, 3.0], dtype=torch.float64, requires_grad=True)
+    assert (torch.autograd.grad(bounded_log_std(outside, "tanh").sum(), outside)[0] > 0).all()
+
+
 # --- one update against a slow, obvious, float64 reference ----------------------------------------------------------
 
 
-def reference_update(critics, targets, actor, log_alpha, batch, noise, tau, target_entropy, optimizers):
+def reference_update(critics, targets, actor, log_alpha, batch, noise, tau, target_entropy, optimizers, bound):
     """SAC for one run with torch's own modules, distributions and Adam."""
     alpha = log_alpha.exp().detach()
 
     def sample(obs, eps):
         mean, log_std = actor(obs).chunk(2, dim=-1)
-        std = log_std.clamp(-10, 2).exp()
+        std = (log_std.clamp(-10, 2) if bound == "clamp" else -10 + 6 * (1 + log_std.tanh())).exp()
         tanh = TanhTransform(cache_size=1)  # knows what act came from: its inverse would lose digits
         act = tanh(mean + std * eps)
         law = Independent(TransformedDistribution(Normal(mean, std), [tanh]), 1)
@@ -100,9 +119,9 @@ def plain(mlp, run):
     return nn.Sequential(*modules).double()
 
 
-@pytest.mark.parametrize("num_critics", [1, 2])
-def test_updates_equal_the_reference_for_every_run(num_critics):
-    agent = SAC(4, 2, [3, 4], hidden=(16, 16), num_critics=num_critics, lr=1e-3)
+@pytest.mark.parametrize(("num_critics", "bound"), [(1, "clamp"), (2, "clamp"), (1, "tanh")])
+def test_updates_equal_the_reference_for_every_run(num_critics, bound):
+    agent = SAC(4, 2, [3, 4], hidden=(16, 16), num_critics=num_critics, lr=1e-3, log_std=bound)
     references = []
     for run in range(2):
         critics = nn.ModuleList(plain(c, run) for c in agent.critic.net.critics)
@@ -114,7 +133,8 @@ def test_updates_equal_the_reference_for_every_run(num_critics):
         agent.update(batch, noise)
         for run, (critics, targets, actor, log_alpha, optimizers) in enumerate(references):
             one = Batch(*(x[run].double() for x in batch))
-            reference_update(critics, targets, actor, log_alpha, one, noise[:, run].double(), 0.005, -1.0, optimizers)
+            own = noise[:, run].double()
+            reference_update(critics, targets, actor, log_alpha, one, own, 0.005, -1.0, optimizers, bound)
     for run, (critics, targets, actor, log_alpha, _) in enumerate(references):
         assert agent.temperature.net.log_alpha[run].item() == pytest.approx(log_alpha.item(), rel=1e-5)
         for ours, theirs in (
@@ -257,6 +277,15 @@ def test_acting_with_noise_explores_and_without_is_deterministic():
     assert torch.equal(agent.act(obs), agent.act(obs))
     assert not torch.equal(agent.act(obs, torch.randn(1, 3, 2)), agent.act(obs))
     assert agent.act(obs, 10 * torch.randn(1, 3, 2)).abs().max() <= 1
+
+
+def test_the_actor_s_head_is_the_same_however_its_log_std_is_bounded():
+    clipped, squashed = (
+        [(y.name, y.role, y.head, y.inputs) for y in layers(SAC(4, 2, [0], log_std=bound).actor.net)]
+        for bound in ("clamp", "tanh")
+    )
+    assert clipped == squashed
+    assert [head for _, _, head, _ in squashed] == [False, False, False, False, True]
 
 
 # --- networks -------------------------------------------------------------------------------------------------------

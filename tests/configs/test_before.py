@@ -10,7 +10,7 @@ def load(arguments):
 def test_settings_that_an_earlier_version_saved_are_read_as_what_it_did():
     saved = {**vars(load(["reset=periodic"]))}
     saved["reset"] = {**saved["reset"], "every_tasks": None}
-    saved["agent"] = {n: v for n, v in saved["agent"].items() if n not in ("init", "temperature_loss")}
+    saved["agent"] = {n: v for n, v in saved["agent"].items() if n not in ("init", "log_std", "temperature_loss")}
     assert schema.load_saved(Train, saved) == load(["reset=periodic"])
     assert schema.without_machine(Train, saved) == schema.without_machine(Train, vars(load(["reset=periodic"])))
 
@@ -24,13 +24,13 @@ def test_a_run_from_before_there_were_closer_looks_was_not_looked_at_closely():
 
 
 def test_a_regularizer_that_an_earlier_version_saved_has_no_window_and_acts_on_all_parameters():
-    new = ("from_update", "until_update", "from_epoch", "until_epoch", "of")
+    new = ("from_update", "until_update", "from_epoch", "until_epoch", "of", "rect_scale")
 
     def without(tree):
         return {n: without(v) if isinstance(v, dict) else v for n, v in tree.items() if n not in new}
 
     for kind in (Train, Supervised):
-        for reg in ("l2", "spectral+weight_decay", ["none", "wrs", "swr+l2"]):
+        for reg in ("l2", "spectral+weight_decay", "orthogonal", ["none", "wrs", "swr+l2"]):
             now = schema.load(kind, written.from_python({"reg": reg}))
             saved = {**vars(now), "reg": without(now.reg)}
             assert saved["reg"] != now.reg

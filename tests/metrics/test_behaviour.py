@@ -94,6 +94,34 @@ def test_a_network_that_can_only_be_constant_reaches_one_from_any_prediction():
     assert fit_fresh_targets(net, (torch.zeros(400, 3),), 0, updates=200, lr=0.01).item() == pytest.approx(1, abs=1e-3)
 
 
+class Shifted(nn.Module):
+    """`net` plus `by` times a function of the inputs that nothing trains."""
+
+    def __init__(self, net, by):
+        super().__init__()
+        self.net, self.by = net, by
+
+    def forward(self, x):
+        return self.net(x) + self.by * x.sum(-1, keepdim=True)
+
+
+def test_what_the_network_predicts_now_need_not_be_unlearned():
+    net, x = MLP((4, 32, 1), (0,), layer_norm=False).double(), torch.randn(1, 16, 4, dtype=F64)
+    plain, spread = (fit_fresh_targets(Shifted(net, by), (x,), 0, 300, 1e-2, (1,)).item() for by in (0.0, 100.0))
+    assert (100 * x.sum(-1)).std() > 100  # the noise has standard deviation 1
+    assert spread == pytest.approx(plain, rel=1e-6)
+    assert spread < 0.1
+
+
+def test_a_network_that_can_only_be_constant_reaches_one_whatever_the_spread_of_its_outputs():
+    for spread in (0.0, 50.0):
+        net = nn.Linear(1, 1)
+        nn.init.constant_(net.weight, spread)
+        net.weight.requires_grad_(False)  # only the bias learns: the noise's mean is all that can be fitted
+        x = torch.linspace(-1, 1, 400).unsqueeze(-1)
+        assert fit_fresh_targets(net, (x,), 0, updates=200, lr=0.01).item() == pytest.approx(1, abs=1e-3)
+
+
 def test_a_plastic_network_fits_better_than_a_dead_one_and_more_updates_fit_better():
     net, x = MLP((4, 32, 1), (0,), layer_norm=False), torch.randn(1, 16, 4)
     dead = copy.deepcopy(net)
