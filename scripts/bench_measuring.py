@@ -27,14 +27,14 @@ ROUNDS = 7
 
 
 def medians(pieces: dict[str, tuple[int, Callable[[], object]]]) -> dict[str, float]:
-    """Seconds of each piece, called so many times in each round."""
+    """CPU seconds of each piece, called so many times in each round."""
     seconds: dict[str, list[float]] = {name: [] for name in pieces}
     for _ in range(ROUNDS + 1):
         for name, (times, piece) in pieces.items():
-            start = time.perf_counter()
+            start = time.process_time()
             for _ in range(times):
                 piece()
-            seconds[name].append((time.perf_counter() - start) / times)
+            seconds[name].append((time.process_time() - start) / times)
     return {name: statistics.median(found[1:]) for name, found in seconds.items()}  # the first round warms up
 
 

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -28,11 +29,16 @@ from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 ROUNDS, PER_ROUND = 40, 5
 
 
+def clock_of(threads: int) -> Callable[[], float]:
+    """CPU time, which other work on the machine does not lengthen; of several threads the clock, as they wait."""
+    return time.process_time if threads == 1 else time.perf_counter
+
+
 def of_compiled_updates(names: list[str], runs: int, threads: int) -> None:
     """Print what each of up to seven regularizers adds to a compiled update."""
     obs, act = torch.randn(runs, 256, 17), torch.rand(runs, 256, 6) * 2 - 1
     batch = Batch(obs, act, torch.rand(runs, 256), obs, torch.full((runs, 256), 0.99))
-    clock = time.process_time if threads == 1 else time.perf_counter
+    clock = clock_of(threads)
     updates = {}
     for name in ["none", *names]:
         agent = SAC(17, 6, range(runs), partial(make_regularizer, name))
@@ -84,13 +90,14 @@ def main() -> None:
 
     steps = {name: partial(step, learner) for name, learner in learners.items()}
     steps["update"] = partial(agent.update, batch, noise)
+    clock = clock_of(settings["threads"])
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(ROUNDS + 3):
         for name, make_step in steps.items():
-            start = time.perf_counter()
+            start = clock()
             for _ in range(PER_ROUND):
                 make_step()
-            seconds[name].append((time.perf_counter() - start) / PER_ROUND)
+            seconds[name].append((clock() - start) / PER_ROUND)
     medians = {name: statistics.median(times[3:]) for name, times in seconds.items()}  # the first rounds warm up
     print(f"runs={runs} threads={settings['threads']}  (eager)")
     update = medians.pop("update")

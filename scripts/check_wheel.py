@@ -198,6 +198,7 @@ def run_all(python: Path, place: Path) -> None:
     module("compare", "pendulum", "out=comparison")
     require((place / "comparison" / "report.html").stat().st_size > 10_000, "no page")
     module("train", "resume=cheetah")
+    require("spectral/figure-16" in module("reproduce"), "no list")
     said = module("reproduce", "spectral/figure-6", status=2)  # a script, which no wheel has
     require(said.count("\n") == 1 and "clone it" in said, said)
     require("reg=spectral" in module("reproduce", "digits/random-labels", "small=true", "dry_run=true"), "no study")

@@ -20,7 +20,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Evaluate, Supervised, Train, Watch
 from rl_plasticity.envs.control import check_name, task_names
 from rl_plasticity.evaluate import evaluate
-from rl_plasticity.sweeps import launchers, sweep
+from rl_plasticity.sweeps import launchers, studies, sweep
 
 DOCS = [page for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")]
 TINY = {
@@ -336,8 +336,10 @@ def check(command):
         compare.parse(arguments)
     elif name == "status":
         status.parse(arguments)
-    elif arguments:  # without arguments reproduce measures this machine for minutes
-        reproduce.command([*arguments, "dry_run=true"])
+    elif "--cost" in arguments:
+        assert {*arguments} <= {"--cost", *studies.names()}
+    else:
+        reproduce.command([*arguments, *["dry_run=true"][: len(arguments)]])
 
 
 @pytest.fixture(scope="module")

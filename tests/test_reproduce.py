@@ -1,16 +1,18 @@
 import json
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from subprocess import CompletedProcess
 
 import pytest
 from folders import run_supervised
 
-from rl_plasticity import reproduce
+from rl_plasticity import compare, reproduce
 from rl_plasticity.configs import schema
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.sweeps import studies
+from rl_plasticity.sweeps import cost, studies
 from rl_plasticity.sweeps.launchers import Basic
 
 TINY = ["data.train_size=60", "num_tasks=2", "epochs_per_task=2", "net.widths=[4]", "seeds=2"]
@@ -33,7 +35,7 @@ def _in_this_process(monkeypatch):
 @pytest.mark.usefixtures("_in_this_process")
 def test_a_study_makes_its_runs_its_figure_and_a_page_and_again_only_what_is_missing(tmp_path, capsys, monkeypatch):
     compared = []
-    monkeypatch.setattr(reproduce.compare, "compare", lambda *places, **options: compared.append((places, options)))
+    monkeypatch.setattr(compare, "compare", lambda *places, **options: compared.append((places, options)))
     whole = studies.load(EXPONENTS, small=True)
     two = replace(whole, methods={label: whole.methods[label] for label in ("none", "k = 4")})
     pages = {"all": {}, "k": {"where": {"reg.name": "spectral"}, "baseline": "spectral"}, "no": {"where": {"seeds": 7}}}
@@ -55,6 +57,9 @@ def test_a_study_makes_its_runs_its_figure_and_a_page_and_again_only_what_is_mis
     assert sorted(of_all) == sorted(made)  # and not what other settings left there
     assert {RunFolder(path).settings["reg"].get("k") for path in made} == {None, 4}
     record = json.loads((place / "record.json").read_text())
+    assert record["given"] == TINY
+    assert record["cpu_hours_of_ended_starts"] is not None
+    assert record["run_updates"] == 2 * 2 * 2 * 2 * 2  # methods, seeds, tasks, epochs, batches
     assert record["command"] == f"python -m rl_plasticity.reproduce {shlex.join(asked)}"
     assert {run["method"] for run in record["runs"].values()} == {"none", "k = 4"}
     before = {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("metrics.csv")}
@@ -78,9 +83,12 @@ def test_a_dry_run_says_each_method_s_command_and_writes_nothing(tmp_path, capsy
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["spectral/figure-77"], "'spectral/figure-77' .there are: spectral/figure-1, spectral/figure-2, "),
-        (["SWR/table-I"], "'SWR/table-I' .there are: swr/figure-1, .*, swr/table-1, swr/table-5"),
+        (["spectral/figur-3"], "did you mean 'spectral/figure-3'"),
+        (["SWR/TABLE-1"], "did you mean 'swr/table-1'"),
         (["srw/table-1"], "did you mean 'swr/table-1'"),
+        (["--cots", EXPONENTS], "unknown option '--cots'; did you mean '--cost'"),
+        (["--cost", "srw/table-1"], "did you mean 'swr/table-1'"),
+        (["--cost", EXPONENTS, "small=true"], "small=true: --cost measures both versions"),
         ([EXPONENTS, "smal=true"], "unknown setting 'smal'; did you mean 'small'"),
         ([EXPONENTS, "reg.coef=1"], "of spectral/figure-7, none: reg.coef: reg=none has no settings"),
         ([EXPONENTS, "small=yes"], "small must be true or false, got 'yes'"),
@@ -89,6 +97,7 @@ def test_a_dry_run_says_each_method_s_command_and_writes_nothing(tmp_path, capsy
         ([EXPONENTS, "hydra/launcher=slrum"], "did you mean 'slurm'"),
         ([EXPONENTS, "spectral/figure-8"], "one figure at a time"),
         (["seeds=3"], "seeds=3: name the figure that it is for"),
+        (["dry_run=true"], "dry_run=true: name the figure that it is for"),
         (["wrs/figure-7-counting"], "needs paper=..., a folder with UCF-QNRF; small=true"),
         (["swr/figure-1", "hydra/launcher=joblib"], "made by one script, not a sweep: leave hydra/launcher=joblib out"),
     ],
@@ -99,21 +108,64 @@ def test_bad_input_is_refused_before_anything_is_written(arguments, said, tmp_pa
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_list_has_every_study_with_its_cost_and_measures_an_update_once(tmp_path, capsys, monkeypatch):
+LIST = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from rl_plasticity import reproduce
+
+def forbid(event, args):
+    writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
+    if writes or event in ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.mkdir"):
+        raise AssertionError(f"{event} {args}")
+
+sys.addaudithook(forbid)
+reproduce.command(["out=nowhere"])
+assert "torch" not in sys.modules
+"""
+
+
+def test_the_list_has_every_study_and_measures_starts_and_writes_nothing_and_needs_no_torch(tmp_path):
+    call = [sys.executable, "-c", LIST, str(studies.REPOSITORY)]
+    run = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    assert {line.split()[0] for line in run.stdout.splitlines() if "/" in line[:9]} == {*studies.names()}
+    assert "the exponent k on MNIST and Fashion-MNIST" in run.stdout
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_list_s_hours_are_recorded_ones_and_say_of_which_machine_and_clock(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(studies, "names", lambda: [EXPONENTS])
+    whole = studies.Cost(10, 10_000_000, 2.25, True, "Processor X")
+    small = studies.Cost(5, 432_000, 0.03125, False, "Processor Y")
+    monkeypatch.setattr(studies, "_costs", lambda: {(EXPONENTS, "whole"): whole, (EXPONENTS, "small"): small})
+    reproduce.command([f"out={tmp_path}"])
+    said = capsys.readouterr().out
+    assert [EXPONENTS, "1e+07", "2.2*", "4.3e+05", "0.031", "never"] in [line.split() for line in said.splitlines()]
+    assert "Processor X and Processor Y" in said
+    monkeypatch.setattr(studies, "_costs", lambda: dict.fromkeys([(EXPONENTS, "whole"), (EXPONENTS, "small")],
+                                                                 studies.Cost(5, 2, None, False, "")))  # fmt: skip
+    reproduce.command([f"out={tmp_path}"])
+    assert [EXPONENTS, "2", "2", "never"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_cost_is_measured_once_on_each_machine_and_rates_by_the_clock_are_none(tmp_path, capsys, monkeypatch):
     measured = []
-    monkeypatch.setattr(reproduce.cost, "seconds_per_update", lambda s: measured.append(s) or 3600.0)
+    monkeypatch.setattr(cost, "seconds_per_update", lambda s: measured.append(s) or 3600.0)
+    keys = {cost.key(run.settings) for small in (False, True) for of_method in
+            studies.load(EXPONENTS, small).runs(tmp_path).values() for run in of_method}  # fmt: skip
+    machine = cost.Rates(tmp_path / "none").machine
+    (tmp_path / "rates.json").write_text(json.dumps({machine: dict.fromkeys(keys, 1e9)}))  # of earlier versions
     for _ in range(2):
-        reproduce.command([f"out={tmp_path}"])
-        text = capsys.readouterr().out
-        assert "the exponent k on MNIST and Fashion-MNIST" in text
-        assert "(Appendix C.1)" in text
+        reproduce.command(["--cost", EXPONENTS, f"out={tmp_path}"])
+        said = capsys.readouterr()
         # 5 methods, 2 data sets, 10 seeds, 50 tasks of 80 epochs of 25 batches; an hour for each update
-        assert [line.split() for line in text.splitlines() if line.startswith(EXPONENTS)][1][:3] == [
-            EXPONENTS, "1e+07", "10,000,000",
-        ]  # fmt: skip
+        assert [EXPONENTS, "1e+07", "10,000,000", "4.3e+05", "432,000"] in [s.split() for s in said.out.splitlines()]
+        assert "CPU hours" in said.out
+        assert f"1 of 1: {EXPONENTS}" in said.err
     assert len(measured) == 2  # one for MNIST and Fashion-MNIST, one for the digits
-    assert len(next(iter(json.loads((tmp_path / "rates.json").read_text()).values()))) == 2
+    kept = json.loads((tmp_path / "cpu_rates.json").read_text())
+    assert kept == {machine: dict.fromkeys(keys, 3600.0)}
 
 
 def test_a_script_gets_its_folder_its_arguments_and_what_is_given_besides_as_options(tmp_path, capsys, monkeypatch):
@@ -128,42 +180,47 @@ def test_a_script_gets_its_folder_its_arguments_and_what_is_given_besides_as_opt
         reproduce.subprocess, "run", lambda call, check: called.append(call) or CompletedProcess(call, 3)
     )
     assert reproduce.command(asked) == 3
-    assert [part.removeprefix(f"{reproduce.REPOSITORY}/") for part in called[0][1:]] == said.split()[1:]
+    assert [part.removeprefix(f"{studies.REPOSITORY}/") for part in called[0][1:]] == said.split()[1:]
     assert "swr/figure-1: failed" in capsys.readouterr().out
     assert not place.exists()  # there is nothing in it
 
 
-def test_a_script_s_cost_is_what_it_says_itself_and_asked_for_once(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(studies, "names", lambda: ["wrs/figure-7-counting"])
+def test_a_script_s_cost_is_what_it_says_itself_on_one_thread_and_asked_for_once(tmp_path, capsys, monkeypatch):
     asked = []
 
-    def said(call, **options):
+    def said(call, env, **options):
+        assert env["OMP_NUM_THREADS"] == "1"
         asked.append(call[1:])
         return CompletedProcess(
-            call, 0, "200 run-updates of 36.0 seconds" if "." in call else "10 run-updates of 360 seconds"
+            call, 0, "200 run-updates of 36.0 CPU seconds" if "." in call else "10 run-updates of 360 CPU seconds"
         )
 
-    monkeypatch.setattr(reproduce.subprocess, "run", said)
+    monkeypatch.setattr(cost.subprocess, "run", said)
     for _ in range(2):
-        reproduce.command([f"out={tmp_path}"])
-        assert [line.split() for line in capsys.readouterr().out.splitlines()][-5] == [
-            "wrs/figure-7-counting", "2e+02", "2", "10", "1", "never",
+        reproduce.command(["--cost", "wrs/figure-7-counting", f"out={tmp_path}"])
+        assert [line.split() for line in capsys.readouterr().out.splitlines()][1] == [
+            "wrs/figure-7-counting", "2e+02", "2", "10", "1",
         ]  # fmt: skip
-    script = str(reproduce.REPOSITORY / "examples/fine_tuning/counting.py")
+    script = str(studies.REPOSITORY / "examples/fine_tuning/counting.py")
     assert asked == [
         [script, "{out}", "--seeds", "1", "--paper", ".", "--weights", ".", "--cost"],
         [script, "{out}", "--seeds", "5", "--cost"],
     ]
-    monkeypatch.setattr(reproduce, "REPOSITORY", tmp_path)  # as a wheel has none
-    reproduce.command([f"out={tmp_path}"])
-    assert [line.split() for line in capsys.readouterr().out.splitlines()][-5] == ["wrs/figure-7-counting", "never"]
+    failed = CompletedProcess([], 1, "", "Traceback\nNo module named 'x'\n")
+    monkeypatch.setattr(cost.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(FaultyRun, match=r"fine_tuning/detection.py: No module named 'x'"):
+        reproduce.command(["--cost", "wrs/figure-9", f"out={tmp_path}"])
 
 
-def test_a_script_that_is_not_here_is_said_to_be_in_the_repository(tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce, "REPOSITORY", tmp_path)
-    with pytest.raises(SettingsError, match="a script of the repository: clone it"):
-        reproduce.command(["swr/figure-1", f"out={tmp_path}"])
+def test_a_script_that_is_not_here_is_said_to_be_in_the_repository(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(studies, "REPOSITORY", tmp_path)
+    for asked in (["swr/figure-1"], ["--cost", "swr/figure-1"]):
+        with pytest.raises(SettingsError, match="a script of the repository: clone it"):
+            reproduce.command([*asked, f"out={tmp_path}"])
     assert not [*tmp_path.iterdir()]
+    monkeypatch.setattr(studies, "names", lambda: ["swr/figure-1"])
+    reproduce.command(["--cost", f"out={tmp_path}"])
+    assert "swr/figure-1" not in capsys.readouterr().out  # of all, what is there
 
 
 def test_a_study_is_whole_small_or_some_of_its_runs(tmp_path):
@@ -175,3 +232,7 @@ def test_a_study_is_whole_small_or_some_of_its_runs(tmp_path):
         (run.folder / "config.yaml").write_text(schema.dump(run.settings))
         (run.folder / "log.txt").write_text("2026-11-22T00:00:00+00:00 finished at step 1\n")
         assert reproduce.state(study, tmp_path) == ("small" if n == 4 else f"small: {n + 1} of 5")
+    record = tmp_path / "small" / EXPONENTS / "record.json"
+    for text, words in (('{"given": []}', ""), ('{"given": ["seeds=3", "lr=1"]}', " with seeds=3 lr=1"), ("[", "")):
+        record.write_text(text)
+        assert reproduce.state(study, tmp_path) == f"small{words}"

@@ -325,7 +325,7 @@ def _evaluated(task: Task, net: nn.Module, data: Sequence[Any], device: str) -> 
 
 
 def cost(task: Task, methods: int, seeds: int) -> tuple[int, float]:
-    """Updates of all fine-tunings, and the seconds of one, measured now on pictures of noise and without the loss.
+    """Updates of all fine-tunings, and the CPU seconds of one, measured now on pictures of noise and without the loss.
 
     Timed are two pictures, of a batch that takes its time by the picture.
     """
@@ -335,12 +335,12 @@ def cost(task: Task, methods: int, seeds: int) -> tuple[int, float]:
     images = torch.rand(2, 3, *task.shape)
     seconds: list[float] = []
     while sum(seconds) < 0.5:
-        start = time.perf_counter()
+        start = time.process_time()
         optimizer.zero_grad()
         maps = net(images)
         sum(m.square().mean() for m in (maps if isinstance(maps, list) else [maps])).backward()
         optimizer.step()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return methods * seeds * task.epochs * (pictures // task.batch_size), min(seconds) * task.batch_size / 2
 
 
@@ -489,7 +489,7 @@ def run(kind: type[Task], arguments: Sequence[str]) -> None:
         if not isinstance(value, tuple):
             text = f"({value}; paper: {kind.paper[name]})" if name in kind.paper else f"({value}) of drawn pictures"
             parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), help=text)
-    parser.add_argument("--cost", action="store_true", help="only say how many updates there are, and seconds of one")
+    parser.add_argument("--cost", action="store_true", help="only count the updates and measure one in CPU seconds")
     given = vars(parser.parse_args(arguments))
     if given["seeds"] < 1:
         raise SettingsError(f"--seeds must be 1 or more, got {given['seeds']}")
@@ -505,7 +505,7 @@ def run(kind: type[Task], arguments: Sequence[str]) -> None:
     _check(settings)
     if given["cost"]:
         updates, seconds = cost(kind(settings), len(methods), given["seeds"])
-        print(f"{updates} run-updates of {seconds:.3g} seconds")
+        print(f"{updates} run-updates of {seconds:.3g} CPU seconds")
         return
     if (given["paper"] is None) != (given["weights"] is None):
         raise SettingsError("--paper DATA and --weights FILE go together: what is fine-tuned is pretrained on ImageNet")

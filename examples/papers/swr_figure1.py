@@ -102,16 +102,16 @@ def interval(accuracies: Tensor) -> str:
 
 
 def cost(small: bool, data: str) -> tuple[int, float]:
-    """Updates of all runs, and the seconds of one, measured now on images of noise."""
+    """Updates of all runs, and the CPU seconds of one, measured now on images of noise."""
     name, (ratios, epochs, more_epochs, batch_size) = ("digits", SMALL) if small else (data, WHOLE)
     images, shape, num_classes = sizes(name)
     learner = learner_of(shape, num_classes, SEEDS)
     x, y = torch.rand(len(SEEDS), batch_size, *shape), torch.randint(num_classes, (len(SEEDS), batch_size))
     learner.minimize(cross_entropy(learner.net(x), y))
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(3):
         learner.minimize(cross_entropy(learner.net(x), y))
-    seconds = (time.perf_counter() - start) / 3 / len(SEEDS)
+    seconds = (time.process_time() - start) / 3 / len(SEEDS)
     return len(SEEDS) * math.ceil(images / batch_size) * (epochs + 2 * len(ratios) * more_epochs), seconds
 
 
@@ -146,12 +146,12 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="cifar10", help=f"one of {', '.join(DATA)}")
     parser.add_argument("--data.root", dest="root", help="the folder with its files; else it is downloaded")
     parser.add_argument("--out", default="swr_figure1.png", help="the figure")
-    parser.add_argument("--cost", action="store_true", help="only say how many updates there are, and seconds of one")
+    parser.add_argument("--cost", action="store_true", help="only count the updates and measure one in CPU seconds")
     given = vars(parser.parse_args())
     try:
         if given.pop("cost"):
             updates, seconds = cost(given["small"], given["data"])
-            print(f"{updates} run-updates of {seconds:.3g} seconds")
+            print(f"{updates} run-updates of {seconds:.3g} CPU seconds")
         else:
             main(**given)
     except SettingsError as error:

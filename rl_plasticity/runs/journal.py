@@ -1,5 +1,6 @@
 """What became of each start of a run: its ``log.txt``."""
 
+import math
 import os
 import platform
 import time
@@ -12,16 +13,29 @@ from rl_plasticity.runs.folder import TIME, RunFolder, open_file
 
 
 class Entry(NamedTuple):
-    """A line of a journal. `word` is started, finished, stopped or failed; `text` is what follows it."""
+    """A line of a journal. `word` is started, used, finished, stopped or failed; `text` is what follows it."""
 
     word: str
     text: str
+
+
+class Hours(NamedTuple):
+    """How long a run took.
+
+    Args:
+        clock: by the clock, which another process on the machine can lengthen.
+        cpu: of all cores together, which it cannot; None if an earlier version made the run and did not count them.
+    """
+
+    clock: float
+    cpu: float | None
 
 
 class Journal:
     """Appends lines ``TIME WORD TEXT``, the first of them ``started``. A run goes on where it cannot be written."""
 
     def __init__(self, folder: RunFolder) -> None:
+        self._cpu_s = _cpu_s()
         self._file: IO[bytes] | None = None
         with suppress(OSError):
             self._file = folder.log.open("ab", buffering=0)
@@ -42,10 +56,15 @@ class Journal:
             if self._file:
                 self._file.write(f"{time.strftime(TIME)} {one_line(event)}\n".encode())
 
+    def end(self, event: str) -> None:
+        """Add the CPU time since the start, and how it ended."""
+        self.write(f"used {_cpu_s() - self._cpu_s:.2f} CPU seconds")
+        self.write(event)
 
-def hours(folder: RunFolder) -> float:
-    """How long its starts took that came to an end; when one was killed is not known, and it counts nothing."""
-    total, started = 0.0, None
+
+def hours(folder: RunFolder) -> Hours:
+    """The hours of the starts that came to an end. When one was killed is not known, and it counts nothing."""
+    clock, cpu, started, used = 0.0, 0.0, None, math.nan
     with suppress(OSError):
         with open_file(folder.log) as file:
             lines = file.read().decode(errors="replace").splitlines()
@@ -56,10 +75,21 @@ def hours(folder: RunFolder) -> float:
             except ValueError:  # cut off, as is what it would have said
                 started = None
                 continue
-            if started and what.startswith(("finished", "stopped", "failed")):
-                total += max(0.0, (at - started).total_seconds())
-            started = at if what.startswith("started") else None
-    return total / 3600
+            word, _, rest = what.partition(" ")
+            if word == "used":
+                with suppress(ValueError):
+                    used = float(rest.partition(" ")[0])
+                continue
+            if started and word.rstrip(":") in ("finished", "stopped", "failed"):
+                clock += max(0.0, (at - started).total_seconds())
+                cpu += used
+            started, used = (at if word == "started" else None), math.nan
+    return Hours(clock / 3600, None if math.isnan(cpu) else cpu / 3600)
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and of those that it started and waited for."""
+    return sum(os.times()[:4])
 
 
 def last_entry(folder: RunFolder) -> Entry | None:

@@ -311,12 +311,12 @@ class Command(Generic[S, B]):
             except OSError as error:
                 fault = f"{os.fsdecode(error.filename or folder)}: {error.strerror or error}; {last_checkpoint(folder)}"
             except BaseException as error:
-                journal.write(f"failed: {type(error).__name__}: {error}")
+                journal.end(f"failed: {type(error).__name__}: {error}")
                 raise
             else:
-                journal.write("finished" if finished else "stopped")
+                journal.end("finished" if finished else "stopped")
                 return finished, None
-            journal.write(f"failed: {fault}")
+            journal.end(f"failed: {fault}")
             return False, fault
 
     def check(self, settings: S) -> None:

@@ -17,25 +17,46 @@ and table::
         small: {settings: ..., methods: ..., draw: ...}      # in minutes; what it does not name is as above
       figure-9: {shows: one line, where: section 5.1, comes_with: figure-2}     # drawn by another one, in its folder
 
+``costs.csv`` beside the files has what each version takes.
+
 A method's settings come after the study's, and those that somebody gives come last; of one name the last counts.
 """
 
+import csv
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.sweeps import sweep
-from rl_plasticity.sweeps.sweep import Run
 
+if TYPE_CHECKING:
+    from rl_plasticity.sweeps.sweep import Run
+
+REPOSITORY = Path(__file__).parents[2]  # whose scripts a study may name; a wheel has none
 FOLDER = Path(__file__).parents[1] / "configs" / "study"
-KINDS: dict[str, Any] = {"train": Train, "supervised": Supervised}
+
+
+class Cost(NamedTuple):
+    """What a version of a study takes: a row of ``costs.csv``.
+
+    Args:
+        runs: how many processes; 0 of a script.
+        run_updates: updates of all runs; a process that trains five seeds makes five at once.
+        hours: CPU hours of all runs from start to end, as a record has them; None if there is no record.
+        by_clock: whether the record is of an earlier version and the hours are by the clock.
+        machine: whose hours they are.
+    """
+
+    runs: int
+    run_updates: int
+    hours: float | None
+    by_clock: bool
+    machine: str
 
 
 @dataclass(frozen=True)
@@ -68,7 +89,31 @@ class Study:
 
     @property
     def is_script(self) -> bool:
-        return self.command not in KINDS
+        return self.command.endswith(".py")
+
+    @property
+    def script(self) -> Path:
+        """Its file.
+
+        Raises:
+            SettingsError: it is not here.
+        """
+        path = REPOSITORY / self.command
+        if not path.exists():
+            raise SettingsError(f"{self.name} is made by {self.command}, a script of the repository: clone it")
+        return path
+
+    @property
+    def kind(self) -> type[Any]:
+        """Settings of its command."""
+        from rl_plasticity.configs.commands import Supervised, Train  # not to list studies, which takes no torch
+
+        return {"train": Train, "supervised": Supervised}[self.command]
+
+    @property
+    def cost(self) -> Cost:
+        """What it takes, as far as that is known without a measurement."""
+        return _costs()[self.name, "small" if self.small else "whole"]
 
     def arguments(self, given: Sequence[str] = ()) -> dict[str, list[str]]:
         """What each method's sweep is given, with what is given besides; ``seeds=3`` says how many in any case."""
@@ -77,17 +122,19 @@ class Study:
         given = [*(a for a in given if not (seeds and a.startswith("seeds="))), *seeds]
         return {label: _last_of_each([*self.settings, *of_method, *given]) for label, of_method in self.methods.items()}
 
-    def runs(self, out: Path, given: Sequence[str] = ()) -> dict[str, list[Run]]:
+    def runs(self, out: Path, given: Sequence[str] = ()) -> dict[str, "list[Run]"]:
         """The runs of each method, in folders below `out`.
 
         Raises:
             SettingsError: bad settings.
         """
+        from rl_plasticity.sweeps import sweep
+
         taken: set[Path] = set()
         found: dict[str, list[Run]] = {}
         for label, arguments in self.arguments(given).items():
             try:
-                found[label] = sweep.runs(KINDS[self.command], [*arguments, f"out={out}"], taken)
+                found[label] = sweep.runs(self.kind, [*arguments, f"out={out}"], taken)
             except SettingsError as error:
                 raise SettingsError(f"of {self.name}, {label}: {error}") from error
             taken |= {run.folder for run in found[label]}
@@ -102,9 +149,7 @@ def load(name: str, small: bool = False) -> Study:
     """
     paper, _, which = name.partition("/")
     if name not in names():
-        of_paper = [other for other in names() if other.partition("/")[0] == paper.lower()]
-        hint = f" (there are: {', '.join(of_paper)})" if of_paper else nearest(name, names())
-        raise SettingsError(f"unknown figure or table {name!r}{hint}")
+        raise SettingsError(f"unknown figure or table {name!r}{nearest(name.lower(), names())}")
     tree = _read(paper)
     entry = dict(tree["studies"][which])
     if "comes_with" in entry:
@@ -144,6 +189,21 @@ def _read(paper: str) -> dict[str, Any]:
     tree = OmegaConf.to_container(OmegaConf.load(FOLDER / f"{paper}.yaml"))
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
+
+
+@cache
+def _costs() -> dict[tuple[str, str], Cost]:
+    with (FOLDER / "costs.csv").open(newline="") as file:
+        return {
+            (row["study"], row["version"]): Cost(
+                runs=int(row["runs"]),
+                run_updates=int(row["run_updates"]),
+                hours=float(row["hours"]) if row["hours"] else None,
+                by_clock=row["hours_by"] == "clock",
+                machine=row["machine"],
+            )
+            for row in csv.DictReader(file)
+        }
 
 
 def _last_of_each(arguments: Iterable[str]) -> list[str]:

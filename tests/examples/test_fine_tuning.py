@@ -1,8 +1,10 @@
 """examples/fine_tuning: what is drawn, the networks' losses and metrics against hand numbers, the papers' files."""
 
+import itertools
 import json
 import math
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from rl_plasticity.sweeps import studies
 
 FOLDER = Path(__file__).parents[2] / "examples" / "fine_tuning"
 sys.path.insert(0, str(FOLDER))  # the scripts import each other as they do when one is run
@@ -313,16 +317,26 @@ def test_the_cost_is_of_every_update_of_both_methods_and_writes_nothing(name, tm
     monkeypatch.setattr(KINDS[name], "small", {**KINDS[name].small, **TINY})
     monkeypatch.chdir(tmp_path)
     assert common.main(KINDS[name], ["out", "--seeds", "3", "--epochs", "7", "--cost"]) == 0
-    updates, _, _, seconds, _ = capsys.readouterr().out.split()
+    updates, _, _, seconds, _, _ = capsys.readouterr().out.split()
     assert int(updates) == 2 * 3 * 7 * (4 // 2)  # methods, seeds, epochs, batches
     assert float(seconds) > 0
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_papers_pictures_are_counted_without_them():
+def test_the_papers_pictures_are_counted_without_them_and_updates_take_cpu_time(monkeypatch):
+    monkeypatch.setattr(time, "process_time", itertools.count(0, 60).__next__)
     settings = {**KINDS["segmentation"].paper, "width": 2, "depths": (1,), "channels": 2, "size": 64}
-    assert common.cost(KINDS["segmentation"](settings), 2, 1)[0] == 2 * 52 * 1058
+    assert common.cost(KINDS["segmentation"](settings), 2, 1) == (2 * 52 * 1058, 60 * settings["batch_size"] / 2)
     assert KINDS["detection"](KINDS["detection"].paper).shape == (320, 640)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_costs_that_are_listed_are_those_of_the_small_version_and_of_the_paper(name):
+    for small, s in ((True, KINDS[name].small), (False, KINDS[name].paper)):
+        study = studies.load(f"wrs/figure-7-{name}", small)
+        pictures = s.get("pictures", KINDS[name].paper_pictures)
+        seeds = int(study.settings[-1])
+        assert study.cost.run_updates == 2 * seeds * s["epochs"] * (pictures // s["batch_size"])
 
 
 def test_the_table_has_the_gap_of_the_same_seeds_with_students_interval(tmp_path):

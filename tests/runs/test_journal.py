@@ -1,5 +1,9 @@
 import os
+import re
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -74,9 +78,35 @@ def test_hours_are_those_of_starts_that_came_to_an_end_and_not_of_the_time_betwe
     events = ["10:00:00 started", "11:30:00 stopped at env step 3", "17:00:00 started", "18:00:00 started",
               "18:15:00 failed: x", "20:00:00 started"]  # fmt: skip
     run.log.write_text("\n\n".join(f"2026-11-22T{event.replace(' ', '+0000 ', 1)}" for event in events) + "\ncut")
-    assert hours(run) == 1.75
+    assert hours(run) == (1.75, None)
     run.log.unlink()
-    assert hours(run) == 0
+    assert hours(run) == (0, 0)
+
+
+def test_cpu_hours_are_those_of_every_start_that_ended_or_they_are_not_known(run):
+    ended = ["10:00:00+0000 started", "10:30:00+0000 used 360.00 CPU seconds", "10:30:00+0000 stopped",
+             "11:00:00+0000 started", "11:10:00+0000 used 7200 CPU seconds",  # killed as it ended
+             "12:00:00+0000 started", "13:00:00+0000 used 1800.00 CPU seconds", "13:00:00+0000 failed: x"]  # fmt: skip
+    run.log.write_text("".join(f"2026-11-22T{line}\n" for line in ended))
+    assert hours(run) == (1.5, pytest.approx(0.6))
+    for used in ([], ["15:00:00+0000 used CPU"], ["15:00:00+0000 used 1x CPU seconds"]):
+        lines = [*ended, "14:00:00+0000 started", *used, "15:00:00+0000 finished"]
+        run.log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
+        assert hours(run) == (2.5, None)
+
+
+def test_the_end_of_a_run_says_its_cpu_time_and_that_of_processes_it_waited_for_but_no_other_time(run):
+    with Journal(run) as journal:
+        until = time.process_time() + 0.2
+        while time.process_time() < until:
+            pass
+        busy = "import time\nwhile time.process_time() < 0.3: pass"
+        subprocess.run([sys.executable, "-c", busy], check=True)
+        time.sleep(1)
+        journal.end("finished")
+    assert last_entry(run) == ("finished", "")
+    [used] = re.findall(r"\S+ used (\S+) CPU seconds\n", run.log.read_text())
+    assert 0.45 < float(used) < 1.2
 
 
 @pytest.mark.parametrize(
@@ -90,4 +120,4 @@ def test_hours_are_those_of_starts_that_came_to_an_end_and_not_of_the_time_betwe
 )
 def test_a_damaged_journal_makes_no_hours(lines, run):
     run.log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
-    assert hours(run) == 0
+    assert hours(run).clock == 0

@@ -1,4 +1,7 @@
+import time
+
 import pytest
+import torch
 
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
@@ -44,3 +47,25 @@ def test_an_update_is_measured_on_noise_and_settings_that_do_not_matter_to_it_ar
     assert 0 < cost.seconds_per_update(settings) < 1
     assert cost.key(settings) == cost.key(schema.load(kind, [*arguments, "batch_size=16", "reg=l2"]))
     assert cost.key(settings) != cost.key(schema.load(kind, [*arguments, "batch_size=32"]))
+
+
+def test_an_update_is_measured_by_the_cpu_time_of_one_thread_and_not_by_what_else_the_machine_does(monkeypatch):
+    settings = schema.load(Supervised, ["seeds=2"])
+    threads, waits, works = [], 0.0, 0.0
+
+    def update():
+        threads.append(torch.get_num_threads())
+        time.sleep(waits)  # as where another process has the core
+        until = time.process_time() + works
+        while time.process_time() < until:
+            pass
+
+    monkeypatch.setattr(cost, "_of_network", lambda s, plan: (update, 1.0))
+    torch.set_num_threads(2)
+    waits = 0.02
+    assert cost.seconds_per_update(settings) < 0.005
+    assert {*threads} == {1}
+    assert len(threads) == 1 + cost.TIMED
+    assert torch.get_num_threads() == 2
+    waits, works = 0.0, 0.06
+    assert cost.seconds_per_update(settings) >= 0.03  # of each of two runs

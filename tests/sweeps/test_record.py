@@ -10,7 +10,7 @@ START = {
 }  # fmt: skip
 
 
-def written(tmp_path, *provenances):
+def written(tmp_path, *provenances, used=()):
     """The record of a study whose runs have these starts, each an hour long."""
     folders = {}
     for n, (method, arguments) in enumerate(
@@ -20,15 +20,16 @@ def written(tmp_path, *provenances):
         if n < len(provenances):
             text = provenances[n] if isinstance(provenances[n], str) else json.dumps({"starts": provenances[n]})
             (folder / "provenance.json").write_text(text)
-            (folder / "log.txt").write_text("2026-11-22T10:00:00+0000 started\n2026-11-22T11:00:00+0000 finished\n")
+            lines = ["10:00:00+0000 started", *used, "11:00:00+0000 finished"]
+            (folder / "log.txt").write_text("".join(f"2026-11-22T{line}\n" for line in lines))
         folders[method] = [folder]
     study = studies.load("rl/priming")
-    return study, json.loads(record.text(study, "python -m x", folders))
+    return study, json.loads(record.text(study, "python -m x", ["batch_size=7"], folders))
 
 
 def test_a_record_has_each_commit_and_machine_once_and_what_runs_share_and_what_they_do_not(tmp_path):
     other = {**START, "time": "2026-11-22T09:00:00+0000", "commit": "def", "cores": 4}
-    study, made = written(tmp_path, [START, START], [other], [START])
+    study, made = written(tmp_path, [START, START], [other], [START], used=["11:00:00+0000 used 900 CPU seconds"])
     assert (made["study"], made["shows"], made["command"]) == ("rl/priming", study.shows, "python -m x")
     names = ("rl_plasticity", "commit", "python", "libraries", "plugins")
     assert made["made_with"] == [{name: start[name] for name in names} for start in (START, other)]
@@ -37,7 +38,8 @@ def test_a_record_has_each_commit_and_machine_once_and_what_runs_share_and_what_
         name: START[name] for name in ("processor", "cores", "device", "threads", "platform")
     }
     assert made["first_start"] == other["time"]
-    assert made["hours_of_ended_starts"] == 3
+    assert (made["hours_of_ended_starts"], made["cpu_hours_of_ended_starts"]) == (3, 0.75)
+    assert made["given"] == ["batch_size=7"]
     assert made["settings"]["batch_size"] == 7
     assert "out" not in made["settings"]
     assert not {"reg.name", "reg.coef"} & {*made["settings"]}
@@ -53,4 +55,5 @@ def test_runs_of_earlier_versions_damaged_and_missing_provenance_leave_gaps_and_
     ]
     assert made["machines"] == [dict.fromkeys(record.MACHINE)]
     assert made["first_start"] is None
+    assert (made["hours_of_ended_starts"], made["cpu_hours_of_ended_starts"]) == (2, None)  # a clock alone
     assert len(made["runs"]) == 3

@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 from rl_plasticity.comparison import groups, paper
 from rl_plasticity.configs import schema, written
 from rl_plasticity.runs import naming
-from rl_plasticity.sweeps import studies
+from rl_plasticity.sweeps import cost, studies
 
 DOCS = Path(__file__).parents[2] / "docs"
 SMALL = [(name, small) for name in studies.names() for small in (False, True)]
@@ -29,7 +30,7 @@ def test_every_value_of_every_study_can_be_set(name, small):
     assert study.where
     if study.is_script:
         return
-    kind = studies.KINDS[study.command]
+    kind = study.kind
     seen = {}
     for i, (label, arguments) in enumerate(study.arguments().items()):
         shared = [a if i == 0 else written.each(kind, a)[0] for a in arguments if a in study.settings]
@@ -68,6 +69,30 @@ def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(name, small):
         there = [s for s in flat if all(s.get(n, v) == v for n, v in page.get("where", {}).items())]
         assert all(name in s for name in page.get("where", {}) for s in there)
         assert page["baseline"] in groups.labels([{n: v for n, v in s.items() if n not in tasks} for s in there])
+
+
+@pytest.mark.parametrize(("name", "small"), SMALL)
+def test_the_costs_of_every_study_are_those_of_its_runs(name, small):
+    study = studies.load(name, small)
+    costs = study.cost
+    assert (costs.hours is None) == (costs.machine == "")
+    if study.is_script or "comes_with" in studies._read(name.partition("/")[0])["studies"][name.partition("/")[2]]:
+        return
+    runs = [run.settings for of_method in study.runs(Path("nowhere")).values() for run in of_method]
+    assert (costs.runs, costs.run_updates) == (len(runs), sum(map(cost.updates, runs)))
+
+
+def test_the_hours_of_studies_are_those_of_their_records():
+    records = [*(DOCS / "results").glob("*/*/record.json")]
+    assert records
+    for path in records:
+        record = json.loads(path.read_text())
+        of_study = studies.load(record["study"]).cost
+        hours = record.get("cpu_hours_of_ended_starts")
+        assert of_study.hours == (record["hours_of_ended_starts"] if hours is None else hours)
+        assert of_study.by_clock == (hours is None)
+        assert {of_study.machine} == {machine["processor"] for machine in record["machines"]}
+        assert of_study.runs == len(record["runs"])
 
 
 def test_studies_draw_only_metrics_that_the_docs_name_so():
