@@ -30,7 +30,7 @@ LAYERS = (
     ("compiled", "rewrites"),
     ("interventions",),
     ("learner", "attached"),
-    ("precision",),
+    ("precision", "shares"),
     ("regularizers", "networks", "optimizers", "torch_state", "metrics", "plugins"),
     ("structure",),
     ("layers", "seeding"),

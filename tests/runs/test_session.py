@@ -20,6 +20,8 @@ from rl_plasticity.train import command, train
 
 
 class Nothing:
+    is_stacked = True
+
     def close(self):
         pass
 

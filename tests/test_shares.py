@@ -1,0 +1,135 @@
+import csv
+import os
+
+import pytest
+import torch
+from folders import PENDULUM, run
+
+from rl_plasticity.agents import SAC
+from rl_plasticity.regularizers import Chain, SideBySide, make_regularizer
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.session import cores
+from rl_plasticity.shares import Cut, Shares, cuts
+
+
+def values(folder):
+    with (folder / "metrics.csv").open() as file:
+        return [(row["run"], row["step"], row["name"], float(row["value"])) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "threads", "largest", "sizes"),
+    [
+        ([4], 2, None, [2, 2]),
+        ([5], 2, None, [1] * 5),  # no two halves are alike, and one graph is for one size
+        ([4], 2, 256 * 256, [1] * 4),
+        ([4], 1, None, [4]),
+        ([4], 1, 256 * 256, [1] * 4),
+        ([8], 2, 64 * 64, [4, 4]),
+        ([4, 2], 2, None, [2, 2, 2]),
+    ],
+)
+def test_shares_are_of_one_size_within_a_regularizer_and_no_larger_than_a_thread_s_part(
+    numbers, threads, largest, sizes
+):
+    found = cuts(numbers, threads, largest)
+    assert [cut.stop - cut.start for cut in found] == sizes
+    assert [run for cut in found for run in range(cut.start, cut.stop)] == [*range(sum(numbers))]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["seeds=4"],
+        ["reg=spectral", "reg.coef=[1e-4,1e-2]", "seeds=2"],
+        ["reg=[none,wrs]", "reg.wrs.every_updates=3", "seeds=2"],
+        ["reg=continual_backprop", "reset=periodic", "reset.every_updates=30", "seeds=4"],
+        ["reg=churn", "reset=redo", "reset.every_updates=25", "seeds=4"],
+    ],
+    ids=["none", "strengths", "side by side", "periodic", "redo"],
+)
+def test_runs_divided_among_threads_learn_what_they_learn_together(settings, tmp_path):
+    together, divided = (run([*PENDULUM, *settings, f"threads={n}"], tmp_path / str(n)) for n in (1, 2))
+    rows, others = values(together), values(divided)
+    assert [row[:3] for row in rows] == [row[:3] for row in others]
+    torch.testing.assert_close(
+        torch.tensor([row[3] for row in rows]), torch.tensor([row[3] for row in others]), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_a_share_holds_the_tensors_of_the_whole():
+    whole, shares = divided_agents(lambda net: make_regularizer("spectral", net))
+    for share, start in zip(shares.modules, (0, 2), strict=True):
+        for name, parameter in share.named_parameters():
+            assert parameter.data_ptr() == whole.get_parameter(name)[start].data_ptr(), name
+    whole.restart_(torch.tensor([3]))
+    assert torch.equal(shares.modules[1].critic.optimizer.step, whole.critic.optimizer.step[2:])
+
+
+def test_what_has_no_runs_axis_counts_once_for_all_shares():
+    whole, shares = divided_agents(lambda net: make_regularizer("l2", net), count=True)
+    for _ in range(3):
+        shares.each(lambda i: {"updates": shares.modules[i].updates.add_(1).reshape(1)})
+    assert int(whole.updates) == 3
+    assert [int(share.updates) for share in shares.modules] == [3, 3]
+
+
+def test_shares_of_regularizers_side_by_side_hold_the_state_of_their_own():
+    def side_by_side(net):
+        makers = [(2, lambda part: make_regularizer("swr", part)), (2, lambda part: make_regularizer("spectral", part))]
+        return SideBySide(net, *makers)
+
+    whole = SAC(3, 1, range(4), side_by_side, hidden=(8,))
+    found = [Cut(0, 2, 0, 0), Cut(2, 4, 1, 2)]
+    methods = ("swr", "spectral")
+    made = [SAC(3, 1, [0, 1], lambda net, m=m: make_regularizer(m, net), hidden=(8,)) for m in methods]
+    shares = Shares(whole, [*zip(found, made, strict=True)], 2)
+    for part, share in zip(whole.critic.regularizer.parts, shares.modules, strict=True):
+        mine = dict(share.critic.regularizer.named_buffers())
+        for name, buffer in part.named_buffers():
+            assert mine[name].data_ptr() == buffer.data_ptr(), name
+
+
+def test_a_fault_in_a_share_is_the_caller_s():
+    _, shares = divided_agents(lambda net: Chain(net, make_regularizer("l2", net)))
+
+    def work(i):
+        raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            shares.each(work)
+    shares.close()
+
+
+def divided_agents(regularize, count=False):
+    whole = SAC(3, 1, range(4), regularize, hidden=(8,))
+    made = [SAC(3, 1, range(2), regularize, hidden=(8,)) for _ in range(2)]
+    for agent in (whole, *made) if count else ():
+        agent.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+    return whole, Shares(whole, [*zip(cuts([4], 2), made, strict=True)], 2)
+
+
+@pytest.mark.parametrize(("asked", "number"), [("1", 1), ("100000", None), ("", None), ("two", None)])
+def test_cores_are_those_that_are_allowed(asked, number, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert cores() == number or (number is None and 1 <= cores() <= (os.cpu_count() or 1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_torch", "saved"),
+    [
+        (["threads=auto"], 1, 1),
+        (["threads=auto", "seeds=2"], 1, cores()),
+        (["threads=2"], 2, 2),
+        (["threads=2", "seeds=2"], 1, 2),
+    ],
+)
+def test_torch_has_one_thread_unless_more_are_asked_for_one_agent(settings, of_torch, saved, tmp_path):
+    before = torch.get_num_threads()
+    try:
+        folder = run([*PENDULUM, *settings], tmp_path / "run")
+        assert torch.get_num_threads() == of_torch
+        assert RunFolder(folder).settings["threads"] == saved
+    finally:
+        torch.set_num_threads(before)
