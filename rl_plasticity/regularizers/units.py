@@ -225,6 +225,7 @@ class _Recycled:
         trained = [lookup(net, name) for name in owner.structure.trained]
         owner.register_buffer("key", key_of(trained, len(owner.runs)))
         owner.register_buffer("updates", torch.zeros(owner.runs, dtype=torch.int64, device=owner.coef.device))
+        owner._counts("reset_units")
         for unit in self.units:
             matrix = unit.incoming.matrix(net)
             assert matrix is not None
@@ -319,6 +320,8 @@ class _Recycled:
                 columns = anew.repeat_interleave(matrix.shape[-1] // anew.shape[-1], -1).unsqueeze(-2)
                 where = layer.of_matrix(columns.expand_as(matrix), weight.shape)
                 set_(layer.weight_name, where, torch.zeros((), device=weight.device))
+        for _, anew in chosen:
+            self.owner._count_("reset_units", anew.sum(-1))
         self.updates.add_(1)
         return masks
 

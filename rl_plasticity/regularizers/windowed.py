@@ -62,6 +62,10 @@ class Windowed(Regularizer):
         inside = self.updates >= self.from_update
         return inside if self.until_update is None else inside & (self.updates < self.until_update)
 
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        return self.inner.counts
+
     def penalty(self, net: nn.Module) -> Tensor:
         penalty = self.inner.penalty(net)
         return torch.where(self._inside(), penalty, torch.zeros_like(penalty))
