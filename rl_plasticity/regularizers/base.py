@@ -75,6 +75,13 @@ class Regularizer(nn.Module):
         """
         return counted_by(self)
 
+    def first_update(self, batch_size: int) -> Tensor:
+        """Which update, from 1, is the first in which it can change a weight or a gradient, ``[*runs]``; 1 by default.
+
+        Methods that act now and then override it, so that a run that is too short for them can say so.
+        """
+        return torch.ones(self.runs)
+
     def penalty(self, net: nn.Module) -> Tensor:
         """The term ``[*runs]`` to add to the loss; zero by default."""
         return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
@@ -385,6 +392,9 @@ class Chain(Regularizer):
     @property
     def counts(self) -> dict[str, Tensor]:
         return added_up(part.counts for part in self.parts)  # type: ignore[misc]
+
+    def first_update(self, batch_size: int) -> Tensor:
+        return torch.stack([part.first_update(batch_size) for part in self.parts]).amin(0)  # type: ignore[operator]
 
     def penalty(self, net: nn.Module) -> Tensor:
         total = super().penalty(net)

@@ -48,6 +48,9 @@ class SideBySide(Regularizer):
         names = dict.fromkeys(name for counts in of_parts for name in counts)
         return {name: torch.cat([counts.get(name, none) for counts, none in both]) for name in names}
 
+    def first_update(self, batch_size: int) -> Tensor:
+        return torch.cat([part.first_update(batch_size) for part in self.parts])  # type: ignore[operator]
+
     def penalty(self, net: nn.Module) -> Tensor:
         return torch.cat([part.penalty(view) for part, view in self._each(net)])
 

@@ -370,7 +370,7 @@ def test_what_is_looked_at_follows_the_settings_and_the_mode_of_the_network():
     assert not torch.equal(seen[1], seen[2])
 
 
-# --- counts -----------------------------------------------------------------------------------
+# --- counts, and the first action -----------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -432,3 +432,27 @@ def test_a_handle_counts_the_units_that_started_anew_at_the_optimizer_s_steps():
         net(X).square().mean().backward()
         optimizer.step()
     assert handle.counts["reset_units"].item() == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("continual_backprop", {"coef": 0.05, "maturity": 3}, 6),  # 0.4 units are due an update, from the fourth on
+        ("continual_backprop", {"coef": 0.05, "maturity": 3, "from_update": 2}, 8),
+        ("continual_backprop", {"coef": 0.05, "maturity": 3, "until_update": 6}, 6),
+        ("continual_backprop", {"coef": 0.05, "maturity": 3, "until_update": 5}, math.inf),
+        ("continual_backprop", {"coef": 0.0}, math.inf),
+        ("self_normalized_resets", {"most": 100, "every_updates": 50}, 17),  # batches of 6
+        ("self_normalized_resets", {"most": 900, "least": 1, "every_updates": 9}, 10),
+        ("self_normalized_resets", {"most": 900, "least": 70, "every_updates": 9}, 12),
+    ],
+)
+@torch.no_grad()
+def test_the_first_unit_starts_anew_at_the_update_that_is_foretold(name, settings, expected):
+    net = two_layers()
+    net[0].weight.zero_()
+    net[0].bias.fill_(-1.0)  # no unit ever fires
+    regularizer = make_regularizer(name, net, **settings)
+    assert regularizer.first_update(len(X)).item() == expected
+    anew = [update(net, regularizer)[0]["0.bias"].any().item() for _ in range(20)]
+    assert anew.index(True) + 1 == expected if expected < math.inf else not any(anew)
