@@ -128,6 +128,11 @@ class Attached:
         optimizers = ", ".join(type(optimizer).__name__ for optimizer in self.optimizers)
         return f"Attached({type(self.regularizer).__name__} to {type(self.net).__name__} by {optimizers})"
 
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        """How often the regularizer did what it does now and then, ``[*runs]`` by name: ``reset_units``, say."""
+        return self.regularizer.counts
+
     def state_dict(self) -> dict[str, Any]:
         """The regularizer's state, to save beside network and optimizer."""
         return self.regularizer.state_dict()

@@ -1,6 +1,6 @@
 """A network with its optimizer and its regularizer: the one place where weights change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import runs_of
 from rl_plasticity.optimizers import Adam, Optimizer
 from rl_plasticity.regularizers import Regularizer, Unregularized
-from rl_plasticity.regularizers.base import forget_
+from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_
 from rl_plasticity.seeding import derive
 from rl_plasticity.structure import Example
 
@@ -49,6 +49,8 @@ class Learner(nn.Module):
         self.runs = runs_of(self.net)
         self.regularizer = regularize(self.net)
         self.optimizer = optimize(self.net)
+        for name in ("resets", "reset_weights", "reset_units"):  # by interventions
+            self.register_buffer(COUNTED + name, torch.zeros(self.runs, dtype=torch.int64))
         self.to(device)
 
     def minimize(self, loss: Tensor, inputs: Example | None = None) -> dict[str, Tensor]:
@@ -84,6 +86,26 @@ class Learner(nn.Module):
         before = self.optimizer.lr.item()
         self.optimizer.lr.mul_(factor)
         self.regularizer.follow_(self.optimizer.lr.item(), initial_lr=before)
+
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        """How often the weights were changed besides training, ``[*runs]`` by name, since training began.
+
+        What the regularizer counts, and as soon as there was an intervention how many there were (``resets``), how many
+        entries of the parameters and how many single hidden units they changed.
+        """
+        own = counted_by(self)
+        return added_up([own if own["resets"].any() else {}, self.regularizer.counts])
+
+    def count_(self, done: Mapping[str, Tensor]) -> None:
+        """Add what an intervention has done, ``[*runs]`` by name."""
+        for name, number in done.items():
+            self.get_buffer(COUNTED + name).add_(number)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name in counted_by(self):  # which earlier versions did not save
+            state_dict.setdefault(f"{prefix}{COUNTED}{name}", self.get_buffer(COUNTED + name))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     # --- new weights, for interventions: rare, eager --------------------------------------------------------------
 

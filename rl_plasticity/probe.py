@@ -254,10 +254,11 @@ def by_layer(name: str, of_layers: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def size_of(learner: Learner, gradient_norm: Tensor) -> dict[str, Tensor]:
-    """What is cheap enough to look at often: the norm and largest singular value of the weights, the effective rate."""
+    """What is cheap enough to look at often: norm and largest singular value of the weights, effective rate, counts."""
     values = _sizes(learner.net, learner.regularizer.layers, learner.runs)
     norm = values["weight_norm"]
-    return {"weight_norm": norm, "effective_lr": effective_learning_rate(gradient_norm, norm)} | values
+    rate = effective_learning_rate(gradient_norm, norm)
+    return {"weight_norm": norm, "effective_lr": rate} | values | learner.counts
 
 
 def _sizes(net: nn.Module, ordered: Sequence[Layer], runs: tuple[int, ...]) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import Plan, say_what_never_begins
+from rl_plasticity.runs.plan import Plan, say_what_never_acts, say_what_never_begins, say_what_never_comes
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.seeding import RunStreams, derive
@@ -147,6 +147,9 @@ def build(s: Supervised, plan: Plan) -> Parts:
     learner = Learner(make, [derive(n, NETWORK) for n in plan.seeds], regularize, optimize, device=s.device)
     if s.precision == "bfloat16" and learner.runs:
         read_bfloat16_(learner.net, s.bfloat16_from or 1)
+    updates = expected_updates(s, sequence)
+    say_what_never_acts({"net": learner.regularizer}, updates, s.batch_size)
+    say_what_never_comes(plan.interventions, updates, sequence.num_tasks)
     interventions = list(plan.interventions)
     if sequence.decay_at_epochs:
         at = [after(epoch) for epoch in sequence.decay_at_epochs]
@@ -222,17 +225,22 @@ def updates_after(s: Supervised, sequence: TaskSequence, epochs: int) -> int:
     return updates
 
 
+def expected_updates(s: Supervised, sequence: TaskSequence, of: Callable[[float], int] = math.ceil) -> float:
+    """How many updates a run makes.
+
+    Of a long sequence the first hundred tasks are looked at, and the others taken to be as large on average.
+    """
+    looked_at = min(sequence.num_tasks, 100)
+    images = (sequence.task(index).rows.shape[-1] for index in range(looked_at))
+    return sum(of(n / s.batch_size) for n in images) / looked_at * sequence.num_tasks * s.epochs_per_task
+
+
 def planned_updates(s: Supervised, parts: Parts) -> float:
     """How many updates with a whole batch a run makes: the others are of another shape and are never compiled.
 
-    Of a long sequence the first hundred tasks are looked at, and the others taken to be as large on average.
     Networks without a runs axis count as none: compiling those for a CPU takes minutes, and no gain was measured.
     """
-    if not parts.learner.runs:
-        return 0
-    looked_at = min(parts.sequence.num_tasks, 100)
-    images = (parts.sequence.task(index).rows.shape[-1] for index in range(looked_at))
-    return sum(n // s.batch_size for n in images) / looked_at * parts.sequence.num_tasks * s.epochs_per_task
+    return expected_updates(s, parts.sequence, of=math.floor) if parts.learner.runs else 0
 
 
 def train(session: Session[Supervised], parts: Parts) -> bool:

@@ -29,7 +29,7 @@ from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import Plan, say_what_never_begins, say_what_never_comes
+from rl_plasticity.runs.plan import Plan, say_what_never_acts, say_what_never_begins, say_what_never_comes
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, PROBE, evaluation_envs, make_agent, task_of
@@ -136,6 +136,8 @@ def build(s: Train, plan: Plan) -> Parts:
         print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
     say_what_never_comes(plan.interventions, planned_updates(s), tasks)
     say_what_never_begins(s, "update", planned_updates(s))
+    regularizers = {name: learner.regularizer for name, learner in agent.learners.items()}
+    say_what_never_acts(regularizers, planned_updates(s), s.batch_size)
     if s.prime_updates and s.prime_after_env_steps >= s.total_env_steps:
         raise SettingsError(
             f"prime_after_env_steps={s.prime_after_env_steps} must be below total_env_steps={s.total_env_steps}"

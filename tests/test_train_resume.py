@@ -6,7 +6,7 @@ import time
 
 import pytest
 from conftest import StopAfter, assert_equal_states, once
-from folders import PENDULUM, SMALL, go, resume, run
+from folders import PENDULUM, SMALL, go, resume, rows, run
 
 from rl_plasticity.agents import ReplayBuffer
 from rl_plasticity.errors import SettingsError
@@ -48,8 +48,10 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
 
 def test_statistics_of_observations_and_what_looks_at_data_go_on_where_a_run_was_stopped(tmp_path):
     plain = [one for one in PENDULUM if not one.startswith("agent.hidden")]
-    settings = [*plain, "agent.network=simba", "agent.actor_width=8", "agent.critic_width=8", "reg=churn", "seeds=2"]
-    settings += ["eval_every_env_steps=30", "reset=periodic", "reset.every_updates=50"]
+    settings = [*plain, "agent.network=simba", "agent.actor_width=8", "agent.critic_width=8", "seeds=2"]
+    settings += ["reg=churn+continual_backprop", "reg.continual_backprop.coef=0.01"]
+    settings += ["reg.continual_backprop.maturity=5", "reset=periodic", "reset.every_updates=25"]
+    settings += ["eval_every_env_steps=30"]
     whole = run(settings, tmp_path / "whole")
     halves = run(settings, tmp_path / "halves", StopAfter(37))
     resume(halves)
@@ -57,6 +59,9 @@ def test_statistics_of_observations_and_what_looks_at_data_go_on_where_a_run_was
     assert_equal_states(*ends)
     assert (whole / "metrics.csv").read_bytes() == (halves / "metrics.csv").read_bytes()
     assert ends[0]["actor.net.normalize.count"].flatten().tolist() == pytest.approx([60, 60], abs=1e-3)
+    counted = {r["step"]: float(r["value"]) for r in rows(whole, "critic/reset_units")}
+    assert [*counted.values()] == sorted(counted.values())  # resets do not set it back
+    assert counted["60"] > counted["40"] > 0
 
 
 def test_rows_written_after_the_last_checkpoint_are_written_once(uninterrupted, tmp_path):

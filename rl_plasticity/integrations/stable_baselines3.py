@@ -115,6 +115,8 @@ class Regularize(BaseCallback):
         for name, handle in self._handles.items():
             if handle.penalty is not None:
                 self.logger.record(f"regularizer/{name}_{self.regularizer}", handle.penalty.item())
+            for counted, number in handle.counts.items():
+                self.logger.record(f"regularizer/{name}_{counted}", number.item())
 
     def _chosen(self) -> Trained:
         trained = trained_by(self.model)

@@ -99,6 +99,8 @@ class Intervention:
         SettingsError: a setting is out of range, or there is no period at all.
     """
 
+    counted: bool = True  # a decay of the learning rate changes no network
+
     @checked
     def __init__(
         self,
@@ -132,7 +134,7 @@ class Intervention:
         regularizer: Regularizer | None = None,
         regularize: Callable[[nn.Module], Regularizer] | None = None,
         followers: nn.Module | Sequence[nn.Module] = (),
-    ) -> None:
+    ) -> dict[str, Tensor]:
         """Intervene now: on an agent, on a `Learner`, or on any network with torch optimizers of its own::
 
             make_intervention("redo").apply_(net, optimizer, example=x)
@@ -159,6 +161,12 @@ class Intervention:
             regularizer: of the plain network. What it holds of the weights that become new is captured anew.
             regularize: comes with it: a function from a network to a regularizer like that one, as a `Learner` has.
             followers: of a plain network: those whose weights track it (targets) and change alike.
+
+        Returns:
+            What it did, ``[*runs]`` by name: ``resets``, 1 where it acted; ``reset_weights``, how many entries of the
+            network's parameters have another value now; ``reset_units``, how many single hidden units started anew
+            (`redo`). Of an agent the names are ``critic/resets`` and so on. A `Learner` adds all up and saves the sums,
+            see `Learner.counts`.
 
         Raises:
             SettingsError: something is missing, or given to a target that has its own.
@@ -192,11 +200,32 @@ class Intervention:
             changed = PlainNet(target, optimizer, make, regularizer, regularize, followers)
             seen = None if example is None else {"net": example}
         chosen = None if runs is None else torch.as_tensor(runs)
-        for learner, _ in learners_of(changed).values():
+        learners = {name: learner for name, (learner, _) in learners_of(changed).items()}
+        for learner in learners.values():
             chosen = _indices(chosen, learner.runs)
-        self._apply_(changed, chosen, seen)
+        if not self.counted:
+            self._apply_(changed, chosen, seen)
+            return {}
+        before = {name: [p.detach().clone() for p in learner.net.parameters()] for name, learner in learners.items()}
+        units = self._apply_(changed, chosen, seen) or {}
+        total: dict[str, Tensor] = {}
+        for name, learner in learners.items():
+            done = _done(learner, before[name], chosen)
+            if name in units:
+                done["reset_units"] += units[name].to(done["reset_units"])
+            if isinstance(learner, Learner):
+                learner.count_(done)
+            several = not isinstance(changed, Learner | PlainNet)
+            total |= {f"{name}/{what}" if several else what: number for what, number in done.items()}
+        return total
 
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> Mapping[str, Tensor] | None:
+        """Intervene on `runs`, indices of them or None for all.
+
+        Returns:
+            By learner's name ("net" for a single one) how many single hidden units started anew, ``[*runs]``; None or
+            nothing of a learner: none.
+        """
         raise TypeError(f"{type(self).__name__} is not an intervention: it changes nothing")
 
 
@@ -208,6 +237,18 @@ def learners_of(target: Target) -> dict[str, tuple[Renewable, list[nn.Module]]]:
         return {"net": (target, [])}
     follow = target.followers
     return {name: (learner, [follow[name]] if name in follow else []) for name, learner in target.learners.items()}
+
+
+@torch.no_grad()
+def _done(learner: Renewable, before: Sequence[Tensor], runs: Tensor | None) -> dict[str, Tensor]:
+    """What an intervention that acted on `runs` has changed of the parameters, which were `before`."""
+    axes, parameters = learner.runs, [*learner.net.parameters()]
+    resets, weights, units = (torch.zeros(axes, dtype=torch.int64) for _ in range(3))
+    resets[... if runs is None else runs.cpu()] = 1
+    for was, parameter in zip(before, parameters, strict=True):
+        weights += (parameter != was).reshape(*axes, -1).sum(-1).cpu()
+    done = {"resets": resets, "reset_weights": weights, "reset_units": units}
+    return {name: number.to(parameters[0].device) for name, number in done.items()} if parameters else done
 
 
 def _indices(runs: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:

@@ -52,7 +52,8 @@ class ReDo(Intervention):
         self.threshold = threshold
 
     @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> dict[str, Tensor]:
+        recycled = {}
         for name, (learner, _) in learners_of(target).items():
             if inputs is None or name not in inputs:
                 raise ValueError(f"ReDo looks at activations: it needs inputs for {name!r}, a plain network example=")
@@ -86,6 +87,8 @@ class ReDo(Intervention):
             for parameter, mask, axis, renew in changes:
                 value = lookup(fresh, parameter) if renew else None
                 self._change_(lookup(learner.net, parameter), moments[parameter], mask, axis, value)
+            recycled[name] = torch.stack([mask.sum(-1).cpu() for mask in dormant]).sum(0)
+        return recycled
 
     @staticmethod
     def _score(activation: Tensor, k: int) -> Tensor:

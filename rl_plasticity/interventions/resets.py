@@ -222,6 +222,8 @@ class LearningRateDecay(Intervention):
         rebase: whether regularizers take the current weights as their new reference; only SWR does anything then.
     """
 
+    counted = False
+
     @checked
     def __init__(
         self,

@@ -21,6 +21,9 @@ Of = Annotated[
 ]
 
 
+COUNTED = "counted/"  # what the names of buffers that count begin with
+
+
 class Regularizer(nn.Module):
     """Keeps a network plastic while it trains; a subclass overrides the hook it needs.
 
@@ -63,6 +66,21 @@ class Regularizer(nn.Module):
         self.runs = runs_of(net)
         self.frozen = [name for name, p in unwrapped(net).named_parameters() if not p.requires_grad]
         self.register_buffer("coef", self._strength("coef", coef, net))
+
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        """How often it did what it does now and then, ``[*runs]`` by name, since training began; empty for most.
+
+        They are logged, saved and resumed. A run that starts afresh goes on counting.
+        """
+        return counted_by(self)
+
+    def first_update(self, batch_size: int) -> Tensor:
+        """Which update, from 1, is the first in which it can change a weight or a gradient, ``[*runs]``; 1 by default.
+
+        Methods that act now and then override it, so that a run that is too short for them can say so.
+        """
+        return torch.ones(self.runs)
 
     def penalty(self, net: nn.Module) -> Tensor:
         """The term ``[*runs]`` to add to the loss; zero by default."""
@@ -125,11 +143,12 @@ class Regularizer(nn.Module):
         Args:
             fresh: made by the same call for a network of the same shape.
             runs: indices of the runs concerned; all by default.
-            only: parameter names; by default everything, counters included. The learning rate's share stays.
+            only: parameter names; by default everything, the number of updates included. The learning rate's share and
+                `counts` stay.
         """
         theirs_by_name = fresh.state_dict()  # the buffers that are saved, of a chain's parts too
         for name, mine in self.state_dict().items():
-            if _is_of_lr(name):
+            if _goes_on(name):
                 continue
             theirs = theirs_by_name[name]
             # "parts.0.initial/body/head/weight" belongs to the parameter body.head.weight
@@ -149,6 +168,14 @@ class Regularizer(nn.Module):
             expected = f"a number or a tensor {list(self.runs)}" if self.runs else "a number"
             raise SettingsError(f"{name} must be {expected}, got shape {list(strength.shape)}: {value}")
         return strength
+
+    def _counts(self, name: str) -> None:
+        """From now on `counts` has this name, which `_count_` adds to."""
+        self.register_buffer(COUNTED + name, torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
+
+    def _count_(self, name: str, number: Tensor) -> None:
+        """Add a `number` ``[*runs]`` to the count of this name."""
+        self.get_buffer(COUNTED + name).add_(number)
 
     def _decays(self, names: Iterable[str]) -> None:
         """The parameters with a strength that is learning rate * decay; see `follow_`, `_decay_of`."""
@@ -269,8 +296,8 @@ class Regularizer(nn.Module):
         Raises:
             RuntimeError: it is of another method or network; nothing has changed then.
         """
-        # Earlier versions did not save the learning rate's share: what is here stays.
-        state_dict = {name: value for name, value in self.state_dict().items() if _is_of_lr(name)} | {**state_dict}
+        # Earlier versions did not save the learning rate's share and the counts: what is here stays.
+        state_dict = {name: value for name, value in self.state_dict().items() if _goes_on(name)} | {**state_dict}
         mine, theirs = self.state_dict().keys(), state_dict.keys()
         if mine != theirs:
             wrong = sorted(mine ^ theirs)[0]
@@ -281,9 +308,8 @@ class Regularizer(nn.Module):
         return super().load_state_dict(state_dict, *args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in ("lr_share", "initial_lr"):  # which earlier versions did not save
-            if name in self._buffers:
-                state_dict.setdefault(f"{prefix}{name}", self._buffers[name])
+        for name in filter(_goes_on, self._buffers):  # which earlier versions did not save
+            state_dict.setdefault(f"{prefix}{name}", self._buffers[name])
         for name in ("coef", "coef_classifier", "norm_decay"):
             mine, saved = self._buffers.get(name), state_dict.get(f"{prefix}{name}")
             if mine is not None and isinstance(saved, Tensor) and not torch.equal(mine, saved.to(mine)):
@@ -299,6 +325,20 @@ class Regularizer(nn.Module):
         value = self._buffers[_key(kind, parameter)]
         assert value is not None
         return value
+
+
+def counted_by(module: nn.Module) -> dict[str, Tensor]:
+    """The module's own buffers that count, by name."""
+    counts = ((name, b) for name, b in module._buffers.items() if b is not None and name.startswith(COUNTED))
+    return {name.removeprefix(COUNTED): buffer for name, buffer in counts}
+
+
+def added_up(counts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The sum of several counts, by name."""
+    total: dict[str, Tensor] = {}
+    for one in counts:
+        total |= {name: total[name] + number if name in total else number for name, number in one.items()}
+    return total
 
 
 def forget_(moments: Callable[[str], list[Tensor]], anew: Mapping[str, Tensor]) -> None:
@@ -324,9 +364,10 @@ def _names(layer: Layer, net: nn.Module, of: str) -> list[str | None]:
     return [layer.weight_name] if layer.role in ("conv", "norm") else []
 
 
-def _is_of_lr(name: str) -> bool:
-    """Whether a regularizer's buffer is what `follow_` was told: it goes with the optimizer, not with the weights."""
-    return name.rpartition(".")[2] in ("lr_share", "initial_lr")
+def _goes_on(name: str) -> bool:
+    """Whether a regularizer's buffer goes on where a run starts afresh: what `follow_` was told, and what it counts."""
+    own = name.rpartition(".")[2]
+    return own in ("lr_share", "initial_lr") or own.startswith(COUNTED)
 
 
 def _key(kind: str, parameter: str) -> str:
@@ -347,6 +388,13 @@ class Chain(Regularizer):
         super().__init__(net, structure=regularizers[0].structure if regularizers else None)
         self.parts = nn.ModuleList(regularizers)
         self.looks_at_data = any(part.looks_at_data for part in regularizers)
+
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        return added_up(part.counts for part in self.parts)  # type: ignore[misc]
+
+    def first_update(self, batch_size: int) -> Tensor:
+        return torch.stack([part.first_update(batch_size) for part in self.parts]).amin(0)  # type: ignore[operator]
 
     def penalty(self, net: nn.Module) -> Tensor:
         total = super().penalty(net)

@@ -196,6 +196,9 @@ class HareAndTortoise(Regularizer):
         for name in self.names:
             self._remember("slow", name, wide(lookup(net, name)))
 
+    def first_update(self, batch_size: int) -> Tensor:
+        return torch.full(self.runs, float(self.every_updates))
+
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
         self.updates += 1

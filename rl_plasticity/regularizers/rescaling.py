@@ -217,6 +217,10 @@ class WeightRescaling(Regularizer):
         self._decays(name for layer in self.norms for name in layer.parameter_names)
         self._remember_rounding(net, (n for layer in [*self.norms, *self.rescaled] for n in layer.parameter_names))
 
+    def first_update(self, batch_size: int) -> Tensor:
+        decays = bool(self.norms) and bool((self.norm_decay > 0).all())
+        return torch.full(self.runs, 1.0 if decays else float(self.every_updates))
+
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
         self.updates += 1
@@ -296,6 +300,9 @@ class NormalizeProject(Regularizer):
         for layer in self.rescaled:
             self._remember("norm", layer.key, _norm(layer, net))
         self._remember_rounding(net, (layer.weight_name for layer in self.rescaled if layer.weight_name))
+
+    def first_update(self, batch_size: int) -> Tensor:
+        return torch.full(self.runs, float(self.every_updates))
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:

@@ -40,6 +40,17 @@ class SideBySide(Regularizer):
             assert isinstance(part, Regularizer)
             yield part, SomeRuns(net, start, stop)
 
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        of_parts: list[Mapping[str, Tensor]] = [part.counts for part in self.parts]  # type: ignore[misc]
+        zeros = [self.coef.new_zeros(stop - start, dtype=torch.int64) for start, stop in self.slices]
+        both = [*zip(of_parts, zeros, strict=True)]
+        names = dict.fromkeys(name for counts in of_parts for name in counts)
+        return {name: torch.cat([counts.get(name, none) for counts, none in both]) for name in names}
+
+    def first_update(self, batch_size: int) -> Tensor:
+        return torch.cat([part.first_update(batch_size) for part in self.parts])  # type: ignore[operator]
+
     def penalty(self, net: nn.Module) -> Tensor:
         return torch.cat([part.penalty(view) for part, view in self._each(net)])
 

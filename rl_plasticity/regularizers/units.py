@@ -71,6 +71,10 @@ class ContinualBackprop(Regularizer):
                 self._remember(kind, unit.incoming.key, zero)
             self._remember("due", unit.incoming.key, zero[..., 0])
 
+    def first_update(self, batch_size: int) -> Tensor:
+        largest = max(self._recall("age", unit.incoming.key).shape[-1] for unit in self.recycled.units)
+        return (self.maturity + (1 / (self.coef.cpu() * largest)).ceil()).expand(self.runs)
+
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
             for unit, activation, _ in self.recycled.look(net, inputs):
@@ -152,6 +156,11 @@ class SelfNormalizedResets(Regularizer):
             self._remember("threshold", key, zero + most)
             self._remember("silences", key, zero.unsqueeze(-1).expand(*zero.shape, self.BINS))
 
+    def first_update(self, batch_size: int) -> Tensor:
+        # Of a unit that never fires: the first threshold, or the least one, which it gets at the first setting.
+        at_first, at_least = (math.ceil(threshold / batch_size) for threshold in (self.most, self.least))
+        return torch.full(self.runs, float(min(at_first, max(at_least, self.every_updates + 1))))
+
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
             for unit, activation, examples in self.recycled.look(net, inputs):
@@ -225,6 +234,7 @@ class _Recycled:
         trained = [lookup(net, name) for name in owner.structure.trained]
         owner.register_buffer("key", key_of(trained, len(owner.runs)))
         owner.register_buffer("updates", torch.zeros(owner.runs, dtype=torch.int64, device=owner.coef.device))
+        owner._counts("reset_units")
         for unit in self.units:
             matrix = unit.incoming.matrix(net)
             assert matrix is not None
@@ -319,6 +329,8 @@ class _Recycled:
                 columns = anew.repeat_interleave(matrix.shape[-1] // anew.shape[-1], -1).unsqueeze(-2)
                 where = layer.of_matrix(columns.expand_as(matrix), weight.shape)
                 set_(layer.weight_name, where, torch.zeros((), device=weight.device))
+        for _, anew in chosen:
+            self.owner._count_("reset_units", anew.sum(-1))
         self.updates.add_(1)
         return masks
 

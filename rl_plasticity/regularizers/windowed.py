@@ -1,5 +1,6 @@
 """Any regularizer, switched on for a window of updates."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
@@ -61,6 +62,15 @@ class Windowed(Regularizer):
         """Whether the update under way is inside the window, ``[*runs]``."""
         inside = self.updates >= self.from_update
         return inside if self.until_update is None else inside & (self.updates < self.until_update)
+
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        return self.inner.counts
+
+    def first_update(self, batch_size: int) -> Tensor:
+        first = self.from_update + self.inner.first_update(batch_size)  # its state stands still until then
+        ends = math.inf if self.until_update is None else self.until_update
+        return torch.where(first > ends, math.inf, first)
 
     def penalty(self, net: nn.Module) -> Tensor:
         penalty = self.inner.penalty(net)

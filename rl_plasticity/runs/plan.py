@@ -2,11 +2,11 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl_plasticity.configs import commands, schema, written
 from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.interventions import Intervention, make_intervention
-from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunName
 from rl_plasticity.settings import settings_of
@@ -111,6 +111,33 @@ def say_what_never_comes(interventions: Iterable[tuple[Intervention, Any]], upda
             has = f"{tasks} {'task' if tasks == 1 else 'tasks'}"
             words += [f"reset.every_tasks={every_tasks} (it has {has})"] if every_tasks else []
             print(f"no reset will come: {' and '.join(words)}", file=sys.stderr)
+
+
+def say_what_never_acts(regularizers: Mapping[str, Regularizer], updates: float, batch_size: int) -> None:
+    """A line for each method, of each network, whose first action would come after the run's `updates`."""
+    said: dict[str, list[str]] = {}
+    for network, regularizer in regularizers.items():
+        for method in _methods(regularizer) if updates >= 1 else ():
+            first = method.first_update(batch_size)
+            late = first > updates
+            if not late.any() or (isinstance(method, Windowed) and method.from_update >= updates):  # that has been said
+                continue
+            kind = type(method.inner if isinstance(method, Windowed) else method)
+            name = next((name for name, known in REGULARIZERS.items() if known is kind), kind.__name__)
+            when = "never comes" if first.isinf().any() else f"comes at update {first.max():.0f}"
+            some = "" if late.all() else f" in {late.sum()} of {late.numel()} runs"
+            said.setdefault(f"the first action of {name} {when}{some}", []).append(network)
+    for what, networks in said.items():
+        print(f"{what}, and the run has {updates:.0f} ({', '.join(networks)})", file=sys.stderr)
+
+
+def _methods(regularizer: Regularizer) -> Iterator[Regularizer]:
+    """Those that it is made of, each in its window."""
+    if isinstance(regularizer, Chain | SideBySide):
+        for part in regularizer.parts:
+            yield from _methods(cast(Regularizer, part))
+    else:
+        yield regularizer
 
 
 def require_countable(s: Train | Supervised) -> None:

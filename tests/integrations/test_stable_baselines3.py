@@ -433,6 +433,17 @@ def test_the_penalty_of_each_network_stands_in_sb3_s_log(kind, tmp_path):
         assert not table[f"regularizer/{network}_swr"][-1]
 
 
+def test_the_units_that_started_anew_stand_in_sb3_s_log(tmp_path):
+    model = make("SAC")
+    model.set_logger(sb3_logger.configure(str(tmp_path), ["csv"]))
+    model.learn(64, Regularize("continual_backprop", "critic", coef=1.0, maturity=0), log_interval=1)
+    model.logger.close()
+    column = np.genfromtxt(tmp_path / "progress.csv", delimiter=",", names=True, deletechars="")
+    units = column["regularizer/critic_reset_units"]
+    assert (np.diff(units[~np.isnan(units)]) >= 0).all()
+    assert np.nanmax(units) > 4
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 

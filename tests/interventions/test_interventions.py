@@ -13,6 +13,7 @@ from rl_plasticity.interventions import (
     INTERVENTIONS,
     Fire,
     HeadReset,
+    Intervention,
     LearningRateDecay,
     PeriodicReset,
     ReDo,
@@ -146,7 +147,7 @@ def test_a_head_reset_changes_the_head_its_moments_and_its_anchor_only():
     changed = {k for k, v in learner.state_dict().items() if not torch.equal(v, before[k])}
     of_head = {f"net.6.{n}" for n in ("weight", "bias")}
     of_head |= {f"optimizer.{m}/6/{n}" for m in "mv" for n in ("weight", "bias")}
-    assert changed == of_head | {"regularizer.initial/6/weight", "draws"}
+    assert changed == of_head | {"regularizer.initial/6/weight", "draws", "counted/resets", "counted/reset_weights"}
     assert not any(m.any() for n in ("6.weight", "6.bias") for m in learner.optimizer.moments(n))
     assert learner.optimizer.step.tolist() == [3, 3, 3]
 
@@ -238,7 +239,7 @@ def test_redo_recycles_a_dormant_unit_and_nothing_else():
     changed = {k for k, v in after.items() if not torch.equal(v, before[k])}
     touched = ("0.weight", "0.bias", "2.weight")
     allowed = {f"net.{n}" for n in touched} | {f"optimizer.{m}/{n.replace('.', '/')}" for m in "mv" for n in touched}
-    assert changed <= allowed | {"draws"}
+    assert changed <= allowed | {"draws", "counted/resets", "counted/reset_weights", "counted/reset_units"}
     # A unit that never fired and feeds nothing: the function is what it was.
     torch.testing.assert_close(learner.net(*inputs["net"]), output)
 
@@ -601,3 +602,74 @@ def test_selective_reinit_without_a_gradient_or_with_more_than_all_is_refused():
         SelectiveReinit(1).apply_(net, ())
     with pytest.raises(SettingsError, match=r"factor must be at most 1 with choose=share, got 1\.5"):
         SelectiveReinit(1, choose="share", factor=1.5)
+
+
+# --- counts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runs", [None, [1]])
+def test_what_it_did_is_returned_and_added_up_by_run_and_a_saved_learner_goes_on(name, runs):
+    learner, inputs = trained(CASES["stacked3"])
+    acted = [1, 1, 1] if runs is None else [0, 1, 0]
+    total = torch.zeros(3, dtype=torch.int64)
+    assert learner.counts == {}
+    for _ in range(2):
+        before = [p.detach().clone() for p in learner.net.parameters()]
+        done = intervention(name).apply_(learner, runs=runs, inputs=inputs)
+        changed = sum((p != q).flatten(1).sum(1) for p, q in zip(learner.net.parameters(), before, strict=True))
+        assert done["resets"].tolist() == acted
+        assert torch.equal(done["reset_weights"], changed)
+        assert (changed > 0).tolist() == [bool(a) for a in acted]
+        total += changed
+    other = learner_of(CASES["stacked3"])
+    other.load_state_dict(learner.state_dict())
+    for one in (learner, other):
+        assert one.counts["resets"].tolist() == [2 * a for a in acted]
+        assert torch.equal(one.counts["reset_weights"], total)
+
+
+def test_redo_counts_the_units_that_it_recycled():
+    learner, inputs = with_dormant_unit(stacked=True)
+    done = ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
+    assert done["reset_units"].tolist() == [0, 1, 0]
+    assert done["resets"].tolist() == [1, 1, 1]  # it acted where there was nothing to recycle, too
+    assert done["reset_weights"][[0, 2]].tolist() == [0, 0]
+    none = ReDo(every_updates=1, threshold=0.0).apply_(learner, runs=[0], inputs=inputs)
+    assert none["reset_units"].tolist() == [0, 0, 0]
+    assert learner.counts["reset_units"].tolist() == [0, 1, 0]
+    assert HeadReset(every_updates=1).apply_(learner)["reset_units"].tolist() == [0, 0, 0]
+
+
+def test_of_an_agent_each_network_s_counts_have_its_name():
+    agent = SAC(3, 2, [0, 1], hidden=(8, 8), layer_norm=False)
+    done = HeadReset(every_updates=1).apply_(agent, runs=[1])
+    assert done["critic/reset_weights"].tolist() == [0, 8]  # the bias is 0 as it was
+    assert done["actor/resets"].tolist() == [0, 1]
+    assert agent.critic.counts["reset_weights"].tolist() == done["critic/reset_weights"].tolist()
+
+
+def test_the_units_of_a_method_that_recycles_at_every_update_are_added_to_redo_s():
+    learner, inputs = with_dormant_unit(stacked=True)
+    learner.regularizer = make_regularizer("continual_backprop", learner.net, coef=1.0, maturity=0)
+    learner.minimize(loss_of(learner.net(*inputs["net"]), (3,)), inputs["net"])
+    assert learner.counts["reset_units"].tolist() == [2, 2, 2]
+    with torch.no_grad():
+        learner.net[1].bias[1, 2] = -100.0
+    before = learner.counts["reset_units"]
+    done = ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
+    assert done["reset_units"][1] > 0
+    assert torch.equal(learner.counts["reset_units"], before + done["reset_units"])
+
+
+def test_an_intervention_of_somebody_s_own_is_counted_and_a_decay_of_the_learning_rate_is_not():
+    class Halve(Intervention):
+        def _apply_(self, target, runs, inputs):
+            with torch.no_grad():
+                target.net[0].weight.mul_(0.5)
+
+    learner, _ = trained(CASES["stacked3"])
+    LearningRateDecay(at_updates=[1]).apply_(learner)
+    assert learner.counts == {}
+    done = Halve(every_updates=1).apply_(learner)
+    assert done["reset_weights"].tolist() == [learner.net[0].weight[0].numel()] * 3
+    assert learner.counts["resets"].tolist() == [1, 1, 1]

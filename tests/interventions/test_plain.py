@@ -112,8 +112,10 @@ def test_redo_of_a_plain_network_equals_redo_of_a_learner_with_its_weights_and_m
         m, v = (moment.clone() for moment in learner.optimizer.moments(name))
         optimizer.state[p] = {"step": torch.tensor(3.0), "exp_avg": m, "exp_avg_sq": v}
     before, redo = snapshot(net), make_intervention("redo", threshold=0.8)
-    redo.apply_(net, optimizer, example=(x,), make=lambda: learner._new([1] * (case.runs or (1,))[0]))
-    redo.apply_(learner, inputs={"net": (x,)})
+    done = redo.apply_(net, optimizer, example=(x,), make=lambda: learner._new([1] * (case.runs or (1,))[0]))
+    for what, number in redo.apply_(learner, inputs={"net": (x,)}).items():
+        assert torch.equal(done[what], number), what
+    assert (done["reset_units"] > 0).all()
     for name, value in learner.net.state_dict().items():
         assert torch.equal(net.state_dict()[name], value), name
     assert len(changed(net, before)) > 3

@@ -183,7 +183,7 @@ def test_a_run_that_starts_afresh_takes_over_the_fresh_state_and_the_others_keep
     learner.restart_(torch.tensor([runs - 1]))
     fresh = make(name, learner.initial())
     for k, v in learner.regularizer.state_dict().items():
-        if v.ndim:
+        if v.ndim and "counted/" not in k:  # a restarted run goes on counting
             assert torch.equal(v[: runs - 1], before[k][: runs - 1]), k
             torch.testing.assert_close(v[runs - 1], fresh.state_dict()[k][runs - 1])
 

@@ -1,6 +1,7 @@
 """Methods that start single hidden units anew, update by update."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -367,3 +368,91 @@ def test_what_is_looked_at_follows_the_settings_and_the_mode_of_the_network():
         torch.testing.assert_close(seen[-1], net[:3](X * net.scale).abs().mean(0) if not net.training else seen[-1])
     assert not torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
+
+
+# --- counts, and the first action -----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_the_units_that_started_anew_are_counted_by_run_and_only_inside_the_window():
+    net = MLP((5, 8, 8, 3), [0, 1, 2], layer_norm=False)
+    x = torch.randn(3, 6, 5)
+
+    def make(n, coef=(0.0, 0.02, 0.1), **window):
+        settings = {"coef": torch.tensor(coef), "maturity": 0, **window}
+        return make_regularizer("continual_backprop", n, **settings)
+
+    of_two = partial(make, coef=(0.1, 0.0))
+    for regularizer, expected in (
+        (make(net), [0, 0, 8]),  # 0.8 units of each of the two layers are due at each of six updates
+        (make(net, from_update=2, until_update=5), [0, 0, 4]),
+        (Chain(net, make_regularizer("swr", net), make(net)), [0, 0, 8]),
+        (SideBySide(net, (1, lambda n: make_regularizer("l2", n)), (2, of_two)), [0, 8, 0]),
+    ):
+        masks = [update(net, regularizer, x)[0] for _ in range(6)]
+        assert sum(m["0.bias"].sum(-1) + m["2.bias"].sum(-1) for m in masks).tolist() == expected
+        assert {name: number.tolist() for name, number in regularizer.counts.items()} == {"reset_units": expected}
+
+
+def test_two_methods_of_a_chain_that_renew_units_are_counted_together_and_others_count_nothing():
+    net = plain_mlp()
+    both = Chain(net, *(ContinualBackprop(net, coef=1.0, maturity=0) for _ in range(2)))
+    with torch.no_grad():
+        update(net, both)
+    assert both.counts["reset_units"].item() == 4  # one of each of the two layers, twice
+    assert make_regularizer("spectral", net).counts == {}
+
+
+def test_counts_are_saved_and_a_state_of_before_there_were_counts_is_loaded():
+    net = plain_mlp()
+    learner = Learner(lambda _: plain_mlp(), [0], lambda n: ContinualBackprop(n, coef=1.0, maturity=0))
+    for _ in range(3):
+        learner.minimize(learner.net(X).square().mean(), X)
+    assert learner.counts["reset_units"].item() == 6
+    state = learner.state_dict()
+    other = Learner(lambda _: net, [0], lambda n: ContinualBackprop(n, coef=1.0, maturity=0))
+    older = {name: value for name, value in state.items() if "counted/" not in name}
+    assert len(older) == len(state) - 4
+    other.load_state_dict(older)
+    assert other.counts["reset_units"].item() == 0
+    other.regularizer.load_state_dict({k: v for k, v in learner.regularizer.state_dict().items() if "counted" not in k})
+    assert other.counts["reset_units"].item() == 0
+    other.load_state_dict(state)
+    assert other.counts["reset_units"].item() == 6
+    torch.testing.assert_close(other.regularizer._recall("due", "0.weight"), state["regularizer.due/0/weight"])
+
+
+def test_a_handle_counts_the_units_that_started_anew_at_the_optimizer_s_steps():
+    net = plain_mlp()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    handle = attach("continual_backprop", optimizer, net, coef=1.0, maturity=0)
+    assert handle.counts["reset_units"].item() == 0
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(X).square().mean().backward()
+        optimizer.step()
+    assert handle.counts["reset_units"].item() == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("continual_backprop", {"coef": 0.05, "maturity": 3}, 6),  # 0.4 units are due an update, from the fourth on
+        ("continual_backprop", {"coef": 0.05, "maturity": 3, "from_update": 2}, 8),
+        ("continual_backprop", {"coef": 0.05, "maturity": 3, "until_update": 6}, 6),
+        ("continual_backprop", {"coef": 0.05, "maturity": 3, "until_update": 5}, math.inf),
+        ("continual_backprop", {"coef": 0.0}, math.inf),
+        ("self_normalized_resets", {"most": 100, "every_updates": 50}, 17),  # batches of 6
+        ("self_normalized_resets", {"most": 900, "least": 1, "every_updates": 9}, 10),
+        ("self_normalized_resets", {"most": 900, "least": 70, "every_updates": 9}, 12),
+    ],
+)
+@torch.no_grad()
+def test_the_first_unit_starts_anew_at_the_update_that_is_foretold(name, settings, expected):
+    net = two_layers()
+    net[0].weight.zero_()
+    net[0].bias.fill_(-1.0)  # no unit ever fires
+    regularizer = make_regularizer(name, net, **settings)
+    assert regularizer.first_update(len(X)).item() == expected
+    anew = [update(net, regularizer)[0]["0.bias"].any().item() for _ in range(20)]
+    assert anew.index(True) + 1 == expected if expected < math.inf else not any(anew)

@@ -164,3 +164,58 @@ def test_a_list_resumes_to_the_same_numbers(tmp_path):
     resume(folder)
     assert (folder / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
     assert all(torch.isfinite(torch.tensor(v)) for (_, _, n), v in whole.items() if "condition" not in n)
+
+
+CBP = ["reg=continual_backprop", "reg.maturity=50"]
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [  # train makes 60 updates of 16 transitions, supervised 12 of 100 images
+        (
+            train,
+            [*CBP, "reg.coef=1e-3"],
+            ["the first action of continual_backprop comes at update 113"],
+        ),  # 1 / 0.016 later
+        (train, [*CBP, "reg.coef=1e-2"], []),
+        (train, [*CBP, "reg.coef=[1e-3,1e-2]"], ["of continual_backprop comes at update 113 in 1 of 2 runs"]),
+        (
+            train,
+            [*CBP, "reg.coef=1e-2", "reg.from_update=30"],
+            ["the first action of continual_backprop comes at update 87"],
+        ),
+        (train, [*CBP, "reg.coef=1e-2", "reg.until_update=9"], ["the first action of continual_backprop never comes"]),
+        (train, ["reg=self_normalized_resets"], ["the first action of self_normalized_resets comes at update 1001"]),
+        (train, ["reg=self_normalized_resets", "reg.most=960"], []),
+        (train, ["reg=swr+hare_tortoise"], ["the first action of hare_tortoise comes at update 10000"]),
+        (train, ["reg=normalize_project", "reg.every_updates=61"], ["the first action of normalize_project comes at"]),
+        (train, ["reg=wrs", "reg.every_updates=61"], []),  # gains and shifts decay all the time
+        (
+            train,
+            ["reg=wrs", "reg.every_updates=61", "reg.norm_decay=0"],
+            ["the first action of wrs comes at update 61"],
+        ),
+        (train, ["reg=wrs", "reg.every_updates=61", "random_env_steps=50"], []),  # no update at all, as is said
+        (supervised, [*CBP], ["the first action of continual_backprop comes at update 675"]),
+        (supervised, ["reset=redo"], []),  # at the change of task
+        (
+            supervised,
+            ["reset=redo", "reset.every_tasks=null"],
+            ["no reset will come: reset.every_updates=1000 (the run"],
+        ),
+        (supervised, ["reset=redo", "reset.every_updates=13"], ["no reset will come: reset.every_updates=13 (the run"]),
+        (supervised, ["reset=redo", "reset.every_updates=12"], []),
+        (
+            supervised,
+            ["reset=redo", "reset.every_updates=null", "reset.every_tasks=2"],
+            ["come: reset.every_tasks=2 (it"],
+        ),
+    ],
+)
+def test_what_a_run_is_too_short_for_is_said_once(module, arguments, said, capsys):
+    base = PENDULUM if module is train else DIGITS
+    s = load(module.command.kind, once([*base, *arguments]))
+    module.build(s, Plan.of(s)).close()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "first action" in line or "no reset" in line]
+    assert len(lines) == len(said)
+    assert "".join(said) in "".join(lines)
