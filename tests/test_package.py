@@ -30,7 +30,8 @@ def test_the_wheel_holds_the_package_once_with_its_settings_and_nothing_generic(
     (wheel,) = built.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {n.split("/")[0].split("-")[0] for n in names} == {"rl_plasticity"}
-    files = [p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".yaml", ".css", ".js") or p.name == "py.typed"]
+    kinds = (".py", ".yaml", ".csv", ".css", ".js")
+    files = [p for p in PACKAGE.rglob("*") if p.suffix in kinds or p.name == "py.typed"]
     expected = {str(p.relative_to(ROOT)) for p in files}
     packed = [n for n in names if n.startswith("rl_plasticity/")]
     assert sorted(packed) == sorted(expected)
