@@ -4,7 +4,9 @@ import gc
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -142,6 +144,21 @@ class StopAfter:
         return signal.SIGTERM if self.left < 0 else 0
 
 
+def alive(process):
+    """Whether the process of this number runs: one that has ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition, process=None):
+    """Wait as long as it takes, or until the `process` that would bring it about has ended."""
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
 def once(arguments):
     """The last of each setting: tests add to a list what they want otherwise."""
     return list({a.partition("=")[0]: a for a in arguments}.values())
@@ -190,6 +207,7 @@ def opened(browser):
 
     def open_(address, width=1200, scheme="light"):
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.set_default_timeout(600_000)  # however busy the machine is
         page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         start = "/".join(address.split("/")[:3])

@@ -18,12 +18,12 @@ def test_a_sweep_is_watched_from_its_first_run_to_its_comparison_without_a_reloa
             with serving(tmp_path / "results", every=0.2) as server:
                 page = opened(server.address)
                 page.evaluate("() => { window.here = true; }")
-                page.wait_for_selector(".running", timeout=60_000)
+                page.wait_for_selector(".running")
                 share = "() => document.querySelector('progress').position"
                 first = page.evaluate(share)
-                page.wait_for_function(f"first => ({share})() > first", arg=first, timeout=60_000)
-                page.wait_for_function("() => document.querySelectorAll('span.finished').length == 2", timeout=60_000)
-                page.wait_for_function("() => document.querySelectorAll('tr[data-group]').length == 2", timeout=60_000)
+                page.wait_for_function(f"first => ({share})() > first", arg=first)
+                page.wait_for_function("() => document.querySelectorAll('span.finished').length == 2")
+                page.wait_for_function("() => document.querySelectorAll('tr[data-group]').length == 2")
                 page.wait_for_function("() => document.title == '0 running, 2 finished, 0 failed'")
                 page.get_by_role("button", name="final", exact=True).click()
                 for off in (1, 0, 1):  # after the status was put in anew, too

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from conftest import alive, wait_for
 from test_control import Counting, actions
 
 from rl_plasticity.envs import EnvFault, Envs, make_env, vector
@@ -121,26 +121,31 @@ def no_data():
     raise KeyError("no\ndata")
 
 
+def hangs():
+    time.sleep(10_000)
+
+
 def killed():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
-    ("does", "workers", "says"),
+    ("does", "workers", "timeout", "says"),
     [
-        (no_data, False, r"an environment raised KeyError: 'no\\ndata'$"),
-        (no_data, True, r"an environment raised KeyError: 'no\\ndata'$"),
-        (lambda: time.sleep(60), True, r"an environment took longer than env.timeout_seconds=0.5$"),
-        (killed, True, r"the process of environment 0 \(exit code -9\).* died$"),
-        (killed, 2, r"the process of environment 0 \(exit code -9\); environments 1, 2 \(exit code -9\) died$"),
+        (no_data, False, None, r"an environment raised KeyError: 'no\\ndata'$"),
+        (no_data, True, None, r"an environment raised KeyError: 'no\\ndata'$"),
+        (hangs, True, 0.1, r"an environment took longer than env.timeout_seconds=0.1$"),
+        (killed, True, None, r"the process of environment 0 \(exit code -9\).* died$"),
+        (killed, 2, None, r"the process of environment 0 \(exit code -9\); environments 1, 2 \(exit code -9\) died$"),
     ],
 )
 def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_stays(
-    does, workers, says, forked, monkeypatch
+    does, workers, timeout, says, forked, monkeypatch
 ):
     monkeypatch.setattr(Faulty, "does", staticmethod(does))
-    envs = Envs("gym:FaultyForTests-v0", [0, 1, 2], workers=workers, timeout_seconds=0.5)
+    envs = Envs("gym:FaultyForTests-v0", [0, 1, 2], workers=workers)
     two_steps(envs)
+    envs.timeout = timeout  # of the faulty step alone: the others end, however busy the machine is
     with pytest.raises(EnvFault, match=says):
         envs.step(np.zeros((3, 2), np.float32))
     assert not any(group.process.is_alive() for group in envs.groups if isinstance(group, Worker))
@@ -172,7 +177,7 @@ def test_workers_that_cannot_be_started_are_one_line_and_no_process_stays(fault,
     with pytest.raises(EnvFault, match=r"^the environments' processes cannot be started: [^\n]+$"):
         Envs("gym:Pendulum-v1", [0, 1], workers=True)
     for process in multiprocessing.active_children():
-        process.join(5)
+        process.join(600)
     assert multiprocessing.active_children() == []
 
 
@@ -185,7 +190,8 @@ def test_an_environment_that_cannot_be_made_in_a_worker_is_one_line(forked, monk
 
 def test_a_restored_environment_has_all_the_time_it_needs(forked, monkeypatch):
     monkeypatch.setattr(Faulty, "does", staticmethod(lambda: time.sleep(0.4)))
-    envs, others = (Envs("gym:FaultyForTests-v0", [0], workers=True, timeout_seconds=t) for t in (None, 0.2))
+    envs, others = (Envs("gym:FaultyForTests-v0", [0], workers=True) for _ in range(2))
+    others.timeout = 0.2  # once its worker has answered, however long that took
     two_steps(envs)
     for _ in range(2):
         obs = envs.step(np.zeros((1, 2), np.float32)).obs
@@ -205,15 +211,10 @@ def test_a_replay_in_a_worker_that_ends_elsewhere_is_the_same_error(forked):
     envs.close()
 
 
-def waits_for(file):
-    while not file.exists():
-        time.sleep(0.01)
-
-
 def test_something_else_can_be_done_while_workers_step(forked, monkeypatch, tmp_path):
     done = tmp_path / "done"
-    monkeypatch.setattr(Faulty, "does", staticmethod(partial(waits_for, done)))
-    envs = Envs("gym:FaultyForTests-v0", [0, 1], workers=2, timeout_seconds=20)
+    monkeypatch.setattr(Faulty, "does", staticmethod(partial(wait_for, done.exists)))
+    envs = Envs("gym:FaultyForTests-v0", [0, 1], workers=2)
     two_steps(envs)
     envs.begin_step(np.zeros((2, 2), np.float32))
     done.touch()
@@ -231,10 +232,7 @@ def test_no_worker_outlives_a_process_that_is_killed_or_closes_nothing(end, tmp_
         "    print(*(group.process.pid for group in envs.groups), flush=True)\n"
         f"    {end}\n"
     )
-    said = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
-    workers = [Path("/proc") / pid / "stat" for pid in said.stdout.split()]
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    workers = [int(pid) for pid in said.stdout.split()]
     assert len(workers) == 2, said.stderr
-    deadline = time.monotonic() + 20
-    while any(stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z" for stat in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: not any(map(alive, workers)))

@@ -154,7 +154,7 @@ def test_two_processes_that_choose_at_once_get_two_folders(here, monkeypatch):
             with one_at_a_time:  # torch.fx traces for the whole process
                 return built(*arguments)
         finally:
-            both.wait(60)  # both have seen that the name is free, and neither has made the folder
+            both.wait(600)  # both have seen that the name is free, and neither has made the folder
 
     monkeypatch.setattr(session.Command, "_built", wait)
     made, threads = [], []

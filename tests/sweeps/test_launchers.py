@@ -5,6 +5,7 @@ import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from conftest import alive, wait_for
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.sweeps import job as jobs_module
@@ -150,24 +151,11 @@ def test_a_run_dies_with_the_process_that_waits_for_it(tmp_path):
     waiting = subprocess.Popen(["sh", "-c", script + "echo $!; wait", sys.executable, tmp_path / "out"],
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
     run = [int(waiting.stdout.readline()) for _ in range(2)][1]
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "out" / "config.yaml").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for((tmp_path / "out" / "config.yaml").exists)
     waiting.kill()
     waiting.wait()
     waiting.stdout.close()
-    while alive(run):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def alive(process):
-    try:
-        with open(f"/proc/{process}/stat") as file:  # noqa: PTH123
-            return file.read().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_for(lambda: not alive(run))
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -143,10 +143,12 @@ def a_sweep(tmp_path, monkeypatch):
     program.touch(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
 
-    def start(script, *arguments):
+    def start(script, *arguments, first=""):
         save = 'for last; do :; done; cd "${last#*=}" || mkdir "${last#*=}" && cd "${last#*=}" || exit 1; '
         save += "touch config.yaml"  # which says nothing of any run, so it is taken for this one's
-        program.write_text(f'#!/bin/sh\n{save}\necho "$5" >> {tmp_path}/calls\n{script}\necho now finished > log.txt\n')
+        program.write_text(
+            f'#!/bin/sh\n{first}\n{save}\necho "$5" >> {tmp_path}/calls\n{script}\necho now finished > log.txt\n'
+        )
         (tmp_path / "calls").write_text("")
         status = sweep(command, [f"out={tmp_path / 'out'}", *arguments])
         return status, (tmp_path / "calls").read_text().split()
@@ -193,9 +195,9 @@ def test_a_sweep_goes_on_after_a_failure_and_again_makes_only_what_is_missing(a_
 @pytest.mark.parametrize("launcher", [[], TWO], ids=["basic", "joblib"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number, a_sweep, capsys):
-    first = f"mkdir ../once 2>/dev/null && kill -{number:d} {os.getpid()}"  # a second signal would kill at once
-    script = f"trap 'echo saved; exit 143' TERM; {first}; while :; do sleep 0.1; done"
-    status, calls = a_sweep(script, "seed=range(0,6)", *launcher)
+    once = f"mkdir ../once 2>/dev/null && kill -{number:d} {os.getpid()}"  # a second signal would kill at once
+    script = f"{once}; while :; do sleep 0.1; done"
+    status, calls = a_sweep(script, "seed=range(0,6)", *launcher, first="trap 'echo saved; exit 143' TERM")
     assert status == 128 + number
     outcomes = list(table(capsys.readouterr().out).values())
     assert 1 <= len(calls) <= 2  # the second one may have started before the first one's signal
@@ -207,6 +209,7 @@ def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number,
 
 
 def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_cores_each(tmp_path):
+    joblib = pytest.importorskip("joblib", reason="needs the extra rl_plasticity[parallel]")
     program = [
         sys.executable,
         "-m",
@@ -222,7 +225,7 @@ def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_
     for folder, reg in zip(folders, ("none", "swr"), strict=True):
         saved = schema.load_saved(Supervised, RunFolder(folder).settings)
         assert saved.reg["name"] == reg
-        assert saved.threads == max(1, len(os.sched_getaffinity(0)) // 2)
+        assert saved.threads == max(1, joblib.cpu_count() // 2)
         alone = run_supervised([*SMALL, f"reg={reg}", f"threads={saved.threads}"], tmp_path / reg)
         assert (Path(alone) / "metrics.csv").read_bytes() == (folder / "metrics.csv").read_bytes()
 
