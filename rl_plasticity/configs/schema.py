@@ -34,7 +34,7 @@ from rl_plasticity.configs.commands import (
 )
 from rl_plasticity.configs.written import Given, as_written, flat_values, parse
 from rl_plasticity.errors import SettingsError, nearest, shown
-from rl_plasticity.settings import Declared, Setting, is_list, settings_of
+from rl_plasticity.settings import Declared, Setting, item_of, settings_of
 
 Settings = TypeVar("Settings")
 ALL = "all"  # in a list of regularizers or interventions
@@ -202,7 +202,7 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[st
     """A tree of what a choice can be told: names of what was chosen, and declared settings (of all commands)."""
     kind = KINDS[group]
     if group == "env":
-        return {"name": Declared((str,), choice, Setting()), **kind.settings("")}
+        return {"name": Declared(("str",), choice, Setting()), **kind.settings("")}
     if (group in SIDE_BY_SIDE and isinstance(choice, list)) or (
         group == "reg" and isinstance(choice, str) and "+" in choice
     ):
@@ -303,7 +303,7 @@ def _typed(
             for member in value:
                 d.checked(name, member)
             checked[name] = value  # as written: it names the runs
-        elif isinstance(value, list) and not any(map(is_list, d.kinds)):
+        elif isinstance(value, list) and not any(map(item_of, d.kinds)):
             values_of = ",".join(map(as_written, value))
             raise SettingsError(
                 f"{name} must be {d.expected}, got {shown(value)}; lists side by side are for reg and reset, a run of "

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rl_plasticity import plugins
 from rl_plasticity.envs.continual import Changing, Kind, bounds
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeds import derive
 
 Floats = NDArray[np.float32]
 NO_RENDERING: Mapping[str, Any] = MappingProxyType({})
