@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from rl_plasticity.configs import commands, schema, written
+from rl_plasticity.configs import kinds, schema, written
 from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.interventions import Intervention, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
@@ -154,7 +154,7 @@ def _regularizer(
     epochs = {key: settings.pop(key) for key in ("from_epoch", "until_epoch") if key in settings}
     if any(epochs.values()):
         assert updates_after is not None
-        settings |= commands.window_in_epochs(updates_after, **epochs)
+        settings |= kinds.window_in_epochs(updates_after, **epochs)
     return make_regularizer(name, net, **settings)
 
 
