@@ -64,13 +64,15 @@ test-slurm: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[slurm]"
 	PYTHON=$(BIN)/python scripts/test_slurm.sh
 
-# torch first: its pinned version decides which build pip takes, and nothing after it may change that.
+# torch first: its pinned version decides which build pip takes, and nothing after it may change that. The first help
+# takes seconds, of which later ones take none.
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed, and none was found; say PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,video,parallel,fine-tuning]" --group dev
+	$(BIN)/python -m rl_plasticity.train --help >/dev/null
 	touch $(STAMP)
 
 $(DOCS_STAMP): $(STAMP)

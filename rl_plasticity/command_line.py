@@ -11,6 +11,8 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from rl_plasticity.runs.session import Command
 
 E = TypeVar("E", bound="Evaluate")
+HELP = {"-h", "--help"}
 WIDTH = 80  # of what is printed as a table
 
 
@@ -37,7 +40,7 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
         help_: the text of ``--help``, beside what other arguments there are.
     """
     arguments = sys.argv[1:]
-    others = [a for a in arguments if a not in ("-h", "--help")]
+    others = [a for a in arguments if a not in HELP]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is ASCII, a name that is not UTF-8
@@ -146,25 +149,71 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
     return places, options
 
 
+def at_once(name: str) -> None:
+    """Print the help of a command that needs torch, or complain of its arguments, before torch is imported.
+
+    The command's module calls this first when it runs as the command. Where it returns the command goes on, and checks
+    its arguments again, by the constructors.
+    """
+    from rl_plasticity.configs import commands
+
+    kind = getattr(commands, name.capitalize())
+    main(name, partial(_help, kind), partial(_complain_at_once, kind))
+    if HELP & {*sys.argv[1:]}:
+        sys.exit()
+
+
+def _help(kind: type[Any], arguments: Sequence[str]) -> str:
+    from rl_plasticity.configs import commands, schema
+    from rl_plasticity.configs.help import describe
+    from rl_plasticity.sweeps import launchers
+
+    if kind not in commands.DEFAULT_PRESET:
+        return f"{_usage(kind)}\n\nRUN is the folder of a run.\n\n{describe(kind)}"
+    schema.load_plugs_of(arguments)
+    usage = _usage(kind)
+    return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{launchers.USAGE}\n\n{describe(kind)}"
+
+
+def _usage(kind: type[Any]) -> str:
+    from rl_plasticity.configs import commands
+
+    run = "" if kind in commands.DEFAULT_PRESET else "RUN "
+    return f"python -m rl_plasticity.{commands.called(kind)} {run}[name=value ...]"
+
+
+def _complain_at_once(kind: type[Any], arguments: Sequence[str]) -> int:
+    """Raises SettingsError as the command itself would."""
+    from rl_plasticity.configs import commands, schema
+    from rl_plasticity.sweeps import launchers
+
+    if kind not in commands.DEFAULT_PRESET:
+        _looked_at(kind, arguments)
+    elif not launchers.FLAGS & {*arguments}:
+        launchers.require_none(arguments)
+        settings = schema.load(kind, arguments)
+        if kind is commands.Train and settings.resume is None:
+            from rl_plasticity.envs.control import check_name
+
+            with suppress(ImportError):  # no simulator: the command says so
+                for env in (settings.env["name"], *settings.env["sequence"]):
+                    check_name(env)
+    return 0
+
+
 def train(command: "Command[Any, Any]") -> None:
     """``python -m rl_plasticity.NAME [name=value ...]``, one run, or a sweep with ``-m``."""
     from rl_plasticity import plugins
     from rl_plasticity.configs import schema
-    from rl_plasticity.configs.help import describe
-    from rl_plasticity.sweeps import launchers, sweep
-
-    usage = f"python -m rl_plasticity.{command.name} [name=value ...]"
-
-    def help_(arguments: Sequence[str]) -> str:
-        schema.load_plugs_of(arguments)
-        return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweep.USAGE}\n\n{describe(command.kind)}"
+    from rl_plasticity.sweeps import launchers
 
     def act(arguments: Sequence[str]) -> int:
-        if sweep.FLAGS & {*arguments}:
+        if launchers.FLAGS & {*arguments}:
+            from rl_plasticity.sweeps.sweep import sweep
+
             schema.load_plugs_of(arguments)
-            return sweep.sweep(command, [a for a in arguments if a not in sweep.FLAGS])
-        if of_launcher := launchers.apart(arguments)[1]:
-            raise SettingsError(f"{of_launcher[0]} is for a sweep: add -m")
+            return sweep(command, [a for a in arguments if a not in launchers.FLAGS])
+        launchers.require_none(arguments)
         session, built = command.prepare(arguments)
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
         finished, fault = command.execute(session, built)
@@ -177,26 +226,32 @@ def train(command: "Command[Any, Any]") -> None:
         print(printable(f"stopped; continue with {plugs}resume={session.folder}"), file=sys.stderr)
         return 128 + session.stop.received
 
-    main(command.name, help_, act)
+    main(command.name, partial(_help, command.kind), act)
 
 
 def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
     """``python -m rl_plasticity.NAME RUN [name=value ...]``."""
-    from rl_plasticity import plugins
-    from rl_plasticity.configs import schema
-    from rl_plasticity.configs.help import describe
-
-    name = kind.__name__.lower()
-    usage = f"python -m rl_plasticity.{name} RUN [name=value ...]"
 
     def act(arguments: Sequence[str]) -> None:
-        if not arguments:
-            raise SettingsError(f"a run's folder is needed: {usage}")
-        settings = schema.load(kind, arguments[1:])
-        plugins.load(settings.plugins)
-        folder = expanded(arguments[0])
-        if "=" in arguments[0] and not exists(folder):
-            raise SettingsError(f"there is no folder {folder}; the run's comes first: {usage}")
-        look(RunFolder(folder), settings)
+        look(*_looked_at(kind, arguments))
 
-    main(name, lambda _: f"{usage}\n\nRUN is the folder of a run.\n\n{describe(kind)}", act)
+    main(kind.__name__.lower(), partial(_help, kind), act)
+
+
+def _looked_at(kind: type[E], arguments: Sequence[str]) -> tuple[RunFolder, E]:
+    """The run to look at, and how.
+
+    Raises:
+        SettingsError: no run, or bad settings.
+    """
+    from rl_plasticity import plugins
+    from rl_plasticity.configs import schema
+
+    if not arguments:
+        raise SettingsError(f"a run's folder is needed: {_usage(kind)}")
+    settings = schema.load(kind, arguments[1:])
+    plugins.load(settings.plugins)
+    folder = expanded(arguments[0])
+    if "=" in arguments[0] and not exists(folder):
+        raise SettingsError(f"there is no folder {folder}; the run's comes first: {_usage(kind)}")
+    return RunFolder(folder), settings

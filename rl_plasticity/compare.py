@@ -16,17 +16,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_plasticity import command_line
-from rl_plasticity.comparison import choosing
-from rl_plasticity.comparison.groups import group
-from rl_plasticity.comparison.loading import read
-from rl_plasticity.comparison.report import GENERATOR, Picture, render
-from rl_plasticity.comparison.summary import Comparison, summarize
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.folder import find, write_text
+
+# rl_plasticity.comparison needs torch, and matplotlib: --help and a misspelt name do without.
+if TYPE_CHECKING:
+    from rl_plasticity.comparison.summary import Comparison
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
 
@@ -68,7 +67,7 @@ def compare(
     mix: Sequence[str] = (),
     leave_out: Sequence[str] = (),
     choose: Sequence[str] = (),
-) -> Comparison:
+) -> "Comparison":
     """The statistics of the runs in the folders; its ``table()`` is a list of rows of text, the first the header.
 
     Args:
@@ -86,6 +85,11 @@ def compare(
     if out is not None:
         replaceable(_place(out))
     named, below = find(places)
+    from rl_plasticity.comparison import choosing
+    from rl_plasticity.comparison.groups import group
+    from rl_plasticity.comparison.loading import read
+    from rl_plasticity.comparison.summary import summarize
+
     runs, warnings = [run for folder in named for run in read(folder)], []
     for folder in below:
         try:
@@ -158,20 +162,22 @@ def replaceable(out: Path) -> bool:
 
 def _files_of(out: Path) -> set[str]:
     """The files that the comparison in `out` says are its own; none if there is no comparison."""
+    from rl_plasticity.comparison.report import GENERATOR
+
     page = _Head()
     if (out / "report.html").is_file():
         page.feed((out / "report.html").read_text(errors="replace"))
     return set(page.named.get("files", "").split()) if page.named.get("generator") == GENERATOR else set()
 
 
-def _write(comparison: Comparison, out: Path, command: str) -> None:
+def _write(comparison: "Comparison", out: Path, command: str) -> None:
     """Write the folder: whole beside its place first, then moved there.
 
     Raises:
         SettingsError: it cannot be written.
     """
-    # matplotlib, which --help and a misspelt name do without
     from rl_plasticity.comparison.figures import colours, draw
+    from rl_plasticity.comparison.report import Picture, render
     from rl_plasticity.comparison.svg import inline
 
     try:
@@ -202,7 +208,7 @@ def _write(comparison: Comparison, out: Path, command: str) -> None:
         raise SettingsError(f"cannot write to {out}: {error.strerror or error}") from error
 
 
-def show(comparison: Comparison) -> None:
+def show(comparison: "Comparison") -> None:
     """Print the verdict, the table and, on stderr, the warnings."""
     print(printable(comparison.verdict()) + "\n")
     print("\n".join(command_line.fitted(comparison.table())))

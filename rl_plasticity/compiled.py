@@ -14,16 +14,34 @@ taken in another order. Inductor fuses the element-wise passes; docs/speed.md ha
 On a GPU the compiled update is captured as a CUDA graph besides, see `Captured`.
 """
 
+import hashlib
+import os
+import platform
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from rl_plasticity.paths import cache_folder
+
 
 def compiled(update: Callable[..., Any], device: str = "cpu") -> Callable[..., Any]:
-    """`update` as one compiled graph on `device`."""
+    """`update` as one compiled graph on `device`, made at the first call: importing the compiler takes seconds too."""
+    graph = cache(partial(_graph, update, device))
+
+    def call(*arguments: Any) -> Any:
+        return graph()(*arguments)
+
+    return Captured(call) if device == "cuda" else call
+
+
+def _graph(update: Callable[..., Any], device: str) -> Callable[..., Any]:
+    keep_compiled()
     from rl_plasticity.rewrites import Rewrites  # brings the compiler, whose import takes as long as torch's
 
     torch._dynamo.config.trace_autograd_ops = True
@@ -34,8 +52,30 @@ def compiled(update: Callable[..., Any], device: str = "cpu") -> Callable[..., A
         "cpp.enable_floating_point_contract_flag": "fast",
         "cpp_wrapper": device == "cpu",
     }
-    graph = torch.compile(update, fullgraph=True, dynamic=False, options=options)
-    return Captured(graph) if device == "cuda" else graph
+    return torch.compile(update, fullgraph=True, dynamic=False, options=options)
+
+
+def keep_compiled() -> None:
+    """Have inductor keep what it compiles among the user's caches: torch's own folder is in /tmp, gone at a reboot.
+
+    ``TORCHINDUCTOR_CACHE_DIR`` goes before; where there is no home that can be written to, torch's own folder stays.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    with suppress(OSError):
+        folder = cache_folder() / "compiled" / _machine()
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+
+
+def _machine() -> str:
+    """A word for the machines that run what is compiled here: homes are shared, and ``-march=native`` has no key."""
+    said = {platform.machine(), *platform.libc_ver()}
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        said |= {line for line in lines if line.startswith(("flags", "Features"))}  # x86, Arm
+    return hashlib.sha256("\n".join(sorted(said)).encode()).hexdigest()[:12]
 
 
 class Captured:

@@ -13,11 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-
-def derive(seed: int, *keys: int) -> int:
-    """A seed below 2^63 that depends on `seed` and every key (numpy's SeedSequence): other keys, unrelated streams."""
-    words = np.random.SeedSequence(seed, spawn_key=keys).generate_state(2)
-    return int(words[0]) << 31 ^ int(words[1])
+from rl_plasticity.seeds import derive as derive
 
 
 @contextmanager

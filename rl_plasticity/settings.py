@@ -6,22 +6,24 @@ It stands once, at the constructor that uses it::
 
 `settings_of` reads it from there for the command line, ``--help`` and the saved settings; `checked` makes the
 constructor itself refuse what is out of range. An argument without annotation has the type of its default.
+
+A command checks settings before torch is imported, which takes seconds: nothing here imports it.
 """
 
 import collections.abc
 import functools
 import inspect
 import math
+import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_args, get_origin, get_type_hints
 
-from torch import Tensor
-
 from rl_plasticity.errors import SettingsError, closest, shown
 
 P = ParamSpec("P")
+PLAIN: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, type(None), dict)}
 LARGEST_INTEGER = 2**63 - 1  # of a tensor, an array and the files
 LARGEST_NUMBER = 3.4028234663852886e38  # of float32; beyond it is infinity to every network
 
@@ -46,7 +48,7 @@ class Setting:
 
     def contains(self, number: Any) -> bool:
         """Whether a number, or every number of a tensor, is finite, can be held, and is within the bounds."""
-        if isinstance(number, Tensor):
+        if isinstance(number, _tensor()):
             return all(self.contains(one) for one in number.flatten().tolist())
         return (
             abs(number) <= (LARGEST_INTEGER if isinstance(number, int) else LARGEST_NUMBER)
@@ -68,9 +70,13 @@ class Setting:
 
 
 class Declared(NamedTuple):
-    """A setting as its constructor declares it: `kinds` are the alternatives of its type."""
+    """A setting as its constructor declares it, in plain data.
 
-    kinds: tuple[Any, ...]
+    `kinds` are the alternatives of its type: a type's name (``int``, ``NoneType``, ``Tensor``, ``list[float]``), or the
+    tuple of the values that there are.
+    """
+
+    kinds: tuple[str | tuple[Any, ...], ...]
     default: Any
     setting: Setting
 
@@ -92,36 +98,36 @@ class Declared(NamedTuple):
         """
         for kind in self.kinds:
             if self._is(kind, value):
-                return float(value) if kind is float and not isinstance(value, Tensor) else value
-        words = [str(word) for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind)]
+                return float(value) if kind == "float" else value
+        words = [str(word) for kind in self.kinds if isinstance(kind, tuple) for word in kind]
         close = closest(value, words) if isinstance(value, str) else None
         hint = f"; did you mean {close!r}?" if close else _beyond(value)
         raise SettingsError(f"{name} must be {self.expected}, got {shown(value)}{hint}")
 
-    def _words(self, kind: Any) -> list[str]:
+    def _words(self, kind: str | tuple[Any, ...]) -> list[str]:
         bounds = self.setting.bounds()
-        if get_origin(kind) is Literal:
-            return [str(value) for value in get_args(kind)]
-        if is_list(kind):
-            items = {str: "words", int: f"integers{bounds}", float: f"numbers{bounds}"}
-            return [f"a list of {items[get_args(kind)[0]]}"]
-        names = {bool: ["true", "false"], int: [f"an integer{bounds}"], float: [f"a number{bounds}"], str: ["a word"]}
-        return {**names, type(None): ["null"], Tensor: [], dict: ["a group of settings"]}[kind]
+        if isinstance(kind, tuple):
+            return [str(value) for value in kind]
+        if item := item_of(kind):
+            items = {"str": "words", "int": f"integers{bounds}", "float": f"numbers{bounds}"}
+            return [f"a list of {items[item]}"]
+        numbers = {"int": [f"an integer{bounds}"], "float": [f"a number{bounds}"], "Tensor": []}
+        others = {"bool": ["true", "false"], "str": ["a word"], "NoneType": ["null"], "dict": ["a group of settings"]}
+        return {**numbers, **others}[kind]
 
-    def _is(self, kind: Any, value: Any) -> bool:
-        if get_origin(kind) is Literal:
-            return any(value == choice and type(value) is type(choice) for choice in get_args(kind))
-        if is_list(kind):
-            (item,) = get_args(kind)
+    def _is(self, kind: str | tuple[Any, ...], value: Any) -> bool:
+        if isinstance(kind, tuple):
+            return any(value == choice and type(value) is type(choice) for choice in kind)
+        if item := item_of(kind):
             if not isinstance(value, list | tuple) or (not value and self.default not in ([], (), None)):
                 return False
             return all(self._is(item, one) for one in value)
-        if kind is Tensor:
-            return isinstance(value, Tensor) and self.setting.contains(value)
-        if kind in (int, float):
-            number = isinstance(value, int | (float if kind is float else int)) and not isinstance(value, bool)
+        if kind == "Tensor":
+            return isinstance(value, _tensor()) and self.setting.contains(value)
+        if kind in ("int", "float"):
+            number = isinstance(value, int | (float if kind == "float" else int)) and not isinstance(value, bool)
             return number and self.setting.contains(value)
-        return isinstance(value, kind) and not (kind is str and not _is_text(value))
+        return _is_text(value) if kind == "str" else isinstance(value, PLAIN[kind])
 
 
 def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str, Declared]:
@@ -169,9 +175,9 @@ def checked(constructor: Callable[P, None]) -> Callable[P, None]:
     return check_first
 
 
-def is_list(kind: Any) -> bool:
-    """Whether `kind` is ``list[int]`` or ``Sequence[int]`` and the like."""
-    return get_origin(kind) in (list, tuple, collections.abc.Sequence) and len(get_args(kind)) == 1
+def item_of(kind: str | tuple[Any, ...]) -> str | None:
+    """``int`` of ``list[int]``; None of what is no list."""
+    return kind[5:-1] if isinstance(kind, str) and kind.startswith("list[") else None
 
 
 def _declared(hint: Any, default: Any) -> Declared | None:
@@ -185,18 +191,31 @@ def _declared(hint: Any, default: Any) -> Declared | None:
             hint = Sequence[type(default[0]) if default else int]  # type: ignore[misc]
         else:
             hint = float | None if default is None else type(default)
-    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    kinds = tuple(dict if get_origin(kind) is dict else kind for kind in kinds)
-    plain = (bool, int, float, str, type(None), Tensor, dict)
-    if any(not (k in plain or get_origin(k) is Literal or (is_list(k) and get_args(k)[0] in plain)) for k in kinds):
-        return None
-    return Declared(kinds, default, setting)
+    kinds = [_kind(one) for one in (get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,))]
+    return None if None in kinds else Declared(tuple(kind for kind in kinds if kind is not None), default, setting)
 
 
-def _is_text(value: str) -> bool:
-    """Whether files and file names can hold it."""
+def _kind(hint: Any) -> str | tuple[Any, ...] | None:
+    """A type as `Declared` names it; None where there is no name for it."""
+    origin, items = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return items
+    if origin in (list, tuple, collections.abc.Sequence) and len(items) == 1:
+        return f"list[{items[0].__name__}]" if items[0] in PLAIN.values() else None
+    if hint in PLAIN.values() or origin is dict:
+        return (origin or hint).__name__  # type: ignore[no-any-return]
+    return "Tensor" if hint is _tensor() else None
+
+
+def _tensor() -> Any:
+    """torch's Tensor; where torch is not imported, what nothing is an instance of."""
+    return getattr(sys.modules.get("torch"), "Tensor", ())
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is text that files and file names can hold."""
     try:
-        return b"\0" not in value.encode()
+        return isinstance(value, str) and b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
 

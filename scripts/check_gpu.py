@@ -39,8 +39,7 @@ import torch
 from bench_updates import SIZES, products
 from torch import Tensor, nn
 
-from rl_plasticity.agents import SAC, Batch, ReplayBuffer
-from rl_plasticity.agents.replay_buffer import Step
+from rl_plasticity.agents import SAC, Batch, ReplayBuffer, Step
 from rl_plasticity.compiled import Captured, compiled
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learner import Learner

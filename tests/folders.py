@@ -13,7 +13,8 @@ from conftest import StopAfter, once
 
 from rl_plasticity import plugins, supervised, train
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import KINDS, Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import FaultyRun
 from rl_plasticity.metrics import METRICS
 

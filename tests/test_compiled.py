@@ -1,4 +1,6 @@
+import os
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,7 +8,7 @@ import torch._inductor.compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.compiled import Captured, compiled
+from rl_plasticity.compiled import Captured, compiled, keep_compiled
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
@@ -121,6 +123,61 @@ def test_a_loaded_state_reaches_the_compiled_update(traced):
         other.update(batch, noise)
         assert_close_states(other, agent)
     assert len(traced) == 1
+
+
+@pytest.fixture
+def home(monkeypatch, tmp_path):
+    """A home in which nothing was compiled."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # so that it is put back
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_compiled_is_kept_among_the_user_s_caches_from_the_first_call_on(home, traced):
+    update = compiled(lambda x: x + 1)
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    assert update(torch.ones(2)).tolist() == [2, 2]
+    folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert folder.parent == home / ".cache" / "rl_plasticity" / "compiled"
+    assert folder.is_dir()
+
+
+def test_the_user_s_own_setting_goes_before(home, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/somewhere")
+    keep_compiled()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/somewhere"
+    assert not any(home.iterdir())
+
+
+def test_xdg_cache_home_says_where_caches_are_if_it_is_absolute(home, monkeypatch):
+    for said, place in (("else/where", home / ".cache"), (str(home / "caches"), home / "caches")):
+        monkeypatch.setenv("XDG_CACHE_HOME", said)
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        keep_compiled()
+        assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).is_relative_to(place)
+
+
+@pytest.mark.parametrize("why", ["a file is there", "it cannot be written to"])
+def test_where_nothing_can_be_kept_torch_s_own_folder_stays(why, home, monkeypatch):
+    if why == "a file is there":
+        (home / ".cache").touch()
+    else:  # root may write anywhere
+        monkeypatch.setattr(os, "access", lambda place, mode: False)
+    keep_compiled()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_processors_that_cannot_run_each_other_s_code_have_folders_of_their_own(home, monkeypatch):
+    folders = []
+    for flags in ("fpu avx2", "fpu avx2 avx512f", "fpu avx2"):
+        cores = [f"processor\t: {core}\nflags\t\t: {flags}\n" for core in range(2)]
+        monkeypatch.setattr(Path, "read_text", lambda path, cores=cores: "\n".join(cores))
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        keep_compiled()
+        folders.append(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert folders[0] == folders[2] != folders[1]
 
 
 # --- what is changed in the graph -----------------------------------------------------------------------------------

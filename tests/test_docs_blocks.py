@@ -18,7 +18,7 @@ from rl_plasticity import command_line, compare, reproduce, status, supervised, 
 from rl_plasticity.__main__ import COMMANDS
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Evaluate, Supervised, Train, Watch
-from rl_plasticity.envs.control import check_name, task_names
+from rl_plasticity.envs.control import check_name, make_env
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.sweeps import launchers, studies, sweep
 
@@ -315,17 +315,17 @@ def check(command):
         return
     assert name in COMMANDS, command
     if name in ("train", "supervised"):
-        own = [a for a in arguments if a not in {*sweep.FLAGS, "--help"}]
+        own = [a for a in arguments if a not in {*launchers.FLAGS, "--help"}]
         schema.load_plugs_of(own)
         kind = {"train": Train, "supervised": Supervised}[name]
         if any(a.startswith("resume=") for a in own):
             schema.load(kind, own)
             return
         own, of_launcher = launchers.apart(own)
-        assert not of_launcher or sweep.FLAGS & {*arguments}, command
+        assert not of_launcher or launchers.FLAGS & {*arguments}, command
         launchers.load(of_launcher)
         runs = sweep.runs(kind, own)
-        assert sweep.FLAGS & {*arguments} or len(runs) == 1, f"{command}: several runs need -m"
+        assert launchers.FLAGS & {*arguments} or len(runs) == 1, f"{command}: several runs need -m"
         for one in runs:
             schema.warn_of_unlike(one.settings)
             for env in {one.settings.env["name"], *one.settings.env["sequence"]} if kind is Train else ():
@@ -355,7 +355,7 @@ def trained(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _nothing_stays(monkeypatch, tmp_path):
     """Pages run in a folder of their own, and what their plugs add or import is gone after them."""
-    task_names()  # registers DeepMind Control's
+    make_env("cheetah-run", 0).close()  # registers DeepMind Control's
     monkeypatch.chdir(tmp_path)
     with without_what_plugs_add(monkeypatch, tmp_path):
         monkeypatch.syspath_prepend(tmp_path)

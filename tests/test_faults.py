@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
 import gymnasium as gym

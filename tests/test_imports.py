@@ -35,7 +35,7 @@ LAYERS = (
     ("structure",),
     ("layers", "seeding"),
     ("settings",),
-    ("errors", "paths", "terminal"),
+    ("errors", "paths", "seeds", "step", "terminal"),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FILES = {

@@ -12,7 +12,8 @@ from rl_plasticity import SettingsError, command_line, plugins, supervised, trai
 from rl_plasticity.agents import AGENTS, Batch
 from rl_plasticity.compare import compare
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import KINDS, Evaluate, Supervised, Train
+from rl_plasticity.configs.commands import Evaluate, Supervised, Train
+from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.metrics import METRICS
 from rl_plasticity.regularizers import make_regularizer

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from rl_plasticity.agents.base import Agent, Steps
-from rl_plasticity.agents.replay_buffer import Batch, ReplayBuffer, Step
+from rl_plasticity.agents.replay_buffer import Batch, ReplayBuffer
 from rl_plasticity.agents.sac import SAC
+from rl_plasticity.step import Step
 
 AGENTS: dict[str, Callable[..., Agent]] = {"sac": SAC}
 """What ``agent=`` chooses from: ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)``."""

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_plasticity.agents.replay_buffer import Batch, Step
+from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.interventions import Restartable
 from rl_plasticity.seeding import RunStreams
+from rl_plasticity.step import Step
 
 
 class Agent(Restartable, Protocol):

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_plasticity.step import Step
+
 
 class Batch(NamedTuple):
     """Transitions of every run. `discount` is 0 where the episode terminated, truncated ones are bootstrapped."""
@@ -17,21 +19,6 @@ class Batch(NamedTuple):
     reward: Tensor  # [runs, batch]
     next_obs: Tensor  # [runs, batch, obs_dim]
     discount: Tensor  # [runs, batch]
-
-
-class Step(NamedTuple):
-    """What one step of every run's environment gave; all ``[runs, ...]``."""
-
-    obs: NDArray[np.float32]  # where the environment goes on from: a new episode's first obs after an end
-    reward: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    next_obs: NDArray[np.float32]  # what the action led to
-
-    @property
-    def ended(self) -> NDArray[np.bool_]:
-        """Which episodes ended."""
-        return self.terminated | self.truncated
 
 
 class ReplayBuffer:

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_plasticity.agents.base import Agent, Steps
-from rl_plasticity.agents.replay_buffer import Step
 from rl_plasticity.metrics import discounted_returns, q_overestimation
 from rl_plasticity.seeding import RunStreams
+from rl_plasticity.step import Step
 
 AfterStep = Callable[[Tensor, Tensor, Step, NDArray[np.bool_]], object]
 

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from rl_plasticity.comparison.loading import Run, Settings
-from rl_plasticity.configs import commands, schema
+from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.paths import expanded
 
 # What does not change a run's numbers, or (threads, device) only their rounding.
 IGNORED = {"seed", "seeds", "preset"}
 IGNORED |= {n for kind in (Train, Supervised) for what in ("machine", "watched") for n in schema.marked(kind, what)}
-FREE = tuple(group for group in commands.KINDS if group not in ("env", "data"))  # whose settings differ by choice
+FREE = tuple(group for group in KINDS if group not in ("env", "data"))  # whose settings differ by choice
 # What must be equal unless mixed on purpose. Of these the first three are tasks: strata of the statistics.
 STRATA = ("env", "task", "data")
 TASK = {

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rl_plasticity.interventions import INTERVENTIONS
-from rl_plasticity.regularizers import REGULARIZERS
-from rl_plasticity.settings import settings_of
+from rl_plasticity.configs.kinds import KINDS
 
 # What earlier versions did that did not have a setting, by the choice, or the group of the command, that has it.
 _CNN = {"net.channels": 16, "net.widths": [100], "net.padding": True, "net.init": "orthogonal"}
@@ -69,11 +67,11 @@ def up_to_date(saved: Mapping[str, Any]) -> dict[str, Any]:
         if not name.endswith(".name"):
             continue
         since: dict[str, Any] = {}
-        if name.startswith("reg.") and choice in REGULARIZERS and choice != "none":
+        if name.startswith("reg.") and choice in KINDS["reg"].names and choice != "none":
             since = window | ({"of": "all"} if choice in ("l2", "weight_decay") else {})
             since |= {"rect_scale": False} if choice == "orthogonal" else {}
-        if name.startswith("reset.") and choice in INTERVENTIONS:  # reinforcement learning had no tasks
-            since = {n: None for n in settings_of(INTERVENTIONS[choice]) if n == "every_tasks"}
+        if name.startswith("reset.") and choice in KINDS["reset"].names:  # reinforcement learning had no tasks
+            since = {n: None for n in KINDS["reset"].settings(choice) if n == "every_tasks"}
         for setting, value in since.items():  # behind the others: the order of a chain's parts is its own
             values.setdefault(f"{name.removesuffix('name')}{setting}", value)
     return values

@@ -1,21 +1,12 @@
-"""What each command can be told: its settings with their defaults, and the groups that it chooses from."""
+"""What each command can be told: its settings with their defaults, and which groups it chooses from."""
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from rl_plasticity.agents import AGENTS
 from rl_plasticity.configs import presets as files
-from rl_plasticity.envs import Envs
-from rl_plasticity.interventions import INTERVENTIONS
-from rl_plasticity.networks import NETWORKS, make_network
-from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.plugins import Plugins
-from rl_plasticity.regularizers import REGULARIZERS, Windowed, require_window
-from rl_plasticity.settings import Declared, Setting, settings_of
-from rl_plasticity.tasks import DATA, TASKS
-from rl_plasticity.tasks import load as load_data
+from rl_plasticity.settings import Setting
 
 Group = dict[str, Any]  # the name of what was chosen, and its settings
 SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
@@ -49,21 +40,6 @@ Resume = Annotated[str | None, Setting("a run's folder: continue it", belongs_to
 LogEvery = Annotated[int, Setting(least=1, belongs_to="watched")]
 First = Annotated[int, Setting("of the first run", least=0)]
 Runs = Annotated[int, Setting("how many runs train at once, with consecutive seeds", least=1)]
-
-
-def window_in_epochs(
-    updates_after: Callable[[int], int],
-    from_epoch: Annotated[int, Setting("the method begins after so many epochs of the whole run", least=0)] = 0,
-    until_epoch: Annotated[int | None, Setting("and ends after so many; null: never", least=1)] = None,
-) -> dict[str, int | None]:
-    """A regularizer's window in updates (`Windowed`), of one in epochs; `updates_after` so many epochs.
-
-    Raises:
-        SettingsError: it ends before it begins.
-    """
-    require_window("epoch", from_epoch, until_epoch)
-    until_update = None if until_epoch is None else updates_after(until_epoch)
-    return {"from_update": updates_after(from_epoch), "until_update": until_update}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,43 +177,6 @@ class Watch(Evaluate):
     height: Annotated[int | None, Setting("pixels; null: 480 (gym: tasks: their own)", least=1, most=8192)] = None
 
 
-class Kind(NamedTuple):
-    """What a group chooses from.
-
-    Args:
-        choices: the public dict.
-        default: the choice that is taken unless another is named.
-        common: functions whose settings all choices but `none` have besides their own.
-        given: arguments that the command gives, which are no settings.
-    """
-
-    choices: Mapping[str, Callable[..., Any]]
-    default: str
-    common: tuple[Callable[..., Any], ...] = ()
-    given: tuple[str, ...] = ()
-
-    def shared(self) -> dict[str, Declared]:
-        """The settings that all choices have besides their own."""
-        return {name: declared for one in self.common for name, declared in settings_of(one, self.given).items()}
-
-    def settings(self, choice: str) -> dict[str, Declared]:
-        """Those of one choice."""
-        common = self.shared() if choice != "none" else {}
-        make = self.choices.get(choice)
-        own = settings_of(make, self.given) if make else {}
-        return {name: declared for name, declared in own.items() if name not in common} | common
-
-
-KINDS: dict[str, Kind] = {
-    "env": Kind({}, "cheetah-run", (Envs,), ("render", "change_seeds")),
-    "reg": Kind(REGULARIZERS, "none", (Windowed, window_in_epochs)),
-    "reset": Kind(INTERVENTIONS, "none"),
-    "agent": Kind(AGENTS, "sac", given=("regularize", "device")),
-    "task": Kind(TASKS, "random_labels", given=("num_tasks",)),
-    "data": Kind(DATA, "digits", (load_data,)),
-    "net": Kind(NETWORKS, "mlp", (make_network,)),
-    "optimizer": Kind(OPTIMIZERS, "adam", given=("lr",)),
-}
 GROUPS: dict[type[Any], tuple[str, ...]] = {
     Evaluate: (),
     Watch: (),

@@ -8,12 +8,12 @@ from rl_plasticity.configs.commands import (
     DEFAULT_PRESET,
     EACH_TASK,
     GROUPS,
-    KINDS,
     LEFT_OUT,
     Supervised,
     called,
     presets,
 )
+from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.schema import chosen, declared_in, names_of
 from rl_plasticity.configs.written import as_written
 from rl_plasticity.settings import Declared, settings_of
@@ -40,7 +40,7 @@ def describe(kind: type[Any]) -> str:
         for group in GROUPS[kind]:
             left_out = ("env.render", *LEFT_OUT.get(kind, ()))
             common = {n: d for n, d in KINDS[group].shared().items() if f"{group}.{n}" not in left_out}
-            for choice in KINDS[group].choices:
+            for choice in KINDS[group].names:
                 settings = declared_in({group: chosen(group, choice, kind)})
                 settings = {n: d for n, d in settings.items() if n.partition(".")[2] not in common}
                 if kind is Supervised and "reset.every_tasks" in settings:

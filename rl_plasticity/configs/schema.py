@@ -23,7 +23,6 @@ from rl_plasticity.configs.commands import (
     DEFAULT_PRESET,
     EACH_TASK,
     GROUPS,
-    KINDS,
     LEFT_OUT,
     SIDE_BY_SIDE,
     Group,
@@ -32,9 +31,10 @@ from rl_plasticity.configs.commands import (
     called,
     presets,
 )
+from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Given, as_written, flat_values, parse
 from rl_plasticity.errors import SettingsError, nearest, shown
-from rl_plasticity.settings import Declared, Setting, is_list, settings_of
+from rl_plasticity.settings import Declared, Setting, item_of, settings_of
 
 Settings = TypeVar("Settings")
 ALL = "all"  # in a list of regularizers or interventions
@@ -90,11 +90,12 @@ def load_plugs(named: Any) -> None:
 
 
 def load_plugs_of(arguments: Iterable[str]) -> None:
-    """Load the plugs that these arguments name, before any of the others is looked at.
+    """Load the installed plugs and those that these arguments name, before any of the others is looked at.
 
     Raises:
         SettingsError: see `load_plugs`.
     """
+    plugins.load()
     for argument in arguments:
         if argument.startswith("plugins="):
             load_plugs(parse(argument).value)
@@ -202,14 +203,14 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[st
     """A tree of what a choice can be told: names of what was chosen, and declared settings (of all commands)."""
     kind = KINDS[group]
     if group == "env":
-        return {"name": Declared((str,), choice, Setting()), **kind.settings("")}
+        return {"name": Declared(("str",), choice, Setting()), **kind.settings("")}
     if (group in SIDE_BY_SIDE and isinstance(choice, list)) or (
         group == "reg" and isinstance(choice, str) and "+" in choice
     ):
         return _several(group, choice, command)
     if choice == "none" and group == "reset":
         return {"name": "none"}
-    if not isinstance(choice, str) or choice not in kind.choices:
+    if not isinstance(choice, str) or choice not in kind.names:
         raise SettingsError(f"unknown {group} {shown(choice)}{nearest(choice, names_of(group))}")
     left_out = LEFT_OUT.get(command, ())
     return {"name": choice, **{n: d for n, d in kind.settings(choice).items() if f"{group}.{n}" not in left_out}}
@@ -217,7 +218,7 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[st
 
 def names_of(group: str) -> list[str]:
     """What a group chooses from, by name."""
-    return [*(["none"] if group == "reset" else []), *KINDS[group].choices]
+    return [*(["none"] if group == "reset" else []), *KINDS[group].names]
 
 
 def declared_in(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Declared]:
@@ -303,7 +304,7 @@ def _typed(
             for member in value:
                 d.checked(name, member)
             checked[name] = value  # as written: it names the runs
-        elif isinstance(value, list) and not any(map(is_list, d.kinds)):
+        elif isinstance(value, list) and not any(map(item_of, d.kinds)):
             values_of = ",".join(map(as_written, value))
             raise SettingsError(
                 f"{name} must be {d.expected}, got {shown(value)}; lists side by side are for reg and reset, a run of "

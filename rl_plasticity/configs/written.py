@@ -13,7 +13,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
-from rl_plasticity.configs.commands import GROUPS, KINDS, presets
+from rl_plasticity.configs.commands import GROUPS, presets
+from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.paths import expanded
 
@@ -71,7 +72,7 @@ def each(kind: type[Any], argument: str) -> list[str]:
         return [argument]
     value = override.value()
     if isinstance(value, Glob):
-        choices = presets(kind) if name == "preset" else KINDS[name].choices if name in GROUPS[kind] else {}
+        choices = presets(kind) if name == "preset" else KINDS[name].names if name in GROUPS[kind] else []
         values = list(value.filter(sorted(choices)))
     elif override.is_discrete_sweep():
         values = list(override.sweep_string_iterator())

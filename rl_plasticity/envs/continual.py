@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeds import derive
 
 Kind = Literal[
     "observation_permutation", "observation_shift", "action_permutation", "action_flip", "reward_flip", "dynamics"

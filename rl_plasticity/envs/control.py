@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rl_plasticity import plugins
 from rl_plasticity.envs.continual import Changing, Kind, bounds
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeds import derive
 
 Floats = NDArray[np.float32]
 NO_RENDERING: Mapping[str, Any] = MappingProxyType({})
@@ -151,10 +151,8 @@ def task_names() -> list[str]:
         with suppress(ImportError):  # Mesa's EGL and triton, which CUDA builds of torch import, each have an LLVM:
             import triton  # noqa: F401  loaded after Mesa's it crashes the process
     with _quiet():
-        import shimmy  # noqa: F401  registers them
-    registered = [n for n in gym.registry if n.startswith("dm_control/")]
-    names = [n.removeprefix("dm_control/").removesuffix("-v0") for n in registered]
-    return sorted(n for n in names if "-" in n and n != "compatibility-env")  # the control suite's
+        from dm_control.suite import ALL_TASKS
+    return sorted(f"{domain}-{task}" for domain, task in ALL_TASKS)
 
 
 def check_name(name: str) -> None:
@@ -214,6 +212,8 @@ def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
     with _quiet():
         if name.startswith("gym:"):
             return gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
+        import shimmy  # noqa: F401  registers them
+
         # some tasks (lqr) draw their model when they are made, so that needs a seed too
         drawn = {"random": derive(seed, 0) % 2**32}
         return gym.make(f"dm_control/{name}-v0", disable_env_checker=True, task_kwargs=drawn, **render)

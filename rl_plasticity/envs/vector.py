@@ -3,12 +3,14 @@
 import math
 import multiprocessing
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import gymnasium as gym
@@ -16,11 +18,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_plasticity import plugins
-from rl_plasticity.agents.replay_buffer import Step
 from rl_plasticity.envs.continual import KINDS
 from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, reason
 from rl_plasticity.settings import Setting
+from rl_plasticity.step import Step
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START = "spawn"  # a fresh interpreter for each worker: forking a process that runs torch threads can hang
@@ -272,7 +274,8 @@ class Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, make, list(plugins.loaded)), daemon=True)
         try:
-            self.process.start()
+            with _main_module_left_out():
+                self.process.start()
         finally:
             theirs.close()
         self.what = ""
@@ -311,6 +314,18 @@ class Worker:
     def close(self) -> None:
         self.process.join(TO_END)
         self.kill()
+
+
+@contextmanager
+def _main_module_left_out() -> Iterator[None]:
+    """It is imported again by what is spawned: a script's may register a task, but a command's only brings torch."""
+    main = sys.modules["__main__"]
+    if getattr(main.__spec__, "name", "").startswith("rl_plasticity."):
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:

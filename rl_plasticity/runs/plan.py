@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rl_plasticity.configs import commands, schema, written
+from rl_plasticity.configs import kinds, schema, written
 from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.interventions import Intervention, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
@@ -148,7 +148,7 @@ def require_countable(s: Train | Supervised) -> None:
 def _combinations(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:
     """The group called `name` with one member of each list that is in it, after what that member's choice was."""
     # Strengths vary fastest: neighbours that differ in nothing else make one regularizer.
-    lists = sorted(schema.several(group, name), key=lambda entry: Tensor in entry[2].kinds)
+    lists = sorted(schema.several(group, name), key=lambda entry: "Tensor" in entry[2].kinds)
     for members in itertools.product(*(values for _, values, _ in lists)):
         chosen, settings = deepcopy(group), []
         for (setting, _, _), member in zip(lists, members, strict=True):
@@ -186,7 +186,7 @@ def _strengths(reg: Group) -> list[str]:
     """The settings of which a regularizer takes a tensor, one value for each run."""
     if reg["name"] not in REGULARIZERS:  # a chain
         return []
-    return [name for name, declared in settings_of(REGULARIZERS[reg["name"]]).items() if Tensor in declared.kinds]
+    return [name for name, declared in settings_of(REGULARIZERS[reg["name"]]).items() if "Tensor" in declared.kinds]
 
 
 def _regularizer(
@@ -197,7 +197,7 @@ def _regularizer(
     epochs = {key: settings.pop(key) for key in ("from_epoch", "until_epoch") if key in settings}
     if any(epochs.values()):
         assert updates_after is not None
-        settings |= commands.window_in_epochs(updates_after, **epochs)
+        settings |= kinds.window_in_epochs(updates_after, **epochs)
     return make_regularizer(name, net, **settings)
 
 

@@ -199,12 +199,20 @@ class Ray:
 
 Launcher = Basic | Joblib | Slurm | Ray
 LAUNCHERS: dict[str, type[Launcher]] = {"basic": Basic, "joblib": Joblib, "slurm": Slurm, "ray": Ray}
+FLAGS = {"-m", "--multirun"}
+USAGE = f"-m runs all combinations of values a,b and range(0,10), with hydra/launcher={'|'.join(LAUNCHERS)}"
 
 
 def apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The settings of runs, and those of the launcher, ``hydra/launcher=NAME hydra.launcher.SETTING=VALUE``."""
     of_launcher = [a for a in arguments if a.startswith(("hydra/", "hydra."))]
     return [a for a in arguments if a not in of_launcher], of_launcher
+
+
+def require_none(arguments: Sequence[str]) -> None:
+    """Raises SettingsError if one of these is for a launcher: a single run has none."""
+    if of_launcher := apart(arguments)[1]:
+        raise SettingsError(f"{of_launcher[0]} is for a sweep: add -m")
 
 
 def load(arguments: Sequence[str]) -> Launcher:

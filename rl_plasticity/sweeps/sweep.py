@@ -28,8 +28,6 @@ from rl_plasticity.sweeps.job import Job, finished
 from rl_plasticity.sweeps.launchers import Launcher
 
 S = TypeVar("S", Train, Supervised)
-FLAGS = {"-m", "--multirun"}
-USAGE = "-m runs all combinations of values a,b and range(0,10), with hydra/launcher=" + "|".join(launchers.LAUNCHERS)
 
 
 class Run(NamedTuple):

@@ -1,4 +1,4 @@
-from rl_plasticity.configs import before, commands, schema, written
+from rl_plasticity.configs import before, kinds, schema, written
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.settings import settings_of
 
@@ -43,7 +43,7 @@ def test_a_network_s_settings_that_an_earlier_run_did_not_have_are_what_it_was()
         group, _, name = choice.partition("=")
         if not name:  # settings of a command
             continue
-        declared = settings_of(commands.KINDS[group].choices[name])
+        declared = settings_of(kinds.KINDS[group].choices[name])
         values = before.up_to_date({f"{group}.name": name})
         for key, value in settings.items():
             default = declared[key.partition(".")[2]].default

@@ -1,7 +1,7 @@
 import re
 from dataclasses import replace
 
-from rl_plasticity.configs import commands, schema
+from rl_plasticity.configs import commands, kinds, schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.help import describe
 
@@ -10,7 +10,7 @@ def test_help_marks_the_default_of_every_group_and_says_what_each_preset_sets():
     for kind in (Train, Supervised):
         text = describe(kind)
         for group in commands.GROUPS[kind]:
-            assert re.search(rf"^  {group}={commands.KINDS[group].default} +\S", text, re.MULTILINE)
+            assert re.search(rf"^  {group}={kinds.KINDS[group].default} +\S", text, re.MULTILINE)
         assert f"  preset={commands.DEFAULT_PRESET[kind]} " in text
         presets = text.partition("What a preset sets")[2].partition("\n\n")[0]
         for preset in commands.presets(kind):
@@ -27,8 +27,8 @@ def test_every_setting_of_every_choice_says_what_it_is_and_what_is_expected():
     for kind in (Train, Supervised):
         lines = describe(kind).splitlines()
         for group in commands.GROUPS[kind]:
-            for choice in commands.KINDS[group].choices:
-                for name, declared in commands.KINDS[group].settings(choice).items():
+            for choice in kinds.KINDS[group].choices:
+                for name, declared in kinds.KINDS[group].settings(choice).items():
                     if f"{group}.{name}" in commands.LEFT_OUT[kind]:
                         continue
                     assert any(f" {group}.{name}=" in line and declared.expected in line for line in lines), name

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from rl_plasticity import supervised
-from rl_plasticity.configs import commands, presets, schema
+from rl_plasticity.configs import commands, kinds, presets, schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.help import describe
 from rl_plasticity.errors import SettingsError
@@ -213,7 +213,7 @@ def combinations(preset):
     told = [presets.conditions(used) for _, used in table.used]
     groups = ("task", "net", "optimizer")
     values = [sorted({choice for used in told for choice in used.get(group, ())}) for group in groups]
-    own = {group: kind.default for group, kind in commands.KINDS.items()} | dict(table.presets[preset])
+    own = {group: kind.default for group, kind in kinds.KINDS.items()} | dict(table.presets[preset])
     for chosen in itertools.product(*values):
         choices = dict(zip(groups, chosen, strict=True))
         if not presets.unlike("supervised", preset, own | choices):
@@ -239,13 +239,13 @@ def test_every_condition_and_setting_of_a_table_exists():
         for condition, row in [*table.used, *table.settings]:
             both = presets.conditions(condition) | (presets.conditions(row) if isinstance(row, str) else {})
             for group, choices in both.items():
-                assert {*choices} <= {*commands.KINDS[group].choices} | ({"none"} if group == "reset" else set())
+                assert {*choices} <= {*kinds.KINDS[group].choices} | ({"none"} if group == "reset" else set())
         for condition, row in table.settings:
             for name in row:
                 group, dot, setting = name.partition(".")
-                choices = presets.conditions(condition).get(group, [commands.KINDS[group].default] if dot else [])
+                choices = presets.conditions(condition).get(group, [kinds.KINDS[group].default] if dot else [])
                 for choice in choices:
-                    assert setting in commands.KINDS[group].settings(choice), f"{condition}: {name}"
+                    assert setting in kinds.KINDS[group].settings(choice), f"{condition}: {name}"
                 assert not dot or group == "data" or group in presets.conditions(condition), f"{name} needs {group}="
         for name, choices in table.presets.items():
             load(f"preset={name}", *(f"{group}={choice}" for group, choice in choices.items() if not table.settings))
@@ -338,7 +338,7 @@ def test_what_help_says_that_a_paper_s_preset_sets_is_what_it_sets():
     for preset in OF_PAPERS:
         at = next(i for i, line in enumerate(lines) if line.startswith(f"    preset={preset}: "))
         own = lines[at].partition(": ")[2].split()
-        chosen = {group: kind.default for group, kind in commands.KINDS.items()} | dict(a.split("=") for a in own)
+        chosen = {group: kind.default for group, kind in kinds.KINDS.items()} | dict(a.split("=") for a in own)
         spelt = {}
         for line in itertools.takewhile(lambda line: "what the paper used" not in line, lines[at:]):
             condition, colon, row = line.strip().partition(": ")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -236,3 +237,46 @@ def test_no_worker_outlives_a_process_that_is_killed_or_closes_nothing(end, tmp_
     workers = [int(pid) for pid in said.stdout.split()]
     assert len(workers) == 2, said.stderr
     wait_for(lambda: not any(map(alive, workers)))
+
+
+WITNESS = """
+import os, sys
+import gymnasium as gym
+from gymnasium.envs.classic_control import PendulumEnv
+
+class Witness(PendulumEnv):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        with open("witness.txt", "a") as file:
+            print(os.getppid(), "torch" in sys.modules, file=file)
+
+gym.register("Witness-v0", Witness, max_episode_steps=20)
+"""
+
+
+def test_a_worker_of_a_command_imports_no_torch(tmp_path):
+    (tmp_path / "witness.py").write_text(WITNESS)
+    settings = ["env=gym:witness:Witness-v0", "env.workers=2", "seeds=2", "total_env_steps=3", "random_env_steps=9"]
+    settings += ["eval_episodes=1", "measure_every_updates=0", "compile=false", "threads=1", "device=cpu", "out=run"]
+    paths = os.pathsep.join([str(tmp_path), str(Path(vector.__file__).parents[2])])
+    told = [sys.executable, "-m", "rl_plasticity.train", *settings]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    run = subprocess.Popen(
+        told, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    said = run.communicate()
+    assert run.returncode == 0, said
+    made = [line.split() for line in (tmp_path / "witness.txt").read_text().splitlines()]
+    assert [torch for parent, torch in made if parent == str(run.pid)] == ["False"] * 4  # to train, and to evaluate
+    assert [torch for parent, torch in made if parent != str(run.pid)] == ["True"] * 3  # the command's own process
+
+
+def test_a_worker_of_a_script_has_the_tasks_that_the_script_registers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"{WITNESS}\nfrom rl_plasticity.envs import Envs\nif __name__ == '__main__':\n"
+        "    envs = Envs('gym:Witness-v0', [0, 1], workers=2)\n    print(envs.reset().shape)\n    envs.close()\n"
+    )
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert said.stdout == "(2, 3)\n", said.stderr
+    assert {line.split()[1] for line in (tmp_path / "witness.txt").read_text().splitlines()} == {"False"}

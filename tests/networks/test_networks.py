@@ -87,7 +87,7 @@ def test_settings_and_their_defaults_can_be_read_from_the_signature():
         assert list(settings) == list(expected.get(name, {}))
         assert all(s.setting.help for s in settings.values())
     assert list(settings_of(make_network)) == ["parametrization"]
-    assert settings_of(make_network)["parametrization"].kinds[0].__args__ == ("none", *PARAMETRIZATIONS)
+    assert settings_of(make_network)["parametrization"].kinds[0] == ("none", *PARAMETRIZATIONS)
 
 
 def test_a_network_made_by_name_has_bounded_weights_in_all_layers_but_the_heads():

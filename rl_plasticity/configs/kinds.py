@@ -1,0 +1,172 @@
+"""What each group chooses from, and the settings of each choice, as the constructors declare them.
+
+Importing the constructors takes torch, and seconds. So the first process that asks keeps what they declare as plain
+data in the user's cache folder, and later ones read that, while no source of this package changes. A process that has
+imported torch, as it must to add to a public dict, asks the constructors themselves. So does every run before it
+begins: what is kept only decides how soon help and a complaint come.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from rl_plasticity.paths import cache_folder
+from rl_plasticity.settings import Declared, Setting, settings_of
+
+PACKAGE = Path(__file__).parents[1]
+
+
+class Kind(NamedTuple):
+    """What a group chooses from. What is in the package is named ``module:NAME``.
+
+    Args:
+        home: the public dict; empty where there is none.
+        default: the choice that is taken unless another is named.
+        common: functions whose settings all choices but `none` have besides their own.
+        given: arguments that the command gives, which are no settings.
+    """
+
+    home: str
+    default: str
+    common: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> Mapping[str, Callable[..., Any]]:
+        """The public dict."""
+        return _imported(self.home) if self.home else {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names in it."""
+        kept = _kept()
+        return [*(self.choices if kept is None else kept.get(self.home, ()))]
+
+    def shared(self) -> dict[str, Declared]:
+        """The settings that all choices have besides their own."""
+        return {name: declared for one in self.common for name, declared in self._declared(one).items()}
+
+    def settings(self, choice: str) -> dict[str, Declared]:
+        """Those of one choice."""
+        common = self.shared() if choice != "none" else {}
+        own = self._declared(self.home, choice) if choice in self.names else {}
+        return {name: declared for name, declared in own.items() if name not in common} | common
+
+    def _declared(self, place: str, choice: str = "") -> dict[str, Declared]:
+        kept = _kept()
+        if kept is not None:
+            declared = kept[place][choice]
+        else:
+            declared = settings_of(self.choices[choice] if choice else _imported(place))
+        return {name: one for name, one in declared.items() if name not in self.given}
+
+
+def window_in_epochs(
+    updates_after: Callable[[int], int],
+    from_epoch: Annotated[int, Setting("the method begins after so many epochs of the whole run", least=0)] = 0,
+    until_epoch: Annotated[int | None, Setting("and ends after so many; null: never", least=1)] = None,
+) -> dict[str, int | None]:
+    """A regularizer's window in updates (`Windowed`), of one in epochs; `updates_after` so many epochs.
+
+    Raises:
+        SettingsError: it ends before it begins.
+    """
+    from rl_plasticity.regularizers import require_window
+
+    require_window("epoch", from_epoch, until_epoch)
+    until_update = None if until_epoch is None else updates_after(until_epoch)
+    return {"from_update": updates_after(from_epoch), "until_update": until_update}
+
+
+KINDS: dict[str, Kind] = {
+    "env": Kind("", "cheetah-run", ("envs:Envs",), ("render", "change_seeds")),
+    "reg": Kind("regularizers:REGULARIZERS", "none", ("regularizers:Windowed", "configs.kinds:window_in_epochs")),
+    "reset": Kind("interventions:INTERVENTIONS", "none"),
+    "agent": Kind("agents:AGENTS", "sac", given=("regularize", "device")),
+    "task": Kind("tasks:TASKS", "random_labels", given=("num_tasks",)),
+    "data": Kind("tasks:DATA", "digits", ("tasks:load",)),
+    "net": Kind("networks:NETWORKS", "mlp", ("networks:make_network",)),
+    "optimizer": Kind("optimizers:OPTIMIZERS", "adam", given=("lr",)),
+}
+
+# --- what is kept: by place and choice (empty for a function), the declared settings ---------------------------------
+
+Kept = Mapping[str, Mapping[str, Mapping[str, Declared]]]
+
+
+def _kept() -> Kept | None:
+    """None where torch is imported: then the constructors are asked."""
+    if "torch" in sys.modules:
+        return None
+    try:
+        return _read()
+    except (OSError, ValueError):
+        _keep()
+        return None
+
+
+@cache
+def _read() -> Kept:
+    """Raises OSError or ValueError where nothing is kept, or not the whole of what the sources say now."""
+    sources = _sources()
+    mark, _, body = _file().read_text("utf-8").partition("\n")
+    if mark != _mark(sources, body):
+        raise ValueError("it was made of other sources, or is damaged")
+    return {
+        place: {
+            choice: {name: _from_json(*declared) for name, declared in settings.items()}
+            for choice, settings in choices.items()
+        }
+        for place, choices in json.loads(body).items()
+    }
+
+
+def _keep() -> None:
+    """Import all constructors, and keep what they declare."""
+    sources = _sources()  # before they are imported: whoever edits one meanwhile makes it another
+    declared: dict[str, dict[str, dict[str, Declared]]] = {}
+    for kind in KINDS.values():
+        declared |= {one: {"": settings_of(_imported(one))} for one in kind.common}
+        declared |= {kind.home: {choice: settings_of(make) for choice, make in kind.choices.items()}}
+    body = json.dumps(declared, default=vars)
+    with suppress(OSError):  # the next process derives it again
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        _file().write_text(f"{_mark(sources, body)}\n{body}", "utf-8")
+
+
+def _file() -> Path:
+    """One for each place that the package lies in, and each Python."""
+    where = f"{sys.version} {os.fspath(PACKAGE)}".encode("utf-8", "surrogateescape")
+    return cache_folder() / f"settings-{hashlib.sha256(where).hexdigest()[:16]}.json"
+
+
+def _sources() -> bytes:
+    """What tells the package's sources from any others."""
+    digest = hashlib.sha256()
+    for source in sorted(PACKAGE.rglob("*.py")):
+        digest.update(b"%s\0%s\0" % (os.fsencode(source.relative_to(PACKAGE)), source.read_bytes()))
+    return digest.digest()
+
+
+def _mark(sources: bytes, body: str) -> str:
+    """What tells `body`, made of these sources, from a part of it and from what others gave."""
+    return hashlib.sha256(sources + body.encode()).hexdigest()
+
+
+def _from_json(kinds: list[Any], default: Any, setting: dict[str, Any]) -> Declared:
+    """A setting that JSON made lists of, where there were tuples."""
+    alternatives = tuple(tuple(kind) if isinstance(kind, list) else kind for kind in kinds)
+    return Declared(alternatives, tuple(default) if isinstance(default, list) else default, Setting(**setting))
+
+
+def _imported(place: str) -> Any:
+    """What ``module:NAME`` names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"rl_plasticity.{module}"), name)

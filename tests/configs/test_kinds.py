@@ -1,0 +1,181 @@
+"""Help and complaints without torch: what the constructors declare, kept as plain data that is true or not used."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from rl_plasticity.configs import kinds
+from rl_plasticity.configs.kinds import KINDS
+from rl_plasticity.settings import settings_of
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder for caches in which something is kept."""
+    folder = tmp_path_factory.mktemp("cache")
+    call(folder, "train", "--help")
+    (kept,) = folder.glob("rl_plasticity/settings-*.json")
+    assert kept.stat().st_size > 10_000
+    return folder
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+    """The file, made anew in this process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kinds._keep()
+    kinds._read.cache_clear()
+    yield kinds._file()
+    kinds._read.cache_clear()
+
+
+def call(home, command, *arguments, **variables):
+    """A command in a process of its own, and the names of all that it imported."""
+    told = [sys.executable, "-X", "importtime", "-m", f"rl_plasticity.{command}", *arguments]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home), **variables}
+    done = subprocess.run(told, env=environment, capture_output=True, text=True, timeout=200, cwd=home)
+    imports = re.compile(r"^import time:.*\| +(\S+)$\n", re.MULTILINE)
+    said = re.sub(r"^import time:.*\n", "", done.stderr, flags=re.MULTILINE)
+    return done.returncode, done.stdout, said, {*imports.findall(done.stderr)}
+
+
+@pytest.mark.parametrize("command", ["train", "supervised", "evaluate", "watch", "compare", "status"])
+def test_help_imports_no_torch(command, home):
+    status, said, _, imported = call(home, command, "--help")
+    assert (status, said.partition(" [")[0].split()[:2]) == (0, ["python", "-m"])
+    assert f"rl_plasticity.{command}" in said
+    assert "rl_plasticity.command_line" in imported
+    assert not {"torch", "gymnasium", "matplotlib"} & imported
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("train regg=spectral", "unknown setting 'regg'; did you mean 'reg'?"),
+        ("train reg=spectrall", "unknown reg 'spectrall'; did you mean 'spectral'?"),
+        ("train reg=spectral reg.coeff=1", "unknown setting 'reg.coeff'; did you mean 'reg.coef'?"),
+        ("train reg=spectral reg.coef=-1", "reg.coef must be a number from 0 up, got -1"),
+        ("train preset=dmeo", "unknown preset 'dmeo'; did you mean 'demo'?"),
+        ("train env=cheeta-run", "unknown env 'cheeta-run'; nearest: cheetah-run, "),
+        ("train env.sequence=[walker-run,walker-wlak]", "unknown env 'walker-wlak'; nearest: walker-walk, "),
+        ("train hydra/launcher=ray", "hydra/launcher=ray is for a sweep: add -m"),
+        ("supervised optimizer=adamm", "unknown optimizer 'adamm'; did you mean 'adam'?"),
+        ("evaluate", "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]"),
+        ("watch run widht=3", "unknown setting 'widht'; did you mean 'width'?"),
+        ("compare bseline=x", "unknown option 'bseline'; did you mean 'baseline'?"),
+    ],
+)
+def test_a_misspelt_name_is_one_line_with_status_2_and_imports_no_torch(arguments, said, home):
+    command, *others = arguments.split()
+    status, out, err, imported = call(home, command, *others)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"rl_plasticity.{command}: {said}")
+    assert err.count("\n") == 1
+    assert "torch" not in imported
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_what_the_constructors_declare(kept):
+    read = kinds._read()
+    places = {kind.home for kind in KINDS.values()} | {one for kind in KINDS.values() for one in kind.common}
+    assert read.keys() == places
+    for kind in KINDS.values():
+        assert [*read[kind.home]] == [*kind.choices]
+        made = {(kind.home, choice): make for choice, make in kind.choices.items()}
+        made |= {(one, ""): kinds._imported(one) for one in kind.common}
+        for (place, choice), make in made.items():
+            # As text too: 1 is not 1.0, and a list is no tuple.
+            assert (read[place][choice], repr(read[place][choice])) == (settings_of(make), repr(settings_of(make)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: b"",
+        lambda whole: whole[:-1],
+        lambda whole: whole.replace(b"0.0001", b"0.0002", 1),
+        lambda whole: whole.replace(b"strength", b"strenght", 1),
+        lambda whole: whole + b"\xff",
+        lambda whole: b"\x80\x04N.",
+        lambda whole: b"[]\n" + whole.partition(b"\n")[2],
+    ],
+)
+def test_a_damaged_file_is_not_read(damage, kept):
+    whole = kept.read_bytes()
+    kept.write_bytes(damage(whole))
+    assert kept.read_bytes() != whole
+    with pytest.raises(ValueError, match=r"damaged|decode"):
+        kinds._read()
+
+
+def test_instead_of_a_damaged_file_the_constructors_are_asked_and_another_is_written(home, tmp_path):
+    shutil.copytree(home, tmp_path / "cache")
+    (kept,) = tmp_path.glob("cache/rl_plasticity/*.json")
+    whole = kept.read_text()
+    kept.write_text(whole.replace("strength", "strenght"))
+    first, second = (call(tmp_path / "cache", "train", "--help") for _ in range(2))
+    assert first[:2] == second[:2] == call(home, "train", "--help")[:2]
+    assert ["torch" in one[3] for one in (first, second)] == [True, False]
+    assert kept.read_text() == whole
+
+
+def test_a_changed_constructor_changes_the_help_although_something_is_kept(tmp_path):
+    package = tmp_path / "rl_plasticity"
+    shutil.copytree(kinds.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    agent = package / "agents" / "sac.py"
+    text = agent.read_text()
+    assert "discount: Annotated[float, " in text
+    before = [call(tmp_path, "train", "--help", PYTHONPATH=str(tmp_path)) for _ in range(2)]
+    assert "  agent.discount=0.99 " in before[1][1]
+    assert "torch" not in before[1][3]
+    changed = re.sub(r"(discount: Annotated.*= 0\.9)9", r"\g<1>8", text)
+    assert len(changed) == len(text)  # the size says nothing
+    agent.write_text(changed)
+    after = call(tmp_path, "train", "--help", PYTHONPATH=str(tmp_path))
+    assert "  agent.discount=0.98 " in after[1]
+
+
+def test_without_a_folder_for_caches_help_is_the_same(home, tmp_path):
+    (tmp_path / "file").touch()
+    status, said, complaint, _ = call(tmp_path, "train", "--help", XDG_CACHE_HOME=str(tmp_path / "file" / "below"))
+    assert (status, said, complaint) == (*call(home, "train", "--help")[:2], "")
+
+
+def test_settings_that_what_is_kept_would_take_are_refused_by_the_constructors(home, tmp_path):
+    shutil.copytree(home, tmp_path / "cache")
+    (file,) = tmp_path.glob("cache/rl_plasticity/*.json")
+    declared = json.loads(file.read_text().partition("\n")[2])
+    coef = declared["regularizers:REGULARIZERS"]["spectral"]["coef"]
+    assert coef[2]["least"] == 0
+    coef[2]["least"] = None
+    forged = json.dumps(declared)
+    file.write_text(f"{kinds._mark(kinds._sources(), forged)}\n{forged}")
+    arguments = ["reg=spectral", "reg.coef=-1", "env=gym:Pendulum-v1"]
+    status, _, said, imported = call(tmp_path / "cache", "train", *arguments)
+    assert (status, said) == (2, "rl_plasticity.train: reg.coef must be a number from 0 up, got -1\n")
+    assert "torch" in imported  # it was taken first
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["rl_plasticity"]  # no results
+
+
+@pytest.mark.parametrize("named", [["plugins=[mine]"], []], ids=["named", "installed"])
+def test_what_a_plug_adds_is_in_the_help_although_something_is_kept(named, home, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from rl_plasticity.regularizers import REGULARIZERS\nREGULARIZERS['my_own'] = REGULARIZERS['l2']\n"
+    )
+    if not named:
+        info = tmp_path / "mine-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[rl_plasticity.plugins]\nmine = mine\n")
+    paths = os.pathsep.join([str(tmp_path), str(kinds.PACKAGE.parent)])
+    status, said, _, _ = call(home, "train", "--help", *named, PYTHONPATH=paths)
+    assert status == 0
+    assert "  reg=my_own\n" in said
+    assert "my_own" not in call(home, "train", "--help")[1]  # nor was it kept
