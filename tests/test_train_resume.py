@@ -71,9 +71,9 @@ def test_rows_written_after_the_last_checkpoint_are_written_once(uninterrupted, 
     assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
 
 
-def start(arguments, cwd, program=("-m", "rl_plasticity.train"), **options):
+def start(arguments, cwd, program=("-m", "rl_plasticity.train"), more=(), **options):
     command = [sys.executable, *program, *arguments]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **dict(more)}
     return subprocess.Popen(
         command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
     )
@@ -81,13 +81,13 @@ def start(arguments, cwd, program=("-m", "rl_plasticity.train"), **options):
 
 # A signal from outside could come when all is done, on a machine where this process must wait for its turn.
 SIGNALLED = """
-import os, runpy, sys
+import os, runpy
 from rl_plasticity.runs.checkpoint import Checkpoints
 save = Checkpoints.save
 def signalled(self, *arguments):
     Checkpoints.save = save
     path = save(self, *arguments)
-    os.kill(os.getpid(), int(sys.argv.pop()))
+    os.kill(os.getpid(), int(os.environ["SIGNAL"]))
     return path
 Checkpoints.save = signalled
 runpy.run_module("rl_plasticity.train", run_name="__main__", alter_sys=True)
@@ -97,7 +97,7 @@ runpy.run_module("rl_plasticity.train", run_name="__main__", alter_sys=True)
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_real_process_that_is_signalled_can_be_resumed_to_the_same_numbers(number, status, uninterrupted, tmp_path):
     folder = tmp_path / "run"
-    process = start([*CHEETAH, f"out={folder}", str(int(number))], tmp_path, ("-c", SIGNALLED))
+    process = start([*CHEETAH, f"out={folder}"], tmp_path, ("-c", SIGNALLED), {"SIGNAL": str(int(number))})
     output = process.communicate()
     assert process.returncode == status, output
     if number != signal.SIGKILL:
