@@ -44,7 +44,7 @@ def _graph(update: Callable[..., Any], device: str) -> Callable[..., Any]:
     keep_compiled()
     from rl_plasticity.rewrites import Rewrites  # brings the compiler, whose import takes as long as torch's
 
-    torch._dynamo.config.trace_autograd_ops = True
+    set_tracing()
     options: dict[str, Any] = {
         # A new object each time: equal options would let agents of different structure share their graphs.
         "post_grad_custom_pre_pass": Rewrites(),
@@ -53,6 +53,13 @@ def _graph(update: Callable[..., Any], device: str) -> Callable[..., Any]:
         "cpp_wrapper": device == "cpu",
     }
     return torch.compile(update, fullgraph=True, dynamic=False, options=options)
+
+
+def set_tracing() -> None:
+    """What the compiler looks up in the thread that traces, which may be any that calls a compiled update."""
+    torch._dynamo.config.trace_autograd_ops = True
+    # By default 8 graphs of one function. Here each of the regularizers side by side has a graph of the same update.
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit
 
 
 def keep_compiled() -> None:

@@ -57,17 +57,20 @@ class Shares(Generic[M]):
         whole: of all runs.
         shares: which runs, and a module made for them as `whole` was for all. None at all: the whole works.
         threads: how many shares work at the same time.
+        prepare: called once in each thread.
 
     Raises:
         KeyError: a share has a tensor that the whole does not have.
     """
 
-    def __init__(self, whole: M, shares: Sequence[tuple[Cut, M]], threads: int) -> None:
+    def __init__(
+        self, whole: M, shares: Sequence[tuple[Cut, M]], threads: int, prepare: Callable[[], None] | None = None
+    ) -> None:
         self.modules: list[M] = [module for _, module in shares] or [whole]
         self.runs = [slice(cut.start, cut.stop) for cut, _ in shares] or [slice(None)]
         self._common: list[tuple[Tensor, Tensor]] = []
         self._is_warm = False
-        self._pool = ThreadPoolExecutor(threads, initializer=_trace_gradients) if threads > 1 < len(shares) else None
+        self._pool = ThreadPoolExecutor(threads, initializer=prepare) if threads > 1 < len(shares) else None
         for i, (cut, module) in enumerate(shares):
             self._join(whole, module, cut, is_first=i == 0)
 
@@ -119,8 +122,3 @@ class Shares(Generic[M]):
 def largest_matrix(net: nn.Module) -> int:
     """Numbers in the largest parameter of one run of a stacked network."""
     return max(p[0].numel() for p in net.parameters())
-
-
-def _trace_gradients() -> None:
-    """What `compiled` sets is of the thread that sets it, and a graph may be traced again in any."""
-    torch._dynamo.config.trace_autograd_ops = True

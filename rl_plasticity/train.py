@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.rollout import evaluate, first_episode
-from rl_plasticity.compiled import compiled
+from rl_plasticity.compiled import compiled, set_tracing
 from rl_plasticity.configs.commands import Train, updates_after
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError
@@ -365,7 +365,7 @@ def divided(
     if len(found) < 2:
         return Shares(whole, (), 1), [compiled(agent.update, s.device) if s.compile else agent.update]
     made = [cast(Any, make_agent(s, plan.some(cut.start, cut.stop), envs.obs_dim, envs.act_dim)) for cut in found]
-    shares = Shares(whole, [*zip(found, made, strict=True)], int(s.threads))
+    shares = Shares(whole, [*zip(found, made, strict=True)], int(s.threads), set_tracing if s.compile else None)
     graphs: dict[int | None, Callable[..., Any]] = {}  # one for the shares of each regularizer
     for cut in found if s.compile else ():
         graphs.setdefault(cut.part, compiled(type(agent).update))

@@ -112,6 +112,16 @@ def test_agents_of_different_structure_do_not_share_a_graph(traced):
     assert len(traced) == 3
 
 
+def test_one_update_has_a_graph_for_each_of_more_than_dynamo_s_eight_networks(traced):
+    def doubled(net, x):
+        return net(x) * 2
+
+    for _ in range(10):
+        net = torch.nn.Linear(3, 2)
+        torch.testing.assert_close(compiled(doubled)(net, torch.ones(3)), doubled(net, torch.ones(3)))
+    assert len(traced) == 10
+
+
 def test_a_loaded_state_reaches_the_compiled_update(traced):
     agent, other = SAC(4, 2, [0], hidden=(8, 8)), SAC(4, 2, [5], hidden=(8, 8))
     update = compiled(agent.update)

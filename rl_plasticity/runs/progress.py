@@ -1,5 +1,6 @@
 """How far a run is: what it counts with, the progress bar, the rates in ``timing.csv``, how long it will take."""
 
+import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -46,6 +47,10 @@ def _alike(a: Any, b: Any) -> bool:
     return type(a) is type(b) and all(getattr(a, n, None) == getattr(b, n, None) for n in ("dtype", "shape"))
 
 
+INTERRUPTED = 100  # times a second, seen from 75 beside one busy process and below 40 at rest
+WATCHED = 10.0  # seconds of updates
+
+
 class Clock:
     """The progress bar and the rates.
 
@@ -55,13 +60,21 @@ class Clock:
         updates_per_step: to say how long the rest takes.
         device: for the same message.
         compiles: whether the first update may take a minute.
+        threads: that work on one operation and wait for each other.
     """
 
     def __init__(
-        self, unit: str, total: int, step: int, updates_per_step: float, device: str = "cpu", compiles: bool = False
+        self,
+        unit: str,
+        total: int,
+        step: int,
+        updates_per_step: float,
+        device: str = "cpu",
+        compiles: bool = False,
+        threads: int = 1,
     ) -> None:
         self.unit, self.total, self.updates_per_step = unit, total, updates_per_step
-        self.device, self.compiles = device, compiles
+        self.device, self.compiles, self.threads = device, compiles, threads
         # miniters: left to itself tqdm learns from a thousand quick random steps to be silent for the next thousand.
         self.bar = tqdm(total=total, initial=step, unit=f" {unit}", smoothing=0.1, mininterval=1, miniters=1)
         self.latest = "no evaluation yet"
@@ -70,21 +83,41 @@ class Clock:
         self.warm = False  # the first updates may include compiling; they do not count
         self.started = self.learning_since = 0.0
         self.announced = False
+        self.interruptions, self.watched = 0, 0.0  # of updates by several threads
 
     def start_updates(self) -> None:
         """Updates begin now."""
         self.started = time.perf_counter()
+        self.interruptions -= _interruptions()
         if not self.warm and self.compiles:
             self.bar.write("compiling the update, which takes up to a minute", file=sys.stderr)
 
     def end_updates(self, number: int) -> None:
         """So many updates were made since `start_updates`."""
+        self.interruptions += _interruptions()
+        seconds = time.perf_counter() - self.started
         if self.warm:
-            self.in_updates += time.perf_counter() - self.started
+            self.in_updates += seconds
             self.updates += number
             self.rate = self.updates / self.in_updates
+            self._watch(seconds)
         else:
+            self.interruptions = 0
             self.warm, self.learning_since = True, time.perf_counter()
+
+    def _watch(self, seconds: float) -> None:
+        """Say once if other processes interrupt threads that wait for each other."""
+        self.watched += seconds
+        if self.threads == 1 or self.watched < WATCHED:
+            return
+        if self.interruptions / self.watched > INTERRUPTED:
+            self.bar.write(
+                f"Other work interrupts this run's {self.threads} threads, which wait for each other. "
+                "Stop it and resume it with threads=1: that is faster beside other work.",
+                file=sys.stderr,
+            )
+            self.threads = 1
+        self.interruptions, self.watched = 0, 0.0
 
     def rates(self, step: int) -> dict[str, float]:
         """Since the last call: steps and updates (of all runs together: one) a second; then start anew.
@@ -119,3 +152,8 @@ class Clock:
     def close(self) -> None:
         """Leave the bar as it is."""
         self.bar.close()
+
+
+def _interruptions() -> int:
+    """How often the system has taken the processor away from a thread of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

@@ -171,7 +171,8 @@ class Session(Generic[S]):
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
-        self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile))
+        threads = torch.get_num_threads() if s.device == "cpu" else 1
+        self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile), threads)
         self.saved_at = (progress.step, progress.updates) if self.saved is not None else None
         return self.saved is None
 

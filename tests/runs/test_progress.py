@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -35,3 +39,59 @@ def test_progress_is_restored_whole():
     one.more = torch.tensor([1.0, 2.0])  # what a command's own counts with
     other.load_state_dict(one.state_dict())
     assert (other.step, other.updates, other.more.tolist()) == (3, 7, [1.0, 2.0])
+
+
+def watched(monkeypatch, threads, interruptions, seconds=1.0, calls=41):
+    """A clock whose updates are interrupted so often a second, some at a time."""
+    now, clock = [0.0], Clock("env steps", total=1000, step=0, updates_per_step=1, threads=threads)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress, "_interruptions", lambda: int(now[0] * interruptions))
+    for _ in range(calls):
+        clock.start_updates()
+        now[0] += seconds
+        clock.end_updates(1)
+    clock.close()
+
+
+def test_threads_that_others_interrupt_are_told_of_once_with_the_setting_that_helps(monkeypatch, capsys):
+    watched(monkeypatch, threads=2, interruptions=300)
+    said = capsys.readouterr().err
+    assert said.count("Other work interrupts this run's 2 threads") == 1
+    assert "threads=1" in said
+
+
+@pytest.mark.parametrize(("threads", "interruptions"), [(2, 40), (1, 300)])
+def test_threads_that_are_left_alone_and_one_that_waits_for_nobody_are_not(threads, interruptions, monkeypatch, capsys):
+    watched(monkeypatch, threads, interruptions)
+    assert "interrupts" not in capsys.readouterr().err
+
+
+def test_interruptions_outside_of_updates_and_of_the_first_ones_do_not_count(monkeypatch, capsys):
+    clock = Clock("env steps", total=1000, step=0, updates_per_step=1, threads=2)
+    now, count = [0.0], [0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress, "_interruptions", lambda: count[0])
+    clock.start_updates()
+    now[0], count[0] = 30, 30_000  # the compiler runs in processes beside this one
+    clock.end_updates(1)
+    for _ in range(41):
+        clock.start_updates()
+        now[0] += 1
+        clock.end_updates(1)
+        count[0] += 1000  # environments in other processes
+    clock.close()
+    assert "interrupts" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux chooses the core of a process")
+def test_a_thread_that_another_takes_the_processor_from_is_interrupted():
+    allowed, before = os.sched_getaffinity(0), progress._interruptions()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            for process in (0, other.pid):
+                os.sched_setaffinity(process, {min(allowed)})
+            while progress._interruptions() < before + 3:
+                sum(range(10_000))
+        finally:
+            os.sched_setaffinity(0, allowed)
+            other.kill()
