@@ -7,6 +7,8 @@ that takes a hundred times as long; here a thread sleeps when its updates are ma
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import MethodType
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -15,7 +17,9 @@ from torch import Tensor, nn
 from rl_plasticity.seeding import RunStreams
 
 M = TypeVar("M", bound=nn.Module)
+R = TypeVar("R")
 CACHED = 2**16  # numbers in a run's largest matrix from which compiled updates are faster run by run than stacked
+AT_ONCE = 16
 
 
 class Cut(NamedTuple):
@@ -55,7 +59,8 @@ class Shares(Generic[M]):
 
     Args:
         whole: of all runs.
-        shares: which runs, and a module made for them as `whole` was for all. None at all: the whole works.
+        make: from the runs of a share to a module, made as `whole` was for all.
+        found: which shares there are. Fewer than two: the whole works.
         threads: how many shares work at the same time.
         prepare: called once in each thread.
 
@@ -64,15 +69,37 @@ class Shares(Generic[M]):
     """
 
     def __init__(
-        self, whole: M, shares: Sequence[tuple[Cut, M]], threads: int, prepare: Callable[[], None] | None = None
+        self,
+        whole: M,
+        make: Callable[[slice], M],
+        found: Sequence[Cut],
+        threads: int,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
-        self.modules: list[M] = [module for _, module in shares] or [whole]
-        self.runs = [slice(cut.start, cut.stop) for cut, _ in shares] or [slice(None)]
+        self.cuts = [] if len(found) < 2 else list(found)
+        self.runs = [slice(cut.start, cut.stop) for cut in self.cuts] or [slice(None)]
+        self.modules: list[M] = [make(runs) for runs in self.runs] if self.cuts else [whole]
         self._common: list[tuple[Tensor, Tensor]] = []
         self._is_warm = False
-        self._pool = ThreadPoolExecutor(threads, initializer=prepare) if threads > 1 < len(shares) else None
-        for i, (cut, module) in enumerate(shares):
-            self._join(whole, module, cut, is_first=i == 0)
+        self._pool = ThreadPoolExecutor(threads, initializer=prepare) if self.cuts and threads > 1 else None
+        for i, cut in enumerate(self.cuts):
+            self._join(whole, self.modules[i], cut, is_first=i == 0)
+
+    @property
+    def at_once(self) -> int:
+        """How many updates, of which nobody looks at all but the last, are best made by one call of `each`."""
+        return AT_ONCE if self.cuts else 1
+
+    def updates(
+        self, update: Callable[..., R], compiled: Callable[[Callable[..., R]], Callable[..., R]] | None = None
+    ) -> list[Callable[..., R]]:
+        """`update`, whose first argument is a module, of each share; `compiled` makes a graph for each regularizer."""
+        if compiled is None:
+            return [MethodType(update, module) for module in self.modules]
+        if not self.cuts:
+            return [compiled(MethodType(update, *self.modules))]
+        graphs = {part: compiled(update) for part in dict.fromkeys(cut.part for cut in self.cuts)}
+        return [partial(graphs[cut.part], module) for cut, module in zip(self.cuts, self.modules, strict=True)]
 
     def each(self, work: Callable[[int], Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Let every share do `work`, a function of its number, and join the metrics ``[runs]`` that it returns."""

@@ -9,7 +9,7 @@ if __name__ == "__main__":
     command_line.at_once("supervised")
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -77,6 +77,7 @@ class Parts:
     """What the settings choose, for all runs.
 
     Args:
+        some: makes the learner of some of the runs.
         starts, steps: what is measured only when asked for, see `closer_look`.
         closely: the same, at each measurement.
     """
@@ -84,6 +85,7 @@ class Parts:
     data: Data
     sequence: TaskSequence
     learner: Learner
+    some: Callable[[slice], Learner]
     interventions: list[Chosen]
     starts: TaskStarts | None
     steps: EffectiveSteps | None
@@ -146,10 +148,15 @@ def build(s: Supervised, plan: Plan) -> Parts:
     memory.require(len(plan.seeds), of_each_run(s, len(plan.seeds), data, make, optimize), s.device)
     say_what_never_begins(s, "epoch", sequence.num_tasks * s.epochs_per_task)
     after = cache(partial(updates_after, s, sequence))
-    regularize = partial(plan.regularize, updates_after=after)
-    learner = Learner(make, [derive(n, NETWORK) for n in plan.seeds], regularize, optimize, device=s.device)
-    if s.precision == "bfloat16" and learner.runs:
-        read_bfloat16_(learner.net, s.bfloat16_from or 1)
+
+    def learner_of(plan: Plan) -> Learner:
+        regularize = partial(plan.regularize, updates_after=after)
+        made = Learner(make, [derive(n, NETWORK) for n in plan.seeds], regularize, optimize, device=s.device)
+        if s.precision == "bfloat16" and made.runs:
+            read_bfloat16_(made.net, s.bfloat16_from or 1)
+        return made
+
+    learner = learner_of(plan)
     updates = expected_updates(s, sequence)
     say_what_never_acts({"net": learner.regularizer}, updates, s.batch_size)
     say_what_never_comes(plan.interventions, updates, sequence.num_tasks)
@@ -157,7 +164,14 @@ def build(s: Supervised, plan: Plan) -> Parts:
     if sequence.decay_at_epochs:
         at = [after(epoch) for epoch in sequence.decay_at_epochs]
         interventions.append((LearningRateDecay(at, sequence.decay, sequence.rebase), None))
-    return Parts(data, sequence, learner, interventions, *asked_for(s, data, sequence, learner))
+    return Parts(
+        data,
+        sequence,
+        learner,
+        lambda runs: learner_of(plan.some(runs)),
+        interventions,
+        *asked_for(s, data, sequence, learner),
+    )
 
 
 def asked_for(
@@ -258,10 +272,10 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     order = RunStreams([derive(n, ORDER) for n in plan.seeds])  # of the images, and of the augmentation
     total = sequence.num_tasks * s.epochs_per_task
 
-    net = learner.net if learner.runs or s.precision != "bfloat16" else in_bfloat16(learner.net, s.device)
+    call = in_bfloat16(learner.net, s.device) if s.precision == "bfloat16" and not learner.runs else None
 
-    def update(x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        logits = net(x)
+    def update(learner: Learner, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        logits = (call or learner.net)(x)
         loss = cross_entropy(logits, y)
         online = accuracy(logits.detach(), y)  # of this batch before it is learned
         return learner.minimize(loss, x) | {"loss": loss.detach(), "online_accuracy": online}
@@ -269,7 +283,10 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     first = sequence.task(0)  # whose first images and labels the network is looked at with, whatever task it is at
     images, labels = first_images(first, data, PROBE_SIZE, learner.runs)
     probe = Probe(learner, [images])
-    fast = compiled(update, s.device) if s.compile else update
+    shares = session.divided(learner, parts.some)
+    at_once = 1 if parts.steps else shares.at_once
+    plain = shares.updates(update)
+    fast = shares.updates(update, partial(compiled, device=s.device)) if s.compile else plain
 
     def measure() -> None:
         at.measured = at.updates
@@ -277,6 +294,23 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
         for look in parts.closely:
             measures |= look()
         session.log({f"net/{name}": value.reshape(-1) for name, value in measures.items()})
+
+    def learn(several: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+        """An update for each of these batches: the last one's metrics, and all online accuracies ``[runs, n]``."""
+        # A compiled graph is for one shape; a task's last batch may be smaller, and for each task another.
+        updates = fast if several[0][1].shape[-1] == s.batch_size else plain
+
+        def updates_of(share: int) -> dict[str, Tensor]:
+            runs = shares.runs[share] if learner.runs else ...
+            done = [updates[share](x[runs], y[runs]) for x, y in several]
+            return done[-1] | {"online": torch.stack([metrics["online_accuracy"] for metrics in done], -1)}
+
+        return shares.each(updates_of)
+
+    def is_watched(updates: int) -> bool:
+        """Whether something is done after so many updates that needs those of all runs."""
+        comes = any(intervention.due(updates) for intervention, _ in parts.interventions)
+        return comes or updates % s.log_every_updates == 0 or bool(session.callbacks.get("on_update"))
 
     per_epoch = updates_per_epoch(first, s.batch_size)
     saved = {"learner": learner, "order": order, "probe": probe} | ({"starts": parts.starts} if parts.starts else {})
@@ -301,14 +335,15 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
                     if index:
                         session.log({f"task/{name}": value.reshape(-1) for name, value in since_last_start.items()})
             session.clock.start_updates()
-            for x, y in batches(task, data, order, s.batch_size, learner.runs):
-                # A compiled graph is for one shape; a task's last batch may be smaller, and for each task another.
-                make = fast if y.shape[-1] == s.batch_size else update
+            epoch = batches(task, data, order, s.batch_size, learner.runs)
+            for several in stretches(epoch, lambda n: n == at_once or is_watched(at.updates + n)):
+                make = learn
                 if parts.steps and (at.updates + 1) % s.log_every_updates == 0:
-                    make = parts.steps.of(make)
-                metrics = make(x, y)
-                at.updates, at.batches = at.updates + 1, at.batches + 1
-                at.online += metrics["online_accuracy"]
+                    make = parts.steps.of(learn)
+                metrics = make(several)
+                at.updates, at.batches = at.updates + len(several), at.batches + len(several)
+                for online in metrics.pop("online").unbind(-1):
+                    at.online += online
                 apply_([i for i in parts.interventions if i[0].due(at.updates)], learner, task, data)
                 if at.updates % s.log_every_updates == 0:
                     log_update(session, learner, metrics)
@@ -318,7 +353,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
 
             ended = inside + 1 == s.epochs_per_task
             if ended or at.step % s.eval_every_epochs == 0:
-                scores = evaluate(task, data, learner, net)
+                scores = evaluate(task, data, learner, call)
                 summary = f"task {index}, train accuracy {scores['train_accuracy'].mean():.3f}"
                 session.evaluated({f"eval/{name}": value for name, value in scores.items()}, summary)
                 if ended:
@@ -338,6 +373,23 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     finally:
         session.close()
     return bool(at.step >= total)
+
+
+def stretches(
+    batches: Iterable[tuple[Tensor, Tensor]], is_end: Callable[[int], bool]
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Consecutive `batches` of one size, up to a number of them that is an end."""
+    some: list[tuple[Tensor, Tensor]] = []
+    for x, y in batches:
+        if some and y.shape != some[0][1].shape:
+            yield some
+            some = []
+        some.append((x, y))
+        if is_end(len(some)):
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def batches(

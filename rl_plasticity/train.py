@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.rollout import evaluate, first_episode
-from rl_plasticity.compiled import compiled, set_tracing
+from rl_plasticity.compiled import compiled
 from rl_plasticity.configs.commands import Train, updates_after
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError
@@ -37,7 +37,6 @@ from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, PROBE, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import RunStreams, derive
-from rl_plasticity.shares import Shares, cuts, largest_matrix
 
 PRIMED_AT_ONCE = 16  # updates whose transitions are drawn together; between them a signal is heeded
 
@@ -219,7 +218,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
         batch, noise = frozen_transitions(session, agent, eval_envs)
         examples, losses = agent.inputs(batch), partial(agent.example_losses, batch, noise)
         probes.update({name: Probe(learner, examples[name]) for name, learner in agent.learners.items()})
-    shares, updates = divided(s, plan, agent, envs)
+    shares = session.divided(agent, lambda runs: make_agent(s, plan.some(runs), envs.obs_dim, envs.act_dim))
+    updates = shares.updates(type(agent).update, partial(compiled, device=s.device) if s.compile else None)
 
     def measure() -> None:
         for network, (loss, targets) in losses().items():
@@ -250,7 +250,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
 
             def updates_of(share: int, made: int = made, until: int = until) -> Mapping[str, Tensor]:
                 runs, noise, update = shares.runs[share], noises[share], updates[share]
-                return [update(batch_of(i, runs), noise[i]) for i in range(made, until)][-1]
+                done: list[Mapping[str, Tensor]] = [update(batch_of(i, runs), noise[i]) for i in range(made, until)]
+                return done[-1]
 
             metrics = shares.each(updates_of)
             at.updates, made = at.updates + until - made, until
@@ -349,29 +350,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
             session.call("on_step")
         session.save()
     finally:
-        shares.close()
         session.close()
     return bool(at.step >= s.total_env_steps)
-
-
-def divided(
-    s: Train, plan: Plan, agent: Agent, envs: Envs
-) -> tuple[Shares[Any], list[Callable[[Batch, Tensor], Mapping[str, Tensor]]]]:
-    """The agents that share the runs of `agent` among threads, and the update of each."""
-    whole = cast(nn.Module, agent)
-    found = []
-    if s.device == "cpu" and len(plan.seeds) > 1:
-        found = cuts(plan.side_by_side, int(s.threads), largest_matrix(whole) if s.compile else None)
-    if len(found) < 2:
-        return Shares(whole, (), 1), [compiled(agent.update, s.device) if s.compile else agent.update]
-    made = [cast(Any, make_agent(s, plan.some(cut.start, cut.stop), envs.obs_dim, envs.act_dim)) for cut in found]
-    shares = Shares(whole, [*zip(found, made, strict=True)], int(s.threads), set_tracing if s.compile else None)
-    graphs: dict[int | None, Callable[..., Any]] = {}  # one for the shares of each regularizer
-    for cut in found if s.compile else ():
-        graphs.setdefault(cut.part, compiled(type(agent).update))
-    return shares, [
-        partial(graphs[cut.part], one) if s.compile else one.update for cut, one in zip(found, made, strict=True)
-    ]
 
 
 def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tuple[Batch, Tensor]:

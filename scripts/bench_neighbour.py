@@ -17,7 +17,7 @@ import torch
 from bench_updates import BATCH, GROUP, SIZES, filled_buffer
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.compiled import compiled
+from rl_plasticity.compiled import compiled, set_tracing
 from rl_plasticity.shares import Shares, cuts, largest_matrix
 
 SECONDS = 3.0
@@ -40,9 +40,8 @@ def work(runs: int, threads: int, is_divided: bool) -> None:
     torch.set_num_threads(1 if is_divided else threads)
     whole = SAC(obs_dim, act_dim, range(runs))
     found = cuts([runs], threads, largest_matrix(whole)) if is_divided else []
-    made = [SAC(obs_dim, act_dim, range(cut.start, cut.stop)) for cut in found]
-    shares: Shares[Any] = Shares(whole, [*zip(found, made, strict=True)], threads)
-    update, buffer = compiled(SAC.update), filled_buffer(runs, obs_dim, act_dim)
+    shares = Shares(whole, lambda runs: SAC(obs_dim, act_dim, range(16)[runs]), found, threads, set_tracing)
+    updates, buffer = shares.updates(SAC.update, compiled), filled_buffer(runs, obs_dim, act_dim)
 
     def group() -> None:
         batches = buffer.sample(whole.streams.integers(buffer.size, GROUP * BATCH))
@@ -51,7 +50,7 @@ def work(runs: int, threads: int, is_divided: bool) -> None:
         def updates_of(i: int) -> dict[str, Any]:
             for n in range(GROUP):
                 batch = Batch(*(x[shares.runs[i], n * BATCH : (n + 1) * BATCH] for x in batches))
-                metrics = update(shares.modules[i], batch, noises[i][n])
+                metrics = updates[i](batch, noises[i][n])
             return dict(metrics)
 
         shares.each(updates_of)

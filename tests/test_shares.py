@@ -3,8 +3,10 @@ import os
 
 import pytest
 import torch
-from folders import PENDULUM, run
+from conftest import StopAfter
+from folders import PENDULUM, resume, run, run_supervised
 
+from rl_plasticity import supervised, train
 from rl_plasticity.agents import SAC
 from rl_plasticity.regularizers import Chain, SideBySide, make_regularizer
 from rl_plasticity.runs.folder import RunFolder
@@ -57,6 +59,48 @@ def test_runs_divided_among_threads_learn_what_they_learn_together(settings, tmp
     )
 
 
+DIGITS = ["data.train_size=70", "net.widths=[16]", "batch_size=16", "epochs_per_task=4", "num_tasks=2", "compile=false"]
+DIGITS += ["device=cpu", "log_every_updates=7", "measure_every_updates=0", "optimizer=sgd", "lr=0.1"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["task=random_labels", "reg=[swr,wrs]", "reg.wrs.every_updates=3", "seeds=2"],
+        [
+            "task=stationary",
+            "num_tasks=1",
+            "task.decay_at_epochs=[2]",
+            "reg=weight_decay",
+            "seeds=4",
+            "measure_steps=true",
+        ],
+        ["reset=shrink_perturb", "reset.every_updates=3", "seeds=3"],
+    ],
+    ids=["side by side", "a learning rate that decays", "reset"],
+)
+def test_supervised_runs_divided_among_threads_learn_what_they_learn_together(settings, tmp_path):
+    together, divided = (run_supervised([*DIGITS, *settings, f"threads={n}"], tmp_path / str(n)) for n in (1, 2))
+    rows, others = values(together), values(divided)
+    assert [row[:3] for row in rows] == [row[:3] for row in others]
+    torch.testing.assert_close(
+        torch.tensor([row[3] for row in rows]), torch.tensor([row[3] for row in others]), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "module", "arguments", "steps"),
+    [(run, train, PENDULUM, 40), (run_supervised, supervised, DIGITS, 3)],
+    ids=["train", "supervised"],
+)
+def test_divided_runs_that_are_stopped_and_resumed_have_the_same_numbers(start, module, arguments, steps, tmp_path):
+    arguments = [*arguments, "reg=[swr,continual_backprop]", "seeds=2", "threads=2"]
+    whole, stopped = start(arguments, tmp_path / "whole"), start(arguments, tmp_path / "stopped", StopAfter(steps))
+    assert values(stopped) != values(whole)
+    resume(stopped, command=module.command)
+    assert (stopped / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
 def test_a_share_holds_the_tensors_of_the_whole():
     whole, shares = divided_agents(lambda net: make_regularizer("spectral", net))
     for share, start in zip(shares.modules, (0, 2), strict=True):
@@ -82,8 +126,11 @@ def test_shares_of_regularizers_side_by_side_hold_the_state_of_their_own():
     whole = SAC(3, 1, range(4), side_by_side, hidden=(8,))
     found = [Cut(0, 2, 0, 0), Cut(2, 4, 1, 2)]
     methods = ("swr", "spectral")
-    made = [SAC(3, 1, [0, 1], lambda net, m=m: make_regularizer(m, net), hidden=(8,)) for m in methods]
-    shares = Shares(whole, [*zip(found, made, strict=True)], 2)
+
+    def make(runs):
+        return SAC(3, 1, [0, 1], lambda net: make_regularizer(methods[runs.start // 2], net), hidden=(8,))
+
+    shares = Shares(whole, make, found, 2)
     for part, share in zip(whole.critic.regularizer.parts, shares.modules, strict=True):
         mine = dict(share.critic.regularizer.named_buffers())
         for name, buffer in part.named_buffers():
@@ -103,11 +150,14 @@ def test_a_fault_in_a_share_is_the_caller_s():
 
 
 def divided_agents(regularize, count=False):
-    whole = SAC(3, 1, range(4), regularize, hidden=(8,))
-    made = [SAC(3, 1, range(2), regularize, hidden=(8,)) for _ in range(2)]
-    for agent in (whole, *made) if count else ():
-        agent.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-    return whole, Shares(whole, [*zip(cuts([4], 2), made, strict=True)], 2)
+    def make(runs):
+        agent = SAC(3, 1, range(4)[runs], regularize, hidden=(8,))
+        if count:
+            agent.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        return agent
+
+    whole = make(slice(None))
+    return whole, Shares(whole, make, cuts([4], 2), 2)
 
 
 @pytest.mark.parametrize(("asked", "number"), [("1", 1), ("100000", None), ("", None), ("two", None)])

@@ -62,10 +62,10 @@ class Plan:
         """How many runs each of the regularizers side by side has."""
         return [len(alike) for alike in _alike(self.groups)]
 
-    def some(self, start: int, stop: int) -> "Plan":
+    def some(self, runs: slice) -> "Plan":
         """That of some of the runs, without interventions."""
-        groups, regularize = self.groups[start:stop], _regularize(self.groups[start:stop], 1)
-        return Plan(self.names[start:stop], self.seeds[start:stop], regularize, (), groups)
+        groups = self.groups[runs]
+        return Plan(self.names[runs], self.seeds[runs], _regularize(groups, 1), (), groups)
 
 
 class Variant(NamedTuple):

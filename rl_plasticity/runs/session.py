@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity import plugins, precision
+from rl_plasticity.compiled import set_tracing
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.written import Given
@@ -30,6 +31,7 @@ from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results, require, require_as_saved
 from rl_plasticity.runs.trained import saved_settings, threads_of_torch
+from rl_plasticity.shares import Cut, Shares, cuts, largest_matrix
 
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
@@ -111,6 +113,7 @@ class Session(Generic[S]):
     progress: Progress
     results: Results
     clock: Clock
+    shares: Shares[Any]
 
     def __init__(
         self,
@@ -176,6 +179,15 @@ class Session(Generic[S]):
         self.saved_at = (progress.step, progress.updates) if self.saved is not None else None
         return self.saved is None
 
+    def divided(self, whole: Any, make: Callable[[slice], Any]) -> Shares[Any]:
+        """What is trained, divided among threads if it is of several runs and on a CPU; `make` makes those of some."""
+        s = self.settings
+        found: list[Cut] = []
+        if s.device == "cpu" and len(self.plan.seeds) > 1:
+            found = cuts(self.plan.side_by_side, int(s.threads), largest_matrix(whole) if s.compile else None)
+        self.shares = Shares(whole, make, found, int(s.threads), set_tracing if s.compile else None)
+        return self.shares
+
     @property
     def axis(self) -> int:
         """Where on the axis of the logged metrics the run is."""
@@ -234,7 +246,8 @@ class Session(Generic[S]):
         self.saved_at = here
 
     def close(self) -> None:
-        """Close the bar and the results."""
+        """Close the bar and the results, and end the threads."""
+        self.shares.close()
         try:
             self.clock.close()
         finally:
@@ -413,8 +426,7 @@ class Command(Generic[S, B]):
             compiles = has_compiler and self.planned_updates(s, built) >= COMPILE_FROM_UPDATES
         threads = s.threads
         if threads == "auto":
-            several = isinstance(s, Train) and len(plan.seeds) > 1
-            threads = 1 if built.is_stacked and not several else cores()
+            threads = 1 if built.is_stacked and len(plan.seeds) == 1 else cores()
         torch.set_num_threads(threads_of_torch(s, threads, len(plan.seeds)))
         return replace(s, compile=compiles, threads=threads)
 

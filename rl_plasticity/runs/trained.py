@@ -216,7 +216,7 @@ def load_agent(folder: RunFolder, step: int | None = None, device: str = "auto")
 
 def threads_of_torch(s: Train | Supervised, threads: int, runs: int) -> int:
     """How many threads torch has of those of the setting: where runs are divided among threads, each has one."""
-    return 1 if isinstance(s, Train) and s.device == "cpu" and runs > 1 else threads
+    return 1 if s.device == "cpu" and runs > 1 else threads
 
 
 def saved_settings(kind: type[S], folder: RunFolder) -> S:
