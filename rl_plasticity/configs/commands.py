@@ -14,8 +14,8 @@ SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that,
 Threads = Annotated[
     int | Literal["auto"],
     Setting(
-        "of several agents each thread trains some; else torch's; auto: one, or all cores where they do not wait for "
-        "each other or networks are large",
+        "of several runs each thread trains some; of one they are torch's; auto: one for one run of stacked networks, "
+        "else all cores",
         least=1,
         most=1024,
         belongs_to="machine",
