@@ -13,12 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.compiled import keep_compiled
 from rl_plasticity.networks import CNN, MLP
 
 
 def pytest_configure(config):
     """What the package and others keep for a user goes beside pytest's own cache, where what is compiled stays."""
     os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "home")
+    keep_compiled()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -163,6 +163,16 @@ def test_processors_that_cannot_run_each_other_s_code_have_folders_of_their_own(
     assert folders[0] == folders[2] != folders[1]
 
 
+def test_code_for_less_than_the_processor_can_do_has_a_folder_of_its_own(home, monkeypatch):
+    folders = set()
+    for capability in ("avx2", "default"):  # torch would take what it compiled for the one where it is told the other
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        keep_compiled()
+        folders.add(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert len(folders) == 2
+
+
 # --- what is changed in the graph -----------------------------------------------------------------------------------
 
 
