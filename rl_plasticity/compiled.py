@@ -79,6 +79,8 @@ def keep_compiled() -> None:
 def _machine() -> str:
     """A word for the machines that run what is compiled here: homes are shared, and ``-march=native`` has no key."""
     said = {platform.machine(), *platform.libc_ver()}
+    if capability := os.environ.get("ATEN_CPU_CAPABILITY"):  # which torch's key leaves out too
+        said.add(capability)
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         said |= {line for line in lines if line.startswith(("flags", "Features"))}  # x86, Arm

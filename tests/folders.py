@@ -22,7 +22,15 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=1"]
 SMALL += ["measure_every_updates=0"]
-PENDULUM = [*SMALL, "env=gym:Pendulum-v1", "random_env_steps=20", "total_env_steps=60", "replay_ratio=2"]
+# An episode has 50 env steps.
+PENDULUM = [
+    *SMALL,
+    "env=gym:Pendulum-v1",
+    "env.action_repeat=4",
+    "random_env_steps=20",
+    "total_env_steps=60",
+    "replay_ratio=2",
+]
 PENDULUM += ["eval_every_env_steps=60", "checkpoint_every_env_steps=40", "log_every_updates=20"]
 
 Rows = Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]

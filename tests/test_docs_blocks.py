@@ -24,7 +24,8 @@ from rl_plasticity.sweeps import launchers, studies, sweep
 
 DOCS = [page for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")]
 TINY = {
-    "env": "gym:Pendulum-v1", "agent": {"name": "sac", "hidden": [8]}, "batch_size": 8, "random_env_steps": 20,
+    "env": {"name": "gym:Pendulum-v1", "action_repeat": 4},
+    "agent": {"name": "sac", "hidden": [8]}, "batch_size": 8, "random_env_steps": 20,
     "total_env_steps": 40, "replay_ratio": 1, "eval_every_env_steps": 20, "eval_episodes": 1, "compile": False,
     "threads": 1, "measure_every_updates": 0,
 }  # fmt: skip
@@ -221,7 +222,14 @@ RUN = {
 }
 # Commands that are run, and the settings that make them small.
 SMALL = [
-    *("agent.hidden=[8]", "total_env_steps=40", "random_env_steps=20", "eval_every_env_steps=20", "eval_episodes=1"),
+    *(
+        "env.action_repeat=4",
+        "agent.hidden=[8]",
+        "total_env_steps=40",
+        "random_env_steps=20",
+        "eval_every_env_steps=20",
+        "eval_episodes=1",
+    ),
     *("batch_size=8", "compile=false", "threads=1", "measure_every_updates=0", "device=cpu"),
 ]
 REAL = {

@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from conftest import wait_for
 from folders import curve, write_run
 from test_status import at_work, said, timed
 
@@ -99,7 +100,8 @@ def test_what_goes_wrong_while_the_page_is_made_is_an_error_of_the_server(runs, 
         monkeypatch.setattr(server, "_status", lambda: 1 / 0)
         assert ask(server)[0] == 500
         assert ask(server, "/comparison")[0] == 200
-    assert "ZeroDivisionError" in capsys.readouterr().err
+        said = []  # by a thread of the server's, when it has answered
+        wait_for(lambda: said.append(capsys.readouterr().err) or "ZeroDivisionError" in "".join(said))
 
 
 def test_one_run_s_page_has_its_curves_and_no_measures(tmp_path):

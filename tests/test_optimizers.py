@@ -32,17 +32,18 @@ def step(net, optimizer, x):
     ],
 )
 def test_it_equals_torch_s_step_for_step(ours, theirs):
-    net, reference = plain_mlp(), plain_mlp()
+    net, reference = plain_mlp().double(), plain_mlp().double()
     reference.load_state_dict(net.state_dict())
     ours, theirs = ours(net), theirs(reference.parameters())
     for n in range(50):
-        x = torch.randn(16, 5) * 10 ** (n % 3 - 1)
+        x = torch.randn(16, 5).double() * 10 ** (n % 3 - 1)
         step(net, ours, x)
         theirs.zero_grad()
         reference(x).square().mean().backward()
         theirs.step()
         for p, q in zip(net.parameters(), reference.parameters(), strict=True):
-            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+            # A square root makes a rounding error of a gradient near 0 a large one: in float32 one processor's passes.
+            torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("make", [Adam, SGD, lambda net, lr: Adam(net, lr, (0.8, 0.9), 0.1)])

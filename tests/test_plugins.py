@@ -316,20 +316,28 @@ def test_the_processes_of_environments_have_it_too(tmp_path, module):
     assert len(rows(tmp_path / "run", "eval/return")) == 1
 
 
-def test_a_sweep_gives_its_runs_the_plugs_when_they_start_and_when_they_go_on(tmp_path, module, monkeypatch, capsys):
+def test_a_sweep_gives_runs_side_by_side_the_plugs_to_start_and_to_go_on_and_half_the_cores_and_they_learn_as_alone(
+    tmp_path, module, monkeypatch, capfd
+):
+    joblib = pytest.importorskip("joblib", reason="needs the extra rl_plasticity[parallel]")
     module(ONE_OF_EACH)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{EXAMPLES}:{EXAMPLES.parent}")
-    own = [*WIDE, "env=gym:mine:Wide-v0", "plugins=[nuclear_norm]"]
+    cores = max(1, joblib.cpu_count() // 2)
+    own = [*(a for a in WIDE if not a.startswith("threads")), "env=gym:mine:Wide-v0", "plugins=[nuclear_norm]"]
+    own += [f"threads={cores}"]
     sweep = [*own, "reg=none,nuclear_norm", f"out={tmp_path / 'out'}"]
-    half = runs_of_sweep(Train, sweep)[1]
-    session, built = train.command.prepare([*half.arguments, f"out={half.folder}"])
+    runs = runs_of_sweep(Train, sweep)
+    session, built = train.command.prepare([*runs[1].arguments, f"out={runs[1].folder}"])
     session.stop = StopAfter(45)
     assert train.command.execute(session, built) == (False, None)
-    status, text, _ = main(monkeypatch, capsys, "-m", *sweep)
-    assert status == 0, text
+    capfd.readouterr()
+    sweep += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    status, text, errors = main(monkeypatch, capfd, "-m", *sweep)
+    assert (status, errors) == (0, ""), text
     assert "2 succeeded" in text
-    whole = run([*own, "reg=nuclear_norm"], tmp_path / "whole")
-    assert (half.folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    for one, reg in zip(runs, ("none", "nuclear_norm"), strict=True):
+        alone = run([*own, f"reg={reg}"], tmp_path / reg)
+        assert (one.folder / "metrics.csv").read_bytes() == (alone / "metrics.csv").read_bytes()
 
 
 def test_an_installed_plug_needs_no_name(tmp_path, module, monkeypatch):
@@ -432,7 +440,7 @@ def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):
 # --- from Python ------------------------------------------------------------------------------------------------------
 
 QUICK = {
-    "env": "gym:Pendulum-v1",
+    "env": {"name": "gym:Pendulum-v1", "action_repeat": 4},
     "device": "cpu",
     "compile": False,
     "threads": 1,

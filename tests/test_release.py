@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import rl_plasticity
 
@@ -93,6 +95,18 @@ def test_what_is_tested_is_what_is_promised():
     assert job["strategy"]["matrix"]["python"] == named == promised
     systems = {"ubuntu-latest": "Operating System :: POSIX :: Linux", "macos-latest": "Operating System :: MacOS"}
     assert {systems[name] for name in job["strategy"]["matrix"]["os"]} <= {*PROJECT["classifiers"]}
+
+
+def test_torch_may_be_what_is_tested_and_every_page_that_says_so_says_the_same():
+    (bound,) = (one.specifier for one in map(Requirement, PROJECT["dependencies"]) if one.name == "torch")
+    (pin,) = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    _, minor = Version(pin).release[:2]
+    (least,) = (one.version for one in bound if one.operator == ">=")
+    assert pin in bound
+    assert f"2.{minor}.99" in bound
+    assert f"2.{minor + 1}.0" not in bound
+    for page in ("docs/install.md", "docs/gpu.md", "scripts/check_gpu.py"):
+        assert f"{least} to 2.{minor}" in (ROOT / page).read_text(), page
 
 
 def test_a_release_is_published_only_by_its_tag_behind_the_checks():

@@ -45,13 +45,14 @@ def test_shares_are_of_one_size_within_a_regularizer_and_no_larger_than_a_thread
         ["seeds=4"],
         ["reg=spectral", "reg.coef=[1e-4,1e-2]", "seeds=2"],
         ["reg=[none,wrs]", "reg.wrs.every_updates=3", "seeds=2"],
-        ["reg=continual_backprop", "reset=periodic", "reset.every_updates=30", "seeds=4"],
-        ["reg=churn", "reset=redo", "reset.every_updates=25", "seeds=4"],
+        ["reg=continual_backprop", "reset=periodic", "reset.every_updates=15", "seeds=4"],
+        ["reg=churn", "reset=redo", "reset.every_updates=15", "seeds=4"],
     ],
     ids=["none", "strengths", "side by side", "periodic", "redo"],
 )
 def test_runs_divided_among_threads_learn_what_they_learn_together(settings, tmp_path):
-    together, divided = (run([*PENDULUM, *settings, f"threads={n}"], tmp_path / str(n)) for n in (1, 2))
+    short = ["total_env_steps=40", "log_every_updates=10", "eval_every_env_steps=40"]
+    together, divided = (run([*PENDULUM, *short, *settings, f"threads={n}"], tmp_path / str(n)) for n in (1, 2))
     rows, others = values(together), values(divided)
     assert [row[:3] for row in rows] == [row[:3] for row in others]
     torch.testing.assert_close(
@@ -178,7 +179,7 @@ def test_cores_are_those_that_are_allowed(asked, number, monkeypatch):
 def test_torch_has_one_thread_unless_more_are_asked_for_one_agent(settings, of_torch, saved, tmp_path):
     before = torch.get_num_threads()
     try:
-        folder = run([*PENDULUM, *settings], tmp_path / "run")
+        folder = run([*PENDULUM, "total_env_steps=21", *settings], tmp_path / "run")
         assert torch.get_num_threads() == of_torch
         assert RunFolder(folder).settings["threads"] == saved
     finally:

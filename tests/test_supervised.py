@@ -121,7 +121,8 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
         chosen = chosen | {"net": "cnn_bn"}
     settings += [f"{name}={value}" for name, value in chosen.items() if name != "data"]
     folder = run_supervised(
-        [*settings, "epochs_per_task=1", f"num_tasks={number}", "log_every_updates=1"], tmp_path / "run"
+        [*settings, "epochs_per_task=1", f"num_tasks={number}", "log_every_updates=1", "measure_every_updates=3"],
+        tmp_path / "run",
     )
     assert_finite(folder)
     assert {r["run"] for r in rows(folder)} == ({"0"} if chosen["seeds"] == 1 else {"0", "1", "2"})

@@ -49,14 +49,14 @@ def test_the_sample_has_penalties_and_projections_with_each_reset():
 
 @pytest.mark.parametrize(("reg", "reset", "seeds"), SAMPLE)
 def test_regularizers_run_with_resets(reg, reset, seeds, tmp_path):
-    period = ["reset.every_updates=30"] if reset != "none" else []
-    short = ["total_env_steps=40", "eval_every_env_steps=40"]
+    period = ["reset.every_updates=15"] if reset != "none" else []
+    short = ["total_env_steps=40", "eval_every_env_steps=40", "replay_ratio=1"]
     folder = run([*PENDULUM, *short, f"reg={reg}", f"reset={reset}", *period, f"seeds={seeds}"], tmp_path / "run")
     # A matrix of rank below its size has an infinite condition number; everything else is finite.
     values = [float(r["value"]) for r in rows(folder) if "condition" not in r["name"]]
     assert values
     assert np.isfinite(values).all()
-    assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 40
+    assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 20
 
 
 def test_a_chain_and_a_wider_agent_run(tmp_path):
@@ -104,7 +104,7 @@ def test_a_run_writes_what_the_readme_says(tmp_path):
     }
     assert schema.load_saved(Train, RunFolder(folder).settings).seeds == 2
     logged = {r["name"] for r in rows(folder)}
-    expected = {"eval/return", "critic/loss", "actor/loss", "alpha", "entropy", "q_mean"}
+    expected = {"eval/return", "train/return", "critic/loss", "actor/loss", "alpha", "entropy", "q_mean"}
     size = ("weight_norm", "gradient_norm", "sigma1", "penalty", "effective_lr")
     expected |= {"q_overestimation"} | {f"{n}/{m}" for n in ("critic", "actor") for m in (*size, *MEASURED)}
     assert {name for name in logged if name.count("/") < 2} == expected
@@ -116,9 +116,9 @@ def test_a_run_writes_what_the_readme_says(tmp_path):
 
 def test_episode_returns_are_logged_when_episodes_end(tmp_path):
     settings = [a for a in PENDULUM if not a.startswith(("total", "replay"))]
-    folder = run([*settings, "total_env_steps=450", "replay_ratio=0", "seeds=2"], tmp_path / "run")
+    folder = run([*settings, "total_env_steps=110", "replay_ratio=0", "seeds=2"], tmp_path / "run")
     found = [(r["run"], r["step"]) for r in rows(folder) if r["name"] == "train/return"]
-    assert found == [(n, step) for step in ("200", "400") for n in ("0", "1")]
+    assert found == [(n, step) for step in ("50", "100") for n in ("0", "1")]
 
 
 @pytest.mark.parametrize("first", [0, 20])
@@ -396,5 +396,7 @@ def test_what_the_environment_did_is_what_the_buffer_holds(spies, tmp_path):
                 assert batch.next_obs[run_, i, 0] == t + 1
                 assert batch.next_obs[run_, i, 1] == batch.obs[run_, i, 1]  # of the same episode
     first, later = batch.act[:, :10].flatten(), batch.act[:, 10:].flatten()
-    assert first.min() < -0.5 < 0.5 < first.max()  # uniform over the whole range
+    # Uniform over the whole range: of 20 draws all are below 0.45, or all of one sign, once in half a million times.
+    assert first.abs().max() > 0.45
+    assert first.min() < 0 < first.max()
     assert later.unique().numel() == later.numel()  # the policy explores

@@ -38,45 +38,73 @@ def call(home, command, *arguments, **variables):
     """A command in a process of its own, and the names of all that it imported."""
     told = [sys.executable, "-X", "importtime", "-m", f"rl_plasticity.{command}", *arguments]
     environment = {**os.environ, "XDG_CACHE_HOME": str(home), **variables}
-    done = subprocess.run(told, env=environment, capture_output=True, text=True, timeout=200, cwd=home)
+    done = subprocess.run(told, env=environment, capture_output=True, text=True, cwd=home)
     imports = re.compile(r"^import time:.*\| +(\S+)$\n", re.MULTILINE)
     said = re.sub(r"^import time:.*\n", "", done.stderr, flags=re.MULTILINE)
     return done.returncode, done.stdout, said, {*imports.findall(done.stderr)}
 
 
-@pytest.mark.parametrize("command", ["train", "supervised", "evaluate", "watch", "compare", "status"])
-def test_help_imports_no_torch(command, home):
-    status, said, _, imported = call(home, command, "--help")
-    assert (status, said.partition(" [")[0].split()[:2]) == (0, ["python", "-m"])
-    assert f"rl_plasticity.{command}" in said
-    assert "rl_plasticity.command_line" in imported
-    assert not {"torch", "gymnasium", "matplotlib"} & imported
+# Each as a process of its own would, one after another in one that has not imported torch, until one does.
+ONE_AFTER_ANOTHER = """
+import io, json, runpy, sys
+from contextlib import redirect_stderr, redirect_stdout
+for line in json.loads(sys.argv[1]):
+    command, *sys.argv[1:] = line.split()
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            runpy.run_module(f"rl_plasticity.{command}", run_name="__main__", alter_sys=True)
+        except SystemExit as stopped:
+            status = stopped.code or 0
+    slow = sorted({"torch", "gymnasium", "matplotlib"} & {*sys.modules})
+    print(json.dumps([status, out.getvalue(), err.getvalue(), slow]), flush=True)
+    if "torch" in slow:
+        break
+"""
+HELP = [f"{command} --help" for command in ("train", "supervised", "evaluate", "watch", "compare", "status")]
+MISSPELT = {
+    "train regg=spectral": "unknown setting 'regg'; did you mean 'reg'?",
+    "train reg=spectrall": "unknown reg 'spectrall'; did you mean 'spectral'?",
+    "train reg=spectral reg.coeff=1": "unknown setting 'reg.coeff'; did you mean 'reg.coef'?",
+    "train reg=spectral reg.coef=-1": "reg.coef must be a number from 0 up, got -1",
+    "train preset=dmeo": "unknown preset 'dmeo'; did you mean 'demo'?",
+    "train env=cheeta-run": "unknown env 'cheeta-run'; nearest: cheetah-run, ",
+    "train env.sequence=[walker-run,walker-wlak]": "unknown env 'walker-wlak'; nearest: walker-walk, ",
+    "train hydra/launcher=ray": "hydra/launcher=ray is for a sweep: add -m",
+    "supervised optimizer=adamm": "unknown optimizer 'adamm'; did you mean 'adam'?",
+    "evaluate": "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]",
+    "watch run widht=3": "unknown setting 'widht'; did you mean 'width'?",
+    "compare bseline=x": "unknown option 'bseline'; did you mean 'baseline'?",
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("train regg=spectral", "unknown setting 'regg'; did you mean 'reg'?"),
-        ("train reg=spectrall", "unknown reg 'spectrall'; did you mean 'spectral'?"),
-        ("train reg=spectral reg.coeff=1", "unknown setting 'reg.coeff'; did you mean 'reg.coef'?"),
-        ("train reg=spectral reg.coef=-1", "reg.coef must be a number from 0 up, got -1"),
-        ("train preset=dmeo", "unknown preset 'dmeo'; did you mean 'demo'?"),
-        ("train env=cheeta-run", "unknown env 'cheeta-run'; nearest: cheetah-run, "),
-        ("train env.sequence=[walker-run,walker-wlak]", "unknown env 'walker-wlak'; nearest: walker-walk, "),
-        ("train hydra/launcher=ray", "hydra/launcher=ray is for a sweep: add -m"),
-        ("supervised optimizer=adamm", "unknown optimizer 'adamm'; did you mean 'adam'?"),
-        ("evaluate", "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]"),
-        ("watch run widht=3", "unknown setting 'widht'; did you mean 'width'?"),
-        ("compare bseline=x", "unknown option 'bseline'; did you mean 'baseline'?"),
-    ],
-)
-def test_a_misspelt_name_is_one_line_with_status_2_and_imports_no_torch(arguments, said, home):
-    command, *others = arguments.split()
-    status, out, err, imported = call(home, command, *others)
+@pytest.fixture(scope="module")
+def ended(home):
+    """What became of each command: its status, output, complaint, and what it imported that takes long."""
+    lines = [*HELP, *MISSPELT]
+    told = [sys.executable, "-c", ONE_AFTER_ANOTHER, json.dumps(lines)]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home)}
+    done = subprocess.run(told, env=environment, capture_output=True, text=True, cwd=home)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(lines), (found[-1:], done.stderr)
+    return dict(zip(lines, found, strict=True))
+
+
+@pytest.mark.parametrize("line", HELP)
+def test_help_imports_no_torch(line, ended):
+    status, said, complaint, slow = ended[line]
+    assert (status, complaint, said.partition(" [")[0].split()[:2]) == (0, "", ["python", "-m"])
+    assert f"rl_plasticity.{line.split()[0]}" in said
+    assert slow == []
+
+
+@pytest.mark.parametrize("line", MISSPELT)
+def test_a_misspelt_name_is_one_line_with_status_2_and_imports_no_torch(line, ended):
+    status, out, err, slow = ended[line]
     assert (status, out) == (2, "")
-    assert err.startswith(f"rl_plasticity.{command}: {said}")
+    assert err.startswith(f"rl_plasticity.{line.split()[0]}: {MISSPELT[line]}")
     assert err.count("\n") == 1
-    assert "torch" not in imported
+    assert "torch" not in slow
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------------
@@ -126,26 +154,34 @@ def test_instead_of_a_damaged_file_the_constructors_are_asked_and_another_is_wri
     assert kept.read_text() == whole
 
 
-def test_a_changed_constructor_changes_the_help_although_something_is_kept(tmp_path):
+def test_a_changed_constructor_changes_the_help_although_something_is_kept(home, tmp_path, monkeypatch):
     package = tmp_path / "rl_plasticity"
     shutil.copytree(kinds.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (kept,) = home.glob("rl_plasticity/*.json")
+    monkeypatch.setattr(kinds, "PACKAGE", package)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kinds._file().parent.mkdir(parents=True)
+    shutil.copy(kept, kinds._file())  # of the same sources
+    place = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+    before = call(tmp_path, "train", "--help", **place)
+    assert "  agent.discount=0.99 " in before[1]
+    assert "torch" not in before[3]
     agent = package / "agents" / "sac.py"
     text = agent.read_text()
-    assert "discount: Annotated[float, " in text
-    before = [call(tmp_path, "train", "--help", PYTHONPATH=str(tmp_path)) for _ in range(2)]
-    assert "  agent.discount=0.99 " in before[1][1]
-    assert "torch" not in before[1][3]
     changed = re.sub(r"(discount: Annotated.*= 0\.9)9", r"\g<1>8", text)
+    assert changed != text
     assert len(changed) == len(text)  # the size says nothing
     agent.write_text(changed)
-    after = call(tmp_path, "train", "--help", PYTHONPATH=str(tmp_path))
+    after = call(tmp_path, "train", "--help", **place)
     assert "  agent.discount=0.98 " in after[1]
 
 
-def test_without_a_folder_for_caches_help_is_the_same(home, tmp_path):
-    (tmp_path / "file").touch()
-    status, said, complaint, _ = call(tmp_path, "train", "--help", XDG_CACHE_HOME=str(tmp_path / "file" / "below"))
-    assert (status, said, complaint) == (*call(home, "train", "--help")[:2], "")
+def test_without_a_folder_for_caches_nothing_is_kept_and_nothing_is_wrong(kept, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(kept / "below"))
+    kinds._keep()
+    kinds._read.cache_clear()
+    with pytest.raises(OSError, match="Not a directory"):  # the same is asked for as after damage
+        kinds._read()
 
 
 def test_settings_that_what_is_kept_would_take_are_refused_by_the_constructors(home, tmp_path):
@@ -164,18 +200,17 @@ def test_settings_that_what_is_kept_would_take_are_refused_by_the_constructors(h
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["rl_plasticity"]  # no results
 
 
-@pytest.mark.parametrize("named", [["plugins=[mine]"], []], ids=["named", "installed"])
-def test_what_a_plug_adds_is_in_the_help_although_something_is_kept(named, home, tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "from rl_plasticity.regularizers import REGULARIZERS\nREGULARIZERS['my_own'] = REGULARIZERS['l2']\n"
-    )
-    if not named:
-        info = tmp_path / "mine-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[rl_plasticity.plugins]\nmine = mine\n")
+def test_what_plugs_add_named_or_installed_is_in_the_help_although_something_is_kept(home, tmp_path):
+    adds = "from rl_plasticity.regularizers import REGULARIZERS\nREGULARIZERS['{}'] = REGULARIZERS['l2']\n"
+    (tmp_path / "mine.py").write_text(adds.format("my_own"))
+    (tmp_path / "theirs.py").write_text(adds.format("installed"))
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     paths = os.pathsep.join([str(tmp_path), str(kinds.PACKAGE.parent)])
-    status, said, _, _ = call(home, "train", "--help", *named, PYTHONPATH=paths)
-    assert status == 0
-    assert "  reg=my_own\n" in said
-    assert "my_own" not in call(home, "train", "--help")[1]  # nor was it kept
+    for named, entry, there in (("plugins=[mine]", "", "my_own"), ("", "theirs = theirs\n", "installed")):
+        (info / "entry_points.txt").write_text(f"[rl_plasticity.plugins]\n{entry}")
+        status, said, _, _ = call(home, "train", "--help", *named.split(), PYTHONPATH=paths)
+        assert status == 0
+        assert f"  reg={there}\n" in said
+    assert not {"my_own", "installed"} & {*re.findall(r"reg=(\w+)", call(home, "train", "--help")[1])}  # nor kept

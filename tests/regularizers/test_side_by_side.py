@@ -62,7 +62,7 @@ def test_a_reset_of_some_runs_recaptures_only_theirs(name):
 
 
 def test_it_traces_whole_and_gives_what_eager_gives():
-    case, results = CASES["stacked_cnn_bn"], []
+    case, results = CASES["stacked3"], []
     batch = case.input()
     for compiled in (False, True):
         torch._dynamo.reset()

@@ -16,7 +16,14 @@ from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, SideBySide
 from rl_plasticity.runs.plan import Plan, variants
 
-PENDULUM = ["env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "eval_episodes=1", "random_env_steps=20"]
+PENDULUM = [
+    "env=gym:Pendulum-v1",
+    "env.action_repeat=4",
+    "agent.hidden=[16,16]",
+    "batch_size=16",
+    "eval_episodes=1",
+    "random_env_steps=20",
+]
 PENDULUM += ["total_env_steps=50", "replay_ratio=2", "eval_every_env_steps=50", "log_every_updates=20"]
 PENDULUM += ["measure_every_updates=40", "device=cpu", "compile=false", "threads=1"]
 DIGITS = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=2"]

@@ -135,6 +135,7 @@ def test_settings_for_another_machine_can_be_checked_on_one_without_a_gpu(of, ki
 def test_environments_have_a_process_for_each_core_beside_a_gpu_and_none_on_a_cpu(device, given, workers, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 5})
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     settings = resolved(schema.load(Train, once([f"device={device}", f"env.workers={given}"])))
     assert settings.env["workers"] == workers
 

@@ -23,9 +23,19 @@ def each_value(arguments, kind):
             yield from ([*first[:i], value, *first[i + 1 :]] for value in values[1:])
 
 
-@pytest.mark.parametrize(("name", "small"), SMALL)
-def test_every_value_of_every_study_can_be_set(name, small):
-    study = studies.load(name, small)
+@pytest.fixture(scope="module", params=SMALL, ids=lambda chosen: "-".join(map(str, chosen)))
+def study(request):
+    """Each, one after another, so that its runs are listed once."""
+    return studies.load(*request.param)
+
+
+@pytest.fixture(scope="module")
+def of_one_seed(study):
+    """The runs of each method: another seed changes nothing else."""
+    return {} if study.is_script else study.runs(Path("nowhere"), ["seeds=1"])
+
+
+def test_every_value_of_every_study_can_be_set(study):
     assert study.shows
     assert study.where
     if study.is_script:
@@ -45,9 +55,7 @@ def test_so_many_seeds_are_given_whether_they_train_in_one_process_or_each_in_it
     assert [a for a in together if a.startswith("seed")] == ["seeds=3"]
 
 
-@pytest.mark.parametrize(("name", "small"), SMALL)
-def test_what_a_study_draws_is_what_can_be_drawn(name, small):
-    study = studies.load(name, small)
+def test_what_a_study_draws_is_what_can_be_drawn(study):
     if study.is_script or study.draw.get("kind") == "table":
         return
     panels, columns = paper._panels(study.draw, {label: [] for label in study.methods})
@@ -56,12 +64,10 @@ def test_what_a_study_draws_is_what_can_be_drawn(name, small):
     assert {panel.kind for panel in panels} <= paper._DRAWN.keys()
 
 
-@pytest.mark.parametrize(("name", "small"), SMALL)
-def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(name, small):
-    study = studies.load(name, small)
+def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(study, of_one_seed):
     if study.is_script or study.pages == {"comparison": {}}:
         return
-    runs = [run for of_method in study.runs(Path("nowhere")).values() for run in of_method]
+    runs = [run for of_method in of_one_seed.values() for run in of_method]
     flat = [dict(written.flat_values(vars(run.settings))) for run in runs]
     tasks = {*groups.IGNORED, "env.name"}
     for page in study.pages.values():
@@ -71,15 +77,21 @@ def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(name, small):
         assert page["baseline"] in groups.labels([{n: v for n, v in s.items() if n not in tasks} for s in there])
 
 
-@pytest.mark.parametrize(("name", "small"), SMALL)
-def test_the_costs_of_every_study_are_those_of_its_runs(name, small):
-    study = studies.load(name, small)
+def test_the_costs_of_every_study_are_those_of_its_runs(study, of_one_seed):
     costs = study.cost
     assert (costs.hours is None) == (costs.machine == "")
-    if study.is_script or "comes_with" in studies._read(name.partition("/")[0])["studies"][name.partition("/")[2]]:
+    paper, _, figure = study.name.partition("/")
+    if study.is_script or "comes_with" in studies._read(paper)["studies"][figure]:
         return
-    runs = [run.settings for of_method in study.runs(Path("nowhere")).values() for run in of_method]
-    assert (costs.runs, costs.run_updates) == (len(runs), sum(map(cost.updates, runs)))
+    runs = run_updates = 0
+    for label, of_method in of_one_seed.items():
+        (seeds,) = (a for a in study.arguments()[label] if a.startswith(("seed=", "seeds=")))
+        processes, of_each = len(written.each(study.kind, seeds)), 1
+        if seeds.startswith("seeds="):
+            of_each = int(seeds.removeprefix("seeds="))
+        runs += processes * len(of_method)
+        run_updates += processes * of_each * sum(cost.updates(run.settings) for run in of_method)
+    assert (costs.runs, costs.run_updates) == (runs, run_updates)
 
 
 def test_the_hours_of_studies_are_those_of_their_records():

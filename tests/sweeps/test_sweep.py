@@ -1,18 +1,14 @@
 import os
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from folders import run_supervised
 
 from rl_plasticity import command_line
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
-from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.supervised import command
 from rl_plasticity.sweeps import job
 from rl_plasticity.sweeps.sweep import runs, sweep
@@ -206,28 +202,6 @@ def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number,
     assert outcomes.count("stopped: before it started") >= 6 - at_once
     status, calls = a_sweep("", "seed=range(0,6)", *launcher)
     assert (status, len(calls)) == (0, 6)
-
-
-def test_two_real_runs_side_by_side_have_the_numbers_of_runs_alone_and_half_the_cores_each(tmp_path):
-    joblib = pytest.importorskip("joblib", reason="needs the extra rl_plasticity[parallel]")
-    program = [
-        sys.executable,
-        "-m",
-        "rl_plasticity.supervised",
-        "-m",
-        "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=2",
-    ]
-    done = subprocess.run([*program, "reg=none,swr", *SMALL], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "2 succeeded, 0 failed, 0 stopped, 0 skipped; results in results" in done.stdout
-    assert done.stderr == ""
-    folders = sorted(path.parent for path in (tmp_path / "results").glob("*/config.yaml"))
-    for folder, reg in zip(folders, ("none", "swr"), strict=True):
-        saved = schema.load_saved(Supervised, RunFolder(folder).settings)
-        assert saved.reg["name"] == reg
-        assert saved.threads == max(1, joblib.cpu_count() // 2)
-        alone = run_supervised([*SMALL, f"reg={reg}", f"threads={saved.threads}"], tmp_path / reg)
-        assert (Path(alone) / "metrics.csv").read_bytes() == (folder / "metrics.csv").read_bytes()
 
 
 def test_settings_of_a_sweep_without_m_are_refused_with_a_hint(monkeypatch, capsys):
