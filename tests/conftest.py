@@ -178,6 +178,17 @@ def once(arguments):
     return list({a.partition("=")[0]: a for a in arguments}.values())
 
 
+def set_apart_(*weights):
+    """Give each matrix ``[..., out, in]`` a largest singular value far above the next: power iteration finds it soon.
+
+    How soon it does depends on the numbers that were drawn, which are others on other processors.
+    """
+    with torch.no_grad():
+        for weight in weights:
+            out, fan_in = weight.shape[-2:]
+            weight.mul_(0.5).add_(torch.outer(torch.linspace(-1, 1, out), torch.linspace(0.5, 1, fan_in)))
+
+
 def flat(value, prefix=""):
     if isinstance(value, dict):
         return {k: v for n, item in value.items() for k, v in flat(item, f"{prefix}.{n}").items()}

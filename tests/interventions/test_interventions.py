@@ -208,8 +208,8 @@ def with_dormant_unit(stacked):
     """A learner whose hidden unit 2 (of the first layer; of run 1 where stacked) never fires."""
     learner, inputs = trained(CASES["stacked3" if stacked else "plain"])
     with torch.no_grad():
-        for i in (1, 4) if stacked else (0, 2):
-            learner.net[i].bias += 5.0  # all others fire
+        for i, bias in zip((1, 4) if stacked else (0, 2), (5.0, 50.0), strict=True):
+            learner.net[i].bias += bias  # all others fire
         if stacked:
             learner.net[1].bias[1, 2] = -100.0
         else:
@@ -572,6 +572,7 @@ def test_selective_reinit_of_a_share_counts_within_each_tensor_of_each_run():
 def test_selective_reinit_reckons_in_float32_where_the_weights_are_in_half_precision():
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)).half()
     for p in net.parameters():
+        p.data = torch.linspace(0.05, 0.1, p.numel()).reshape(p.shape).half()
         p.grad = torch.full_like(p, 1e-6)  # with a weight of 0.1 it rounds to 0 in half precision
     before = [p.detach().clone() for p in net.parameters()]
     SelectiveReinit(1).apply_(net, ())

@@ -131,7 +131,7 @@ def with_dormant_unit():
     net, optimizer, x = trained()
     with torch.no_grad():
         net[0].bias += 5.0
-        net[2].bias += 5.0
+        net[2].bias += 50.0  # all others fire
         net[0].bias[2] = -100.0
     return net, optimizer, x
 
