@@ -308,9 +308,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
         return shares.each(updates_of)
 
     def is_watched(updates: int) -> bool:
-        """Whether something is done after so many updates that needs those of all runs."""
-        comes = any(intervention.due(updates) for intervention, _ in parts.interventions)
-        return comes or updates % s.log_every_updates == 0 or bool(session.callbacks.get("on_update"))
+        return session.is_watched(updates, parts.interventions, s.log_every_updates)
 
     per_epoch = updates_per_epoch(first, s.batch_size)
     saved = {"learner": learner, "order": order, "probe": probe} | ({"starts": parts.starts} if parts.starts else {})

@@ -227,10 +227,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
             session.log({f"{network}/{name}": value for name, value in measures.items()})
 
     def is_watched(updates: int) -> bool:
-        """Whether something is done after so many updates that needs those of all runs."""
-        periods = (s.log_every_updates, s.measure_every_updates or math.inf)
-        comes = any(intervention.due(updates) for intervention, _ in plan.interventions)
-        return comes or any(updates % every == 0 for every in periods) or bool(session.callbacks.get("on_update"))
+        return session.is_watched(updates, plan.interventions, s.log_every_updates, s.measure_every_updates)
 
     def learn(due: int, is_logged: bool = True) -> Mapping[str, Tensor]:
         """So many updates; the metrics of the last one."""

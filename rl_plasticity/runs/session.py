@@ -23,6 +23,7 @@ from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import FaultyRun, SettingsError, first_line
+from rl_plasticity.interventions import Intervention
 from rl_plasticity.runs import checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
@@ -187,6 +188,13 @@ class Session(Generic[S]):
             found = cuts(self.plan.side_by_side, int(s.threads), largest_matrix(whole) if s.compile else None)
         self.shares = Shares(whole, make, found, int(s.threads), set_tracing if s.compile else None)
         return self.shares
+
+    def is_watched(self, updates: int, interventions: Iterable[tuple[Intervention, Any]], *periods: int | None) -> bool:
+        """Whether something is done after so many updates that needs those of all runs; no period is never."""
+        comes = any(intervention.due(updates) for intervention, _ in interventions)
+        return (
+            comes or any(every and updates % every == 0 for every in periods) or bool(self.callbacks.get("on_update"))
+        )
 
     @property
     def axis(self) -> int:
