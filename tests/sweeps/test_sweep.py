@@ -196,9 +196,9 @@ def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number,
     status, calls = a_sweep(script, "seed=range(0,6)", *launcher, first="trap 'echo saved; exit 143' TERM")
     assert status == 128 + number
     outcomes = list(table(capsys.readouterr().out).values())
-    assert 1 <= len(calls) <= 2  # the second one may have started before the first one's signal
-    assert outcomes.count("stopped: saved") == len(calls)
-    at_once = 2 if launcher else 1  # the second one may be told to stop before its shell has set the trap
+    # The second one may be told to stop before its shell has set the trap, after it, and after it has written its call.
+    at_once = 2 if launcher else 1
+    assert 1 <= len(calls) <= outcomes.count("stopped: saved") <= at_once
     assert outcomes.count("stopped: before it started") >= 6 - at_once
     status, calls = a_sweep("", "seed=range(0,6)", *launcher)
     assert (status, len(calls)) == (0, 6)
