@@ -87,7 +87,7 @@ class SoftWeightRescaling(Regularizer):
         classifier = [i in self.structure.classifier for i in self.rescaled]
         self.register_buffer("is_classifier", torch.tensor(classifier, device=self.coef.device), persistent=False)
         self._check_exactness()
-        self._say_undecided(net)
+        self._require_told(net, self.rescaled.values())
         for layer in self.rescaled.values():
             self._remember("norm", layer.key, _norm(layer, net))
         self._remember_rounding(net, (name for layer in self.layers for name in layer.parameter_names))
@@ -213,7 +213,7 @@ class WeightRescaling(Regularizer):
         self.norms = [layer for layer in self.layers if layer.role == "norm"]
         self.rescaled = self._linear_maps("wrs", rescale_head)
         self._require_plain(self.rescaled)
-        self._say_undecided(net)
+        self._require_told(net, self.rescaled, least_axes=1)
         self._decays(name for layer in self.norms for name in layer.parameter_names)
         self._remember_rounding(net, (n for layer in [*self.norms, *self.rescaled] for n in layer.parameter_names))
 
@@ -296,7 +296,7 @@ class NormalizeProject(Regularizer):
                 + (f" and {len(changing) - 3} more" if len(changing) > 3 else ""),
                 stacklevel=3,
             )
-        self._say_undecided(net)
+        self._require_told(net, self.rescaled)
         for layer in self.rescaled:
             self._remember("norm", layer.key, _norm(layer, net))
         self._remember_rounding(net, (layer.weight_name for layer in self.rescaled if layer.weight_name))
@@ -335,7 +335,7 @@ class Hypersphere(Regularizer):
         self.rescaled = [layer for layer in self.layers if layer.is_linear_map]
         self._require(self.rescaled, "linear or convolution layer")
         self._require_plain(self.rescaled)
-        self._say_undecided(net)
+        self._require_told(net, self.rescaled)
         self._remember_rounding(net, (layer.weight_name for layer in self.rescaled if layer.weight_name))
 
     @torch.no_grad()
