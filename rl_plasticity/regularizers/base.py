@@ -206,7 +206,7 @@ class Regularizer(nn.Module):
 
     def _round_(self, widened: nn.Module) -> None:
         """Write the widened weights back."""
-        if isinstance(widened, Widened):
+        if self.rounded and isinstance(widened, Widened):
             for name, value in widened.tensors.items():
                 parameter = lookup(widened.net, name)
                 parameter.copy_(value)

@@ -24,9 +24,13 @@ ACTIVATIONS = {
 MAKERS = {f"{kind}_like" for kind in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")}
 MAKERS |= {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}
 NO_TENSOR = {"shape", "size", "dim", "ndim", "numel", "dtype", "device", "len", "is_cuda", "requires_grad"}
-POOLS = {f"{kind}{n}d" for kind in ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool") for n in (1, 2, 3)}
-POOLS |= {f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)}
-POOLS |= {"mean", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "dropout", "Identity", "amax", "max"}
+DROPOUTS = {"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "dropout", "Identity"}
+POOLS_OF = {  # by how many axes of positions
+    n: {f"{kind}{n}d" for kind in ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool")}
+    | {f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max")}
+    for n in (1, 2, 3)
+}
+POOLS = {pool for pools in POOLS_OF.values() for pool in pools} | DROPOUTS | {"mean", "amax", "max"}
 # What may lie between two factors of one matrix: it scales them.
 SCALE = VIEWS | SCALINGS | {"Dropout", "dropout", "Identity"}
 # What may lie between hidden units and the layer that reads them in order.

@@ -7,7 +7,7 @@ done, and why neither was, so that a method which needs to know the order can re
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.layers import BareRole, Layer, lookup, unwrapped
 from rl_plasticity.structure import operations as ops
+from rl_plasticity.structure.checking import recyclable
 from rl_plasticity.structure.trace import trace
 from rl_plasticity.structure.walk import RAW, Walk
-from rl_plasticity.structure.watch import Example, arguments_of, watch, watched_call
+from rl_plasticity.structure.watch import Example, arguments_of, watch, watched_call, with_tensors
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Structure:
         returned: what the network returns: of each tensor the nodes, by position, that it comes from, and the
             operations since.
         shared: the names of parameters that are used more than once.
+        example: what it was read from, if from a call.
         factors: names of the layers that are factors of low-rank adapters: of two trained layers in a row, with nothing
             between, whose product is added to what a frozen layer makes of the same input. Where the order is not
             known, of those whose shapes allow it.
@@ -71,6 +73,7 @@ class Structure:
     returned: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
     shared: frozenset[str] = frozenset()
     factors: frozenset[str] = frozenset()
+    example: Example | None = field(default=None, compare=False, repr=False)
 
     @property
     def layers(self) -> list[Layer]:
@@ -223,8 +226,14 @@ class Structure:
         """Every chain (linear or conv) -> norm layers -> activation -> (linear or conv) of `net`.
 
         Nothing else reads the chain before the activation: recycled units must not change what a skip connection
-        carries. And the layer behind it reads nothing else, so that its columns are the units' in order.
+        carries. And the layer behind it reads nothing else, so that its columns are the units' in order. Where the
+        network was read from an example, those are left out that `recyclable` finds otherwise.
         """
+        chains = self.chains(net)
+        return chains if self.example is None or not chains else recyclable(net, chains, self.example)
+
+    def chains(self, net: nn.Module) -> list[HiddenUnits]:
+        """The same, not checked by the example."""
         nodes = self.nodes
         returned = {i for sources, _ in self.returned for i in sources}
         readers = Counter([i for node in nodes for i in node.inputs] + [*returned])
@@ -232,18 +241,22 @@ class Structure:
         def source(node: Layer) -> Layer | None:
             """What alone feeds `node` and feeds nothing else."""
             alone = len(node.inputs) == 1 and node.inputs[0] != RAW and readers[node.inputs[0]] == 1
-            return nodes[node.inputs[0]] if alone and set(node.through) <= ops.POOLS else None
+            return nodes[node.inputs[0]] if alone else None
 
         chains = []
         for i, activation in enumerate(nodes):
             if activation.role != "activation" or i in returned:
                 continue
-            norms, incoming = [], source(activation)
+            norms, incoming, through = [], source(activation), {*activation.through}
             while incoming is not None and incoming.role in ("norm", "shift"):
                 norms.append(incoming)
+                through |= {*incoming.through}
                 incoming = source(incoming)
             outgoing = tuple(node for node in nodes if i in node.inputs)
             if incoming is None or not incoming.is_linear_map or not outgoing:
+                continue
+            # Pools go over the last axes: of a feature map positions, but of a linear layer its units.
+            if not through <= (ops.POOLS_OF.get(_positions(incoming, net), set()) | ops.DROPOUTS):
                 continue
             if any(
                 tensor.shape != (*incoming.runs, *_units(incoming, net)) for n in norms for tensor in n.tensors(net)
@@ -287,6 +300,13 @@ def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
     if incoming.role == "conv" and layer.role == "linear":
         return columns % units == 0 and bool(set(layer.through) & ops.FLATTENS)
     return columns == units
+
+
+def _positions(layer: Layer, net: nn.Module) -> int:
+    """How many axes of positions the output of a convolution has; 0 of a linear layer."""
+    weight = layer.weight(net)
+    assert weight is not None
+    return weight.ndim - len(layer.runs) - 2 if layer.role == "conv" else 0
 
 
 def _units(layer: Layer, net: nn.Module) -> tuple[int]:
@@ -376,6 +396,7 @@ def read(
         has_heads=unknown is None or heads is not None,
         undecided=tuple(undecided),
         trained=tuple(trained),
+        example=None if example is None or unknown else with_tensors(example, Tensor.detach),
         returned=tuple((tuple(sorted(v.sources)), tuple(sorted(v.through))) for v in walk.returned),
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
         factors=frozenset(_factors(walk, nodes) if unknown is None else _possible_factors(net, walk)),
