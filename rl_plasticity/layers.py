@@ -270,7 +270,7 @@ def runs_of(net: nn.Module) -> tuple[int, ...]:
         return declared
     shapes = {}
     for name, module in net.named_modules():
-        for part in parts_of(module, lambda _: True):
+        for part in _parts(module, kind_of(module), lambda _: True):
             key = part.weight or part.bias
             if part.role != "parameter" and key is not None:
                 axes = _core_ndim(module, part.role) if part.weight else 1
@@ -292,13 +292,32 @@ class Part(NamedTuple):
     parallel: bool = False  # reads what the module reads, not what the part before it gives
 
 
+def is_plain(module: nn.Module) -> bool:
+    """Whether the module computes what its class in torch computes: nothing in its class or in itself replaces that."""
+    kind = type(module)
+    methods = [getattr(kind, name) for name in ("forward", "_conv_forward") if hasattr(kind, name)]
+    ours = all(f"{m.__module__}.".startswith(("torch.nn.modules.", "rl_plasticity.")) for m in methods)
+    return ours and kind.__call__ is nn.Module.__call__ and "forward" not in vars(module)
+
+
 def role_of(module: nn.Module) -> Role | None:
-    """What layer the module is; None if it is none. A module of ours may say so in its class, as ``layer_role``."""
+    """What layer the module is; None if it is none, or if its forward is its own: then that has to be read."""
+    kind = kind_of(module)
+    return kind if is_plain(module) or _is_conv1d(module) or hasattr(type(module), "layer_role") else None
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    """Whether it is transformers' Conv1D: linear, its weight [in, out]."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def kind_of(module: nn.Module) -> Role | None:
+    """What layer its class says that it is. A module of ours may say so in its class, as ``layer_role``."""
     if (declared := getattr(type(module), "layer_role", None)) in get_args(Role):
         return declared
     if isinstance(module, nn.Linear | nn.Bilinear | nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention):
         return "linear"
-    if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # of transformers: linear, its weight [in, out]
+    if _is_conv1d(module):
         return "linear"
     if isinstance(module, nn.modules.conv._ConvNd):
         return "conv"
@@ -322,6 +341,10 @@ def _core_ndim(module: nn.Module, role: Role) -> int:
 
 def parts_of(module: nn.Module, wanted: Callable[[Tensor], bool]) -> list[Part]:
     """What the module holds itself, in order of use: of its parameters those that are `wanted`."""
+    return _parts(module, role_of(module), wanted)
+
+
+def _parts(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool]) -> list[Part]:
     stored = {name: name for name, p in module._parameters.items() if p is not None}
     if parametrize.is_parametrized(module):
         for name, chain in module.parametrizations.items():  # type: ignore[union-attr, operator]
@@ -331,12 +354,11 @@ def parts_of(module: nn.Module, wanted: Callable[[Tensor], bool]) -> list[Part]:
     # Frozen layers have their place, but no tensors.
     left = {name: path if wanted(lookup(module, path)) else None for name, path in stored.items()}
     parts: list[Part] = []
-    role = role_of(module)
-    if isinstance(module, nn.MultiheadAttention):
+    if role is not None and isinstance(module, nn.MultiheadAttention):
         parts += [Part("linear", left.pop(n), None, True) for n in _ATTENTION if n in left]
         if "in_proj_weight" in left:
             parts.append(Part("linear", left.pop("in_proj_weight"), left.pop("in_proj_bias", None)))
-    elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
+    elif role is not None and isinstance(module, nn.RNNBase | nn.RNNCellBase):
         for name in [n for n in left if n.startswith("weight")]:
             bias = left.pop(name.replace("weight", "bias"), None)
             # The state's matrix is added to the input's: both read what the layer reads.

@@ -539,10 +539,11 @@ class ActorCritic(nn.Module):
         self.log_std = nn.Parameter(torch.full((1, 3), -0.3))
 
 
-def test_a_log_std_of_any_shape_is_left_alone_with_a_word():
+def test_without_a_forward_a_log_std_is_nothing_until_it_is_said():
     net = ActorCritic()
-    with pytest.warns(UserWarning, match=r"Spectral leaves alone what cannot be told .*: log_std; roles="):
-        regularizer = make_regularizer("spectral", net, coef=1.0)
+    with pytest.raises(ValueError, match=r"bare parameters log_std do, and .*'ignore' for those to leave alone"):
+        make_regularizer("spectral", net)
+    regularizer = make_regularizer("spectral", net, coef=1.0, roles={"log_std": "ignore"})
     regularizer.penalty(net).backward()
     assert net.log_std.grad is None
     assert net.actor[0].weight.grad is not None

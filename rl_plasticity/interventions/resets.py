@@ -1,6 +1,7 @@
 """Interventions that give networks, heads or all parameters new values; and the decay of the learning rate."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -13,7 +14,7 @@ from rl_plasticity.layers import Layer, lookup, wide
 from rl_plasticity.learner import Learner, copy_runs_
 from rl_plasticity.optimizers import orthogonalized
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, layers, read
+from rl_plasticity.structure import Example, read
 
 
 class PeriodicReset(Intervention):
@@ -163,7 +164,8 @@ class Fire(Intervention):
         iterations: 10 in their code, 5 for a language model.
 
     Raises:
-        ValueError: the network has no linear or convolution layer, or one whose weight is computed.
+        ValueError: the network has no linear or convolution layer, or one whose weight is computed, or factors of
+            low-rank adapters; it has bare parameters, cannot be traced, and no example was given.
     """
 
     @checked
@@ -179,8 +181,14 @@ class Fire(Intervention):
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
         chosen = ... if runs is None else runs
-        for learner, followers in learners_of(target).values():
-            changed = [layer for layer in layers(learner.net) if layer.is_linear_map]
+        for key, (learner, followers) in learners_of(target).items():
+            structure = read(learner.net)
+            if (structure.unknown or structure.undecided) and inputs is not None and key in inputs:
+                structure = read(learner.net, inputs[key])
+            if left := structure.left_alone("fire", learner.net, least_axes=2):
+                warnings.warn(left, stacklevel=6)
+            changed = [layer for layer in structure.layers if layer.is_linear_map]
+            structure.require_whole("fire", changed)
             if not changed:
                 raise ValueError("fire has nothing to act on: the network has no linear or convolution layer")
             computed = [layer.name for layer in changed if layer.is_computed]

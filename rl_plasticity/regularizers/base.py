@@ -206,7 +206,7 @@ class Regularizer(nn.Module):
 
     def _round_(self, widened: nn.Module) -> None:
         """Write the widened weights back."""
-        if isinstance(widened, Widened):
+        if self.rounded and isinstance(widened, Widened):
             for name, value in widened.tensors.items():
                 parameter = lookup(widened.net, name)
                 parameter.copy_(value)
@@ -219,6 +219,7 @@ class Regularizer(nn.Module):
 
     def _require(self, parts: object, what: str) -> None:
         if not parts:
+            self.structure.require_seen(type(self).__name__, self.structure.undecided)
             raise ValueError(f"{type(self).__name__} has nothing to act on: the network has no {what}")
 
     def _saw_no_batch(self, method: str) -> RuntimeError:
@@ -249,7 +250,7 @@ class Regularizer(nn.Module):
             self.structure.require_heads(f"of={of}")
         names = [*dict.fromkeys(name for layer in self.layers for name in _names(layer, net, of) if name)]
         self._require(names, f"trainable parameter that of={of} means")
-        self._say_undecided(net)
+        self._require_told(net, (), 1 if of in ("heads", "biases", "norms", "kernels_and_gains") else 2)
         return names
 
     def _now(self, net: nn.Module, names: Iterable[str]) -> list[str]:
@@ -271,16 +272,15 @@ class Regularizer(nn.Module):
             if is_trained(net, name):
                 raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
 
-    def _say_undecided(self, net: nn.Module, least_axes: int = 2) -> None:
-        """A warning that names the bare parameters that are left alone because nothing tells what they are."""
-        axes = {name: lookup(net, name).ndim - len(self.runs) for name in self.structure.undecided}
-        names = [name for name, number in axes.items() if number >= least_axes]
-        if names:
-            warnings.warn(
-                f"{type(self).__name__} leaves alone what cannot be told to be a gain or a matrix: {', '.join(names)}; "
-                "roles={name: role} says what it is, 'ignore' that this is meant; example=(a real input, ...) may show",
-                stacklevel=4,
-            )
+    def _require_told(self, net: nn.Module, layers: Iterable[Layer], least_axes: int = 2) -> None:
+        """A warning that names the bare parameters that are left alone because nothing tells what they are.
+
+        Raises:
+            ValueError: the network was not read at all, and has some; `layers`, on which the method acts, are factors.
+        """
+        self.structure.require_whole(type(self).__name__, layers)
+        if said := self.structure.left_alone(type(self).__name__, net, least_axes):
+            warnings.warn(said, stacklevel=4)
 
     def _require_plain(self, layers: Iterable[Layer]) -> None:
         for layer in layers:

@@ -1,5 +1,6 @@
 """Every regularizer by its name, and the one function that makes them."""
 
+import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -47,6 +48,7 @@ def make_regularizer(
         regularizer = make(net)
     elif "structure" in inspect.signature(REGULARIZERS[name]).parameters:
         regularizer = make(net, structure=structure)
+        regularizer.structure = dataclasses.replace(structure, example=None)  # which nothing needs any longer
     else:
         raise SettingsError(f"regularizer {name!r} takes no example: give its constructor the argument `structure`")
     if (from_update, until_update) == (0, None):

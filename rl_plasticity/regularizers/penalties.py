@@ -204,7 +204,7 @@ class Spectral(Regularizer):
     ) -> None:
         super().__init__(net, coef, structure)
         self._require([layer for layer in self.layers if layer.weight_name or layer.bias_name], "trainable layer")
-        self._say_undecided(net, least_axes=0)
+        self._require_told(net, self.layers, least_axes=0)
         self.k = k
         generator = torch.Generator().manual_seed(0)  # the global random state stays as it is
         for layer in self.layers:
@@ -299,7 +299,7 @@ class Parseval(Regularizer):
         super().__init__(net, coef, structure)
         self.scale = scale
         self.hidden = self._linear_maps("parseval", heads=False)
-        self._say_undecided(net)
+        self._require_told(net, self.hidden)
 
     def penalty(self, net: nn.Module) -> Tensor:
         with self._outside_autocast():

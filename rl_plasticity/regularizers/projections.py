@@ -34,7 +34,7 @@ class WeightClipping(Regularizer):
         self.clipped = [layer for layer in self.layers if layer.is_linear_map]
         self._require(self.clipped, "linear or convolution layer")
         self._require_plain(self.clipped)
-        self._say_undecided(net)
+        self._require_told(net, self.clipped, least_axes=1)
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:
@@ -138,7 +138,7 @@ class Orthogonal(Regularizer):
         self.scale, self.rect_scale = scale, rect_scale
         self.hidden = self._linear_maps("orthogonal", heads=False)
         self._require_plain(self.hidden)
-        self._say_undecided(net)
+        self._require_told(net, self.hidden)
         names = [layer.weight_name for layer in self.hidden if layer.weight_name]
         self._decays(names)
         self._remember_rounding(net, names)

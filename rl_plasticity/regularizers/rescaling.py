@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import Layer, per_run, wide
+from rl_plasticity.layers import Layer, Widened, lookup, per_run, unwrapped, wide
 from rl_plasticity.regularizers.base import Regularizer, Share
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Structure, not_homogeneous
+from rl_plasticity.structure import Example, Structure, not_homogeneous, outputs
 
 
 class SoftWeightRescaling(Regularizer):
@@ -87,10 +87,12 @@ class SoftWeightRescaling(Regularizer):
         classifier = [i in self.structure.classifier for i in self.rescaled]
         self.register_buffer("is_classifier", torch.tensor(classifier, device=self.coef.device), persistent=False)
         self._check_exactness()
-        self._say_undecided(net)
+        self._require_told(net, self.rescaled.values())
         for layer in self.rescaled.values():
             self._remember("norm", layer.key, _norm(layer, net))
         self._remember_rounding(net, (name for layer in self.layers for name in layer.parameter_names))
+        if self.exact and self.structure.example is not None and accumulate == "exact":
+            self._try(unwrapped(net), self.structure.example)
 
     def _check_exactness(self) -> None:
         """Where f' = C f does not hold: an error where the function was to be preserved, else said in a warning."""
@@ -124,6 +126,38 @@ class SoftWeightRescaling(Regularizer):
             )
         if inexact:
             warnings.warn(f"swr keeps f' = C f only approximately at {where}", stacklevel=4)
+        self.exact = not inexact
+
+    @torch.no_grad()
+    def _try(self, net: nn.Module, example: Example) -> None:
+        """Whether f' = C f on the example, for grown weights and a strength of 1/2."""
+        generator = torch.Generator().manual_seed(0)
+        grown = {name: lookup(net, name).detach().double() for name in self.structure.trained}
+        grown = {name: value * (1 + 2 * torch.rand((), generator=generator).item()) for name, value in grown.items()}
+        before = outputs(net, example, grown, batch_statistics=True)
+        given = [(strength, strength.clone()) for strength in (self.coef, self.coef_classifier)]
+        for strength, _ in given:
+            strength.fill_(0.5)
+        self.project_(Widened(net, grown))
+        for strength, value in given:
+            strength.copy_(value)
+        for name in self.rounded:
+            self._recall("rounding", name).zero_()
+        after = outputs(net, example, grown, batch_statistics=True)
+        off = max((self._off(*pair) for pair in zip(after or (), before or (), strict=True)), default=0.0)
+        if off > 1e-3 and self.scope == "preserving":
+            raise ValueError(f"scope=preserving would change the function: on the example by {off:.1%}")
+        if off > 1e-3:
+            warnings.warn(f"swr keeps f' = C f only approximately: on the example it is off by {off:.1%}", stacklevel=4)
+
+    def _off(self, after: Tensor, before: Tensor) -> float:
+        """How far `after` is from C `before`, relatively, C of each run the factor that fits best, or 1."""
+        k = len(self.runs) if before.shape[: len(self.runs)] == self.runs else 0
+        after, before = (t.nan_to_num(0, 0, 0).reshape(*t.shape[:k], -1) for t in (after, before))
+        factor = (after * before).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True)
+        rest = after - (before if self.scope == "preserving" else factor * before)
+        off = torch.linalg.vector_norm(rest, dim=-1) / torch.linalg.vector_norm(after, dim=-1)
+        return float(off.nan_to_num(0).max()) if off.numel() else 0.0
 
     def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
         """Take the current norms as the new n_l ("SWR + re-init" of Appendix E, at a learning-rate decay)."""
@@ -213,7 +247,7 @@ class WeightRescaling(Regularizer):
         self.norms = [layer for layer in self.layers if layer.role == "norm"]
         self.rescaled = self._linear_maps("wrs", rescale_head)
         self._require_plain(self.rescaled)
-        self._say_undecided(net)
+        self._require_told(net, self.rescaled, least_axes=1)
         self._decays(name for layer in self.norms for name in layer.parameter_names)
         self._remember_rounding(net, (n for layer in [*self.norms, *self.rescaled] for n in layer.parameter_names))
 
@@ -296,7 +330,7 @@ class NormalizeProject(Regularizer):
                 + (f" and {len(changing) - 3} more" if len(changing) > 3 else ""),
                 stacklevel=3,
             )
-        self._say_undecided(net)
+        self._require_told(net, self.rescaled)
         for layer in self.rescaled:
             self._remember("norm", layer.key, _norm(layer, net))
         self._remember_rounding(net, (layer.weight_name for layer in self.rescaled if layer.weight_name))
@@ -335,7 +369,7 @@ class Hypersphere(Regularizer):
         self.rescaled = [layer for layer in self.layers if layer.is_linear_map]
         self._require(self.rescaled, "linear or convolution layer")
         self._require_plain(self.rescaled)
-        self._say_undecided(net)
+        self._require_told(net, self.rescaled)
         self._remember_rounding(net, (layer.weight_name for layer in self.rescaled if layer.weight_name))
 
     @torch.no_grad()

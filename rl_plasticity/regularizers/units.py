@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import is_trained, lookup, per_run, wide
+from rl_plasticity.layers import SomeRuns, is_trained, lookup, per_run, wide
 from rl_plasticity.regularizers.base import Regularizer, Share
 from rl_plasticity.regularizers.inside import Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenUnits, Structure
+from rl_plasticity.structure import Example, HiddenUnits, Structure, recyclable
 
 
 class ContinualBackprop(Regularizer):
@@ -229,6 +229,7 @@ class _Recycled:
                 stacklevel=5,
             )
         self.inside = Inside(net, returning=[*dict.fromkeys(unit.activation for unit in self.units)])
+        self.checked = owner.structure.example is not None
         self.seen = False  # the batch of the update under way
         # Draws are for a run, a layer and an update: what tells runs apart is what they started with.
         trained = [lookup(net, name) for name in owner.structure.trained]
@@ -259,9 +260,11 @@ class _Recycled:
         """The units, their activations ``[*runs, units, examples and positions]``, and how many examples there are.
 
         Raises:
-            ValueError: the inputs are no batch.
+            ValueError: the inputs are no batch; without an example, the first batch shows that the units were misread.
         """
         k = len(self.owner.runs)
+        if not (self.checked or torch.compiler.is_compiling() or isinstance(net, SomeRuns)):
+            self._check(net, inputs)
         seen = self.inside(net, inputs)
         for unit in self.units:
             activation, matrix = seen[unit.activation][unit.call], unit.incoming.matrix(net)
@@ -276,6 +279,17 @@ class _Recycled:
                 )
             yield unit, activation.movedim(axis, k).flatten(k + 1), activation.shape[k]
         self.seen = True
+
+    def _check(self, net: nn.Module, inputs: Example) -> None:
+        """Without an example the first batch shows whether the units' columns are what they were read as."""
+        kept = recyclable(net, self.units, inputs)
+        wrong = [unit.activation for unit in self.units if unit not in kept]
+        if wrong:
+            raise ValueError(
+                f"{type(self.owner).__name__} would change what the network returns by new units behind "
+                f"{', '.join(wrong[:3])}: pass example=(a real input, ...), with which they are left alone"
+            )
+        self.checked = True
 
     def units_now(self, net: nn.Module) -> list[HiddenUnits]:
         """The units all of whose parameters are trained now.

@@ -1,5 +1,6 @@
 """What feeds what in a network: traced symbolically, or watched in a real call."""
 
+from rl_plasticity.structure.checking import outputs, recyclable
 from rl_plasticity.structure.reading import (
     HiddenUnits,
     Structure,
@@ -30,7 +31,9 @@ __all__ = [
     "hidden_units",
     "layers",
     "not_homogeneous",
+    "outputs",
     "read",
+    "recyclable",
     "tensors_in",
     "untouched",
     "with_tensors",

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from rl_plasticity.layers import role_of
+from rl_plasticity.layers import is_plain, role_of
 
 VIEWS = {
     "unsqueeze", "squeeze", "view", "reshape", "expand", "expand_as", "contiguous", "to", "type", "type_as", "float",
@@ -20,15 +20,29 @@ ACTIVATIONS = {
     "relu", "relu6", "gelu", "tanh", "sigmoid", "silu", "elu", "selu", "celu", "leaky_relu", "softplus", "mish",
     "hardswish", "hardtanh", "hardsigmoid", "softsign", "logsigmoid", "threshold", "rrelu",
 }  # fmt: skip
+# What they make depends on the shape of what they are given alone.
+MAKERS = {f"{kind}_like" for kind in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")}
+MAKERS |= {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}
 NO_TENSOR = {"shape", "size", "dim", "ndim", "numel", "dtype", "device", "len", "is_cuda", "requires_grad"}
-POOLS = {f"{kind}{n}d" for kind in ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool") for n in (1, 2, 3)}
-POOLS |= {f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)}
-POOLS |= {"mean", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "dropout", "Identity", "amax", "max"}
+DROPOUTS = {"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "dropout", "Identity"}
+POOLS_OF = {  # by how many axes of positions
+    n: {f"{kind}{n}d" for kind in ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool")}
+    | {f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max")}
+    for n in (1, 2, 3)
+}
+POOLS = {pool for pools in POOLS_OF.values() for pool in pools} | DROPOUTS | {"mean", "amax", "max"}
+# What may lie between two factors of one matrix: it scales them.
+SCALE = VIEWS | SCALINGS | {"Dropout", "dropout", "Identity"}
 # What may lie between hidden units and the layer that reads them in order.
 KEEP_UNITS = POOLS | {"flatten", "Flatten", "view", "reshape", "contiguous", "to", "float", "clone"}
 # Of these one brings a feature map's channels to the last axis, where a linear layer reads them.
 FLATTENS = {"flatten", "Flatten", "view", "reshape", "mean", "amax", "max"}
-# f(a x) = a f(x) for a > 0
+SHAPED = {"expand_as", "view_as", "reshape_as", "type_as", "to"}  # the second operand gives a shape or type
+# How many operands say where or in what shape, not what; any other operand is a term, a constant one an addition.
+PLACES = {"getitem": 9, "index_select": 1, "gather": 1, "repeat_interleave": 1, "where": 1, "masked_fill": 1}
+PLACES |= {"index_add": 1}
+FILLS = {"where", "masked_fill", "setitem"}  # whose numbers are values
+# f(a x) = a f(x) for a > 0, of all operands that are no places together
 HOMOGENEOUS = VIEWS | FLIPS | CUTS | SUMS | SCALINGS | JOINS | POOLS
 HOMOGENEOUS |= {"relu", "leaky_relu", "ReLU", "LeakyReLU", "PReLU", "sum", "neg", "index_add", "masked_fill"}
 HOMOGENEOUS |= {"Flatten", "Unflatten", "permute", "movedim", "index_select", "gather", "repeat", "repeat_interleave"}
@@ -56,7 +70,7 @@ def plain(name: str, of_number: bool = False) -> str:
 
 def operation_of(module: nn.Module) -> str | None:
     """The name of what a module without parameters does, if it is one of torch's known here, or derived from one."""
-    if role_of(module) is not None:
+    if role_of(module) is not None or not is_plain(module):
         return None
     names = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn.modules")]
     return next((name for name in names if name in HOMOGENEOUS), None)

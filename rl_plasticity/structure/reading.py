@@ -6,8 +6,8 @@ done, and why neither was, so that a method which needs to know the order can re
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.layers import BareRole, Layer, unwrapped
+from rl_plasticity.layers import BareRole, Layer, lookup, unwrapped
 from rl_plasticity.structure import operations as ops
+from rl_plasticity.structure.checking import recyclable
 from rl_plasticity.structure.trace import trace
 from rl_plasticity.structure.walk import RAW, Walk
-from rl_plasticity.structure.watch import Example, arguments_of, watch, watched_call
+from rl_plasticity.structure.watch import Example, arguments_of, watch, watched_call, with_tensors
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Structure:
         returned: what the network returns: of each tensor the nodes, by position, that it comes from, and the
             operations since.
         shared: the names of parameters that are used more than once.
+        example: what it was read from, if from a call.
+        factors: names of the layers that are factors of low-rank adapters: of two trained layers in a row, with nothing
+            between, whose product is added to what a frozen layer makes of the same input. Where the order is not
+            known, of those whose shapes allow it.
     """
 
     nodes: tuple[Layer, ...]
@@ -67,6 +72,8 @@ class Structure:
     trained: tuple[str, ...] = ()
     returned: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
     shared: frozenset[str] = frozenset()
+    factors: frozenset[str] = frozenset()
+    example: Example | None = field(default=None, compare=False, repr=False)
 
     @property
     def layers(self) -> list[Layer]:
@@ -176,12 +183,57 @@ class Structure:
                 "the network that is trained, or an example that reaches them"
             )
 
+    def require_whole(self, method: str, layers: Iterable[Layer]) -> None:
+        """Raises ValueError if one of these layers is a factor of a low-rank adapter, and says what to pass."""
+        found = [layer.name for layer in layers if layer.name in self.factors and layer.weight_name is not None]
+        if found and self.unknown is not None:
+            raise ValueError(
+                f"{method} must know whether {_some(found)} are layers or the factors of an adapter of the frozen "
+                f"layer beside them, and {self.unknown}: pass example=(a real input, ...)"
+            )
+        if found:
+            raise ValueError(
+                f"{method} acts on whole matrices, and {_some(found)} are factors of low-rank adapters: their product "
+                "is added to a frozen matrix. Pass only=[the parameters to act on] without them, merge the adapters, "
+                "or take a method of single parameters (l2, l2_init, weight_decay)"
+            )
+
+    def require_seen(self, method: str, names: Sequence[str]) -> None:
+        """Raises ValueError if there are such bare parameters and no use of any was seen, and says what to pass."""
+        if names and self.unknown is not None:
+            raise ValueError(
+                f"{method} must know what the bare parameters {_some(names)} do, and {self.unknown}: pass "
+                "example=(a real input, ...), or roles={name: role}, 'ignore' for those to leave alone"
+            )
+
+    def left_alone(self, method: str, net: nn.Module, least_axes: int) -> str:
+        """What to say of the bare parameters, of so many axes at least, that are undecided; "" where there are none.
+
+        Raises:
+            ValueError: as `require_seen`.
+        """
+        axes = {node.weight_name: len(node.runs) for node in self.nodes}
+        names = [name for name in self.undecided if lookup(net, name).ndim - axes[name] >= least_axes]
+        self.require_seen(method, names)
+        return (
+            f"{method} leaves alone what cannot be told to be a gain or a matrix: {', '.join(names)}; "
+            "roles={name: role} says what it is, 'ignore' that this is meant; example=(a real input, ...) may show"
+            if names
+            else ""
+        )
+
     def hidden_units(self, net: nn.Module) -> list[HiddenUnits]:
         """Every chain (linear or conv) -> norm layers -> activation -> (linear or conv) of `net`.
 
         Nothing else reads the chain before the activation: recycled units must not change what a skip connection
-        carries. And the layer behind it reads nothing else, so that its columns are the units' in order.
+        carries. And the layer behind it reads nothing else, so that its columns are the units' in order. Where the
+        network was read from an example, those are left out that `recyclable` finds otherwise.
         """
+        chains = self.chains(net)
+        return chains if self.example is None or not chains else recyclable(net, chains, self.example)
+
+    def chains(self, net: nn.Module) -> list[HiddenUnits]:
+        """The same, not checked by the example."""
         nodes = self.nodes
         returned = {i for sources, _ in self.returned for i in sources}
         readers = Counter([i for node in nodes for i in node.inputs] + [*returned])
@@ -189,18 +241,22 @@ class Structure:
         def source(node: Layer) -> Layer | None:
             """What alone feeds `node` and feeds nothing else."""
             alone = len(node.inputs) == 1 and node.inputs[0] != RAW and readers[node.inputs[0]] == 1
-            return nodes[node.inputs[0]] if alone and set(node.through) <= ops.POOLS else None
+            return nodes[node.inputs[0]] if alone else None
 
         chains = []
         for i, activation in enumerate(nodes):
             if activation.role != "activation" or i in returned:
                 continue
-            norms, incoming = [], source(activation)
+            norms, incoming, through = [], source(activation), {*activation.through}
             while incoming is not None and incoming.role in ("norm", "shift"):
                 norms.append(incoming)
+                through |= {*incoming.through}
                 incoming = source(incoming)
             outgoing = tuple(node for node in nodes if i in node.inputs)
             if incoming is None or not incoming.is_linear_map or not outgoing:
+                continue
+            # Pools go over the last axes: of a feature map positions, but of a linear layer its units.
+            if not through <= (ops.POOLS_OF.get(_positions(incoming, net), set()) | ops.DROPOUTS):
                 continue
             if any(
                 tensor.shape != (*incoming.runs, *_units(incoming, net)) for n in norms for tensor in n.tensors(net)
@@ -224,6 +280,10 @@ class Structure:
         return found
 
 
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
     """Whether the columns of `layer` are the units of `incoming`, which node `i` brings, in order."""
     if not layer.is_linear_map or layer.inputs != (i,) or layer.groups > 1 or not set(layer.through) <= ops.KEEP_UNITS:
@@ -240,6 +300,13 @@ def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
     if incoming.role == "conv" and layer.role == "linear":
         return columns % units == 0 and bool(set(layer.through) & ops.FLATTENS)
     return columns == units
+
+
+def _positions(layer: Layer, net: nn.Module) -> int:
+    """How many axes of positions the output of a convolution has; 0 of a linear layer."""
+    weight = layer.weight(net)
+    assert weight is not None
+    return weight.ndim - len(layer.runs) - 2 if layer.role == "conv" else 0
 
 
 def _units(layer: Layer, net: nn.Module) -> tuple[int]:
@@ -310,6 +377,7 @@ def read(
     if unknown is not None:
         walk = Walk(net, roles or {}, walk.only)
     reached = len(walk.nodes)
+    walk.settle()
     walk.unread()
     nodes = _with_heads(walk.nodes, reached)
     if heads is not None:
@@ -328,8 +396,10 @@ def read(
         has_heads=unknown is None or heads is not None,
         undecided=tuple(undecided),
         trained=tuple(trained),
+        example=None if example is None or unknown else with_tensors(example, Tensor.detach),
         returned=tuple((tuple(sorted(v.sources)), tuple(sorted(v.through))) for v in walk.returned),
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
+        factors=frozenset(_factors(walk, nodes) if unknown is None else _possible_factors(net, walk)),
     )
 
 
@@ -341,6 +411,51 @@ def _with_heads(nodes: list[Layer], reached: int) -> list[Layer]:
             followed.update(node.inputs)
     linear = ("linear", "conv")
     return [replace(n, head=n.role in linear and i not in followed and i < reached) for i, n in enumerate(nodes)]
+
+
+def _factors(walk: Walk, nodes: list[Layer]) -> Iterator[str]:
+    """The layers B and A of all W x + s B A x, W frozen: those that read the same, and whose outputs are added."""
+    sums = [(term, frozenset().union(*(v.sources for v in s if v is not term))) for s in walk.sums for term in s]
+    added = [(i, others) for term, others in sums if len(term.sources) == 1 for i in term.sources]
+    # Or added by the product itself, as addmm does.
+    added += [(i, frozenset(nodes[i].inputs) - {k}) for i in range(len(nodes)) for k in nodes[i].inputs]
+    for i, others in added:
+        last = nodes[i] if i != RAW else None
+        if last is None or not last.is_linear_map or not set(last.through) <= ops.SCALE | {"add"}:
+            continue
+        for k in {*last.inputs} - others - {RAW}:
+            first = nodes[k]
+            is_layer = first.role in ("linear", "conv", "embedding") and first.weight_name is not None
+            if is_layer and any(f in walk.frozen and nodes[f].inputs == first.inputs for f in others):
+                yield from (first.name, last.name)
+
+
+def _possible_factors(net: nn.Module, walk: Walk) -> Iterator[str]:
+    """The layers of one module that by their shapes may be the factors of an adapter of a frozen one in it."""
+    names, k = {id(module): name for name, module in net.named_modules()}, len(walk.runs)
+    for owner in net.modules():
+        weights = [(names[id(m)], m._parameters.get("weight")) for m in _inside(owner)]
+        trained: dict[str, torch.Size] = {}
+        frozen: set[torch.Size] = set()
+        for name, weight in weights:
+            if weight is not None and weight.ndim - k > 1:
+                shape = weight.shape[k : k + 2]
+                if walk.trained(weight):
+                    trained[name] = shape
+                else:
+                    frozen |= {shape, shape[::-1]}
+        for a, (rank, inputs) in trained.items():
+            for b, (outputs, inner) in trained.items():
+                if a != b and inner == rank < min(inputs, outputs) and (outputs, inputs) in frozen:
+                    yield from (a, b)
+
+
+def _inside(owner: nn.Module) -> Iterator[nn.Module]:
+    """The module and its children, those of containers for them."""
+    yield owner
+    for child in owner.children():
+        children = [*_inside(child)]
+        yield from children[1:] if isinstance(child, nn.ModuleDict | nn.ModuleList | nn.Sequential) else children[:1]
 
 
 def _refuse_what_is_not_supported(net: nn.Module) -> None:

@@ -18,6 +18,9 @@ from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
 
 def trace(net: nn.Module, walk: Walk) -> str | None:
     """Walk along the dataflow graph of `net`; returns why there is none. Net and random states stay as they are."""
+    if role_of(net) is not None:  # the network is one layer
+        walk.returned = [walk.module("", Value(frozenset({RAW})))]
+        return None
     with random_states_kept(net):
         try:
             graph = _graph(net)
@@ -36,6 +39,9 @@ def trace(net: nn.Module, walk: Walk) -> str | None:
             values[node] = Value(weight=weights.get(str(node.target)))
         else:
             values[node] = _follow(walk, node, inputs, others)
+            target = str(getattr(node.target, "__name__", node.target))
+            if _is_in_place(target) and node.args and isinstance(node.args[0], fx.Node):
+                values[node.args[0]] = values[node]
     for gain in [n for n in walk.nodes if n.role == "gain"]:
         _try_norm(walk, gain)
     return None
@@ -75,6 +81,11 @@ def _follow(walk: Walk, node: fx.Node, inputs: Sequence[Value], others: Sequence
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     op = str(node.args[1]) if name == "getattr" else plain(name, not isinstance(node.args[0], fx.Node))
     return walk.call(op, inputs, others)
+
+
+def _is_in_place(name: str) -> bool:
+    """Whether an operation changes its first argument: ``add_``, not ``__add__``."""
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _try_norm(walk: Walk, gain: Layer) -> None:

@@ -1,5 +1,6 @@
 """Walking through a network, operation by operation: which layers there are, and what feeds each."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import Layer, Role, lookup, parts_of, role_of, runs_of
+from rl_plasticity.layers import Layer, Role, kind_of, lookup, parts_of, role_of, runs_of
 from rl_plasticity.structure import operations as ops
 
 RAW = -1  # stands for the network's own inputs among the inputs of a node
@@ -34,6 +35,7 @@ class Value:
         weight: set where it is a parameter.
         parameters: the bare parameters that it was computed from, where there is nothing else.
         number: whether it is no tensor, but a shape or a type.
+        biased: whether a bare bias was added to what a layer gave.
     """
 
     sources: frozenset[int] = frozenset()
@@ -41,6 +43,7 @@ class Value:
     weight: Weight | None = None
     parameters: frozenset[str] = frozenset()
     number: bool = False
+    biased: bool = False
 
     @property
     def has_layers(self) -> bool:
@@ -59,6 +62,7 @@ def joined(values: Iterable[Value]) -> Value:
         frozenset().union(*(v.sources for v in values)),
         frozenset().union(*(v.through for v in values)),
         parameters=frozenset().union(*(v.parameters for v in values)),
+        biased=any(v.biased for v in values),
     )
 
 
@@ -79,6 +83,11 @@ class Walk:
         self.seen: set[str] = set()  # the parameters, and parts of them, that have a node
         self.returned: list[Value] = []
         self.uses: Counter[str] = Counter()  # how many nodes read a parameter
+        self.frozen: set[int] = set()  # nodes whose matrices are not trained
+        self.sums: list[list[Value]] = []  # the terms of each sum of several layers' outputs
+        self._reads: Counter[int] = Counter()  # how many operations read a node's output as it is
+        self._biases: dict[int, str] = {}  # bare parameters that were added right behind a node
+        self._joined: dict[str, int] = {}  # bare parameters that were joined to something, and their nodes
 
     def trained(self, parameter: Tensor) -> bool:
         """Whether a parameter is to be acted on."""
@@ -96,6 +105,7 @@ class Walk:
 
     def module(self, prefix: str, data: Value) -> Value:
         """Append the nodes of one module that reads `data`, and of the modules in it; returns what comes out."""
+        self._read([data])
         module = self.modules[prefix]
         kind = type(module).__name__
         if isinstance(module, nn.Bilinear):
@@ -129,6 +139,8 @@ class Walk:
             more = {"transposed": module.transposed, "groups": module.groups}
         elif role == "activation":
             more = {"kind": type(module).__name__}
+        if role in ("linear", "conv", "embedding") and weight is None:
+            self.frozen.add(len(self.nodes))
         out = self.node(prefix, role, data, weight_name=weight_name, bias_name=bias_name, **more)
         self.seen.update(name for name in names if name is not None)
         self.uses.update(name for name in names if name is not None)
@@ -143,6 +155,26 @@ class Walk:
             keys = [key for part in parts_of(module, self.trained) for key in (part.weight, part.bias)]
             if any(key is not None and self._full_name(module, key) not in self.seen for key in keys):
                 self.module(name, Value())
+
+    def settle(self) -> None:
+        """Undo what later operations have shown not to be so."""
+        self._read(self.returned)
+        for i, name in self._biases.items():
+            if self._reads[i] > 1:  # something reads the layer's output without it
+                self.nodes[i] = replace(self.nodes[i], bias_name=None)
+                self.seen.discard(name)
+                self._decide(name, "undecided")
+                for k, node in enumerate(self.nodes):
+                    if i in node.inputs:
+                        self.nodes[k] = replace(node, through=tuple(sorted({*node.through, _bare(name)})))
+                self.returned = [v.after(_bare(name)) if i in v.sources else v for v in self.returned]
+        for name, i in self._joined.items():
+            if not any(_bare(name) in node.through for node in self.nodes):  # no layer reads it: a log_std, say
+                self.nodes[i] = replace(self.nodes[i], role="undecided")
+
+    def _read(self, values: Iterable[Value]) -> None:
+        raw = [v for v in values if len(v.sources) == 1 and not v.through and not v.biased]
+        self._reads.update(i for v in raw for i in v.sources)
 
     def find_norm(self, prefix: str, module: nn.Module, inputs: Sequence[Any], output: Any, data: Value) -> None:
         """Make a norm layer of the bare gain of a module whose output does not change with the size of its input."""
@@ -167,11 +199,19 @@ class Walk:
         if op in ops.NO_TENSOR or (arguments and all(a.number for a in arguments)):
             return Value(number=True)
         arguments = [a for a in arguments if not a.number]
+        if op in ops.MAKERS:
+            return Value()
+        if op in ops.SHAPED:
+            arguments = arguments[:1]
+        self._read(arguments)
         weights = [a.weight for a in arguments if a.weight is not None]
         values = [a for a in arguments if a.weight is None]
         if weights and not values:
             return self._of_parameters(op, weights, others)
         data = joined(values)
+        nothing = op in ops.SCALINGS and 0 in [n for n in others if isinstance(n, int | float)]
+        if not weights and (nothing or not (data.sources or data.parameters)):
+            return Value()
         if op in ops.SUMS | ops.SCALINGS | ops.PRODUCTS:
             for name in sorted(data.parameters):
                 self._decide(name, "undecided")  # computed from a bare parameter in ways of its own
@@ -184,15 +224,28 @@ class Walk:
         if data.parameters and data.sources:
             return Value(data.sources, data.through | {"a computed parameter"})
         several = sum(a.has_layers for a in values) > 1
-        constant = any(isinstance(n, int | float) and n for n in others) or any(not a.sources for a in values)
+        if several and op in ops.SUMS:
+            self.sums.append(values)
+        return data.after(self._between(op, values, others, several))
+
+    @staticmethod
+    def _between(op: str, values: Sequence[Value], others: Sequence[Any], several: bool) -> str:
+        """The name of an operation between layers; of what only some operands make inhomogeneous, what they make it."""
         numbers = [n for n in others if isinstance(n, int | float)]
-        if op == "pad" and len(numbers) % 2 and numbers[-1]:  # the sizes come in pairs, the value behind them
-            op = "the addition of a constant"
-        elif op in ops.PRODUCTS or (op in ops.SCALINGS and several):
-            op = "a product of two activations" if several else "mul"
-        elif op in ops.SUMS and constant:
-            op = "the addition of a constant"
-        return data.after(op)
+        constants = sum(not a.sources for a in values)
+        if op == "pad":  # the sizes come in pairs, the value behind them
+            return "the addition of a constant" if len(numbers) % 2 and numbers[-1] else op
+        if op in ops.PRODUCTS | ops.SCALINGS:
+            if several:
+                return "a product of two activations"
+            if "div" in op and not values[0].has_layers and any(v.has_layers for v in values):
+                return "rtruediv"
+            return "the addition of a constant" if op in ops.PRODUCTS - {"einsum"} and constants > 1 else "mul"
+        if any(isinstance(n, torch.dtype) and not n.is_floating_point for n in others):
+            return "a cast to whole numbers"
+        if constants > ops.PLACES.get(op, 0) or (op in ops.SUMS | ops.FILLS and any(numbers)):
+            return "the addition of a constant" if op in ops.HOMOGENEOUS else op
+        return op
 
     def _of_parameters(self, op: str, weights: Sequence[Weight], others: Sequence[Any]) -> Value:
         """A view of a parameter; or something computed from parameters alone."""
@@ -221,10 +274,12 @@ class Walk:
         vectors = [w for w in weights if w not in matrices]
         (first, *more) = weights
         if op in ops.PRODUCTS | ops.CONVOLUTIONS | {"embedding"} and len(matrices) == 1 and len(vectors) < 2:
-            return self._layer(op, matrices[0], vectors, arguments, data, others)
+            out = self._layer(op, matrices[0], vectors, arguments, data, others)
+            added = any(a.weight is None and not a.sources for a in arguments) and op not in ("einsum", "embedding")
+            return out.after("the addition of a constant") if added else out
         if typed is not None:  # a module's weights used in another way than its own
             return self.module(owner, data.after(op))
-        if op in ops.NORMS:
+        if op in ops.NORMS and not data.parameters:
             names = [self._take(w.name) for w in weights]
             return self.node(first.name, "norm", data, weight_name=names[0], bias_name=(*names, None)[1])
         if op in ops.SCALINGS and not more and first in vectors and self._may_be_gain(first.name):
@@ -234,8 +289,12 @@ class Walk:
         if op in ops.SUMS and not more:
             return self._added(first, data)
         for weight in weights:
+            before = len(self.nodes)
             self._decide(weight.name, "parameter" if op in ops.JOINS else "undecided")
-        return data.after("a bare parameter")
+            if op in ops.JOINS and len(self.nodes) == before + 1 and self.nodes[-1].role == "parameter":
+                self._joined[weight.name] = before
+            data = data.after(_bare(weight.name))
+        return data
 
     def _added(self, weight: Weight, data: Value) -> Value:
         """The bias of the layer before, if that has none; else a table or a token."""
@@ -247,7 +306,8 @@ class Walk:
             free = node.bias_name is None and node.part is None and weight.name not in self.seen
             if free and self._core(weight) == [units] and self._role_of(weight.name, "bias") == "bias":
                 self.nodes[i] = replace(node, bias_name=self._take(weight.name))
-                return data
+                self._biases[i] = weight.name
+                return replace(data, biased=True)
         self._decide(weight.name, "parameter")
         return data.after("the addition of a bare parameter")
 
@@ -277,9 +337,12 @@ class Walk:
         self.uses[weight.name] += 1
         for part in parts:
             key = weight.name if part is None else f"{weight.name}.{part}"
-            name = key if typed is None else owner
+            of_module = typed is not None or (kind_of(self.modules[owner]) and weight.name == f"{owner}.weight")
+            name = owner if of_module else key
             weight_name = None if key in self.seen or not self._is_trained(weight.name) else weight.name
             more: dict[str, Any] = {"weight_name": weight_name, "bias_name": bias_name, "part": part}
+            if not self._is_trained(weight.name):
+                self.frozen.add(len(self.nodes))
             outs.append(self.node(name, role, data, transposed=transposed, **more))
             self.seen.update((key, weight.name))
         return joined(outs)
@@ -330,23 +393,24 @@ class Walk:
         return next((role for pattern, role in self.roles.items() if fnmatchcase(name, pattern)), None)
 
     def _may_be_gain(self, name: str) -> bool:
-        """Whether it was said to be one, or starts at all ones."""
+        """Whether it was said to be one, or starts at all ones, several of them."""
         parameter = self.net.get_parameter(name)
-        return self._said(name) is not None or (not parameter.is_meta and bool((parameter == 1).all()))
+        several = math.prod(self._core(Weight(name))) > 1
+        return self._said(name) is not None or (several and not parameter.is_meta and bool((parameter == 1).all()))
 
     def _role_of(self, name: str, seen: str | None) -> str:
-        """What the user says that a bare parameter is, else what it was seen to do, else what its shape tells."""
+        """What the user says that a bare parameter is, else what it was seen to do; its shape tells nothing."""
         if said := self._said(name):
             return said
         owner = self.modules[name.rpartition(".")[0]]
         if getattr(type(owner), "layer_role", None) == "ignore":  # a module of ours says so
             return "ignore"
-        if seen:
-            return seen
-        shape = self._core(Weight(name))
-        # [out, in] and a table [1, n, d]; one axis may be anything (a log_std [1, n]), three several matrices.
-        told = [n for n in shape if n != 1] == shape[-2:]
-        return "parameter" if told else "undecided"
+        return seen or "undecided"
+
+
+def _bare(name: str) -> str:
+    """What lies between layers where a bare parameter comes in in a way of its own."""
+    return f"a bare parameter, {name}"
 
 
 def _is_transposed(op: str, weight: Weight, arguments: Sequence[Value], others: Sequence[Any]) -> bool | None:

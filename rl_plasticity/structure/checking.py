@@ -1,0 +1,131 @@
+"""Whether what was read of a network is so: it is called with other weights, which shows what reading misses."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rl_plasticity.layers import Layer, Widened, lookup, unwrapped
+from rl_plasticity.structure.watch import Example, arguments_of, tensors_in, untouched, with_tensors
+
+if TYPE_CHECKING:
+    from rl_plasticity.structure.reading import HiddenUnits
+
+MOVED = 1e-4  # relative to the largest output: far above rounding, far below what a misread unit moves
+
+
+def outputs(
+    net: nn.Module, example: Example, values: Mapping[str, Tensor], *, batch_statistics: bool = False
+) -> list[Tensor] | None:
+    """What `net` returns in evaluation mode with these values of its parameters; None if it cannot be called so.
+
+    In float64, or in float32 where it makes tensors of that type itself. Parameters, buffers, attributes, modes and
+    random states are as they were afterwards.
+
+    Args:
+        batch_statistics: norm layers use those of the example, and no epsilon: then the size of their input is lost.
+    """
+    net = unwrapped(net)
+    for dtype in (torch.float64, torch.float32):
+
+        def cast(tensor: Tensor, dtype: torch.dtype = dtype) -> Tensor:
+            return tensor.detach().to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
+
+        tensors = {name: cast(values.get(name, p)) for name, p in net.named_parameters()}
+        tensors |= {name: cast(buffer) for name, buffer in net.named_buffers()}
+        args, kwargs = with_tensors(arguments_of(example), cast)
+        try:
+            with untouched(net), _attributes_kept(net):
+                if batch_statistics:
+                    _without_epsilon(net)
+                returned = tensors_in(functional_call(net, tensors, args, kwargs))
+        except Exception:  # whatever a foreign network raises on another type
+            continue
+        return [t.detach().double() for t in returned if t.is_floating_point()]
+    return None
+
+
+def recyclable(net: nn.Module, units: Sequence["HiddenUnits"], example: Example) -> list["HiddenUnits"]:
+    """Those of the units that nothing reads but the columns that are taken for theirs.
+
+    With these columns at zero what the network returns must not depend on what makes the units. Half of them are tried;
+    those of computed weights are not.
+    """
+    tried = [u for u in units if not any(layer.is_computed for layer in (u.incoming, *u.norms, *u.outgoing))]
+    if not tried or not _moves(net, tried, example):
+        return [*units]
+    return [unit for unit in units if unit not in tried or not _moves(net, [unit], example)]
+
+
+def _moves(net: nn.Module, units: Sequence["HiddenUnits"], example: Example) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    names = {n for u in units for layer in (u.incoming, *u.norms, *u.outgoing) for n in layer.parameter_names}
+    silent = Widened(net, {name: lookup(net, name).detach().double().clone() for name in names})
+    other = Widened(net, {name: tensor.clone() for name, tensor in silent.tensors.items()})
+    masks = []
+    for unit in units:
+        layer = unit.incoming
+        n = _matrix(layer, silent).shape[-2]
+        masks.append(torch.randperm(n, generator=generator) < max(1, n // 2))
+        # Behind a norm layer all units move with one: there the gains and shifts alone change.
+        for changed in unit.norms[:1] or (layer,):
+            _renew_(changed, other, masks[-1], generator)
+    for unit, mask in zip(units, masks, strict=True):
+        for layer in unit.outgoing:
+            for each in (silent, other):
+                matrix, weight = _matrix(layer, each), layer.weight(each)
+                assert weight is not None
+                columns = mask.repeat_interleave(matrix.shape[-1] // len(mask)).to(matrix.device)
+                weight.copy_(layer.of_matrix(matrix.masked_fill(columns, 0), weight.shape))
+    before, after = (outputs(net, example, each.tensors) for each in (silent, other))
+    if before is None or after is None:
+        return False
+    return any(_distance(a, b) > MOVED for a, b in zip(after, before, strict=True))
+
+
+def _renew_(layer: Layer, net: nn.Module, mask: Tensor, generator: torch.Generator) -> None:
+    """Other values of the units' rows, gains or shifts."""
+    for tensor in layer.tensors(net):
+        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor)
+        fresh = noise * (tensor.square().mean().sqrt() + 0.1) - tensor
+        where = mask.to(tensor.device)
+        if tensor is layer.weight(net) and layer.is_linear_map:
+            rows = where.unsqueeze(-1).expand_as(_matrix(layer, net))
+            where = layer.of_matrix(rows, tensor.shape)
+        tensor.copy_(torch.where(where, fresh, tensor))
+
+
+def _matrix(layer: Layer, net: nn.Module) -> Tensor:
+    matrix = layer.matrix(net)
+    assert matrix is not None
+    return matrix
+
+
+def _distance(after: Tensor, before: Tensor) -> float:
+    largest = before.nan_to_num(0, 0, 0).abs().amax() if before.numel() else before.new_zeros(())
+    moved = (after - before).nan_to_num(0).abs().amax() if before.numel() else largest
+    return float(moved / largest) if largest > 0 else float(moved > 0)
+
+
+def _without_epsilon(net: nn.Module) -> None:
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            module.training = True
+        for name in ("eps", "epsilon", "variance_epsilon"):
+            if isinstance(vars(module).get(name), float):
+                setattr(module, name, 1e-30)
+
+
+@contextmanager
+def _attributes_kept(net: nn.Module) -> Iterator[None]:
+    """What modules keep in attributes is there again afterwards: a recurrent state, a counter."""
+    before = [(module, dict(vars(module))) for module in net.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            vars(module).clear()
+            vars(module).update(attributes)

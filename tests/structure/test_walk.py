@@ -1,0 +1,470 @@
+"""What bare parameters, modules with a forward of their own and constant operands are taken for."""
+
+import copy
+import math
+import types
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rl_plasticity.interventions import make_intervention
+from rl_plasticity.regularizers import make_regularizer
+from rl_plasticity.structure import read
+
+quiet = pytest.mark.filterwarnings("ignore:.* leaves alone:UserWarning")
+
+
+def untraced(x):
+    """Keeps symbols out."""
+    return x if x.sum() > 0 else 1 * x
+
+
+def sigma1(matrix):
+    return torch.linalg.svdvals(matrix.double())[0]
+
+
+def spectral_oracle(matrices=(), vectors=(), gains=()):
+    total = sum((sigma1(m) ** 2 - 1) ** 2 for m in matrices)
+    total = total + sum(v.double().square().sum() ** 2 for v in vectors)
+    return (total + sum((g.double() - 1).square().sum() for g in gains)).float()
+
+
+# --- bare parameters ------------------------------------------------------------------------------------------------
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+
+    def forward(self, x):
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+class BareLinear(nn.Module):
+    """As torch_geometric has it: no nn.Linear, a weight and a bias of its own."""
+
+    def __init__(self, n, m):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(m, n) / math.sqrt(n))
+        self.bias = nn.Parameter(torch.randn(m))
+
+    def forward(self, x):
+        return F.linear(untraced(x), self.weight, self.bias)
+
+
+class Model(nn.Module):
+    """What a small language model's block holds, that cannot be traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm, self.body = nn.Linear(4, 6), RMSNorm(6), BareLinear(6, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.body(self.norm(self.embed(x))).relu())
+
+
+@pytest.mark.parametrize("name", ["spectral", "weight_clipping", "hypersphere"])
+def test_bare_parameters_of_what_cannot_be_traced_are_refused_and_by_an_example_told(name):
+    torch.manual_seed(0)
+    net, x = Model(), torch.randn(5, 4)
+    with pytest.raises(ValueError, match=r"what the bare parameters .* do, and Model.forward cannot .*pass example="):
+        make_regularizer(name, net)
+    with pytest.raises(ValueError, match=r"what the bare parameters weight.* do, and .*pass example="):
+        make_regularizer(name, BareLinear(4, 3))
+    regularizer = make_regularizer(name, net, example=x)
+    matrices = [net.embed.weight, net.body.weight, net.head.weight]
+    if name == "spectral":
+        vectors = [net.embed.bias, net.body.bias, net.head.bias]
+        oracle = spectral_oracle(matrices, vectors, [net.norm.weight])
+        torch.testing.assert_close(make_regularizer(name, net, example=x, coef=1.0).penalty(net), oracle)
+        return
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(9)
+    regularizer.project_(net)
+    for matrix in matrices:
+        if name == "hypersphere":
+            torch.testing.assert_close(matrix.norm(dim=1), torch.ones(len(matrix)))
+        else:
+            assert matrix.abs().max() <= 3 / math.sqrt(matrix.shape[1]) + 1e-6
+
+
+@pytest.mark.parametrize("of", ["weights", "biases", "norms"])
+def test_l2_of_some_parameters_refuses_what_was_not_read(of):
+    with pytest.raises(ValueError, match=r"what the bare parameters .*pass example="):
+        make_regularizer("l2", Model(), of=of)
+    make_regularizer("l2", Model(), of=of, example=torch.randn(5, 4))
+
+
+def test_fire_heeds_the_example_and_refuses_bare_matrices_without():
+    net, x = Model(), torch.randn(5, 4)
+    fire = make_intervention("fire")
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(ValueError, match=r"fire must know what the bare parameters body\.weight do.*pass example="):
+        fire.apply_(net, ())
+    assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
+    make_intervention("fire", iterations=40).apply_(net, (), example=x)
+    for matrix, was in ((net.body.weight, before["body.weight"]), (net.head.weight, before["head.weight"])):
+        u, _, v = torch.linalg.svd(was.double(), full_matrices=False)
+        expected = (u @ v * math.sqrt(was.shape[0] / was.shape[1])).float()
+        torch.testing.assert_close(matrix.detach(), expected, rtol=1e-3, atol=1e-3)
+
+
+class Actor(nn.Module):
+    """A Gaussian policy as spinningup, tianshou and others have it; `how` the scale comes to what is returned."""
+
+    def __init__(self, how, shape):
+        super().__init__()
+        self.mu, self.how = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), how
+        self.log_std = nn.Parameter(torch.full(shape, -0.5))
+
+    def forward(self, x):
+        mu = self.mu(x)
+        if self.how == "unused":
+            return mu
+        if self.how == "distribution":
+            return torch.distributions.Normal(mu, self.log_std.exp().expand_as(mu), validate_args=False).mean
+        if self.how == "zeros":
+            return mu, (self.log_std + torch.zeros_like(mu)).exp()
+        if self.how == "times zero":
+            return mu, mu * 0 + self.log_std
+        return torch.cat([mu, self.log_std.expand(x.shape[0], -1)], -1)
+
+
+@quiet
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("shape", [(3,), (1, 3)])
+@pytest.mark.parametrize("how", ["unused", "distribution", "zeros", "times zero", "joined"])
+def test_the_log_std_of_an_actor_is_never_penalized(how, shape, example):
+    net = Actor(how, shape)
+    try:
+        regularizer = make_regularizer("spectral", net, example=example, coef=1.0)
+    except ValueError as error:
+        assert example is None
+        assert "log_std" in str(error)  # noqa: PT017
+        return
+    oracle = spectral_oracle([net.mu[0].weight, net.mu[2].weight], [net.mu[0].bias, net.mu[2].bias])
+    penalty = regularizer.penalty(net)
+    torch.testing.assert_close(penalty, oracle)
+    penalty.backward()
+    assert net.log_std.grad is None
+
+
+class Unexplained(nn.Module):
+    """Bare parameters whose use says neither gain nor bias nor matrix: CLIP's, RWKV's, an ensemble's."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False)
+        self.logit_scale = nn.Parameter(torch.tensor(2.6))
+        self.temperature = nn.Parameter(torch.ones(1))
+        self.time_decay, self.time_first = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(6))
+        self.matrix_of_decays = nn.Parameter(torch.randn(6, 6))
+        self.never_used = nn.Parameter(torch.randn(3, 6))
+
+    def forward(self, x):
+        key = self.first(x)
+        key = torch.maximum(key, key + self.time_first) * torch.exp(-torch.exp(self.time_decay))
+        key = key + torch.tanh(self.matrix_of_decays).sum(0) * key
+        return self.head(key) * self.logit_scale.exp() * self.temperature
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+def test_what_is_seen_but_unexplained_is_undecided_whatever_its_shape(example):
+    net = Unexplained()
+    expected = {n for n, _ in net.named_parameters() if not n.endswith(".weight")}
+    assert {*read(net, example).undecided} == expected
+    with pytest.warns(UserWarning, match="leaves alone what cannot be told"):
+        regularizer = make_regularizer("spectral", net, example=example, coef=1.0)
+    torch.testing.assert_close(regularizer.penalty(net), spectral_oracle([net.first.weight, net.head.weight]))
+
+
+@quiet
+def test_an_ensemble_that_is_called_through_vmap_is_refused_or_said():
+    class Ensemble(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.b = nn.Parameter(torch.randn(3, 5, 4)), nn.Parameter(torch.randn(3, 5))
+
+        def forward(self, x):
+            return torch.vmap(lambda w, b: torch.tanh(x @ w.T + b))(self.w, self.b)
+
+    net, x = Ensemble(), torch.randn(7, 4)
+    for example in (None, x):
+        try:
+            penalty = make_regularizer("spectral", net, example=example, coef=1.0).penalty(net)
+        except ValueError as error:
+            assert "roles=" in str(error) or "nothing to act on" in str(error)  # noqa: PT017
+        else:
+            assert penalty == 0
+    said = make_regularizer("spectral", net, coef=1.0, roles={"w": "matrices", "b": "ignore"})
+    torch.testing.assert_close(said.penalty(net), spectral_oracle(net.w))
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+def test_a_parametrized_layer_is_the_same_by_itself_and_inside_a_sequential(example):
+    torch.manual_seed(0)
+    net = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6))
+    for whole in (net, nn.Sequential(net)):
+        penalty = make_regularizer("spectral", whole, example=example, coef=1.0).penalty(whole)
+        torch.testing.assert_close(penalty, spectral_oracle([net.weight], [net.bias]))
+
+
+# --- modules whose forward is their own -----------------------------------------------------------------------------
+
+
+class Shifted(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+class Squashed(nn.ReLU):
+    def forward(self, x):
+        return x.sigmoid()
+
+
+class Standardized(nn.Conv2d):
+    def _conv_forward(self, x, weight, bias):
+        w = weight - weight.mean((1, 2, 3), keepdim=True)
+        return super()._conv_forward(x, w / w.flatten(1).std(1)[:, None, None, None], bias)
+
+
+class Plus(nn.Dropout):
+    def forward(self, x):
+        return x + 0.5
+
+
+class Columns(nn.LayerNorm):
+    """Normalizes nothing."""
+
+    def forward(self, x):
+        return x * self.weight + self.bias
+
+
+def instance():
+    layer = nn.Linear(6, 6)
+    layer.forward = types.MethodType(lambda self, x: F.linear(x, self.weight, self.bias) + 1, layer)
+    return layer
+
+
+def fails(net, x, **settings):
+    """How far SWR's f' is from C f, in float64, C the factor that fits best; whether that was said; as an oracle."""
+    torch.manual_seed(3)
+    net = copy.deepcopy(net).double().eval()
+    x = x.double()
+    settings |= {"example": None if settings["example"] is None else x}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        regularizer = make_regularizer("swr", net, coef=0.5, **settings)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1 + 3 * torch.rand(()))
+        before = net(x)
+        regularizer.project_(net)
+        after = net(x)
+    factor = 1.0 if settings.get("scope") == "preserving" else (after * before).sum() / before.square().sum()
+    off = ((after - factor * before).norm() / after.norm()).item()
+    return off, any("only approximately" in str(w.message) for w in said)
+
+
+def is_said(net, x, example):
+    """That where f' = C f fails SWR says so, and scope=preserving refuses."""
+    off, said = fails(net, x, example=example)
+    assert off > 1e-6, "the case shows nothing"
+    assert said
+    with pytest.raises(ValueError, match="scope=preserving needs"):
+        fails(net, x, example=example, scope="preserving")
+
+
+OWN = {
+    "linear": lambda: Shifted(6, 6),
+    "activation": Squashed,
+    "dropout": Plus,
+    "instance": instance,
+}
+
+
+@quiet
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("kind", OWN)
+def test_a_class_with_a_forward_of_its_own_is_not_taken_for_torch_s(kind, watched):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), OWN[kind](), nn.ReLU(), nn.Linear(6, 3))
+    x = torch.randn(8, 4)
+    is_said(net, x, x if watched else None)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_norm_layer_s_class_that_normalizes_nothing_is_a_gain_with_a_bias(watched):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), Columns(6), nn.ReLU(), nn.Linear(6, 3))
+    with torch.no_grad():
+        net[2].bias.normal_()
+    x = torch.randn(8, 4)
+    off, said = fails(net, x, example=x if watched else None)
+    assert off < 1e-9
+    assert not said
+    off, _ = fails(net, x, example=x if watched else None, scope="preserving")
+    assert off < 1e-9
+
+
+@quiet
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_convolution_that_changes_its_weight_on_the_way_is_read_as_what_it_is(watched):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), Standardized(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+    x = torch.randn(3, 2, 8, 8)
+    is_said(net, x, x if watched else None)
+    structure = read(net, x if watched else None)
+    assert "2.weight" in structure.undecided
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_linear_layer_that_only_casts_is_the_same_layer(watched):
+    class Cast(nn.Linear):
+        def forward(self, x):
+            return F.linear(x, self.weight.to(x.dtype), self.bias)
+
+    torch.manual_seed(0)
+    nets = [nn.Sequential(kind(4, 6), nn.ReLU(), kind(6, 3)) for kind in (Cast, nn.Linear)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    x = torch.randn(5, 4)
+    structures = [read(net, x if watched else None) for net in nets]
+    assert structures[0].layers == structures[1].layers
+    penalties = [make_regularizer("spectral", n, structure=s).penalty(n) for n, s in zip(nets, structures, strict=True)]
+    assert penalties[0] == penalties[1]
+
+
+# --- constants ------------------------------------------------------------------------------------------------------
+
+
+class Constant(nn.Module):
+    def __init__(self, operation):
+        super().__init__()
+        self.a, self.b, self.operation = nn.Linear(4, 6), nn.Linear(6, 3), operation
+        self.register_buffer("one", torch.linspace(0.5, 1.5, 6))
+        self.register_buffer("mask", torch.arange(6) % 2 == 0)
+        self.register_buffer("index", torch.tensor([1, 3]))
+        self.register_buffer("matrix", torch.eye(6))
+
+    def forward(self, x):
+        return self.b(self.operation(self.a(x).relu(), self))
+
+
+def scatter(h, net):
+    return h.scatter(1, net.index.expand(len(h), 2), net.one[:2].expand(len(h), 2))
+
+
+def in_place(h, net):
+    h.add_(net.one)
+    return h
+
+
+def assigned(h, net):
+    h = h.clone()
+    h[:, net.index] = net.one[:2]
+    return h
+
+
+CONSTANTS = {
+    "cat": lambda h, net: torch.cat([h[:, :3], net.one[:3].expand(len(h), 3)], 1),
+    "stack": lambda h, net: torch.stack([h, net.one.expand_as(h)]).sum(0),
+    "where": lambda h, net: torch.where(net.mask, h, net.one),
+    "where of a number": lambda h, net: torch.where(net.mask, h, 1.0),
+    "method where": lambda h, net: h.where(net.mask, net.one),
+    "masked_fill": lambda h, net: h.masked_fill(net.mask, 1.0),
+    "max": lambda h, net: torch.max(h, net.one),
+    "maximum": lambda h, net: torch.maximum(h, net.one),
+    "minimum": lambda h, net: torch.minimum(h, net.one),
+    "clamp": lambda h, net: h.clamp(max=0.5),
+    "clamp by a tensor": lambda h, net: torch.clamp(h, min=net.one),
+    "setitem": assigned,
+    "index_add": lambda h, net: h.index_add(1, net.index, net.one[:2].expand(len(h), 2)),
+    "index_copy": lambda h, net: h.index_copy(1, net.index, net.one[:2].expand(len(h), 2)),
+    "index_fill": lambda h, net: h.index_fill(1, net.index, 1.0),
+    "addcmul": lambda h, net: torch.addcmul(net.one, h, net.one),
+    "addmm": lambda h, net: torch.addmm(net.one, h, net.matrix),
+    "linear": lambda h, net: F.linear(h, net.matrix, net.one),
+    "lerp": lambda h, net: torch.lerp(h, net.one.expand_as(h), 0.5),
+    "scatter": scatter,
+    "in place": in_place,
+    "quotient": lambda h, net: net.one / (h + h.mean() * 9),
+    "floor": lambda h, net: (9 * h).to(torch.int64).to(h.dtype),
+    "buffer as bias": lambda h, net: F.linear(h, net.a.weight.detach()[:, :1] * 0 + net.matrix, net.one),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*(leaves alone|only approximately):UserWarning")
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("operation", CONSTANTS)
+def test_a_constant_operand_of_any_operation_is_an_addition(operation, watched):
+    torch.manual_seed(0)
+    x = torch.randn(8, 4)
+    try:
+        is_said(Constant(CONSTANTS[operation]), x, x if watched else None)
+    except ValueError as error:
+        assert not watched
+        assert "pass example=" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_buffer_as_the_bias_of_a_trained_matrix_is_an_addition(watched):
+    class Buffered(nn.Linear):
+        def __init__(self, n, m):
+            super().__init__(n, m, bias=False)
+            self.register_buffer("shift", torch.linspace(0.5, 1.5, m))
+
+        def forward(self, x):
+            return F.linear(x, self.weight, self.shift)
+
+    torch.manual_seed(0)
+    x = torch.randn(8, 4)
+    is_said(
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), Buffered(6, 6), nn.ReLU(), nn.Linear(6, 3)), x, x if watched else None
+    )
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_coordinates_as_channels_are_an_addition(watched):
+    class CoordConv(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Conv2d(2, 4, 3), nn.Conv2d(5, 4, 3), nn.Linear(64, 3)
+            self.register_buffer("where", torch.linspace(-1, 1, 36).view(1, 1, 6, 6))
+
+        def forward(self, x):
+            h = self.a(x).relu()
+            h = torch.cat([h, self.where.expand(h.shape[0], -1, -1, -1)], 1)
+            return self.c(self.b(h).relu().flatten(1))
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 2, 8, 8)
+    is_said(CoordConv(), x, x if watched else None)
+
+
+HOMOGENEOUS = {
+    "mask of zeros": lambda h, net: h.masked_fill(net.mask, 0.0),
+    "where of zeros": lambda h, net: torch.where(net.mask, h, 0.0),
+    "index": lambda h, net: torch.cat([h[:, net.index], h[:, 2:]], 1),
+    "index_select": lambda h, net: h.index_select(1, torch.tensor([5, 4, 3, 2, 1, 0])),
+    "times a buffer": lambda h, net: h * net.one / net.one.sum(),
+    "product with a buffer": lambda h, net: h @ net.matrix,
+    "parts": lambda h, net: torch.cat([h[:, 3:], h[:, :3]], 1),
+    "larger of two": lambda h, net: torch.max(h, h.flip(1)),
+}
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("operation", HOMOGENEOUS)
+def test_what_only_moves_or_scales_is_still_exact_and_nothing_is_said(operation, watched):
+    torch.manual_seed(0)
+    x = torch.randn(8, 4)
+    for scope in ("all", "preserving"):
+        off, said = fails(Constant(HOMOGENEOUS[operation]), x, example=x if watched else None, scope=scope)
+        assert off < 1e-9
+        assert not said
