@@ -1,6 +1,7 @@
 """A regularizer in anybody's loop: `attach` makes the optimizer's step do everything."""
 
 import contextlib
+import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,8 +38,8 @@ def attach(
     - *Closures* (``optimizer.step(closure)``: LBFGS, Lightning): the penalty is added to the gradients and to the
       returned loss at each call; `observe_` is called at the first, `project_` once after the step.
     - *Schedulers*: `weight_decay`'s coef and `wrs`'s norm_decay are learning rate * decay and follow the rate of each
-      parameter's group. They are given for the group's ``initial_lr``, which a scheduler keeps, or for its rate at
-      `attach`. (Where that is a tensor on a GPU, the host waits for it at each step.)
+      parameter's group. They are given for the group's rate at `attach`, or for the ``initial_lr`` that a scheduler has
+      kept by then. (Where that is a tensor on a GPU, the host waits for it at each step.)
     - *Several optimizers* of one network: each adds the gradients of the parameters that it holds. The penalty is
       computed when the first of them steps; `project_` follows when all have stepped since the last time.
     - *Several networks* of one optimizer: attach each.
@@ -79,6 +80,8 @@ def attach(
     elif settings:
         raise SettingsError(f"settings are for a regularizer given by name; this one is made already: {_few(settings)}")
     _check_covered(regularizer, optimizers, net)
+    for optimizer in optimizers:
+        _check_first_rate(regularizer, optimizer)
     if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise SettingsError(
             f"{type(regularizer).__name__} looks at data, of which each process has its own: the networks would drift "
@@ -104,7 +107,8 @@ class Attached:
         self._due: dict[Optimizer, dict[str, Tensor]] = {}  # the penalty's gradients that each has still to add
         self._stepped: set[Optimizer] = set()  # since the last projection
         self._follows = any(getattr(m, "decayed", None) for m in regularizer.modules())
-        self._first = self._rates() if self._follows else {}  # learning rates by parameter name
+        # Learning rates by parameter name that strengths are for. Schedulers that are made later may overwrite theirs.
+        self._first = self._rates() | self._rates("initial_lr") if self._follows else {}
         self._told: list[float | None] | None = None
         for other in _ALIVE:
             same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
@@ -197,8 +201,8 @@ class Attached:
         now = [_rate(group, "lr") for optimizer in self.optimizers for group in optimizer.param_groups]
         if now != self._told:
             rates = self._rates()
-            # A scheduler's own is asked for now, for it may have been made after `attach`.
-            self.regularizer.follow_(rates, initial_lr=rates | self._first | self._rates("initial_lr"))
+            # Groups that were added since have theirs from their scheduler.
+            self.regularizer.follow_(rates, initial_lr=rates | self._rates("initial_lr") | self._first)
             self._told = now
 
     def _rates(self, key: str = "lr") -> dict[str, float]:
@@ -362,6 +366,25 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
         if names & own:
             raise SettingsError(f"two of the optimizers hold the same parameter: {_few(names & own)}")
         names |= own
+
+
+def _check_first_rate(regularizer: Regularizer, optimizer: Optimizer) -> None:
+    """Whether it can be told which learning rate strengths are for that are learning rate * decay."""
+    decaying = [m for m in regularizer.modules() if isinstance(m, Regularizer) and getattr(m, "decayed", None)]
+    made_with = optimizer.defaults.get("lr")
+    kept = [rate for group in optimizer.param_groups if (rate := _rate(group, "initial_lr")) is not None]
+    told = all(m.initial_lr.all() for m in decaying)
+    if told or made_with is None or all(rate == float(made_with) for rate in kept):
+        return
+    # Groups may have rates of their own, and of these two schedulers nothing on the optimizer tells for certain.
+    for kind in (torch.optim.lr_scheduler.OneCycleLR, torch.optim.lr_scheduler.CyclicLR):
+        alive = (other for other in gc.get_objects() if issubclass(type(other), kind))
+        if any(other.optimizer.param_groups is optimizer.param_groups for other in alive):
+            raise SettingsError(
+                f"{kind.__name__} has overwritten the learning rate that the strength of {type(regularizer).__name__} "
+                "is for: attach before the scheduler is made, or pass a regularizer that was told it, by "
+                "regularizer.follow_(lr, initial_lr=lr)"
+            )
 
 
 def _check_kinds(net: nn.Module) -> None:
