@@ -483,6 +483,59 @@ def test_the_calls_of_one_line_search_are_observed_and_projected_once():
     assert len(regularizer.observed) == regularizer.projections == 3
 
 
+def lbfgs_step(net, optimizer, loss):
+    """One step whose closure is called several times; returns how often."""
+    calls = []
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss(net)
+        value.backward()
+        calls.append(value)
+        return value
+
+    optimizer.step(closure)
+    return len(calls)
+
+
+@pytest.mark.parametrize("by", ["attach", "hand"])
+def test_of_lbfgs_weight_decay_subtracts_the_weights_before_the_step_not_those_of_its_last_closure(by):
+    net, other = twins(lambda: plain_mlp().double())
+    optimizer, its = (torch.optim.LBFGS(n.parameters(), 0.5, max_iter=6) for n in (net, other))
+    if by == "attach":
+        attach("weight_decay", optimizer, net, coef=0.1)
+    else:
+        regularizer = make_regularizer("weight_decay", net, coef=0.1)
+    for x in data(4).double():
+        before = [p.detach().clone() for p in other.parameters()]
+        penalty = (lambda n: 0.0) if by == "attach" else regularizer.penalty
+        assert lbfgs_step(net, optimizer, lambda n, x=x, penalty=penalty: loss_of(n, x) + penalty(n)) > 3
+        if by == "hand":
+            regularizer.project_(net)
+        lbfgs_step(other, its, lambda n, x=x: loss_of(n, x))
+        with torch.no_grad():
+            for p, was in zip(other.parameters(), before, strict=True):
+                p.sub_(0.1 * was)
+        assert_same(net, other, 1e-12)
+
+
+def test_of_lbfgs_churn_is_the_distance_from_the_network_one_step_earlier_in_every_closure():
+    net, other = twins(lambda: plain_mlp().double())
+    optimizer, its = (torch.optim.LBFGS(n.parameters(), 0.5, max_iter=6) for n in (net, other))
+    attach("churn", optimizer, net, coef=3.0)
+    earlier = copy.deepcopy(other)
+    for x in data(4).double():
+        assert lbfgs_step(net, optimizer, lambda n, x=x: loss_of(n, x)) > 3
+        now = copy.deepcopy(other)
+
+        def loss(n, x=x, earlier=earlier):
+            return loss_of(n, x) + 3.0 * (n(x) - earlier(x).detach()).square().mean()
+
+        lbfgs_step(other, its, loss)
+        earlier = now
+        assert_same(net, other, 1e-9)
+
+
 # --- several optimizers, several networks, schedulers ------------------------------------------------------------
 
 

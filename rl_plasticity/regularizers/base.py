@@ -317,9 +317,9 @@ class Regularizer(nn.Module):
                 warnings.warn(f"{name} is {before}; the loaded state makes it {after}", stacklevel=4)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def _remember(self, kind: str, parameter: str, value: Tensor) -> None:
-        """A buffer of this `kind` that belongs to the parameter of that name."""
-        self.register_buffer(_key(kind, parameter), value.detach().clone())
+    def _remember(self, kind: str, parameter: str, value: Tensor, saved: bool = True) -> None:
+        """A buffer of this `kind` that belongs to the parameter of that name; `saved` in checkpoints or not."""
+        self.register_buffer(_key(kind, parameter), value.detach().clone(), persistent=saved)
 
     def _recall(self, kind: str, parameter: str) -> Tensor:
         value = self._buffers[_key(kind, parameter)]

@@ -110,8 +110,10 @@ def test_what_is_frozen_later_counts_with_the_weights_that_it_has():
     net = plain_mlp()
     regularizer = Churn(net)
     regularizer.data_penalty(moved(net), X)
+    regularizer.project_(net)
     net[2].requires_grad_(False)
     regularizer.data_penalty(net, X)
+    regularizer.project_(net)
     assert regularizer.data_penalty(net, X) == 0
 
 
@@ -382,3 +384,16 @@ def test_feature_rank_takes_a_head_that_is_called_by_keyword_and_refuses_one_tha
     assert make_regularizer("feature_rank", net, example=(X,)).data_penalty(net, X) > 0
     with pytest.raises(ValueError, match="takes output layers that are linear or convolution modules"):
         make_regularizer("feature_rank", nn.LSTM(5, 5), example=(X,))
+
+
+def test_the_batches_of_one_update_are_all_compared_with_the_network_before_the_last_one():
+    net = plain_mlp().double()
+    regularizer, before = Churn(net, coef=1.0), copy.deepcopy(net)
+    for _ in range(2):
+        moved(net)
+        for x in X.double().split(2):
+            expected = (net(x) - before(x)).square().mean()
+            torch.testing.assert_close(regularizer.data_penalty(net, x), expected, rtol=1e-12, atol=0)
+        assert expected > 1e-4
+        before = copy.deepcopy(net)
+        regularizer.project_(net)
