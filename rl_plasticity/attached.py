@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,9 +15,10 @@ from torch.optim import Optimizer
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import unwrapped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.regularizers.base import forget_
+from rl_plasticity.regularizers.base import forget_, term_of
+from rl_plasticity.regularizers.inside import checkpointed
 from rl_plasticity.structure import Arguments, with_tensors
-from rl_plasticity.torch_state import TorchState
+from rl_plasticity.torch_state import TorchState, stepped
 
 
 def attach(
@@ -49,6 +51,8 @@ def attach(
       torch makes several anyway (it takes no step with ``fullgraph=True``).
     - *Data parallel*: every process computes the same penalty, so nothing is exchanged. Sharded parameters are refused,
       and so is what looks at data in several processes, each of which has data of its own.
+    - *Wrappers*: of accelerate's and Lightning's optimizers it is the torch optimizer inside that steps. Where weights
+      change and no ``step()`` is seen, a warning says so once.
 
     A copied or unpickled optimizer has lost its hooks: attach anew. Move the network to its device before; where it is
     moved later, ``handle.regularizer.to(device)`` has to follow.
@@ -62,7 +66,8 @@ def attach(
     Raises:
         SettingsError: an unknown name or setting; settings for a regularizer that is made already; an optimizer that
             holds nothing of `net`; a trainable parameter that is regularized but not optimized; two optimizers with
-            one parameter; complex or sharded parameters; the same regularizer attached twice.
+            one parameter; complex or sharded parameters; the same regularizer attached twice; an optimizer that steps
+            in two parts (SAM); a learning rate that a scheduler has overwritten.
         SettingsError: from the first ``optimizer.step()``, after it: a regularizer that starts units anew, with an
             optimizer whose state cannot start anew at single entries (LBFGS, Rprop, ASGD, Adafactor).
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
@@ -85,7 +90,8 @@ def attach(
     if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise SettingsError(
             f"{type(regularizer).__name__} looks at data, of which each process has its own: the networks would drift "
-            "apart; add regularizer.data_penalty(net, inputs) to the loss instead of attach"
+            "apart; call data_penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
+            "processes (torch.distributed.broadcast)"
         )
     return Attached(regularizer, optimizers, net, called)
 
@@ -126,6 +132,10 @@ class Attached:
         self._autocast = ("cpu", torch.bfloat16, False)
         if regularizer.looks_at_data:
             self._hooks.append(called.register_forward_pre_hook(_Look(self), with_kwargs=True))
+        waits = _Waits(self)
+        held = (p for optimizer in optimizers for p in _held(optimizer, net).values())
+        hooks: Any = [p.register_post_accumulate_grad_hook(waits) for p in held]  # type: ignore[no-untyped-call]
+        self._waiting = hooks  # until the first step
         _ALIVE.add(self)
 
     def __repr__(self) -> str:
@@ -149,15 +159,21 @@ class Attached:
 
     def remove(self) -> None:
         """Leave the loop as it was before; may be called twice."""
-        for hook in self._hooks:
+        for hook in (*self._hooks, *self._waiting):
             hook.remove()
         self._due.clear()
         self._inputs = None
         _ALIVE.discard(self)
 
+    def wait_no_more(self) -> None:
+        """A step was seen, or it was said that none was."""
+        for hook in self._waiting:
+            hook.remove()
+        self._waiting = []
+
     def called_with(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What the loop calls the network with, and in which types; kept, without its graph, until the step."""
-        self._inputs = Arguments(*with_tensors((args, kwargs), Tensor.detach))
+        self._inputs = Arguments(*with_tensors((args, kwargs), lambda t: t.detach().requires_grad_(t.requires_grad)))
         device = next(self.net.parameters()).device.type
         self._autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
 
@@ -170,6 +186,7 @@ class Attached:
                 f"{type(optimizer).__name__} unscales gradients itself, inside its step, where the penalty's cannot be "
                 "added: call regularizer.penalty and project_ in the loop instead of attach"
             )
+        self.wait_no_more()
         if _skips(optimizer):
             return None
         closure = kwargs["closure"] if "closure" in kwargs else next(iter(args[1:]), None)
@@ -249,7 +266,7 @@ class Attached:
         held = {optimizer: _held(optimizer, self.net) for optimizer in self.optimizers}
         parameters = {name: p for own in held.values() for name, p in own.items()}
         with torch.enable_grad(), _no_autocast(self.net):
-            penalty = self.regularizer.penalty(self.net)
+            penalty = term_of(self.regularizer, "penalty", self.net)
             if self.regularizer.looks_at_data:
                 if self._inputs is None:
                     raise RuntimeError(
@@ -258,10 +275,15 @@ class Attached:
                     )
                 device, dtype, enabled = self._autocast
                 with torch.autocast(device, dtype, enabled=enabled):  # as it was called for the loss
-                    penalty = penalty + self.regularizer.data_penalty(self.net, self._inputs)
+                    penalty = penalty + term_of(self.regularizer, "data_penalty", self.net, self._inputs)
             gradients: Sequence[Tensor | None] = [None] * len(parameters)
             if penalty.requires_grad and parameters:  # projections have a constant as their penalty
-                gradients = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
+                try:
+                    gradients = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
+                except RuntimeError as error:
+                    if "torch.utils.checkpoint" in str(error):  # the reentrant kind takes backward() alone
+                        raise checkpointed() from error
+                    raise
         by_name = {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
         self._due = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
         self.penalty = penalty.detach()
@@ -284,6 +306,35 @@ class _Look:
 
     def __reduce__(self) -> tuple[type["_Look"], tuple[()]]:
         return _Look, ()
+
+
+class _Waits:
+    """A hook of gradients, until the first step: says once that the weights change and no step of an optimizer is seen.
+
+    Args:
+        handle: of the regularizer, which then does not act.
+    """
+
+    CHANGES = 4  # a step in several parts may change the weights before it calls the optimizer's own
+
+    def __init__(self, handle: Attached) -> None:
+        self.handle = weakref.ref(handle)
+        self.seen: dict[int, tuple[Tensor, int]] = {}  # some of each parameter's values, and how often they changed
+
+    def __call__(self, parameter: Tensor) -> None:
+        handle, now = self.handle(), parameter.detach().reshape(-1)[:64].clone()
+        before, changes = self.seen.get(id(parameter), (now, 0))
+        changes += not torch.equal(before, now)
+        self.seen[id(parameter)] = now, changes
+        if handle is None or changes < self.CHANGES:
+            return
+        handle.wait_no_more()
+        kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
+        warnings.warn(
+            f"{type(handle.regularizer).__name__} does nothing: the weights change, and no step() of {kinds} was "
+            "called; attach to the optimizer whose step() is called, or call penalty and project_ in the loop",
+            stacklevel=2,
+        )
 
 
 _ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive
@@ -347,10 +398,17 @@ def _no_autocast(net: nn.Module) -> Iterator[None]:
 
 
 def _listed(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    optimizers = [stepped(o) for o in (optimizer if isinstance(optimizer, Sequence) else [optimizer])]
     wrong = [type(o).__name__ for o in optimizers if not isinstance(o, Optimizer)]
     if wrong or not optimizers:
         raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {_few(wrong) or 'none'}")
+    for one in optimizers:
+        if hasattr(one, "first_step") and hasattr(one, "second_step"):  # sharpness-aware minimization
+            inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "what steps in its second one"
+            raise SettingsError(
+                f"{type(one).__name__} moves the weights in two parts, first_step and second_step, which attach does "
+                f"not see: attach to {inner}"
+            )
     return optimizers
 
 

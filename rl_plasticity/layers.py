@@ -322,6 +322,11 @@ def _core_ndim(module: nn.Module, role: Role) -> int:
 
 def parts_of(module: nn.Module, wanted: Callable[[Tensor], bool]) -> list[Part]:
     """What the module holds itself, in order of use: of its parameters those that are `wanted`."""
+    if isinstance(module, torch.jit.ScriptModule):
+        kind = getattr(module, "original_name", type(module).__name__)
+        raise ValueError(
+            f"{kind} is scripted or traced (torch.jit), which is not supported: pass the network that it was made of"
+        )
     stored = {name: name for name, p in module._parameters.items() if p is not None}
     if parametrize.is_parametrized(module):
         for name, chain in module.parametrizations.items():  # type: ignore[union-attr, operator]

@@ -1,8 +1,10 @@
 """What modules deep inside a network return or read, in a call that a compiled update can trace."""
 
 import copy
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,8 +22,8 @@ class Inside:
     The call is made on a copy of the network without tensors of its own, whose modules have hooks: hooks that come and
     go cannot be traced, and the network itself stays without. It reads the tensors of the network that is passed, and
     what else its modules hold (but in a traced update, which is for what they held at first). Hooks of the network
-    itself are not called, and what it draws, as dropout does, is drawn anew. Activation checkpointing is not possible
-    where the call has a gradient.
+    itself are not called, and what it draws, as dropout does, is drawn anew. Activation checkpointing, which would call
+    modules of the copy again in the backward pass, is refused where the call has a gradient.
 
     Args:
         net: the network.
@@ -41,9 +43,11 @@ class Inside:
         except Exception as error:  # anything a module's own copying may raise
             raise ValueError(f"a network that is looked into has to be copied: {first_line(error)}") from error
         self.seen: dict[str, list[Tensor]] = {}
+        self.calling = self.with_gradient = False
         for module in self.copied.modules():
             module._forward_hooks.clear()
             module._forward_pre_hooks.clear()
+            module.register_forward_pre_hook(self._enter)
         for name in returning:
             self.copied.get_submodule(name).register_forward_hook(partial(self._returned, name))
         for name in reading:
@@ -51,11 +55,20 @@ class Inside:
             self.copied.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
         self.names = [*returning, *reading]
 
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if not self.calling:
+            raise checkpointed()
+
     def _returned(self, name: str, module: nn.Module, args: Any, output: Tensor) -> None:
-        self.seen[name].append(output.clone())  # what follows may work in place
+        self._keep(name, output)
 
     def _read(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        self.seen[name].append((args[0] if args else next(iter(kwargs.values()))).clone())
+        self._keep(name, args[0] if args else next(iter(kwargs.values())))
+
+    def _keep(self, name: str, tensor: Tensor) -> None:
+        if self.with_gradient and not torch.is_grad_enabled() and _in_checkpoint():
+            raise checkpointed()
+        self.seen[name].append(tensor.clone())  # what follows may work in place
 
     def __call__(self, net: nn.Module, inputs: Example) -> dict[str, list[Tensor]]:
         """What was seen in each module, call by call, when `net` is called on `inputs`; its buffers stay.
@@ -76,7 +89,11 @@ class Inside:
                 plain = {name: value for name, value in its.__dict__.items() if _is_plain(name, value)}
                 module.__dict__.update(plain)
         self.seen = {name: [] for name in self.names}
-        call(self.copied, net, inputs)
+        self.calling, self.with_gradient = True, torch.is_grad_enabled()
+        try:
+            call(self.copied, net, inputs)
+        finally:
+            self.calling = False
         seen, self.seen = self.seen, {}
         for name, tensors in seen.items():
             if not tensors:
@@ -84,6 +101,22 @@ class Inside:
                     f"{type(inner).__name__} did not call its module {name!r}, which has to be looked at"
                 )
         return seen
+
+
+def checkpointed() -> RuntimeError:
+    """What is raised where a network that is looked into uses activation checkpointing."""
+    return RuntimeError(
+        "a network that is looked into cannot use activation checkpointing (torch.utils.checkpoint): switch it off, or "
+        "take a method that does not look at features"
+    )
+
+
+def _in_checkpoint() -> bool:
+    """Whether this is called by torch's checkpointing, of which the reentrant kind calls without gradients."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_plain(name: str, value: object) -> bool:

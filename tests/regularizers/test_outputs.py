@@ -8,6 +8,7 @@ import torch
 from conftest import CASES, SmallCNN, plain_mlp
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from rl_plasticity import attach
 from rl_plasticity.agents import SAC
@@ -397,3 +398,34 @@ def test_the_batches_of_one_update_are_all_compared_with_the_network_before_the_
         assert expected > 1e-4
         before = copy.deepcopy(net)
         regularizer.project_(net)
+
+
+@pytest.mark.parametrize("place", ["head", "body"])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("by", ["attach", "hand"])
+def test_feature_rank_of_a_checkpointed_network_is_right_or_refused_in_one_line(by, reentrant, place):
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Sequential(nn.Linear(5, 8), nn.Tanh()), nn.Linear(8, 3)
+
+        def forward(self, x):
+            whole = lambda x: self.head(self.body(x))  # noqa: E731
+            if place == "head":
+                return checkpoint(whole, x, use_reentrant=reentrant)
+            return self.head(checkpoint(self.body, x, use_reentrant=reentrant))
+
+    net, x = Checkpointed(), X.clone().requires_grad_()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    regularizer = make_regularizer("feature_rank", net, heads=["head"])
+    if by == "attach":
+        attach(regularizer, optimizer, net)
+
+    def update():
+        loss = net(x).square().mean() + (regularizer.data_penalty(net, (x,)) if by == "hand" else 0)
+        loss.backward()
+        optimizer.step()
+
+    with pytest.raises(RuntimeError, match=r"cannot use activation checkpointing .*: switch it off") as error:
+        update()
+    assert "\n" not in str(error.value)
