@@ -16,7 +16,6 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import unwrapped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import forget_, term_of
-from rl_plasticity.regularizers.inside import checkpointed
 from rl_plasticity.structure import Arguments, with_tensors
 from rl_plasticity.torch_state import TorchState, stepped
 
@@ -278,12 +277,7 @@ class Attached:
                     penalty = penalty + term_of(self.regularizer, "data_penalty", self.net, self._inputs)
             gradients: Sequence[Tensor | None] = [None] * len(parameters)
             if penalty.requires_grad and parameters:  # projections have a constant as their penalty
-                try:
-                    gradients = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
-                except RuntimeError as error:
-                    if "torch.utils.checkpoint" in str(error):  # the reentrant kind takes backward() alone
-                        raise checkpointed() from error
-                    raise
+                gradients = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
         by_name = {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
         self._due = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
         self.penalty = penalty.detach()

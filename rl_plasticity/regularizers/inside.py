@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import first_line
 from rl_plasticity.layers import SomeRuns, lookup, unwrapped
 from rl_plasticity.structure import Example, arguments_of
@@ -56,19 +57,15 @@ class Inside:
         self.names = [*returning, *reading]
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if not self.calling:
-            raise checkpointed()
+        without = self.with_gradient and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if not self.calling or (without and _in_checkpoint()):
+            raise _checkpointed()
 
     def _returned(self, name: str, module: nn.Module, args: Any, output: Tensor) -> None:
-        self._keep(name, output)
+        self.seen[name].append(output.clone())  # what follows may work in place
 
     def _read(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        self._keep(name, args[0] if args else next(iter(kwargs.values())))
-
-    def _keep(self, name: str, tensor: Tensor) -> None:
-        if self.with_gradient and not torch.is_grad_enabled() and _in_checkpoint():
-            raise checkpointed()
-        self.seen[name].append(tensor.clone())  # what follows may work in place
+        self.seen[name].append((args[0] if args else next(iter(kwargs.values()))).clone())
 
     def __call__(self, net: nn.Module, inputs: Example) -> dict[str, list[Tensor]]:
         """What was seen in each module, call by call, when `net` is called on `inputs`; its buffers stay.
@@ -103,8 +100,7 @@ class Inside:
         return seen
 
 
-def checkpointed() -> RuntimeError:
-    """What is raised where a network that is looked into uses activation checkpointing."""
+def _checkpointed() -> RuntimeError:
     return RuntimeError(
         "a network that is looked into cannot use activation checkpointing (torch.utils.checkpoint): switch it off, or "
         "take a method that does not look at features"
@@ -129,12 +125,14 @@ def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str
 
     Args:
         module: `innermost` of `net`, or a copy of it.
-        net: also some runs of a stacked network (`SomeRuns`), whose inputs are those runs'. Its buffers stay.
+        net: also some runs of a stacked network (`SomeRuns`), whose inputs are those runs'. Its buffers stay, and what
+            the modules keep in attributes.
     """
     tensors = {name: lookup(net, name) for name, _ in module.named_parameters()} | dict(values or {})
     tensors |= {name: lookup(net, name).clone() for name, _ in module.named_buffers()}
     args, kwargs = arguments_of(inputs)
-    return functional_call(module, tensors, args, kwargs)
+    with attributes_kept(module):
+        return functional_call(module, tensors, args, kwargs)
 
 
 def innermost(net: nn.Module) -> nn.Module:
