@@ -1,7 +1,9 @@
 """A regularizer in anybody's loop: `attach` makes the optimizer's step do everything."""
 
 import contextlib
+import gc
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,9 +15,9 @@ from torch.optim import Optimizer
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import unwrapped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.regularizers.base import forget_
+from rl_plasticity.regularizers.base import forget_, term_of
 from rl_plasticity.structure import Arguments, with_tensors
-from rl_plasticity.torch_state import TorchState
+from rl_plasticity.torch_state import TorchState, stepped
 
 
 def attach(
@@ -37,8 +39,8 @@ def attach(
     - *Closures* (``optimizer.step(closure)``: LBFGS, Lightning): the penalty is added to the gradients and to the
       returned loss at each call; `observe_` is called at the first, `project_` once after the step.
     - *Schedulers*: `weight_decay`'s coef and `wrs`'s norm_decay are learning rate * decay and follow the rate of each
-      parameter's group. They are given for the group's ``initial_lr``, which a scheduler keeps, or for its rate at
-      `attach`. (Where that is a tensor on a GPU, the host waits for it at each step.)
+      parameter's group. They are given for the group's rate at `attach`, or for the ``initial_lr`` that a scheduler has
+      kept by then. (Where that is a tensor on a GPU, the host waits for it at each step.)
     - *Several optimizers* of one network: each adds the gradients of the parameters that it holds. The penalty is
       computed when the first of them steps; `project_` follows when all have stepped since the last time.
     - *Several networks* of one optimizer: attach each.
@@ -48,6 +50,8 @@ def attach(
       torch makes several anyway (it takes no step with ``fullgraph=True``).
     - *Data parallel*: every process computes the same penalty, so nothing is exchanged. Sharded parameters are refused,
       and so is what looks at data in several processes, each of which has data of its own.
+    - *Wrappers*: of accelerate's and Lightning's optimizers it is the torch optimizer inside that steps. Where weights
+      change and no ``step()`` is seen, a warning says so once.
 
     A copied or unpickled optimizer has lost its hooks: attach anew. Move the network to its device before; where it is
     moved later, ``handle.regularizer.to(device)`` has to follow.
@@ -61,7 +65,8 @@ def attach(
     Raises:
         SettingsError: an unknown name or setting; settings for a regularizer that is made already; an optimizer that
             holds nothing of `net`; a trainable parameter that is regularized but not optimized; two optimizers with
-            one parameter; complex or sharded parameters; the same regularizer attached twice.
+            one parameter; complex or sharded parameters; the same regularizer attached twice; an optimizer that steps
+            in two parts (SAM); a learning rate that a scheduler has overwritten.
         SettingsError: from the first ``optimizer.step()``, after it: a regularizer that starts units anew, with an
             optimizer whose state cannot start anew at single entries (LBFGS, Rprop, ASGD, Adafactor).
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
@@ -79,10 +84,13 @@ def attach(
     elif settings:
         raise SettingsError(f"settings are for a regularizer given by name; this one is made already: {_few(settings)}")
     _check_covered(regularizer, optimizers, net)
+    for optimizer in optimizers:
+        _check_first_rate(regularizer, optimizer)
     if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise SettingsError(
             f"{type(regularizer).__name__} looks at data, of which each process has its own: the networks would drift "
-            "apart; add regularizer.data_penalty(net, inputs) to the loss instead of attach"
+            "apart; call data_penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
+            "processes (torch.distributed.broadcast)"
         )
     return Attached(regularizer, optimizers, net, called)
 
@@ -104,7 +112,8 @@ class Attached:
         self._due: dict[Optimizer, dict[str, Tensor]] = {}  # the penalty's gradients that each has still to add
         self._stepped: set[Optimizer] = set()  # since the last projection
         self._follows = any(getattr(m, "decayed", None) for m in regularizer.modules())
-        self._first = self._rates() if self._follows else {}  # learning rates by parameter name
+        # Learning rates by parameter name that strengths are for. Schedulers that are made later may overwrite theirs.
+        self._first = self._rates() | self._rates("initial_lr") if self._follows else {}
         self._told: list[float | None] | None = None
         for other in _ALIVE:
             same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
@@ -122,6 +131,10 @@ class Attached:
         self._autocast = ("cpu", torch.bfloat16, False)
         if regularizer.looks_at_data:
             self._hooks.append(called.register_forward_pre_hook(_Look(self), with_kwargs=True))
+        waits = _Waits(self)
+        held = (p for optimizer in optimizers for p in _held(optimizer, net).values())
+        hooks: Any = [p.register_post_accumulate_grad_hook(waits) for p in held]  # type: ignore[no-untyped-call]
+        self._waiting = hooks  # until the first step
         _ALIVE.add(self)
 
     def __repr__(self) -> str:
@@ -145,15 +158,21 @@ class Attached:
 
     def remove(self) -> None:
         """Leave the loop as it was before; may be called twice."""
-        for hook in self._hooks:
+        for hook in (*self._hooks, *self._waiting):
             hook.remove()
         self._due.clear()
         self._inputs = None
         _ALIVE.discard(self)
 
+    def wait_no_more(self) -> None:
+        """A step was seen, or it was said that none was."""
+        for hook in self._waiting:
+            hook.remove()
+        self._waiting = []
+
     def called_with(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What the loop calls the network with, and in which types; kept, without its graph, until the step."""
-        self._inputs = Arguments(*with_tensors((args, kwargs), Tensor.detach))
+        self._inputs = Arguments(*with_tensors((args, kwargs), lambda t: t.detach().requires_grad_(t.requires_grad)))
         device = next(self.net.parameters()).device.type
         self._autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
 
@@ -166,6 +185,7 @@ class Attached:
                 f"{type(optimizer).__name__} unscales gradients itself, inside its step, where the penalty's cannot be "
                 "added: call regularizer.penalty and project_ in the loop instead of attach"
             )
+        self.wait_no_more()
         if _skips(optimizer):
             return None
         closure = kwargs["closure"] if "closure" in kwargs else next(iter(args[1:]), None)
@@ -197,8 +217,8 @@ class Attached:
         now = [_rate(group, "lr") for optimizer in self.optimizers for group in optimizer.param_groups]
         if now != self._told:
             rates = self._rates()
-            # A scheduler's own is asked for now, for it may have been made after `attach`.
-            self.regularizer.follow_(rates, initial_lr=rates | self._first | self._rates("initial_lr"))
+            # Groups that were added since have theirs from their scheduler.
+            self.regularizer.follow_(rates, initial_lr=rates | self._rates("initial_lr") | self._first)
             self._told = now
 
     def _rates(self, key: str = "lr") -> dict[str, float]:
@@ -245,7 +265,7 @@ class Attached:
         held = {optimizer: _held(optimizer, self.net) for optimizer in self.optimizers}
         parameters = {name: p for own in held.values() for name, p in own.items()}
         with torch.enable_grad(), _no_autocast(self.net):
-            penalty = self.regularizer.penalty(self.net)
+            penalty = term_of(self.regularizer, "penalty", self.net)
             if self.regularizer.looks_at_data:
                 if self._inputs is None:
                     raise RuntimeError(
@@ -254,7 +274,7 @@ class Attached:
                     )
                 device, dtype, enabled = self._autocast
                 with torch.autocast(device, dtype, enabled=enabled):  # as it was called for the loss
-                    penalty = penalty + self.regularizer.data_penalty(self.net, self._inputs)
+                    penalty = penalty + term_of(self.regularizer, "data_penalty", self.net, self._inputs)
             gradients: Sequence[Tensor | None] = [None] * len(parameters)
             if penalty.requires_grad and parameters:  # projections have a constant as their penalty
                 gradients = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
@@ -280,6 +300,35 @@ class _Look:
 
     def __reduce__(self) -> tuple[type["_Look"], tuple[()]]:
         return _Look, ()
+
+
+class _Waits:
+    """A hook of gradients, until the first step: says once that the weights change and no step of an optimizer is seen.
+
+    Args:
+        handle: of the regularizer, which then does not act.
+    """
+
+    CHANGES = 4  # a step in several parts may change the weights before it calls the optimizer's own
+
+    def __init__(self, handle: Attached) -> None:
+        self.handle = weakref.ref(handle)
+        self.seen: dict[int, tuple[Tensor, int]] = {}  # some of each parameter's values, and how often they changed
+
+    def __call__(self, parameter: Tensor) -> None:
+        handle, now = self.handle(), parameter.detach().reshape(-1)[:64].clone()
+        before, changes = self.seen.get(id(parameter), (now, 0))
+        changes += not torch.equal(before, now)
+        self.seen[id(parameter)] = now, changes
+        if handle is None or changes < self.CHANGES:
+            return
+        handle.wait_no_more()
+        kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
+        warnings.warn(
+            f"{type(handle.regularizer).__name__} does nothing: the weights change, and no step() of {kinds} was "
+            "called; attach to the optimizer whose step() is called, or call penalty and project_ in the loop",
+            stacklevel=2,
+        )
 
 
 _ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive
@@ -343,10 +392,17 @@ def _no_autocast(net: nn.Module) -> Iterator[None]:
 
 
 def _listed(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    optimizers = [stepped(o) for o in (optimizer if isinstance(optimizer, Sequence) else [optimizer])]
     wrong = [type(o).__name__ for o in optimizers if not isinstance(o, Optimizer)]
     if wrong or not optimizers:
         raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {_few(wrong) or 'none'}")
+    for one in optimizers:
+        if hasattr(one, "first_step") and hasattr(one, "second_step"):  # sharpness-aware minimization
+            inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "what steps in its second one"
+            raise SettingsError(
+                f"{type(one).__name__} moves the weights in two parts, first_step and second_step, which attach does "
+                f"not see: attach to {inner}"
+            )
     return optimizers
 
 
@@ -362,6 +418,25 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
         if names & own:
             raise SettingsError(f"two of the optimizers hold the same parameter: {_few(names & own)}")
         names |= own
+
+
+def _check_first_rate(regularizer: Regularizer, optimizer: Optimizer) -> None:
+    """Whether it can be told which learning rate strengths are for that are learning rate * decay."""
+    decaying = [m for m in regularizer.modules() if isinstance(m, Regularizer) and getattr(m, "decayed", None)]
+    made_with = optimizer.defaults.get("lr")
+    kept = [rate for group in optimizer.param_groups if (rate := _rate(group, "initial_lr")) is not None]
+    told = all(m.initial_lr.all() for m in decaying)
+    if told or made_with is None or all(rate == float(made_with) for rate in kept):
+        return
+    # Groups may have rates of their own, and of these two schedulers nothing on the optimizer tells for certain.
+    for kind in (torch.optim.lr_scheduler.OneCycleLR, torch.optim.lr_scheduler.CyclicLR):
+        alive = (other for other in gc.get_objects() if issubclass(type(other), kind))
+        if any(other.optimizer.param_groups is optimizer.param_groups for other in alive):
+            raise SettingsError(
+                f"{kind.__name__} has overwritten the learning rate that the strength of {type(regularizer).__name__} "
+                "is for: attach before the scheduler is made, or pass a regularizer that was told it, by "
+                "regularizer.follow_(lr, initial_lr=lr)"
+            )
 
 
 def _check_kinds(net: nn.Module) -> None:

@@ -345,6 +345,11 @@ def parts_of(module: nn.Module, wanted: Callable[[Tensor], bool]) -> list[Part]:
 
 
 def _parts(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool]) -> list[Part]:
+    if isinstance(module, torch.jit.ScriptModule):
+        kind = getattr(module, "original_name", type(module).__name__)
+        raise ValueError(
+            f"{kind} is scripted or traced (torch.jit), which is not supported: pass the network that it was made of"
+        )
     stored = {name: name for name, p in module._parameters.items() if p is not None}
     if parametrize.is_parametrized(module):
         for name, chain in module.parametrizations.items():  # type: ignore[union-attr, operator]

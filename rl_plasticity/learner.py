@@ -10,7 +10,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import runs_of
 from rl_plasticity.optimizers import Adam, Optimizer
 from rl_plasticity.regularizers import Regularizer, Unregularized
-from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_
+from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_, term_of
 from rl_plasticity.seeding import derive
 from rl_plasticity.structure import Example
 
@@ -61,18 +61,19 @@ class Learner(nn.Module):
             inputs: what the network was called with for it, for regularizers that look at data.
 
         Raises:
-            SettingsError: no inputs for a regularizer that looks at data; nothing has changed.
+            SettingsError: no inputs for a regularizer that looks at data, or one whose penalty is not ``[*runs]``;
+                nothing has changed.
 
         Returns:
             Detached ``penalty`` and ``gradient_norm`` (of loss and penalty, over all parameters), each ``[*runs]``.
         """
         named = dict(self.net.named_parameters())
         parameters: list[Tensor] = [named[name] for name in self.optimizer.names]
-        penalty = self.regularizer.penalty(self.net)
+        penalty = term_of(self.regularizer, "penalty", self.net)
         if self.regularizer.looks_at_data:
             if inputs is None:
                 raise SettingsError("the regularizer looks at data: minimize(loss, inputs) needs what the loss is of")
-            penalty = penalty + self.regularizer.data_penalty(self.net, inputs)
+            penalty = penalty + term_of(self.regularizer, "data_penalty", self.net, inputs)
         gradients = torch.autograd.grad((loss + penalty).sum(), parameters)
         self.regularizer.observe_(self.net, dict(zip(self.optimizer.names, gradients, strict=True)))
         self.optimizer.update_(parameters, gradients)

@@ -1,9 +1,14 @@
 """A network looked at on frozen inputs, so that what is measured is comparable over time."""
 
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.errors import first_line
 from rl_plasticity.layers import Layer, runs_of, unwrapped, wide
@@ -20,13 +25,16 @@ from rl_plasticity.metrics import (
     gradient_spectrum,
     largest_sigma1,
     representation_change,
+    saturated_fraction,
     singular_values,
     weight_norm,
 )
-from rl_plasticity.structure import Example, HiddenUnits, activations_of, arguments_of, read, untouched
+from rl_plasticity.structure import Example, HiddenUnits, Structure, activations_of, arguments_of, read, untouched
+from rl_plasticity.structure import operations as ops
 
 PROBE_SIZE = 256  # examples whose activations are looked at
 GRADIENTS = 32  # of them, those of which each one's gradient is taken
+BOUNDS = {"tanh": (-1.0, 1.0), "softsign": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "hardsigmoid": (0.0, 1.0)}
 LARGEST = 4_000_000  # weights of a layer whose gradients are taken: one example's then are 16 MB
 
 
@@ -92,6 +100,8 @@ class Probe(nn.Module):
         structure = read(net, None if self._learner else example)
         self._order = structure.layers
         self.layers: list[Layer] = [layer for layer in self._order if layer.matrix(net) is not None]
+        several = Counter(layer.name for layer in self.layers)  # of a recurrent layer, or of attention
+        self._names = [layer.name if several[layer.name] == 1 else layer.key for layer in self.layers]
         # A learner's are those that can be recycled, which is what has always been logged; else all there are.
         found = structure.hidden_units(net) if self._learner else structure.activations()
         self.units: list[HiddenUnits] = [] if structure.unknown else found
@@ -100,6 +110,9 @@ class Probe(nn.Module):
         if not self._learner:
             for i, parameter in enumerate(net.parameters()):
                 self.register_buffer(f"initial_{i}", parameter.detach().clone())
+        kinds = {(node.name, node.call): node.kind.lower() for node in structure.nodes if node.role == "activation"}
+        self._bounds = {u.name: bounds for u in self.units if (bounds := BOUNDS.get(kinds[u.activation, u.call]))}
+        self._places = [None if self._learner or self.runs else self._places_of(u, structure) for u in self.units]
         features = self._features()
         self.register_buffer("before", features[-1].clone() if features else torch.zeros(0))
 
@@ -136,7 +149,7 @@ class Probe(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """Of the weight matrices, and the distance of all parameters from their initial values."""
-        matrices = {layer.name: layer.matrix(self.net) for layer in self.layers}
+        matrices = {name: layer.matrix(self.net) for name, layer in zip(self._names, self.layers, strict=True)}
         dense = {name: wide(m.detach()) for name, m in matrices.items() if m is not None}
         values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in dense.items()})
         if "sigma1" in values:  # that name is the largest of any layer, see `size_of`
@@ -150,7 +163,12 @@ class Probe(nn.Module):
     def features(self) -> dict[str, Tensor]:
         """Of the activations of the hidden units, after the non-linearity."""
         named = zip([unit.name for unit in self.units], self._features(), strict=True)
-        return _measured(OfFeatures, {name: (a, singular_values(a)) for name, a in named})
+        features = dict(named)
+        values = _measured(OfFeatures, {name: (a, singular_values(a)) for name, a in features.items()})
+        if self._bounds:
+            saturated = {name: saturated_fraction(features[name], *bounds) for name, bounds in self._bounds.items()}
+            values |= by_layer("saturated", saturated)
+        return values
 
     def gradients(self, loss: Callable[..., Tensor], targets: Tensor | Sequence[Tensor] = ()) -> dict[str, Tensor]:
         """Effective gradient diversity: of the matrix of single examples' gradients of each weight.
@@ -166,7 +184,11 @@ class Probe(nn.Module):
                 that cannot be differentiated for one example at a time, as one that writes to a buffer or draws noise.
         """
         k = len(self.runs)
-        names = {layer.weight_name: layer.name for layer in self.layers if layer.weight_name is not None}
+        names = {  # of several matrices in one parameter, its own
+            layer.weight_name: name if layer.part is None else layer.weight_name
+            for name, layer in zip(self._names, self.layers, strict=True)
+            if layer.weight_name is not None
+        }
         small = [n for n in names if self.net.get_parameter(n).numel() <= LARGEST * max(1, *self.runs, 1)]
         if not small:
             return {}
@@ -211,7 +233,47 @@ class Probe(nn.Module):
         positional, named = self._arguments(self.inputs)
         with untouched(self.net):
             activations = activations_of(self.net, self.units, named or positional)
-        return [rows_of_units(unit, a, self.runs) for unit, a in zip(self.units, activations, strict=True)]
+        return [
+            rows_of_units(unit, a, self.runs) if places is None else wide(a.flatten()[places])
+            for unit, a, places in zip(self.units, activations, self._places, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _places_of(self, unit: HiddenUnits, structure: Structure) -> Tensor | None:
+        """Where in the flattened activation each unit is, ``[places, units]``, if operations before it moved the axes.
+
+        Found by a call in which the layer gives the units' numbers, and activations and norm layers give what they
+        read. None where they are in the usual axis, or where it cannot be told.
+        """
+        modules = dict(unwrapped(self.net).named_modules())
+        module = modules.get(unit.incoming.name)
+        if module is None or _between(unit, structure) <= KEEP_AXES:
+            return None
+        axis = 1 if unit.incoming.role == "conv" else -1
+        positional, named = self._arguments(self.inputs)
+
+        def call(code: Callable[[Tensor], Tensor]) -> Tensor:
+            def replaced(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+                if not isinstance(output, Tensor):
+                    return output
+                numbers = code(torch.arange(output.shape[axis], device=output.device, dtype=output.dtype))
+                return numbers.reshape(-1, *(1,) * (output.ndim - 2 if axis == 1 else 0)).expand_as(output).clone()
+
+            hook = module.register_forward_hook(replaced)
+            try:
+                with untouched(self.net), _AsTheyAre():
+                    return wide(activations_of(self.net, [unit], named or positional)[0])
+            finally:
+                hook.remove()
+
+        none, ones, numbers = (call(code) for code in (torch.zeros_like, torch.ones_like, lambda n: n + 1))
+        found = (numbers - none) / (ones - none)
+        if not found.isfinite().all() or (found - found.round()).abs().max() > 0.1:
+            return None
+        units = found.round().long().flatten()
+        each = units.bincount()
+        each = each[each > 0]
+        return units.argsort(stable=True).reshape(len(each), -1).T if (each == each[0]).all() else None
 
     def _chain(self) -> list[Tensor]:
         """The weights of a network of linear layers with nothing but ReLUs between; empty if it is none.
@@ -220,14 +282,49 @@ class Probe(nn.Module):
         """
         net = self.net
         plain = all(
-            layer.role == "linear" and not layer.joins_branches and (i == 0 or layer.inputs == (i - 1,))
+            layer.role == "linear"
+            and not layer.joins_branches
+            and (i == 0 or layer.inputs == (i - 1,))
+            and {*layer.through} <= KEEP_SCALES
             for i, layer in enumerate(self._order)
         )
         modules = dict(net.named_modules())
         relu = all(u.activation == "relu()" or isinstance(modules.get(u.activation), nn.ReLU) for u in self.units)
         if not plain or not relu or len(self.units) != len(self.layers) - 1:
             return []
-        return [wide(m.detach()) for layer in self.layers if (m := layer.matrix(net)) is not None]
+        chain = [wide(m.detach()) for layer in self.layers if (m := layer.matrix(net)) is not None]
+        # Another number of columns: something is joined to the units, or they are reshaped.
+        return chain if all(b.shape[-1] == a.shape[-2] for a, b in pairwise(chain)) else []
+
+
+KEEP_SCALES = {"relu", "ReLU", "Dropout", "dropout", "Identity", "flatten", "Flatten", "view", "reshape", "contiguous"}
+KEEP_SCALES |= {"to", "float", "double", "clone", "detach"}
+# What may lie between a layer and an activation without moving the units to another axis.
+KEEP_AXES = ops.NORMS | ops.SUMS | ops.SCALINGS | ops.POOLS - {"mean", "amax", "max"} | ops.ACTIVATIONS
+KEEP_AXES |= {"contiguous", "to", "float", "double", "type_as", "clone", "detach", "the addition of a constant"}
+
+
+class _AsTheyAre(TorchFunctionMode):
+    """Activations and norm layers give what they read."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if ops.plain(getattr(func, "__name__", "")) in ops.ACTIVATIONS | ops.NORMS | {"prelu"} and args:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _between(unit: HiddenUnits, structure: Structure) -> set[str]:
+    """The operations on the ways from a layer to its units' activation."""
+    waiting = [node for node in structure.nodes if (node.name, node.call) == (unit.activation, unit.call)]
+    found: set[str] = set()
+    while waiting:
+        node = waiting.pop()
+        found |= {*node.through}
+        sources = [structure.nodes[i] for i in node.inputs if i >= 0]
+        waiting += [source for source in sources if source.role in ("norm", "gain", "shift", "activation")]
+    return found
 
 
 def rows_of_units(unit: HiddenUnits, activation: Tensor, runs: tuple[int, ...]) -> Tensor:
@@ -295,7 +392,12 @@ def _measured(
             continue
         of_layers = {}
         for layer, arguments in tensors.items():
-            value, s = metric.measure(*arguments), arguments[-1]
+            s = arguments[-1]
+            try:
+                value = metric.measure(*arguments)
+            except Exception as error:  # whatever a metric may raise: the others are measured all the same
+                warnings.warn(f"{name} of {layer!r} is NaN, it cannot be computed: {first_line(error)}", stacklevel=2)
+                value = s.new_full(s.shape[:-1], torch.nan)
             if value.shape != s.shape[:-1]:
                 raise ValueError(f"metric {name!r}: expected the shape {[*s.shape[:-1]]}, got {[*value.shape]}")
             of_layers[layer] = value.to(s.dtype)

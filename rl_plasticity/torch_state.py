@@ -10,6 +10,13 @@ from rl_plasticity.errors import SettingsError
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
+def stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The torch optimizer itself: what the wrapper of a library steps (accelerate's, Lightning's, Fabric's)."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer
+
+
 class TorchState:
     """The state that ``torch.optim`` optimizers keep of a network's parameters, found by parameter.
 
@@ -25,6 +32,7 @@ class TorchState:
         self.net = net
         self.optimizers: list[torch.optim.Optimizer] = [optimizers] if single else [*optimizers]  # type: ignore[list-item, misc]
         mine = {id(p) for p in net.parameters()}
+        self.optimizers = [stepped(optimizer) for optimizer in self.optimizers]
         for optimizer in self.optimizers:
             kind = type(optimizer).__name__
             if not isinstance(optimizer, torch.optim.Optimizer):

@@ -12,10 +12,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-from rl_plasticity import attach
+from rl_plasticity import attach, make_intervention, measure
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
 
 # Strong enough that each changes the weights far beyond the tolerance within a few steps.
 SETTINGS = {
@@ -483,6 +484,59 @@ def test_the_calls_of_one_line_search_are_observed_and_projected_once():
     assert len(regularizer.observed) == regularizer.projections == 3
 
 
+def lbfgs_step(net, optimizer, loss):
+    """One step whose closure is called several times; returns how often."""
+    calls = []
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss(net)
+        value.backward()
+        calls.append(value)
+        return value
+
+    optimizer.step(closure)
+    return len(calls)
+
+
+@pytest.mark.parametrize("by", ["attach", "hand"])
+def test_of_lbfgs_weight_decay_subtracts_the_weights_before_the_step_not_those_of_its_last_closure(by):
+    net, other = twins(lambda: plain_mlp().double())
+    optimizer, its = (torch.optim.LBFGS(n.parameters(), 0.5, max_iter=6) for n in (net, other))
+    if by == "attach":
+        attach("weight_decay", optimizer, net, coef=0.1)
+    else:
+        regularizer = make_regularizer("weight_decay", net, coef=0.1)
+    for x in data(4).double():
+        before = [p.detach().clone() for p in other.parameters()]
+        penalty = (lambda n: 0.0) if by == "attach" else regularizer.penalty
+        assert lbfgs_step(net, optimizer, lambda n, x=x, penalty=penalty: loss_of(n, x) + penalty(n)) > 3
+        if by == "hand":
+            regularizer.project_(net)
+        lbfgs_step(other, its, lambda n, x=x: loss_of(n, x))
+        with torch.no_grad():
+            for p, was in zip(other.parameters(), before, strict=True):
+                p.sub_(0.1 * was)
+        assert_same(net, other, 1e-12)
+
+
+def test_of_lbfgs_churn_is_the_distance_from_the_network_one_step_earlier_in_every_closure():
+    net, other = twins(lambda: plain_mlp().double())
+    optimizer, its = (torch.optim.LBFGS(n.parameters(), 0.5, max_iter=6) for n in (net, other))
+    attach("churn", optimizer, net, coef=3.0)
+    earlier = copy.deepcopy(other)
+    for x in data(4).double():
+        assert lbfgs_step(net, optimizer, lambda n, x=x: loss_of(n, x)) > 3
+        now = copy.deepcopy(other)
+
+        def loss(n, x=x, earlier=earlier):
+            return loss_of(n, x) + 3.0 * (n(x) - earlier(x).detach()).square().mean()
+
+        lbfgs_step(other, its, loss)
+        earlier = now
+        assert_same(net, other, 1e-9)
+
+
 # --- several optimizers, several networks, schedulers ------------------------------------------------------------
 
 
@@ -806,3 +860,240 @@ def test_a_state_of_another_method_changes_nothing():
     with pytest.raises(RuntimeError, match="the state is of another regularizer or network than this Spectral"):
         handle.load_state_dict(make_regularizer("weight_clipping", net).state_dict())
     assert handle.regularizer.coef == 0.5
+
+
+# --- optimizers that something else steps -------------------------------------------------------------------------
+
+
+class AcceleratedOptimizer(torch.optim.Optimizer):
+    """As accelerate 1.x has it: a subclass that never calls its base's constructor."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.gradient_state_sync = optimizer, True
+
+    state = property(lambda self: self.optimizer.state)
+    param_groups = property(lambda self: self.optimizer.param_groups)
+    defaults = property(lambda self: self.optimizer.defaults)
+
+    def zero_grad(self, set_to_none=None):
+        if self.gradient_state_sync:
+            self.optimizer.zero_grad()
+
+    def step(self, closure=None):
+        if self.gradient_state_sync:  # not while gradients are accumulated
+            self.optimizer.step(closure)
+
+
+class LightningOptimizer:
+    """As Lightning 2.x has it: what ``self.optimizers()`` returns passes for the class of what it wraps."""
+
+    def __init__(self, optimizer):
+        self._optimizer = optimizer
+        self.__class__ = type("Lightning" + type(optimizer).__name__, (type(self), type(optimizer)), {})
+
+    optimizer = property(lambda self: self._optimizer)
+
+    def step(self, closure=None, **kwargs):
+        return self._optimizer.step(closure or (lambda: None), **kwargs)  # the strategy does so
+
+    def __getattr__(self, item):
+        return getattr(self._optimizer, item)
+
+
+class FabricOptimizer:
+    """As Lightning's Fabric has it: it shares the attributes of what it wraps, hooks included."""
+
+    def __init__(self, optimizer):
+        self.__dict__ = {k: v for k, v in optimizer.__dict__.items() if k not in ("state_dict", "step", "zero_grad")}
+        self.__class__ = type("Fabric" + type(optimizer).__name__, (type(self), type(optimizer)), {})
+        self._optimizer = optimizer
+
+    optimizer = property(lambda self: self._optimizer)
+
+    def step(self, closure=None):
+        return self._optimizer.step(closure)
+
+
+@pytest.mark.parametrize("name", ["spectral", "weight_decay", "wrs"])
+@pytest.mark.parametrize("wrapper", [AcceleratedOptimizer, LightningOptimizer, FabricOptimizer])
+def test_what_a_library_wraps_an_optimizer_in_is_looked_through(wrapper, name):
+    net, other = twins()
+    optimizer, its = wrapper(adam(net)), adam(other)
+    attach(name, optimizer, net, **SETTINGS[name])
+    regularizer = make(name, other)
+    for x in data(8):
+        plainly(optimizer, loss_of(net, x))
+        by_hand(other, regularizer, its, loss_of(other, x))
+    assert_same(net, other)
+
+
+def test_an_intervention_finds_the_moments_inside_such_a_wrapper():
+    net = plain_mlp()
+    optimizer = AcceleratedOptimizer(adam(net))
+    plainly(optimizer, loss_of(net, data(1)[0]))
+    make_intervention("head").apply_(net, optimizer)
+    assert not optimizer.state[net[4].weight]["exp_avg"].any()
+    assert optimizer.state[net[0].weight]["exp_avg"].any()
+
+
+class SAM(torch.optim.Optimizer):
+    """Sharpness-aware minimization as it is copied from repository to repository."""
+
+    def __init__(self, params, base_optimizer, rho=0.05, **kwargs):
+        super().__init__(params, {"rho": rho, **kwargs})
+        self.base_optimizer = base_optimizer(self.param_groups, **kwargs)
+        self.param_groups = self.base_optimizer.param_groups
+
+    def each(self):
+        return (p for group in self.param_groups for p in group["params"] if p.grad is not None)
+
+    @torch.no_grad()
+    def first_step(self):
+        norm = torch.stack([p.grad.norm() for p in self.each()]).norm()
+        for p in self.each():
+            self.state[p]["old_p"] = p.data.clone()
+            p.add_(p.grad * self.param_groups[0]["rho"] / norm)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self):
+        for p in self.each():
+            p.data = self.state[p]["old_p"]
+        self.base_optimizer.step()
+        self.zero_grad()
+
+
+@pytest.mark.parametrize("name", ["l2", "weight_decay"])
+def test_an_optimizer_that_steps_in_two_parts_is_refused_and_what_it_steps_inside_is_right(name):
+    net, other = twins(lambda: plain_mlp().double())
+    sam, its = (SAM(n.parameters(), torch.optim.SGD, lr=0.1) for n in (net, other))
+    with pytest.raises(SettingsError, match=r"SAM moves the weights in two parts.* attach to its base_optimizer"):
+        attach(name, sam, net)
+    attach(name, sam.base_optimizer, net, coef=0.1)
+    for x in data(4).double():
+        for n, optimizer in ((net, sam), (other, its)):
+            loss_of(n, x).backward()
+            optimizer.first_step()
+            loss_of(n, x).backward()
+            if n is other and name == "l2":  # its gradient at the weights that are stepped from
+                for p in n.parameters():
+                    p.grad.add_(0.1 * optimizer.state[p]["old_p"])
+            before = [optimizer.state[p]["old_p"].clone() for p in n.parameters()]
+            optimizer.second_step()
+            if n is other and name == "weight_decay":
+                with torch.no_grad():
+                    for p, was in zip(n.parameters(), before, strict=True):
+                        p.sub_(0.1 * was)
+        assert_same(net, other, 1e-12)
+
+
+class Stepping(torch.optim.SGD):
+    """An optimizer whose loop calls another method than step."""
+
+    @torch.no_grad()
+    def advance(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.sub_(0.1 * p.grad)  # counts in no version
+
+
+def test_a_regularizer_whose_optimizer_is_never_stepped_says_so_once():
+    net = plain_mlp()
+    optimizer = Stepping(net.parameters(), lr=0.1)
+    handle = attach("l2", optimizer, net)
+
+    def train():
+        for x in data(9):
+            loss_of(net, x).backward()
+            optimizer.advance()
+
+    with pytest.warns(UserWarning, match=r"L2 does nothing: .* no step\(\) of Stepping was called") as said:
+        train()
+    assert len(said) == 1
+    assert handle.penalty is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_accumulation_before_the_first_step_and_changes_behind_it_are_no_reason_to_say_so():
+    net = plain_mlp()
+    optimizer = sgd(net)
+    handle = attach("l2", optimizer, net)
+    net.load_state_dict(plain_mlp().state_dict())
+    for _ in range(4):
+        for x in data(3):
+            loss_of(net, x).backward()
+        optimizer.step()
+        with torch.no_grad():
+            net[0].weight.mul_(0.9)
+        assert not net[0].weight._post_accumulate_grad_hooks
+    handle.remove()
+    other = attach("l2", optimizer, net)
+    other.remove()
+    assert not net[0].weight._post_accumulate_grad_hooks
+
+
+# --- what a plug returns, and networks that cannot be read ------------------------------------------------------------
+
+
+class Total(Regularizer):
+    """A penalty that adds up the runs, or no tensor at all."""
+
+    def __init__(self, net, returns=torch.Tensor.sum):
+        super().__init__(net)
+        self.returns = returns
+
+    def penalty(self, net):
+        return self.returns(self.layers[0].weight(net))
+
+
+@pytest.mark.parametrize("how", ["attach", "learner", "chain", "side by side", "windowed"])
+def test_a_penalty_that_is_not_one_number_for_each_run_is_refused_in_one_line(how):
+    def stacked():
+        return MLP((5, 8, 3), [0, 1, 2])
+
+    def act():
+        if how == "attach":
+            net = stacked()
+            optimizer = adam(net)
+            attach(Total(net), optimizer, net)
+            plainly(optimizer, net(data(3, BATCH, 5)).square().mean())
+        elif how == "learner":
+            learner = Learner(lambda seeds: MLP((5, 8, 3), seeds), [0, 1, 2], Total)
+            learner.minimize(learner.net(data(3, BATCH, 5)).square().mean((1, 2)))
+        else:
+            made = {
+                "chain": lambda net: Chain(net, Total(net), make_regularizer("l2", net)),
+                "side by side": lambda net: SideBySide(net, (2, Total), (1, lambda n: make_regularizer("l2", n))),
+                "windowed": lambda net: Windowed(net, Total(net), 0, 9),
+            }
+            net = stacked()
+            made[how](net).penalty(net)
+
+    message = r"Total.penalty must return one number for each run, of shape \[\d\], got shape \[\]"
+    with pytest.raises(SettingsError, match=message):
+        act()
+
+
+def test_one_number_is_enough_for_one_run_and_what_is_no_tensor_is_named():
+    net = MLP((5, 8, 3), [0, 1])
+    side = SideBySide(net, (1, Total), (1, lambda n: make_regularizer("l2", n)))
+    torch.testing.assert_close(side.penalty(net)[0], next(net.parameters())[0].sum())
+    plain = plain_mlp()
+    optimizer = adam(plain)
+    attach(Total(plain, lambda p: 0.0), optimizer, plain)
+    with pytest.raises(SettingsError, match=r"of shape \[\], got a float"):
+        plainly(optimizer, loss_of(plain, data(1)[0]))
+
+
+@pytest.mark.parametrize("scripted", [torch.jit.script, lambda net: torch.jit.trace(net, torch.ones(4, 5))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_networks_are_refused_in_one_line(scripted):
+    net = scripted(plain_mlp())
+    for act in (
+        lambda: attach("l2", adam(net), net),
+        lambda: make_regularizer("spectral", nn.Sequential(nn.Linear(5, 5), net)),
+        lambda: make_intervention("redo").apply_(net, (), example=torch.ones(4, 5)),
+        lambda: measure(net, torch.ones(4, 5)),
+    ):
+        with pytest.raises(ValueError, match=r"Sequential is scripted or traced \(torch.jit\), .*: pass the network"):
+            act()

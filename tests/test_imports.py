@@ -33,7 +33,7 @@ LAYERS = (
     ("precision", "shares"),
     ("regularizers", "networks", "optimizers", "torch_state", "metrics", "plugins"),
     ("structure",),
-    ("layers", "seeding"),
+    ("layers", "seeding", "attributes"),
     ("settings",),
     ("errors", "paths", "seeds", "step", "terminal"),
 )

@@ -382,3 +382,154 @@ def test_every_activation_of_a_plain_network_is_measured_whatever_reads_it():
     values = measure(net, x)
     assert values["dead/relu().1"] == 0.25  # channels, not columns
     assert values["dead/relu()"] == 0
+
+
+# --- matrices of one module, axes, metrics that cannot be computed, saturation --------------------------------------
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cell, self.head = kind(5, 8, 2), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.cell(x)[0])
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(8, 2, kdim=5, vdim=6, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, q, k, v):
+        return self.head(self.attention(q, k, v, need_weights=False)[0])
+
+
+@pytest.mark.parametrize(
+    ("net", "shapes"),
+    [
+        (Recurrent(nn.LSTM), [(6, 4, 5)]),
+        (Recurrent(nn.GRU), [(6, 4, 5)]),
+        (Recurrent(nn.RNN), [(6, 4, 5)]),
+        (Attention(), [(6, 4, 8), (6, 4, 5), (6, 4, 6)]),
+    ],
+    ids=["lstm", "gru", "rnn", "attention"],
+)
+def test_every_matrix_of_a_module_is_measured_under_a_name_of_its_own(net, shapes):
+    found = measure(net, tuple(torch.randn(shape) for shape in shapes))
+    matrices = {name: p.detach().double().numpy() for name, p in net.named_parameters() if p.ndim == 2}
+    sigmas = [np.linalg.norm(m, 2) for m in matrices.values()]
+    np.testing.assert_allclose(found["mean_sigma1"], np.mean(sigmas), rtol=1e-5)
+    assert len([name for name in found if name.startswith("frobenius_norm/")]) == len(matrices) > 3
+    for name, matrix in matrices.items():
+        short = name.removesuffix(".weight") if "cell" not in name and "_proj_weight" not in name else name
+        np.testing.assert_allclose(found[f"frobenius_norm/{short}"], np.linalg.norm(matrix), rtol=1e-5)
+
+
+class Moved(nn.Module):
+    """A layer whose units are moved to other axes before the activation."""
+
+    def __init__(self, layer, move, norm=None, after=None):
+        super().__init__()
+        self.layer, self.move, self.norm, self.after = layer, move, norm or nn.Identity(), after or nn.Identity()
+
+    def forward(self, x):
+        return self.after(torch.relu(self.norm(self.move(self.layer(x)))))
+
+
+MOVED = {
+    "decoder": (nn.Linear(5, 48), lambda h: h.view(-1, 3, 4, 4), None, nn.ConvTranspose2d(3, 2, 2)),
+    "decoder with a norm": (nn.Linear(5, 48), lambda h: h.view(-1, 3, 4, 4), nn.BatchNorm2d(3), nn.Conv2d(3, 2, 1)),
+    "linear, transposed": (nn.Linear(5, 6), lambda h: h.transpose(1, 2), None, nn.Conv1d(6, 2, 1)),
+    "channels last": (nn.Conv2d(5, 6, 1), lambda h: h.permute(0, 2, 3, 1), nn.LayerNorm(6), nn.Linear(6, 2)),
+    "tokens of a map": (nn.Conv2d(5, 6, 1), lambda h: h.flatten(2).transpose(1, 2), None, nn.Linear(6, 2)),
+    "flattened map": (nn.Conv2d(5, 6, 1), lambda h: h.flatten(1), None, None),
+    "transposed convolution": (nn.ConvTranspose2d(5, 6, 2, groups=1), lambda h: h, None, nn.Conv2d(6, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("how", MOVED)
+def test_units_are_followed_to_the_axis_that_they_were_moved_to(how):
+    net = Moved(*MOVED[how]).eval()
+    layer, conv = net.layer, not isinstance(net.layer, nn.Linear)
+    x = torch.randn(7, 5, 4, 4) if conv else torch.randn(7, 9, 5) if "transposed" in how else torch.randn(7, 5)
+    units = layer.bias.shape[0]
+    with torch.no_grad():
+        layer.bias.fill_(9.0)
+        layer.bias[::2] = -100.0
+        if how == "channels last":
+            net.norm.bias[::2] = -5.0
+    found = measure(net, x)
+    h = np.asarray(layer(x).detach().double())
+    h = np.moveaxis(h, 1, -1).reshape(-1, units) if conv else h.reshape(-1, units)
+    if how == "channels last":
+        h = (h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-5)
+        h = h + np.asarray(net.norm.bias.detach())
+    h = np.maximum(h, 0)
+    assert found["dormant"] == np.mean(np.abs(h).mean(0) / np.abs(h).mean() <= 0.025) == 0.5
+    assert found["dead"] == np.mean((h <= 0).all(0)) == 0.5
+    if how != "decoder with a norm":
+        np.testing.assert_allclose(found["feature_norm"], np.linalg.norm(h, axis=-1).mean(), rtol=1e-4)
+        p = np.linalg.svd(h, compute_uv=False)
+        p = p[p > 0] / p.sum()
+        np.testing.assert_allclose(found["feature_rank"], np.exp(-(p * np.log(p)).sum()), rtol=1e-3)
+
+
+class Joined(nn.Module):
+    def __init__(self, join, width):
+        super().__init__()
+        self.one, self.two, self.join = nn.Linear(5, 8), nn.Linear(width, 3), join
+
+    def forward(self, x):
+        return self.two(self.join(torch.relu(self.one(x))))
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        Joined(lambda h: torch.cat([h, torch.ones(len(h), 1)], -1), 9),
+        Joined(lambda h: torch.cat([h, torch.ones(len(h), 8)], -1), 16),
+        Joined(lambda h: h.view(-1, 4), 4),
+        Joined(lambda h: h + 1.0, 8),
+    ],
+    ids=["a constant", "as many constants", "a reshape", "a sum"],
+)
+def test_where_rescaling_does_not_keep_the_function_everything_but_balancedness_is_measured(net):
+    found = measure(net, torch.randn(6, 5))
+    assert "balancedness" not in found
+    assert {"dormant", "stable_rank", "weight_norm", "feature_rank"} <= found.keys()
+
+
+def test_a_metric_that_raises_is_nan_by_name_and_takes_no_other_with_it(monkeypatch):
+    def raises(matrix, s):
+        if matrix.shape[-2] == 3:
+            raise ZeroDivisionError("no such thing")
+        return s[..., 0]
+
+    x, expected = torch.randn(6, 5), measure(plain_mlp(), torch.randn(6, 5)).keys()
+    monkeypatch.setitem(METRICS, "mine", OfWeights(raises))
+    with pytest.warns(UserWarning, match="mine of '4' is NaN, it cannot be computed: ZeroDivisionError: no such thing"):
+        found = measure(plain_mlp(), x)
+    assert found["mine/4"].isnan()
+    assert found["mine/0"] > 0
+    assert expected <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "bounds"), [(nn.Tanh, (-1, 1)), (nn.Sigmoid, (0, 1)), (nn.Softsign, (-1, 1)), (nn.Hardsigmoid, (0, 1))]
+)
+def test_a_saturated_network_shows_as_such(kind, bounds):
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(17, 64), kind(), nn.Linear(64, 64), kind(), nn.Linear(64, 6)), torch.randn(50, 17)
+    shares = []
+    for scale in (0.1, 20.0):
+        with torch.no_grad():
+            net[0].weight.mul_(scale), net[2].weight.mul_(scale * 10)
+        found = measure(net, x)
+        for i in (1, 3):
+            h = np.asarray(net[: i + 1](x).detach().double())
+            z = (2 * h - sum(bounds)) / (bounds[1] - bounds[0])
+            np.testing.assert_allclose(found[f"saturated/{i}"], np.mean(np.abs(z) > 0.99), atol=1e-3)
+        shares.append(found["saturated"])
+    assert shares[0] < 0.01 < 0.03 < shares[1]
+    assert "saturated" not in measure(plain_mlp(), torch.randn(6, 5))

@@ -54,6 +54,7 @@ class ReDo(Intervention):
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> dict[str, Tensor]:
         recycled = {}
+        renewed, cleared = [], []  # written when everything is known
         for name, (learner, _) in learners_of(target).items():
             if inputs is None or name not in inputs:
                 raise ValueError(f"ReDo looks at activations: it needs inputs for {name!r}, a plain network example=")
@@ -66,28 +67,43 @@ class ReDo(Intervention):
                 units.append(unit)
                 dormant.append((score <= self.threshold) & chosen.unsqueeze(-1))
 
-            changes = []  # parameter, where along which axis, and whether to a fresh value or to zero
-            for unit, mask in zip(units, dormant, strict=True):
+            found = list(zip(units, dormant, strict=True))
+            changes = []  # parameter, where, and whether to a fresh value or to zero
+            for unit, mask in found:
                 for layer in (unit.incoming, *unit.norms):
                     for parameter in layer.parameter_names:
-                        axis = k + 1 if layer.transposed and parameter == layer.weight_name else k
-                        changes.append((parameter, mask, axis, True))
+                        where = mask
+                        if parameter == layer.weight_name and (matrix := layer.matrix(learner.net)) is not None:
+                            rows = mask.unsqueeze(-1).expand_as(matrix)
+                            where = layer.of_matrix(rows, lookup(learner.net, parameter).shape)
+                        changes.append((parameter, where, True))
             # Outgoing weights last: what leads from one recycled unit to another is zero.
-            for unit, mask in zip(units, dormant, strict=True):
+            for unit, mask in found:
                 for layer in unit.outgoing:
+                    matrix = layer.matrix(learner.net)
                     assert layer.weight_name is not None  # hidden_units takes no others
-                    axis = k if layer.transposed else k + 1
-                    columns = lookup(learner.net, layer.weight_name).shape[axis]
+                    assert matrix is not None
                     # A linear layer behind a flattened feature map reads each unit (channel) from several columns.
-                    each = mask.repeat_interleave(columns // mask.shape[-1], dim=-1)
-                    changes.append((layer.weight_name, each, axis, False))
+                    each = mask.repeat_interleave(matrix.shape[-1] // mask.shape[-1], dim=-1)
+                    columns = each.unsqueeze(-2).expand_as(matrix)
+                    where = layer.of_matrix(columns, lookup(learner.net, layer.weight_name).shape)
+                    changes.append((layer.weight_name, where, False))
 
             moments = {parameter: learner.optimizer.moments(parameter) for parameter, *_ in changes}
-            fresh = learner.fresh(runs, {parameter for parameter, _, _, renew in changes if renew})
-            for parameter, mask, axis, renew in changes:
-                value = lookup(fresh, parameter) if renew else None
-                self._change_(lookup(learner.net, parameter), moments[parameter], mask, axis, value)
+            fresh = learner.fresh(runs, {parameter for parameter, _, renew in changes if renew})
+            values: dict[str, Tensor] = {}
+            for parameter, where, renew in changes:
+                tensor = lookup(learner.net, parameter)
+                where = where.to(tensor.device)
+                value = lookup(fresh, parameter) if renew else torch.zeros_like(tensor)
+                values[parameter] = torch.where(where, value, values.get(parameter, tensor))
+                cleared += [(moment, where) for moment in moments[parameter]]
+            renewed += [(lookup(learner.net, parameter), value) for parameter, value in values.items()]
             recycled[name] = torch.stack([mask.sum(-1).cpu() for mask in dormant]).sum(0)
+        for tensor, value in renewed:
+            tensor.copy_(value)
+        for moment, where in cleared:
+            moment.masked_fill_(where, 0)
         return recycled
 
     @staticmethod
@@ -96,17 +112,6 @@ class ReDo(Intervention):
         size = activation.abs().flatten(k + 1).mean(-1)
         mean = size.mean(-1, keepdim=True)
         return torch.where(mean > 0, size / mean, torch.zeros_like(size))
-
-    @staticmethod
-    def _change_(parameter: Tensor, moments: list[Tensor], mask: Tensor, axis: int, value: Tensor | None) -> None:
-        """Where `mask` ``[*runs, n]`` along `axis`: the parameter takes `value` (None: 0), its moments 0."""
-        shape = [*mask.shape[:-1], *(1,) * (parameter.ndim - mask.ndim + 1)]
-        shape[axis] = mask.shape[-1]
-        entries = mask.reshape(shape).to(parameter.device)
-        for moment in moments:
-            moment.masked_fill_(entries, 0)
-        replacement = torch.zeros_like(parameter) if value is None else value
-        parameter.copy_(torch.where(entries, replacement, parameter))
 
 
 class SelectiveReinit(Intervention):
@@ -153,13 +158,16 @@ class SelectiveReinit(Intervention):
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
         chosen = ... if runs is None else runs
+        renewed = []  # written when everything is known
         for learner, _ in learners_of(target).values():
             trained = [(name, p) for name, p in learner.net.named_parameters() if p.requires_grad]
             uses = {name: self._use(learner, name, p) for name, p in trained}
             fresh = dict(learner.fresh(runs, {*uses}).named_parameters())
             for name, parameter in trained:
                 least = self._least(uses[name], len(learner.runs))
-                parameter[chosen] = torch.where(least, fresh[name], parameter)[chosen]
+                renewed.append((parameter, torch.where(least, fresh[name], parameter)))
+        for parameter, value in renewed:
+            parameter[chosen] = value[chosen]
 
     def _use(self, learner: Renewable, name: str, parameter: Tensor) -> Tensor:
         if self.utility == "magnitude":

@@ -60,6 +60,7 @@ class HeadReset(Intervention):
         self.num_layers = num_layers
 
     def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+        renewed = []  # written when everything is known
         for key, (learner, followers) in learners_of(target).items():
             names = self._last_names(learner.net, None if inputs is None else inputs.get(key))
             if not names:
@@ -69,12 +70,14 @@ class HeadReset(Intervention):
                 )
             moments = [moment for name in names for moment in learner.optimizer.moments(name)]
             fresh = learner.fresh(runs, names)
+            heads = [(lookup(net, name), lookup(fresh, name)) for net in (learner.net, *followers) for name in names]
+            renewed.append((learner, fresh, names, heads, moments))
+        chosen = ... if runs is None else runs
+        for learner, fresh, names, heads, moments in renewed:
             learner.recapture_(fresh, runs, only=names)
-            chosen = ... if runs is None else runs
             with torch.no_grad():
-                for net in (learner.net, *followers):
-                    for name in names:
-                        lookup(net, name)[chosen] = lookup(fresh, name)[chosen]
+                for tensor, value in heads:
+                    tensor[chosen] = value[chosen]
                 for moment in moments:
                     moment[chosen] = 0
 
@@ -135,13 +138,15 @@ class ShrinkAndPerturb(Intervention):
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
         chosen = ... if runs is None else runs
+        mixed = []  # written when everything is known
         for learner, followers in learners_of(target).values():
             names = {name for name, _ in learner.net.named_parameters()}
             source = learner.initial() if self.init == "saved" else learner.fresh(runs, names)
             initial = dict(source.named_parameters())
             for net in (learner.net, *followers):
-                for name, parameter in net.named_parameters():
-                    parameter[chosen] = parameter.lerp(initial[name], self.coef)[chosen]
+                mixed += [(p, p.lerp(initial[name], self.coef)) for name, p in net.named_parameters()]
+        for parameter, value in mixed:
+            parameter[chosen] = value[chosen]
 
 
 class Fire(Intervention):
@@ -181,7 +186,9 @@ class Fire(Intervention):
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
         chosen = ... if runs is None else runs
-        for key, (learner, followers) in learners_of(target).items():
+        found = learners_of(target)
+        turned = []  # written when everything is known
+        for key, (learner, _) in found.items():
             structure = read(learner.net)
             if (structure.unknown or structure.undecided) and inputs is not None and key in inputs:
                 structure = read(learner.net, inputs[key])
@@ -194,11 +201,15 @@ class Fire(Intervention):
             computed = [layer.name for layer in changed if layer.is_computed]
             if computed:
                 raise ValueError(f"fire changes weights in place, which the parametrization of {computed[0]!r} undoes")
-            learner.optimizer.restart_(runs)
             for layer in changed:
                 weight = layer.weight(learner.net)
                 assert weight is not None
-                weight[chosen] = self._orthogonal(layer, weight)[chosen].to(weight.dtype)
+                turned.append((weight, self._orthogonal(layer, weight).to(weight.dtype)))
+        for learner, _ in found.values():
+            learner.optimizer.restart_(runs)
+        for weight, value in turned:
+            weight[chosen] = value[chosen]
+        for learner, followers in found.values():
             for follower in followers:
                 copy_runs_(follower, learner.net, runs)
 

@@ -9,7 +9,13 @@ from rl_plasticity.metrics.behaviour import (
     representation_change,
     representation_distance,
 )
-from rl_plasticity.metrics.features import dead_units, dormant_fraction, feature_matrix, feature_norm
+from rl_plasticity.metrics.features import (
+    dead_units,
+    dormant_fraction,
+    feature_matrix,
+    feature_norm,
+    saturated_fraction,
+)
 from rl_plasticity.metrics.gradients import effective_learning_rate, gradient_norm, gradient_spectrum
 from rl_plasticity.metrics.measured import METRICS, OfFeatures, OfGradients, OfWeights
 from rl_plasticity.metrics.spectra import condition_number, effective_rank, singular_values, srank, stable_rank
@@ -59,6 +65,7 @@ __all__ = [
     "rebalanced",
     "representation_change",
     "representation_distance",
+    "saturated_fraction",
     "sigma1",
     "singular_values",
     "srank",

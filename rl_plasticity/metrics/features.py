@@ -44,6 +44,18 @@ def dead_units(activations: Tensor) -> Tensor:
     return (activations <= 0).all(-2).to(activations.dtype).mean(-1)
 
 
+def saturated_fraction(activations: Tensor, low: float, high: float) -> Tensor:
+    """The share of outputs, over units and examples, that are within 0.5 % of the range of a bound: tanh's |h| > 0.99.
+
+    There the slope of tanh is below 0.02, so hardly any gradient passes. Of a non-linearity with values in `low` to
+    `high`. Source: Glorot and Bengio (2010), "Understanding the difficulty of training deep feedforward neural
+    networks", section 3, who look at the outputs' distribution; the limit is ours. Variants: the share of units that
+    are there on all examples; the weighted measure of Rakitianskaia and Engelbrecht (2015).
+    """
+    middle, half = (high + low) / 2, (high - low) / 2
+    return ((activations - middle).abs() > 0.99 * half).to(activations.dtype).mean((-2, -1))
+
+
 def feature_norm(activations: Tensor) -> Tensor:
     """Mean over examples of the Euclidean norm of the features, mean_b ||h_b||_2.
 

@@ -1,5 +1,6 @@
 """The contract of every regularizer, and several of them in a chain."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -317,14 +318,30 @@ class Regularizer(nn.Module):
                 warnings.warn(f"{name} is {before}; the loaded state makes it {after}", stacklevel=4)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def _remember(self, kind: str, parameter: str, value: Tensor) -> None:
-        """A buffer of this `kind` that belongs to the parameter of that name."""
-        self.register_buffer(_key(kind, parameter), value.detach().clone())
+    def _remember(self, kind: str, parameter: str, value: Tensor, saved: bool = True) -> None:
+        """A buffer of this `kind` that belongs to the parameter of that name; `saved` in checkpoints or not."""
+        self.register_buffer(_key(kind, parameter), value.detach().clone(), persistent=saved)
 
     def _recall(self, kind: str, parameter: str) -> Tensor:
         value = self._buffers[_key(kind, parameter)]
         assert value is not None
         return value
+
+
+def term_of(regularizer: Regularizer, hook: str, *arguments: Any) -> Tensor:
+    """What its `hook`, ``penalty`` or ``data_penalty``, returns: ``[*runs]``.
+
+    Raises:
+        SettingsError: it is something else, which a plug may return.
+    """
+    term: object = getattr(regularizer, hook)(*arguments)
+    runs = regularizer.runs
+    if isinstance(term, Tensor) and term.numel() == math.prod(runs):
+        return term.reshape(runs)
+    got = f"shape {[*term.shape]}" if isinstance(term, Tensor) else f"a {type(term).__name__}"
+    raise SettingsError(
+        f"{type(regularizer).__name__}.{hook} must return one number for each run, of shape {[*runs]}, got {got}"
+    )
 
 
 def counted_by(module: nn.Module) -> dict[str, Tensor]:
@@ -399,13 +416,13 @@ class Chain(Regularizer):
     def penalty(self, net: nn.Module) -> Tensor:
         total = super().penalty(net)
         for part in self.parts:
-            total = total + part.penalty(net)  # type: ignore[operator]
+            total = total + term_of(part, "penalty", net)  # type: ignore[arg-type]
         return total
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         total = super().data_penalty(net, inputs)
         for part in self.parts:
-            total = total + part.data_penalty(net, inputs)  # type: ignore[operator]
+            total = total + term_of(part, "data_penalty", net, inputs)  # type: ignore[arg-type]
         return total
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:

@@ -1,14 +1,17 @@
 """What modules deep inside a network return or read, in a call that a compiled update can trace."""
 
 import copy
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import first_line
 from rl_plasticity.layers import SomeRuns, lookup, unwrapped
 from rl_plasticity.structure import Example, arguments_of
@@ -20,8 +23,8 @@ class Inside:
     The call is made on a copy of the network without tensors of its own, whose modules have hooks: hooks that come and
     go cannot be traced, and the network itself stays without. It reads the tensors of the network that is passed, and
     what else its modules hold (but in a traced update, which is for what they held at first). Hooks of the network
-    itself are not called, and what it draws, as dropout does, is drawn anew. Activation checkpointing is not possible
-    where the call has a gradient.
+    itself are not called, and what it draws, as dropout does, is drawn anew. Activation checkpointing, which would call
+    modules of the copy again in the backward pass, is refused where the call has a gradient.
 
     Args:
         net: the network.
@@ -41,15 +44,22 @@ class Inside:
         except Exception as error:  # anything a module's own copying may raise
             raise ValueError(f"a network that is looked into has to be copied: {first_line(error)}") from error
         self.seen: dict[str, list[Tensor]] = {}
+        self.calling = self.with_gradient = False
         for module in self.copied.modules():
             module._forward_hooks.clear()
             module._forward_pre_hooks.clear()
+            module.register_forward_pre_hook(self._enter)
         for name in returning:
             self.copied.get_submodule(name).register_forward_hook(partial(self._returned, name))
         for name in reading:
             hook = partial(self._read, name)
             self.copied.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
         self.names = [*returning, *reading]
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        without = self.with_gradient and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if not self.calling or (without and _in_checkpoint()):
+            raise _checkpointed()
 
     def _returned(self, name: str, module: nn.Module, args: Any, output: Tensor) -> None:
         self.seen[name].append(output.clone())  # what follows may work in place
@@ -76,7 +86,11 @@ class Inside:
                 plain = {name: value for name, value in its.__dict__.items() if _is_plain(name, value)}
                 module.__dict__.update(plain)
         self.seen = {name: [] for name in self.names}
-        call(self.copied, net, inputs)
+        self.calling, self.with_gradient = True, torch.is_grad_enabled()
+        try:
+            call(self.copied, net, inputs)
+        finally:
+            self.calling = False
         seen, self.seen = self.seen, {}
         for name, tensors in seen.items():
             if not tensors:
@@ -84,6 +98,21 @@ class Inside:
                     f"{type(inner).__name__} did not call its module {name!r}, which has to be looked at"
                 )
         return seen
+
+
+def _checkpointed() -> RuntimeError:
+    return RuntimeError(
+        "a network that is looked into cannot use activation checkpointing (torch.utils.checkpoint): switch it off, or "
+        "take a method that does not look at features"
+    )
+
+
+def _in_checkpoint() -> bool:
+    """Whether this is called by torch's checkpointing, of which the reentrant kind calls without gradients."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_plain(name: str, value: object) -> bool:
@@ -96,12 +125,14 @@ def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str
 
     Args:
         module: `innermost` of `net`, or a copy of it.
-        net: also some runs of a stacked network (`SomeRuns`), whose inputs are those runs'. Its buffers stay.
+        net: also some runs of a stacked network (`SomeRuns`), whose inputs are those runs'. Its buffers stay, and what
+            the modules keep in attributes.
     """
     tensors = {name: lookup(net, name) for name, _ in module.named_parameters()} | dict(values or {})
     tensors |= {name: lookup(net, name).clone() for name, _ in module.named_buffers()}
     args, kwargs = arguments_of(inputs)
-    return functional_call(module, tensors, args, kwargs)
+    with attributes_kept(module):
+        return functional_call(module, tensors, args, kwargs)
 
 
 def innermost(net: nn.Module) -> nn.Module:

@@ -1,7 +1,7 @@
 """Penalties that look at data: terms of the loss on what a network returns for a batch."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ class Churn(Regularizer):
     over all else of -sum_a p_{t-1}(a) log p_t(a), whose gradient is that of the Kullback-Leibler divergence of p_{t-1}
     from p_t. Numbers that are one for the whole batch, as a loss, do not count.
 
-    Batch statistics of norm layers move no further for it. Layers that draw, as dropout, draw anew at each call, which
+    Several batches of one update, accumulated or of a closure that LBFGS calls again, have the same f_{t-1}. Batch
+    statistics of norm layers move no further for it. Layers that draw, as dropout, draw anew at each call, which
     counts as churn.
 
     Source: Tang and Berseth (2024), "Improving Deep Reinforcement Learning by Reducing the Chain Effect of Value and
@@ -62,17 +63,19 @@ class Churn(Regularizer):
         self.names = self._trainable(net)
         for name in self.names:
             self._remember("previous", name, lookup(net, name))
+            self._remember("earlier", name, lookup(net, name), saved=False)  # for all calls of one update
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
-        previous = {name: self._recall("previous", name) for name in self.names}
         with torch.no_grad():
-            before = [wide(tensor) for tensor in returned(net, inputs, previous)]
+            if not self.seen:  # else a further call of the same update: of a closure, or of accumulated batches
+                self._check_frozen(net)
+                for name in self.names:  # what is frozen now too: it has not moved
+                    self._recall("earlier", name).copy_(self._recall("previous", name))
+                    self._recall("previous", name).copy_(lookup(net, name))
+            self.seen = True
+            earlier = {name: self._recall("earlier", name) for name in self.names}
+            before = [wide(tensor) for tensor in returned(net, inputs, earlier)]
         now = [wide(tensor) for tensor in returned(net, inputs)]
-        with torch.no_grad():
-            self._check_frozen(net)
-            for name in self.names:  # what is frozen now too: it has not moved
-                self._recall("previous", name).copy_(lookup(net, name))
-        self.seen = True
         total = super().penalty(net)
         for mine, its in zip(now, before, strict=True):
             if self.distance == "squared":
@@ -81,6 +84,10 @@ class Churn(Regularizer):
                 each = -(its.softmax(-1) * mine.log_softmax(-1)).sum(-1)
             total = total + each.reshape(*self.runs, -1).mean(-1)
         return self.coef * total
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.seen = False
 
     def project_(self, net: nn.Module) -> None:
         if not self.seen:

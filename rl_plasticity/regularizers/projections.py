@@ -1,7 +1,7 @@
 """Projections that clip, shrink, turn or set back the weights right after the optimizer's step."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -54,8 +54,9 @@ class WeightDecay(Regularizer):
     weight_decay=coef / lr)`` step for step. There torch multiplies by the learning rate of each step; `coef` is the
     product at the first one, and where the learning rate changes it changes alike, see `follow_`.
 
-    `penalty` (zero) keeps a copy of the weights before the step: call it once for each update, as the contract has it;
-    without it the same weights would be subtracted for ever, so `project_` refuses.
+    `penalty` (zero) keeps a copy of the weights before the step: call it for each update, as the contract has it;
+    without it the same weights would be subtracted for ever, so `project_` refuses. Of several calls for one update, as
+    LBFGS makes with its closure, the first counts.
 
     Source: Loshchilov and Hutter (2019), "Decoupled Weight Decay Regularization", equation 1; `coef` is their lambda,
     which torch multiplies by the learning rate.
@@ -79,11 +80,16 @@ class WeightDecay(Regularizer):
             self._remember("before", name, lookup(net, name))
 
     def penalty(self, net: nn.Module) -> Tensor:
-        with torch.no_grad():
-            for name in self.names:
-                self._recall("before", name).copy_(lookup(net, name))
+        if not self.kept:
+            with torch.no_grad():
+                for name in self.names:
+                    self._recall("before", name).copy_(lookup(net, name))
         self.kept = True
         return super().penalty(net)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.kept = False
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.layers import SomeRuns, lookup
-from rl_plasticity.regularizers.base import Regularizer
+from rl_plasticity.regularizers.base import Regularizer, term_of
 from rl_plasticity.structure import Arguments, Example, arguments_of, with_tensors
 
 
@@ -52,14 +52,14 @@ class SideBySide(Regularizer):
         return torch.cat([part.first_update(batch_size) for part in self.parts])  # type: ignore[operator]
 
     def penalty(self, net: nn.Module) -> Tensor:
-        return torch.cat([part.penalty(view) for part, view in self._each(net)])
+        return torch.cat([term_of(part, "penalty", view) for part, view in self._each(net)])
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         call = arguments_of(inputs)
         terms = []
         for (part, view), ends in zip(self._each(net), self.slices, strict=True):
             mine = with_tensors(call, itemgetter(slice(*ends)))
-            terms.append(part.data_penalty(view, Arguments(*mine)))
+            terms.append(term_of(part, "data_penalty", view, Arguments(*mine)))
         return torch.cat(terms)
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:

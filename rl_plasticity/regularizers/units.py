@@ -111,7 +111,8 @@ class SelfNormalizedResets(Regularizer):
 
         threshold <- q if q < threshold else 2 * threshold,   within least and most; least where there was no silence
 
-    It is `most` at first. Silences are counted in bins, two to an octave: q may be too small by a factor of up to 1.4.
+    It is `most` at first. Silences are counted in bins, two to an octave: where q is below the threshold, it may be too
+    small by a factor of up to 1.4.
 
     Source: Farias and Jozefiak (2025), "Self-Normalized Resets for Plasticity in Continual Learning", arXiv 2410.20098,
     as in their code (github.com/ajozefiak/SelfNormalizedResets, src/algorithms/snr.py); the text beyond the abstract
@@ -178,7 +179,10 @@ class SelfNormalizedResets(Regularizer):
             anew = first_of(torch.where(fires, math.inf, threshold - silent)) & ~fires & (silent >= threshold)
             ends = fires | anew
             took = torch.where(fires, age, silent)  # of the silence that ends
-            bins = (took.clamp(min=1).log2() * self.AN_OCTAVE + 1e-3).long().clamp(max=self.BINS - 1)
+            bins = (took.clamp(min=1).log2() * self.AN_OCTAVE + 1e-3).long()
+            # What lasted as long as the threshold is in a bin that is not below it, or q would seem to be shorter.
+            enough = (threshold.log2() * self.AN_OCTAVE).ceil().long()
+            bins = torch.where(took >= threshold, bins.maximum(enough), bins).clamp(max=self.BINS - 1)
             counts = (ends & (took > 0)).to(silences.dtype)
             silences.scatter_add_(-1, bins.unsqueeze(-1), counts.unsqueeze(-1))
             age.copy_(torch.where(ends, 0, silent))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import lookup, per_run
-from rl_plasticity.regularizers.base import Regularizer
+from rl_plasticity.regularizers.base import Regularizer, term_of
 from rl_plasticity.regularizers.side_by_side import SideBySide
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example
@@ -73,11 +73,11 @@ class Windowed(Regularizer):
         return torch.where(first > ends, math.inf, first)
 
     def penalty(self, net: nn.Module) -> Tensor:
-        penalty = self.inner.penalty(net)
+        penalty = term_of(self.inner, "penalty", net)
         return torch.where(self._inside(), penalty, torch.zeros_like(penalty))
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
-        penalty = self.inner.data_penalty(net, inputs)
+        penalty = term_of(self.inner, "data_penalty", net, inputs)
         return torch.where(self._inside(), penalty, torch.zeros_like(penalty))
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:

@@ -1,7 +1,6 @@
 """Whether what was read of a network is so: it is called with other weights, which shows what reading misses."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,7 +37,7 @@ def outputs(
         tensors |= {name: cast(buffer) for name, buffer in net.named_buffers()}
         args, kwargs = with_tensors(arguments_of(example), cast)
         try:
-            with untouched(net), _attributes_kept(net):
+            with untouched(net):
                 if batch_statistics:
                     _without_epsilon(net)
                 returned = tensors_in(functional_call(net, tensors, args, kwargs))
@@ -117,15 +116,3 @@ def _without_epsilon(net: nn.Module) -> None:
         for name in ("eps", "epsilon", "variance_epsilon"):
             if isinstance(vars(module).get(name), float):
                 setattr(module, name, 1e-30)
-
-
-@contextmanager
-def _attributes_kept(net: nn.Module) -> Iterator[None]:
-    """What modules keep in attributes is there again afterwards: a recurrent state, a counter."""
-    before = [(module, dict(vars(module))) for module in net.modules()]
-    try:
-        yield
-    finally:
-        for module, attributes in before:
-            vars(module).clear()
-            vars(module).update(attributes)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import reason
 from rl_plasticity.layers import role_of
 from rl_plasticity.seeding import random_states_kept
@@ -203,10 +204,10 @@ def eval_mode(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def untouched(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients inside; what a forward draws or writes to a buffer is undone afterwards."""
+    """Evaluation mode without gradients inside; what a forward draws, or writes to buffers or attributes, is undone."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in net.buffers()]
     try:
-        with eval_mode(net), random_states_kept(net), torch.no_grad():
+        with attributes_kept(net), eval_mode(net), random_states_kept(net), torch.no_grad():
             yield
     finally:
         with torch.no_grad():

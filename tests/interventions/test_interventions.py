@@ -674,3 +674,46 @@ def test_an_intervention_of_somebody_s_own_is_counted_and_a_decay_of_the_learnin
     done = Halve(every_updates=1).apply_(learner)
     assert done["reset_weights"].tolist() == [learner.net[0].weight[0].numel()] * 3
     assert learner.counts["resets"].tolist() == [1, 1, 1]
+
+
+class Two:
+    """An agent whose second learner is made so that an intervention on it fails."""
+
+    def __init__(self, name):
+        def make(seeds):
+            return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+        def broken(seeds):
+            net = make(seeds)
+            if name == "head":
+                return nn.Sequential(nn.Embedding(5, 3))
+            if name == "fire":
+                nn.utils.parametrizations.weight_norm(net[2])
+            return net
+
+        self.learners, self.followers = {"one": Learner(make), "other": Learner(broken)}, {}
+        for learner in self.learners.values():
+            with torch.no_grad():
+                learner.net[0].weight.add_(1) if name != "redo" else learner.net[0].bias[:2].fill_(-100)
+
+    def restart_(self, runs=None):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ["head", "redo", "selective_reinit", "shrink_perturb", "fire"])
+def test_an_intervention_that_fails_on_one_learner_has_changed_no_other(name, monkeypatch):
+    agent = Two(name)
+    one, other = agent.learners.values()
+    one.minimize(one.net(torch.randn(6, 5)).square().mean())  # so that there are moments
+    if name == "selective_reinit":  # no gradient is kept
+        monkeypatch.setattr(other.optimizer, "gradient", lambda name: None)
+    elif name == "shrink_perturb":
+        monkeypatch.setattr(other, "initial", lambda: nn.Linear(2, 2))
+    elif name == "redo":
+        monkeypatch.setattr(other.optimizer, "moments", lambda name: [][name])
+    before = {key: value.clone() for key, value in one.state_dict().items() if key != "draws"}
+    inputs = {key: (torch.randn(6, 5),) for key in agent.learners}
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        make_intervention(name, every_updates=1).apply_(agent, inputs=inputs)
+    for key, value in before.items():
+        assert torch.equal(one.state_dict()[key], value), key

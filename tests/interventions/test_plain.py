@@ -671,3 +671,29 @@ def test_a_handle_where_the_regularizer_belongs_is_named():
     handle = attach("l2_init", optimizer, net)
     with pytest.raises(SettingsError, match=r"got Attached; of what `attach` gives, handle\.regularizer"):
         make_intervention("periodic").apply_(net, optimizer, regularizer=handle)
+
+
+def test_redo_renews_the_kernels_of_one_unit_of_a_grouped_transposed_convolution():
+    def make():
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 1), nn.ReLU(),
+            nn.ConvTranspose2d(8, 6, 2, stride=2, groups=2), nn.ReLU(), nn.Conv2d(6, 2, 1),
+        )  # fmt: skip
+
+    net, fresh = make().double(), make().double()
+    with torch.no_grad():
+        net[0].bias.fill_(9), net[4].bias.fill_(9)
+        net[0].bias[2], net[4].bias[[1, 5]] = -100, -100  # never active
+    before, x = copy.deepcopy(net), torch.randn(4, 3, 6, 6, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="leaves alone what is behind 3"):  # whose units groups read
+        done = make_intervention("redo").apply_(net, (), example=x, make=lambda: copy.deepcopy(fresh))
+    expected = copy.deepcopy(before)
+    with torch.no_grad():
+        expected[0].weight[2], expected[0].bias[2], expected[2].weight[:, 2] = fresh[0].weight[2], fresh[0].bias[2], 0
+        # Inputs 0-3 make units 0-2, inputs 4-7 units 3-5.
+        expected[4].weight[0:4, 1], expected[4].weight[4:8, 2] = fresh[4].weight[0:4, 1], fresh[4].weight[4:8, 2]
+        expected[4].bias[[1, 5]], expected[6].weight[:, [1, 5]] = fresh[4].bias[[1, 5]], 0
+    assert done["reset_units"] == 3
+    for (name, p), q in zip(net.named_parameters(), expected.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    torch.testing.assert_close(net(x), before(x), rtol=0, atol=1e-12)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_plasticity.metrics import dead_units, dormant_fraction, feature_matrix, feature_norm
+from rl_plasticity.metrics import dead_units, dormant_fraction, feature_matrix, feature_norm, saturated_fraction
 
 
 def test_a_unit_exactly_at_the_threshold_is_dormant():
@@ -52,3 +52,9 @@ def test_a_channel_that_is_active_anywhere_is_not_dead():
     maps = torch.zeros(2, 3, 4, 4)
     maps[1, 0, 2, 3] = 1.0
     assert dead_units(feature_matrix(maps)).item() == pytest.approx(2 / 3)
+
+
+def test_outputs_near_either_bound_are_saturated():
+    h = torch.tensor([[0.991, -0.991, 0.989], [-1.0, 0.0, 0.5]])
+    assert saturated_fraction(h, -1, 1).item() == 0.5
+    assert saturated_fraction((h + 1) / 2, 0, 1).item() == 0.5

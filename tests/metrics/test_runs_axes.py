@@ -59,6 +59,7 @@ CASES = {
     "feature_matrix": (lambda h, runs: feature_matrix(h, runs), lambda: [normal(4, 3, 2, 2)]),
     "dormant_fraction": (lambda h, runs: metrics.dormant_fraction(h.relu(), 0.8), lambda: [normal(6, 9)]),
     "dead_units": (lambda h, runs: metrics.dead_units(h), lambda: [normal(2, 9)]),
+    "saturated_fraction": (lambda h, runs: metrics.saturated_fraction(h, -1, 1), lambda: [normal(6, 9)]),
     "feature_norm": (lambda h, runs: metrics.feature_norm(h), lambda: [normal(6, 9)]),
     "effective_learning_rate": (
         lambda g, w, runs: metrics.effective_learning_rate(g, w),

@@ -295,3 +295,43 @@ def test_a_rate_without_the_one_that_strengths_are_for_is_refused():
     with pytest.raises(SettingsError, match=r"above 0, got 0\.0"):
         regularizer.follow_(1e-3, initial_lr=0.0)
     make_regularizer("spectral", SmallCNN()).follow_(1e-3)  # depends on no rate
+
+
+OVERWRITING = {
+    "OneCycleLR": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=5 * LR, total_steps=60),
+    "CyclicLR": lambda o: torch.optim.lr_scheduler.CyclicLR(o, LR / 10, 2 * LR, 7, cycle_momentum=False),
+}
+
+
+@pytest.mark.parametrize("kind", OVERWRITING)
+def test_under_a_scheduler_that_overwrites_the_initial_rate_it_equals_adamw_too(kind):
+    net = plain_mlp().double()
+    other = copy.deepcopy(net)
+    adam = torch.optim.Adam(net.parameters(), lr=LR)
+    theirs = torch.optim.AdamW(other.parameters(), lr=LR, weight_decay=DECAY)
+    attach("weight_decay", adam, net, coef=LR * DECAY)
+    mine, scheduler = (OVERWRITING[kind](optimizer) for optimizer in (adam, theirs))
+    assert adam.param_groups[0]["initial_lr"] != LR
+    for x in batches(50):
+        step(net, adam, mine, x)
+        step(other, theirs, scheduler, x)
+        same_to(1e-12, net, other)
+
+
+@pytest.mark.parametrize("method", ["weight_decay", "wrs", "orthogonal"])
+@pytest.mark.parametrize("kind", OVERWRITING)
+def test_attached_behind_such_a_scheduler_it_is_refused_unless_it_was_told_the_rate(kind, method):
+    net = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3)).double()
+    adam = torch.optim.Adam(net.parameters(), lr=LR)
+    scheduler = OVERWRITING[kind](adam)
+    with pytest.raises(SettingsError, match=f"{kind} has overwritten .* attach before the scheduler is made"):
+        attach(method, adam, net)
+    attach("l2", adam, net)  # does not depend on it
+    regularizer = make_regularizer(method, net)
+    regularizer.follow_(LR, initial_lr=LR)
+    attach(regularizer, adam, net)
+    net(batches(1)[0]).square().mean().backward()
+    adam.step()
+    rate = adam.param_groups[0]["lr"]
+    torch.testing.assert_close(regularizer.lr_share, torch.full_like(regularizer.lr_share, rate / LR))
+    del scheduler

@@ -8,6 +8,7 @@ import torch
 from conftest import CASES, SmallCNN, plain_mlp
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from rl_plasticity import attach
 from rl_plasticity.agents import SAC
@@ -110,8 +111,10 @@ def test_what_is_frozen_later_counts_with_the_weights_that_it_has():
     net = plain_mlp()
     regularizer = Churn(net)
     regularizer.data_penalty(moved(net), X)
+    regularizer.project_(net)
     net[2].requires_grad_(False)
     regularizer.data_penalty(net, X)
+    regularizer.project_(net)
     assert regularizer.data_penalty(net, X) == 0
 
 
@@ -382,3 +385,47 @@ def test_feature_rank_takes_a_head_that_is_called_by_keyword_and_refuses_one_tha
     assert make_regularizer("feature_rank", net, example=(X,)).data_penalty(net, X) > 0
     with pytest.raises(ValueError, match="takes output layers that are linear or convolution modules"):
         make_regularizer("feature_rank", nn.LSTM(5, 5), example=(X,))
+
+
+def test_the_batches_of_one_update_are_all_compared_with_the_network_before_the_last_one():
+    net = plain_mlp().double()
+    regularizer, before = Churn(net, coef=1.0), copy.deepcopy(net)
+    for _ in range(2):
+        moved(net)
+        for x in X.double().split(2):
+            expected = (net(x) - before(x)).square().mean()
+            torch.testing.assert_close(regularizer.data_penalty(net, x), expected, rtol=1e-12, atol=0)
+        assert expected > 1e-4
+        before = copy.deepcopy(net)
+        regularizer.project_(net)
+
+
+@pytest.mark.parametrize("place", ["head", "body"])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("by", ["attach", "hand"])
+def test_feature_rank_of_a_checkpointed_network_is_right_or_refused_in_one_line(by, reentrant, place):
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Sequential(nn.Linear(5, 8), nn.Tanh()), nn.Linear(8, 3)
+
+        def forward(self, x):
+            whole = lambda x: self.head(self.body(x))  # noqa: E731
+            if place == "head":
+                return checkpoint(whole, x, use_reentrant=reentrant)
+            return self.head(checkpoint(self.body, x, use_reentrant=reentrant))
+
+    net, x = Checkpointed(), X.clone().requires_grad_()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    regularizer = make_regularizer("feature_rank", net, heads=["head"])
+    if by == "attach":
+        attach(regularizer, optimizer, net)
+
+    def update():
+        loss = net(x).square().mean() + (regularizer.data_penalty(net, (x,)) if by == "hand" else 0)
+        loss.backward()
+        optimizer.step()
+
+    with pytest.raises(RuntimeError, match=r"cannot use activation checkpointing .*: switch it off") as error:
+        update()
+    assert "\n" not in str(error.value)

@@ -457,3 +457,33 @@ def test_the_first_unit_starts_anew_at_the_update_that_is_foretold(name, setting
     assert regularizer.first_update(len(X)).item() == expected
     anew = [update(net, regularizer)[0]["0.bias"].any().item() for _ in range(20)]
     assert anew.index(True) + 1 == expected if expected < math.inf else not any(anew)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [7, 10, 16, 20, 32, 50, 64, 100, 250])
+@pytest.mark.parametrize("least", [64, 90, 91, 100])
+def test_the_threshold_of_a_dead_unit_doubles_at_every_setting_whatever_the_batch(batch, least):
+    net, x = two_layers(), torch.randn(batch, 5)
+    net[0].weight.zero_()
+    net[0].bias.fill_(1.0)
+    every, most = 2_000 // batch, 6 * least  # updates from one setting to the next: long enough for several silences
+    regularizer = SelfNormalizedResets(net, every_updates=every, least=least, most=most)
+    threshold = regularizer._recall("threshold", "0.weight")
+    # The printed rule, with the exact silences of a unit that never fires.
+    expected, found, age, silences, now = [], [], 0, [], most
+    for step in range(1, 5 * every + 1):
+        net[0].bias[0], net[0].weight[0] = -1.0, 0.0
+        regularizer.data_penalty(net, x)
+        regularizer.project_(net)
+        age += batch
+        if age >= now:
+            silences.append(age)
+            age = 0
+        if step % every == 0:
+            q = sorted(silences)[math.ceil(0.99 * len(silences)) - 1] if silences else None
+            now = min(max(least if q is None else q if q < now else 2 * now, least), most)
+            silences = []
+            expected.append(now)
+            found.append(threshold[0].item())
+    assert found == expected
+    assert least < max(expected)

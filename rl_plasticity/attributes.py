@@ -1,0 +1,74 @@
+"""What modules keep beside parameters: buffers and attributes, as they were before a call."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# What torch itself keeps in a module, but its buffers, which a forward may replace by others.
+_TORCH = frozenset(nn.Module().__dict__) - {"_buffers", "training"}
+
+
+@contextmanager
+def attributes_kept(net: nn.Module) -> Iterator[None]:
+    """Inside, a forward may change attributes of the modules and buffers that they replace; afterwards all are back.
+
+    Numbers, tensors, arrays and random generators, in lists, dicts, sets and tuples too; in place or not. What is kept
+    in objects of other classes is not looked into. In a traced call nothing is kept.
+    """
+    if torch.compiler.is_compiling():
+        yield
+        return
+    before = [(m, {k: (v, _copied(v)) for k, v in m.__dict__.items() if k not in _TORCH}) for m in net.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            for name in [n for n in module.__dict__ if n not in _TORCH and n not in attributes]:
+                del module.__dict__[name]
+            for name, (value, as_it_was) in attributes.items():
+                module.__dict__[name] = _given_back(value, as_it_was)
+
+
+def _copied(value: Any) -> Any:
+    """What `_given_back` needs: of what can change in place a copy."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple):
+        return [(one, _copied(one)) for one in value]
+    if isinstance(value, dict):
+        return {key: (one, _copied(one)) for key, one in value.items()}
+    if isinstance(value, set) or type(value).__module__ in (
+        "numpy",
+        "collections",
+        "random",
+        "numpy.random._generator",
+    ):
+        return copy.deepcopy(value)
+    return value.get_state() if isinstance(value, torch.Generator) else None
+
+
+@torch.no_grad()
+def _given_back(value: Any, as_it_was: Any) -> Any:
+    """`value` itself wherever it has not changed or can be changed back, with what it held."""
+    if isinstance(value, Tensor):
+        if not value.is_meta and not torch.equal(
+            value, as_it_was
+        ):  # else its version stays, for a graph may have saved it
+            value.data.copy_(as_it_was)
+    elif type(value) in (list, tuple):
+        held = [_given_back(one, was) for one, was in as_it_was]
+        if type(value) is list:
+            value[:] = held
+    elif isinstance(value, dict):
+        held_by_name = {key: _given_back(one, was) for key, (one, was) in as_it_was.items()}
+        value.clear()
+        value.update(held_by_name)
+    elif isinstance(value, torch.Generator):
+        value.set_state(as_it_was)
+    elif as_it_was is not None:
+        return as_it_was
+    return value

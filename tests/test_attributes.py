@@ -1,0 +1,95 @@
+"""What a module keeps in attributes is after a look at it what it was before."""
+
+import collections
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rl_plasticity import attach, make_intervention, measure
+from rl_plasticity.structure import read
+
+
+class Stateful(nn.Module):
+    """Counts its calls in attributes of every kind, in place and by replacing them; some of it counts in its output."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.relu, self.two = nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)
+        self.calls, self.mean, self.last = 0, torch.zeros(5), None
+        self.history, self.by_name, self.recent = [], {"calls": [0], "sum": torch.zeros(3)}, collections.deque(maxlen=3)
+        self.array, self.kinds = np.zeros(2), set()
+        self.generator, self.numpy, self.python = torch.Generator(), np.random.default_rng(0), random.Random(0)
+        self.register_buffer("replaced", torch.zeros(5))
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean.lerp_(x.detach().mean(0), 0.1)
+        self.replaced = self.replaced + x.detach().mean(0)
+        self.last = self.late = x.detach()
+        self.history.append(x.detach().mean())
+        self.by_name["calls"][0] += 1
+        self.by_name["sum"].data += 1
+        self.by_name["new"] = self.calls
+        self.recent.append(self.calls)
+        self.array += 1
+        self.kinds.add(self.calls)
+        draws = torch.rand(3, generator=self.generator) + float(self.numpy.random()) + self.python.random()
+        return self.two(self.relu(self.one(x - self.mean - self.replaced / self.calls))) + draws
+
+
+def state(net):
+    return repr(
+        [
+            (name, value.get_state().tolist() if isinstance(value, torch.Generator) else value)
+            for name, value in sorted(net.__dict__.items())
+            if name == "_buffers" or name not in {"numpy", "python", "generator", *nn.Module().__dict__}
+        ]
+    ) + repr((net.numpy.bit_generator.state, net.python.getstate(), net.generator.get_state().tolist()))
+
+
+X = torch.randn(6, 5)
+
+LOOKS = {
+    "measure": lambda net: measure(net, X),
+    "measure with a loss": lambda net: measure(net, X, lambda output: output.square().mean()),
+    "example": lambda net: read(net, (X,)),
+    "redo": lambda net: make_intervention("redo").apply_(net, (), example=X),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("called", [0, 2])
+def test_a_look_at_a_network_leaves_the_state_that_it_keeps_in_attributes(look, called):
+    torch.manual_seed(0)
+    net = Stateful()
+    for _ in range(called):
+        net(X)
+    before, tensors = state(net), (net.mean, net.by_name["sum"], net.replaced, net.history)
+    if look == "measure with a loss":  # what draws cannot be differentiated example by example
+        with pytest.raises(ValueError, match="one example at a time"):
+            LOOKS[look](net)
+    else:
+        LOOKS[look](net)
+    assert state(net) == before
+    after = (net.mean, net.by_name["sum"], net.replaced, net.history)
+    assert all(a is b for a, b in zip(after, tensors, strict=True))
+
+
+@pytest.mark.parametrize("name", ["churn", "continual_backprop", "self_normalized_resets"])
+def test_in_training_such_state_moves_once_a_step_and_not_by_the_regularizer(name):
+    torch.manual_seed(0)
+    net, alone = Stateful(), Stateful()
+    alone.load_state_dict(net.state_dict())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    attach(name, optimizer, net, example=(X,))
+    assert state(net) == state(alone)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(X).square().mean().backward()
+        alone(X)
+        optimizer.step()
+        assert state(net) == state(alone)
+    assert net.calls == 3
