@@ -1,9 +1,9 @@
 """The contract of every regularizer, and several of them in a chain."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,19 @@ Of = Annotated[
     Literal["all", "weights", "hidden_weights", "heads", "biases", "norms", "kernels_and_gains"],
     Setting("which parameters: all; weights: matrices, kernels, tables; kernels_and_gains: convolutions' and norms'"),
 ]
+
+
+class Look(Protocol):
+    """Who keeps a little of what modules of a network return, without gradient; see `Regularizer.looks`.
+
+    Attributes:
+        names: of the modules.
+    """
+
+    names: list[str]
+
+    def keep(self, name: str, call: int, output: Tensor) -> object:
+        """What is kept of what the module `name` returned in its call number `call`; None: nothing can be."""
 
 
 COUNTED = "counted/"  # what the names of buffers that count begin with
@@ -93,6 +106,10 @@ class Regularizer(nn.Module):
             inputs: what the network was called with for the loss: a tensor, a tuple of arguments, or a mapping.
         """
         return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
+
+    def looks(self) -> Sequence[Look]:
+        """Those who can look at a loop's own call instead of calling the network in `data_penalty`; none by default."""
+        return ()
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         """See the gradients of loss and penalty, by parameter name, before ``optimizer.step()``; only `ewc` looks."""
@@ -407,6 +424,9 @@ class Chain(Regularizer):
         for part in self.parts:
             total = total + part.data_penalty(net, inputs)  # type: ignore[operator]
         return total
+
+    def looks(self) -> Sequence[Look]:
+        return [look for part in self.parts for look in part.looks()]  # type: ignore[operator]
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         for part in self.parts:
