@@ -239,6 +239,7 @@ class _Recycled:
         self.inside = Inside(net, returning=self.names)
         self.widths = {unit.incoming.key: self.zeros(unit, net).shape[-1] for unit in self.units}
         self.seen = False  # the batch of the update under way
+        self.renewed = False  # once, in whatever units
         # Draws are for a run, a layer and an update: what tells runs apart is what they started with.
         trained = [lookup(net, name) for name in owner.structure.trained]
         owner.register_buffer("key", key_of(trained, len(owner.runs)))
@@ -330,7 +331,8 @@ class _Recycled:
             tensor.copy_(torch.where(where, values.to(tensor.dtype), tensor))
             masks[name] = masks[name] | where if name in masks else where
 
-        for i, (unit, anew) in enumerate(chosen):
+        numbered = self._due(chosen)
+        for i, unit, anew in numbered:
             layer, zero = unit.incoming, torch.zeros_like(anew, dtype=torch.float32)
             matrix, weight = layer.matrix(net), layer.weight(net)
             assert matrix is not None
@@ -344,7 +346,7 @@ class _Recycled:
             for name in (name for norm in unit.norms for name in norm.parameter_names):
                 set_(name, anew, self.owner._recall("initial", name))
         # Outgoing weights last: what leads from one new unit to another is zero.
-        for unit, anew in chosen:
+        for _, unit, anew in numbered:
             for layer in unit.outgoing:
                 matrix, weight = layer.matrix(net), layer.weight(net)
                 assert matrix is not None
@@ -352,10 +354,22 @@ class _Recycled:
                 columns = anew.repeat_interleave(matrix.shape[-1] // anew.shape[-1], -1).unsqueeze(-2)
                 where = layer.of_matrix(columns.expand_as(matrix), weight.shape)
                 set_(layer.weight_name, where, torch.zeros((), device=weight.device))
-        for _, anew in chosen:
+        for _, _, anew in numbered:
             self.owner._count_("reset_units", anew.sum(-1))
         self.updates.add_(1)
         return masks
+
+    def _due(self, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> list[tuple[int, HiddenUnits, Tensor]]:
+        """With their numbers those of `chosen` that have to be gone through.
+
+        That is all where it is not known without waiting whether one starts anew: in a traced update and on a GPU. And
+        all the first time, so that an optimizer without moments of single entries is refused at once.
+        """
+        numbered = [(i, unit, anew) for i, (unit, anew) in enumerate(chosen)]
+        if torch.compiler.is_compiling() or self.updates.device.type != "cpu" or not self.renewed:
+            self.renewed = True
+            return numbered
+        return [(i, unit, anew) for i, unit, anew in numbered if anew.any()]
 
 
 def _mean_size(activations: Tensor) -> Tensor:

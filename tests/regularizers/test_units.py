@@ -28,7 +28,8 @@ def update(net, regularizer, x=X):
     """What a loop does around a step that changes nothing; which units are new."""
     before = [p.detach().clone() for p in net.parameters()]
     regularizer.data_penalty(net, x)
-    anew = regularizer.project_(net)
+    masks = regularizer.project_(net)
+    anew = {name: masks.get(name, torch.zeros_like(p, dtype=torch.bool)) for name, p in net.named_parameters()}
     changed = [(p != q).reshape(len(p), -1) for p, q in zip(net.parameters(), before, strict=True)]
     return anew, changed
 
