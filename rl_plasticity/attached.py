@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import unwrapped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.regularizers.base import Look, forget_
+from rl_plasticity.regularizers.base import Look, added_up, forget_, gradients_of
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import with_tensors
 from rl_plasticity.torch_state import TorchState
@@ -279,7 +279,7 @@ class Attached:
         held = {optimizer: _held(optimizer, self.net) for optimizer in self.optimizers}
         parameters = {name: p for own in held.values() for name, p in own.items()}
         with torch.enable_grad(), _no_autocast(self.net), self._unseen():
-            penalty = self.regularizer.penalty(self.net)
+            penalty, by_name = self.regularizer.differentiated(self.net, parameters)
             if self.regularizer.looks_at_data:
                 if self._inputs is None:
                     raise RuntimeError(
@@ -288,11 +288,9 @@ class Attached:
                     )
                 device, dtype, enabled = self._inputs.autocast
                 with torch.autocast(device, dtype, enabled=enabled):  # as it was called for the loss
-                    penalty = penalty + self.regularizer.data_penalty(self.net, self._inputs)
-            gradients: Sequence[Tensor | None] = [None] * len(parameters)
-            if penalty.requires_grad and parameters:  # projections have a constant as their penalty
-                gradients = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
-        by_name = {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
+                    of_data = self.regularizer.data_penalty(self.net, self._inputs)
+                penalty = penalty + of_data
+                by_name = added_up([by_name, gradients_of(of_data, parameters)])
         self._due = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
         self.penalty = penalty.detach()
 

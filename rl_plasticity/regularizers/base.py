@@ -99,6 +99,14 @@ class Regularizer(nn.Module):
         """The term ``[*runs]`` to add to the loss; zero by default."""
         return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
 
+    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """`penalty` and its gradients, of the sum over runs, by the name of those `parameters` that have one.
+
+        By autograd, unless a method has them in closed form. `attach` calls this.
+        """
+        penalty = self.penalty(net)
+        return penalty, gradients_of(penalty, parameters)
+
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         """A second term ``[*runs]`` to add to the loss, of what the network does on a batch; zero by default.
 
@@ -350,8 +358,16 @@ def counted_by(module: nn.Module) -> dict[str, Tensor]:
     return {name.removeprefix(COUNTED): buffer for name, buffer in counts}
 
 
+def gradients_of(penalty: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of a penalty, summed over runs, by the name of those `parameters` that have one."""
+    if not penalty.requires_grad or not parameters:  # projections have a constant as their penalty
+        return {}
+    found = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
+    return {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
+
+
 def added_up(counts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The sum of several counts, by name."""
+    """The sums of several tensors, by name."""
     total: dict[str, Tensor] = {}
     for one in counts:
         total |= {name: total[name] + number if name in total else number for name, number in one.items()}
@@ -418,6 +434,13 @@ class Chain(Regularizer):
         for part in self.parts:
             total = total + part.penalty(net)  # type: ignore[operator]
         return total
+
+    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        both = [part.differentiated(net, parameters) for part in self.parts]  # type: ignore[operator]
+        penalty = super().penalty(net)
+        for of_part, _ in both:
+            penalty = penalty + of_part
+        return penalty, added_up(gradients for _, gradients in both)
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         total = super().data_penalty(net, inputs)
