@@ -45,7 +45,9 @@ def attach(
       computed when the first of them steps; `project_` follows when all have stepped since the last time.
     - *Several networks* of one optimizer: attach each.
     - *Data*: a regularizer that looks at data (`churn`) sees what `net` was last called with while gradients were on,
-      of several calls before a step the last one: `net` as it is given here has to be what the loop calls.
+      of several calls before a step the last one that returned: `net` as it is given here has to be what the loop
+      calls. `continual_backprop` and `self_normalized_resets` look at that call itself, by hooks on the modules whose
+      activations they need; where these see nothing, as in a compiled network, the step calls a copy of the network.
     - *Compilation*: `net` may be compiled, and ``optimizer.step`` too: the hooks run between its graphs, of which
       torch makes several anyway (it takes no step with ``fullgraph=True``).
     - *Data parallel*: every process computes the same penalty, so nothing is exchanged. Sharded parameters are refused,
