@@ -6,6 +6,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from torch.optim import Optimizer
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import unwrapped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.regularizers.base import forget_, term_of
-from rl_plasticity.structure import Arguments, with_tensors
+from rl_plasticity.regularizers.base import Look, added_up, forget_, gradients_of, term_of
+from rl_plasticity.regularizers.inside import Call
+from rl_plasticity.structure import with_tensors
 from rl_plasticity.torch_state import TorchState, stepped
 
 
@@ -45,7 +47,9 @@ def attach(
       computed when the first of them steps; `project_` follows when all have stepped since the last time.
     - *Several networks* of one optimizer: attach each.
     - *Data*: a regularizer that looks at data (`churn`) sees what `net` was last called with while gradients were on,
-      of several calls before a step the last one: `net` as it is given here has to be what the loop calls.
+      of several calls before a step the last one that returned: `net` as it is given here has to be what the loop
+      calls. `continual_backprop` and `self_normalized_resets` look at that call itself, by hooks on the modules whose
+      activations they need; where these see nothing, as in a compiled network, the step calls a copy of the network.
     - *Compilation*: `net` may be compiled, and ``optimizer.step`` too: the hooks run between its graphs, of which
       torch makes several anyway (it takes no step with ``fullgraph=True``).
     - *Data parallel*: every process computes the same penalty, so nothing is exchanged. Sharded parameters are refused,
@@ -127,10 +131,17 @@ class Attached:
         after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
         self._hooks = [*before, *after]
         self._state: TorchState | None = None  # of the optimizers, once something has started anew
-        self._inputs: Arguments | None = None  # of the last call
-        self._autocast = ("cpu", torch.bfloat16, False)
+        self._inputs: Call | None = None  # of the last call
+        self._under_way: Call | None = None
+        self._penalizing = False
         if regularizer.looks_at_data:
-            self._hooks.append(called.register_forward_pre_hook(_Look(self), with_kwargs=True))
+            begins, ends = _Hook(self, Attached._begins), _Hook(self, Attached._ends)
+            self._hooks.append(called.register_forward_pre_hook(begins, with_kwargs=True))
+            self._hooks.append(called.register_forward_hook(ends))
+        for look in regularizer.looks():
+            for name in look.names:
+                returns = _Hook(self, partial(Attached._returns, look=look, name=name))
+                self._hooks.append(net.get_submodule(name).register_forward_hook(returns))
         waits = _Waits(self)
         held = (p for optimizer in optimizers for p in _held(optimizer, net).values())
         hooks: Any = [p.register_post_accumulate_grad_hook(waits) for p in held]  # type: ignore[no-untyped-call]
@@ -161,7 +172,7 @@ class Attached:
         for hook in (*self._hooks, *self._waiting):
             hook.remove()
         self._due.clear()
-        self._inputs = None
+        self._inputs = self._under_way = None
         _ALIVE.discard(self)
 
     def wait_no_more(self) -> None:
@@ -170,11 +181,36 @@ class Attached:
             hook.remove()
         self._waiting = []
 
-    def called_with(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """What the loop calls the network with, and in which types; kept, without its graph, until the step."""
-        self._inputs = Arguments(*with_tensors((args, kwargs), lambda t: t.detach().requires_grad_(t.requires_grad)))
-        device = next(self.net.parameters()).device.type
-        self._autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+    # --- what the loop's own call of the network calls ------------------------------------------------------------
+
+    def _begins(self, net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What it is called with, without its graph, and in which types: kept until the step if the call returns."""
+        if torch.is_grad_enabled() and not self._penalizing:
+            self._under_way = Call(*with_tensors((args, kwargs), _without_graph))
+            device = next(self.net.parameters()).device.type
+            self._under_way.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+
+    def _returns(self, module: nn.Module, args: Any, output: Any, look: Look, name: str) -> None:
+        """A module in it has returned. Compiled modules and replicas say nothing: the step then calls a copy."""
+        call = self._under_way  # None in a backward pass, where checkpointed modules return once more
+        if call is None or torch.compiler.is_compiling() or getattr(module, "_is_replica", False):
+            return
+        seen = call.seen.setdefault(look, {}).setdefault(name, [])
+        with torch.no_grad():
+            seen.append(look.keep(name, len(seen), output) if isinstance(output, Tensor) else None)
+
+    def _ends(self, net: nn.Module, args: Any, output: Any) -> None:
+        if torch.is_grad_enabled() and self._under_way is not None:
+            self._inputs, self._under_way = self._under_way, None
+
+    @contextlib.contextmanager
+    def _unseen(self) -> Iterator[None]:
+        """Within it, calls of the network are no calls of the loop."""
+        self._penalizing = True
+        try:
+            yield
+        finally:
+            self._penalizing = False
 
     # --- what the optimizers call ---------------------------------------------------------------------------------
 
@@ -264,42 +300,41 @@ class Attached:
         """
         held = {optimizer: _held(optimizer, self.net) for optimizer in self.optimizers}
         parameters = {name: p for own in held.values() for name, p in own.items()}
-        with torch.enable_grad(), _no_autocast(self.net):
-            penalty = term_of(self.regularizer, "penalty", self.net)
+        with torch.enable_grad(), _no_autocast(self.net), self._unseen():
+            penalty, by_name = self.regularizer.differentiated(self.net, parameters)
             if self.regularizer.looks_at_data:
                 if self._inputs is None:
                     raise RuntimeError(
                         f"{type(self.regularizer).__name__} looks at data, and the network that was attached was not "
                         "called before the step: attach what the loop calls"
                     )
-                device, dtype, enabled = self._autocast
+                device, dtype, enabled = self._inputs.autocast
                 with torch.autocast(device, dtype, enabled=enabled):  # as it was called for the loss
-                    penalty = penalty + term_of(self.regularizer, "data_penalty", self.net, self._inputs)
-            gradients: Sequence[Tensor | None] = [None] * len(parameters)
-            if penalty.requires_grad and parameters:  # projections have a constant as their penalty
-                gradients = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
-        by_name = {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
+                    of_data = term_of(self.regularizer, "data_penalty", self.net, self._inputs)
+                penalty = penalty + of_data
+                by_name = added_up([by_name, gradients_of(of_data, parameters)])
         self._due = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
         self.penalty = penalty.detach()
 
 
-class _Look:
-    """A forward hook that tells a handle what its network is called with; of a copied or loaded network it does none.
+class _Hook:
+    """A forward hook that tells a handle of a call; that of a copied or loaded network tells nobody.
 
     Args:
         handle: None: nobody.
+        tell: called with the handle and what a hook is given.
     """
 
-    def __init__(self, handle: Attached | None = None) -> None:
-        self.handle = None if handle is None else weakref.ref(handle)
+    def __init__(self, handle: Attached | None = None, tell: Callable[..., None] | None = None) -> None:
+        self.handle, self.tell = (None if handle is None else weakref.ref(handle)), tell
 
-    def __call__(self, net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, *given: Any) -> None:
         handle = None if self.handle is None else self.handle()
-        if handle is not None and torch.is_grad_enabled():
-            handle.called_with(args, kwargs)
+        if handle is not None and self.tell is not None:
+            self.tell(handle, *given)
 
-    def __reduce__(self) -> tuple[type["_Look"], tuple[()]]:
-        return _Look, ()
+    def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
+        return _Hook, ()
 
 
 class _Waits:
@@ -379,6 +414,10 @@ def _seen(parameter: nn.Parameter, scale: Tensor | None) -> Tensor:
         return torch.zeros_like(parameter)
     gradient = parameter.grad.detach()
     return gradient if scale is None else gradient / scale.to(gradient.device)
+
+
+def _without_graph(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,9 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,19 @@ Of = Annotated[
     Literal["all", "weights", "hidden_weights", "heads", "biases", "norms", "kernels_and_gains"],
     Setting("which parameters: all; weights: matrices, kernels, tables; kernels_and_gains: convolutions' and norms'"),
 ]
+
+
+class Look(Protocol):
+    """Who keeps a little of what modules of a network return, without gradient; see `Regularizer.looks`.
+
+    Attributes:
+        names: of the modules.
+    """
+
+    names: list[str]
+
+    def keep(self, name: str, call: int, output: Tensor) -> object:
+        """What is kept of what the module `name` returned in its call number `call`; None: nothing can be."""
 
 
 COUNTED = "counted/"  # what the names of buffers that count begin with
@@ -87,6 +100,14 @@ class Regularizer(nn.Module):
         """The term ``[*runs]`` to add to the loss; zero by default."""
         return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
 
+    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """`penalty` and its gradients, of the sum over runs, by the name of those `parameters` that have one.
+
+        By autograd, unless a method has them in closed form. `attach` calls this.
+        """
+        penalty = term_of(self, "penalty", net)
+        return penalty, gradients_of(penalty, parameters)
+
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         """A second term ``[*runs]`` to add to the loss, of what the network does on a batch; zero by default.
 
@@ -94,6 +115,10 @@ class Regularizer(nn.Module):
             inputs: what the network was called with for the loss: a tensor, a tuple of arguments, or a mapping.
         """
         return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
+
+    def looks(self) -> Sequence[Look]:
+        """Those who can look at a loop's own call instead of calling the network in `data_penalty`; none by default."""
+        return ()
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         """See the gradients of loss and penalty, by parameter name, before ``optimizer.step()``; only `ewc` looks."""
@@ -350,8 +375,16 @@ def counted_by(module: nn.Module) -> dict[str, Tensor]:
     return {name.removeprefix(COUNTED): buffer for name, buffer in counts}
 
 
+def gradients_of(penalty: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of a penalty, summed over runs, by the name of those `parameters` that have one."""
+    if not penalty.requires_grad or not parameters:  # projections have a constant as their penalty
+        return {}
+    found = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
+    return {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
+
+
 def added_up(counts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The sum of several counts, by name."""
+    """The sums of several tensors, by name."""
     total: dict[str, Tensor] = {}
     for one in counts:
         total |= {name: total[name] + number if name in total else number for name, number in one.items()}
@@ -419,11 +452,21 @@ class Chain(Regularizer):
             total = total + term_of(part, "penalty", net)  # type: ignore[arg-type]
         return total
 
+    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        both = [part.differentiated(net, parameters) for part in self.parts]  # type: ignore[operator]
+        penalty = super().penalty(net)
+        for of_part, _ in both:
+            penalty = penalty + of_part
+        return penalty, added_up(gradients for _, gradients in both)
+
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         total = super().data_penalty(net, inputs)
         for part in self.parts:
             total = total + term_of(part, "data_penalty", net, inputs)  # type: ignore[arg-type]
         return total
+
+    def looks(self) -> Sequence[Look]:
+        return [look for part in self.parts for look in part.looks()]  # type: ignore[operator]
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         for part in self.parts:

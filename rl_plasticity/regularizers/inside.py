@@ -14,7 +14,20 @@ from torch.func import functional_call
 from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import first_line
 from rl_plasticity.layers import SomeRuns, lookup, unwrapped
-from rl_plasticity.structure import Example, arguments_of
+from rl_plasticity.structure import Arguments, Example, arguments_of
+
+
+class Call(Arguments):
+    """A call that a loop has made, and what those who looked into it kept of it: nothing has to be called again.
+
+    Attributes:
+        autocast: device, type and whether it was switched on.
+        seen: by who looked and by the name of a module: what was kept of each of its returns, in order.
+    """
+
+    def __init__(self, *_: Any) -> None:
+        self.autocast = ("cpu", torch.bfloat16, False)
+        self.seen: dict[object, dict[str, list[Any]]] = {}
 
 
 class Inside:

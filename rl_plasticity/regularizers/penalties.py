@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.layers import lookup, per_run, wide
-from rl_plasticity.regularizers.base import Of, Regularizer, Strength
+from rl_plasticity.regularizers.base import Of, Regularizer, Strength, added_up
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Structure
 
@@ -143,6 +143,20 @@ class EWC(Regularizer):
             total = total + self._pull(net, name)
         return self.coef / 2 * total
 
+    @torch.no_grad()
+    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        names = self._now(net, self.names)
+        if type(self) is not EWC or self.runs or any(name not in parameters for name in names):
+            with torch.enable_grad():
+                return super().differentiated(net, parameters)
+        distances = torch._foreach_sub([wide(parameters[n]) for n in names], [self._recall("anchor", n) for n in names])
+        gradients = torch._foreach_mul([self._recall("fisher", n) for n in names], self.coef)
+        torch._foreach_mul_(gradients, distances)  # coef F (p - a)
+        total = super().penalty(net)
+        for gradient, distance in zip(gradients, distances, strict=True):
+            total = total + torch.dot(gradient.flatten(), distance.flatten())
+        return total / 2, {n: g.to(parameters[n].dtype) for n, g in zip(names, gradients, strict=True)}
+
     def _pull(self, net: nn.Module, name: str) -> Tensor:
         # Clones, because both move before the next backward pass might have read them.
         fisher, anchor = self._recall("fisher", name).clone(), self._recall("anchor", name).clone()
@@ -159,8 +173,9 @@ class EWC(Regularizer):
         for name in self._now(net, stepping):
             parameter = wide(lookup(net, name))
             fisher, anchor = self._recall("fisher", name), self._recall("anchor", name)
-            of_loss = wide(gradients[name]) - per_run(self.coef, parameter) * fisher * (parameter - anchor)
-            fisher.lerp_(of_loss.square(), 1 - self.fisher_decay)
+            of_penalty = (per_run(self.coef, parameter) * fisher).mul_(parameter - anchor)
+            less = of_penalty.sub_(wide(gradients[name]))  # the gradient of the loss alone, with its sign turned
+            fisher.lerp_(less.square_(), 1 - self.fisher_decay)
             anchor.lerp_(parameter, 1 - self.anchor_decay)
         self.observed = True
 
@@ -311,12 +326,37 @@ class Parseval(Regularizer):
                     total = total + (each if layer.groups == 1 else each.sum(-1))
             return self.coef * total
 
+    @torch.no_grad()
+    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        layers = self._layers_now(net, self.hidden)
+        ours = type(self) is Parseval and not self.runs
+        if not ours or any(y.weight(net) is not parameters.get(y.weight_name) for y in layers if y.weight_name):
+            with torch.enable_grad():
+                return super().differentiated(net, parameters)
+        total, gradients = super().penalty(net), []
+        for layer in layers:
+            matrix, weight = layer.matrix(net), layer.weight(net)
+            if matrix is None or weight is None or layer.weight_name is None:
+                continue
+            groups = layer.by_group(wide(matrix))
+            each, gram = self._with_gram(groups)
+            total = total + each.sum()
+            # 4 coef (W W^T - s I) W, where (W W^T) W = W (W^T W)
+            product = _product(gram, groups) if groups.shape[-2] <= groups.shape[-1] else _product(groups, gram)
+            gradient = product.sub_(groups, alpha=self.scale).mul_(4 * self.coef)
+            of_weight = layer.of_matrix(gradient.reshape(matrix.shape), weight.shape).to(weight.dtype)
+            gradients.append({layer.weight_name: of_weight})
+        return self.coef * total, added_up(gradients)
+
     def _of_matrix(self, matrix: Tensor) -> Tensor:
+        return self._with_gram(matrix)[0]
+
+    def _with_gram(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """|W W^T - s I|^2 = |W W^T|^2 - 2 s |W|^2 + s^2 out, where W W^T and the smaller W^T W are as long."""
         out, fan_in = matrix.shape[-2:]
         gram = _product(matrix, matrix.mT) if out <= fan_in else _product(matrix.mT, matrix)
         squares = gram.square().sum((-2, -1)) - 2 * self.scale * matrix.square().sum((-2, -1))
-        return squares + self.scale**2 * out
+        return squares + self.scale**2 * out, gram
 
 
 def _unit(vector: Tensor, otherwise: Tensor) -> Tensor:

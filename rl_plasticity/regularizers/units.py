@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import SomeRuns, is_trained, lookup, per_run, wide
-from rl_plasticity.regularizers.base import Regularizer, Share
-from rl_plasticity.regularizers.inside import Inside, innermost
+from rl_plasticity.regularizers.base import Look, Regularizer, Share
+from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenUnits, Structure, recyclable
@@ -64,7 +64,7 @@ class ContinualBackprop(Regularizer):
     ) -> None:
         super().__init__(net, coef, structure)
         self.maturity, self.decay = maturity, decay
-        self.recycled = _Recycled(self, net)
+        self.recycled = _Recycled(self, net, _mean_size)
         for unit in self.recycled.units:
             zero = self.recycled.zeros(unit, net)
             for kind in ("size", "use", "age"):
@@ -77,9 +77,12 @@ class ContinualBackprop(Regularizer):
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
-            for unit, activation, _ in self.recycled.look(net, inputs):
-                self._recall("size", unit.incoming.key).copy_(activation.abs().mean(-1))
+            for unit, size, _ in self.recycled.look(net, inputs):
+                self._recall("size", unit.incoming.key).copy_(size)
         return super().penalty(net)
+
+    def looks(self) -> Sequence[Look]:
+        return [self.recycled]
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
@@ -148,7 +151,7 @@ class SelfNormalizedResets(Regularizer):
         if least > most:
             raise SettingsError(f"least must be at most most={most}, got {least}")
         self.quantile, self.every_updates, self.least, self.most = quantile, every_updates, least, most
-        self.recycled = _Recycled(self, net)
+        self.recycled = _Recycled(self, net, _fires)
         for unit in self.recycled.units:
             key, zero = unit.incoming.key, self.recycled.zeros(unit, net)
             self._remember("fires", key, zero.bool())
@@ -164,10 +167,13 @@ class SelfNormalizedResets(Regularizer):
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
-            for unit, activation, examples in self.recycled.look(net, inputs):
-                self._recall("fires", unit.incoming.key).copy_((activation > 0).any(-1))
+            for unit, fires, examples in self.recycled.look(net, inputs):
+                self._recall("fires", unit.incoming.key).copy_(fires)
                 self._recall("batch", unit.incoming.key).fill_(examples)
         return super().penalty(net)
+
+    def looks(self) -> Sequence[Look]:
+        return [self.recycled]
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
@@ -207,12 +213,13 @@ class _Recycled:
 
     Args:
         owner: gets the buffers, made for `net`.
+        of: what is wanted of activations ``[*runs, units, examples and positions]``: ``[*runs, units]``.
     """
 
-    def __init__(self, owner: Regularizer, net: nn.Module) -> None:
+    def __init__(self, owner: Regularizer, net: nn.Module, of: Callable[[Tensor], Tensor]) -> None:
         method = type(owner).__name__
         owner.structure.require_order(method)
-        self.owner = owner
+        self.owner, self.of = owner, of
         self.units = owner.structure.hidden_units(net)
         owner._require(self.units, "hidden activation between two linear or convolution layers that are all it joins")
         modules = dict(innermost(net).named_modules())
@@ -232,9 +239,12 @@ class _Recycled:
                 "read by something that is no layer",
                 stacklevel=5,
             )
-        self.inside = Inside(net, returning=[*dict.fromkeys(unit.activation for unit in self.units)])
+        self.names = [*dict.fromkeys(unit.activation for unit in self.units)]
+        self.inside = Inside(net, returning=self.names)
+        self.widths = {unit.incoming.key: self.zeros(unit, net).shape[-1] for unit in self.units}
         self.checked = owner.structure.example is not None
         self.seen = False  # the batch of the update under way
+        self.renewed = False  # once, in whatever units
         # Draws are for a run, a layer and an update: what tells runs apart is what they started with.
         trained = [lookup(net, name) for name in owner.structure.trained]
         owner.register_buffer("key", key_of(trained, len(owner.runs)))
@@ -261,27 +271,22 @@ class _Recycled:
         return torch.zeros(matrix.shape[:-1], dtype=self.owner.coef.dtype, device=matrix.device)
 
     def look(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor, int]]:
-        """The units, their activations ``[*runs, units, examples and positions]``, and how many examples there are.
+        """The units, what is wanted of their activations ``[*runs, units]``, and how many examples there are.
 
         Raises:
             ValueError: the inputs are no batch; without an example, the first batch shows that the units were misread.
         """
-        k = len(self.owner.runs)
         if not (self.checked or torch.compiler.is_compiling() or isinstance(net, SomeRuns)):
             self._check(net, inputs)
-        seen = self.inside(net, inputs)
-        for unit in self.units:
-            activation, matrix = seen[unit.activation][unit.call], unit.incoming.matrix(net)
-            assert matrix is not None
-            units = matrix.shape[-2]
-            axis = k + 1 if unit.incoming.role == "conv" else activation.ndim - 1
-            one = k + 2 + (unit.incoming.role == "conv")  # axes of a batch, at least
-            if activation.ndim < one or activation.shape[axis] != units or not activation.shape[k]:
-                raise ValueError(
-                    f"{unit.activation!r} gives {[*activation.shape]} for the {units} units of {unit.incoming.name!r}: "
-                    "inputs must be a batch, with the examples in their first axis"
-                )
-            yield unit, activation.movedim(axis, k).flatten(k + 1), activation.shape[k]
+        kept = inputs.seen.get(self, {}) if isinstance(inputs, Call) else {}
+        of_calls = {name: dict(enumerate(kept.get(name, []))) for name in self.names}
+        if all(of_calls[unit.activation].get(unit.call) is not None for unit in self.units):
+            for unit in self.units:
+                yield unit, *of_calls[unit.activation][unit.call]
+        else:
+            seen = self.inside(net, inputs)
+            for unit in self.units:
+                yield unit, *self._of_unit(unit, seen[unit.activation][unit.call])
         self.seen = True
 
     def _check(self, net: nn.Module, inputs: Example) -> None:
@@ -294,6 +299,25 @@ class _Recycled:
                 f"{', '.join(wrong[:3])}: pass example=(a real input, ...), with which they are left alone"
             )
         self.checked = True
+
+    def keep(self, name: str, call: int, output: Tensor) -> tuple[Tensor, int] | None:
+        """For a look at a loop's own call; None where the inputs are no batch, which `look` says."""
+        found = [unit for unit in self.units if (unit.activation, unit.call) == (name, call)]
+        try:
+            return self._of_unit(found[0], output) if found else None
+        except ValueError:
+            return None
+
+    def _of_unit(self, unit: HiddenUnits, activation: Tensor) -> tuple[Tensor, int]:
+        k, units = len(self.owner.runs), self.widths[unit.incoming.key]
+        axis = k + 1 if unit.incoming.role == "conv" else activation.ndim - 1
+        one = k + 2 + (unit.incoming.role == "conv")  # axes of a batch, at least
+        if activation.ndim < one or activation.shape[axis] != units or not activation.shape[k]:
+            raise ValueError(
+                f"{unit.activation!r} gives {[*activation.shape]} for the {units} units of {unit.incoming.name!r}: "
+                "inputs must be a batch, with the examples in their first axis"
+            )
+        return self.of(activation.movedim(axis, k).flatten(k + 1)), activation.shape[k]
 
     def units_now(self, net: nn.Module) -> list[HiddenUnits]:
         """The units all of whose parameters are trained now.
@@ -325,7 +349,8 @@ class _Recycled:
             tensor.copy_(torch.where(where, values.to(tensor.dtype), tensor))
             masks[name] = masks[name] | where if name in masks else where
 
-        for i, (unit, anew) in enumerate(chosen):
+        numbered = self._due(chosen)
+        for i, unit, anew in numbered:
             layer, zero = unit.incoming, torch.zeros_like(anew, dtype=torch.float32)
             matrix, weight = layer.matrix(net), layer.weight(net)
             assert matrix is not None
@@ -339,7 +364,7 @@ class _Recycled:
             for name in (name for norm in unit.norms for name in norm.parameter_names):
                 set_(name, anew, self.owner._recall("initial", name))
         # Outgoing weights last: what leads from one new unit to another is zero.
-        for unit, anew in chosen:
+        for _, unit, anew in numbered:
             for layer in unit.outgoing:
                 matrix, weight = layer.matrix(net), layer.weight(net)
                 assert matrix is not None
@@ -347,10 +372,30 @@ class _Recycled:
                 columns = anew.repeat_interleave(matrix.shape[-1] // anew.shape[-1], -1).unsqueeze(-2)
                 where = layer.of_matrix(columns.expand_as(matrix), weight.shape)
                 set_(layer.weight_name, where, torch.zeros((), device=weight.device))
-        for _, anew in chosen:
+        for _, _, anew in numbered:
             self.owner._count_("reset_units", anew.sum(-1))
         self.updates.add_(1)
         return masks
+
+    def _due(self, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> list[tuple[int, HiddenUnits, Tensor]]:
+        """With their numbers those of `chosen` that have to be gone through.
+
+        That is all where it is not known without waiting whether one starts anew: in a traced update and on a GPU. And
+        all the first time, so that an optimizer without moments of single entries is refused at once.
+        """
+        numbered = [(i, unit, anew) for i, (unit, anew) in enumerate(chosen)]
+        if torch.compiler.is_compiling() or self.updates.device.type != "cpu" or not self.renewed:
+            self.renewed = True
+            return numbered
+        return [(i, unit, anew) for i, unit, anew in numbered if anew.any()]
+
+
+def _mean_size(activations: Tensor) -> Tensor:
+    return activations.abs().mean(-1)
+
+
+def _fires(activations: Tensor) -> Tensor:
+    return (activations > 0).any(-1)
 
 
 def first_of(score: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Any regularizer, switched on for a window of updates."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.layers import lookup, per_run
-from rl_plasticity.regularizers.base import Regularizer, term_of
+from rl_plasticity.regularizers.base import Look, Regularizer, term_of
 from rl_plasticity.regularizers.side_by_side import SideBySide
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example
@@ -79,6 +79,9 @@ class Windowed(Regularizer):
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         penalty = term_of(self.inner, "data_penalty", net, inputs)
         return torch.where(self._inside(), penalty, torch.zeros_like(penalty))
+
+    def looks(self) -> Sequence[Look]:
+        return self.inner.looks()
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         self._do("observe_", lambda: self.inner.observe_(net, gradients), [])

@@ -28,7 +28,8 @@ def update(net, regularizer, x=X):
     """What a loop does around a step that changes nothing; which units are new."""
     before = [p.detach().clone() for p in net.parameters()]
     regularizer.data_penalty(net, x)
-    anew = regularizer.project_(net)
+    masks = regularizer.project_(net)
+    anew = {name: masks.get(name, torch.zeros_like(p, dtype=torch.bool)) for name, p in net.named_parameters()}
     changed = [(p != q).reshape(len(p), -1) for p, q in zip(net.parameters(), before, strict=True)]
     return anew, changed
 
@@ -279,7 +280,7 @@ def test_what_is_frozen_later_is_left_alone_with_the_units_it_belongs_to():
     with torch.no_grad():
         anew, changed = update(net, regularizer)
     assert not changed[0].any()
-    assert set(anew) == {"2.weight", "2.bias", "4.weight"}
+    assert {name for name, mask in anew.items() if mask.any()} == {"2.weight", "2.bias", "4.weight"}
 
 
 def test_of_sac_both_networks_recycle_their_units():
@@ -487,3 +488,106 @@ def test_the_threshold_of_a_dead_unit_doubles_at_every_setting_whatever_the_batc
             found.append(threshold[0].item())
     assert found == expected
     assert least < max(expected)
+
+
+# --- attached, units are looked at in the loop's own calls ----------------------------------------------------------
+
+
+def dropping():
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def as_it_is(net, x):
+    net(x).sum().backward()
+
+
+def called_before_and_evaluated_after(net, x):
+    net(3 * x)
+    net(x).sum().backward()
+    [*net.modules()][-2](-x.mean() * torch.ones(6, 8))  # a module by itself is no call of the network
+    with torch.no_grad():
+        net(-5 * x)
+
+
+def raising_after(net, x):
+    net(x).sum().backward()
+    with pytest.raises(RuntimeError):
+        net(torch.ones(4, 5, 7))
+
+
+def under_autocast(net, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        net(x).float().sum().backward()
+
+
+@pytest.mark.parametrize("loop", [as_it_is, called_before_and_evaluated_after, raising_after, under_autocast])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("continual_backprop", {"coef": 0.2, "maturity": 1}),
+        ("self_normalized_resets", {"least": 6, "most": 12, "every_updates": 2}),
+    ],
+)
+def test_attached_it_sees_of_the_last_call_what_it_sees_by_hand(name, settings, compiled, loop):
+    net, other = dropping(), dropping()
+    called = torch.compile(net, backend="eager") if compiled else net
+    optimizer, its = (torch.optim.SGD(n.parameters(), lr=0.01) for n in (net, other))
+    handle, regularizer = attach(name, optimizer, called, **settings), make_regularizer(name, other, **settings)
+    for x in torch.randn(6, 6, 5, generator=torch.Generator().manual_seed(9)):
+        optimizer.zero_grad()
+        its.zero_grad()
+        loop(called, x)
+        optimizer.step()
+        with torch.autocast("cpu", torch.bfloat16, enabled=loop is under_autocast):
+            regularizer.data_penalty(other, x)
+            other(x).float().sum().backward()
+        its.step()
+        regularizer.project_(other)
+    for key, value in regularizer.state_dict().items():
+        assert torch.equal(handle.state_dict()[key], value), key
+    assert regularizer.counts["reset_units"] > 0
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_attached_the_network_is_called_once_a_step_and_removed_it_has_no_hooks():
+    net, calls = dropping(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    handle = attach("continual_backprop", optimizer, net)
+    handle.regularizer.recycled.inside.copied.register_forward_pre_hook(lambda *_: calls.append(1))
+    net(X).sum().backward()
+    optimizer.step()
+    assert not calls
+    handle.remove()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+def test_attached_a_layer_that_is_checkpointed_is_seen_once():
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = two_layers()
+
+        def forward(self, x):
+            return checkpoint(self.body, x, use_reentrant=False)
+
+    net, plain = Checkpointed(), two_layers()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    handle = attach("continual_backprop", optimizer, net, example=(X,))
+    net(X).sum().backward()
+    [seen] = handle._inputs.seen.values()
+    assert [len(kept) for kept in seen.values()] == [1]
+    torch.testing.assert_close(seen["body.1"][0][0], plain[:2](X).abs().mean(0))
+
+
+def test_a_step_in_which_no_unit_starts_anew_does_not_write_to_the_weights():
+    net = two_layers()
+    regularizer = ContinualBackprop(net, coef=0.0)
+    update(net, regularizer)
+    versions = [p._version for p in net.parameters()]
+    update(net, regularizer)
+    assert [p._version for p in net.parameters()] == versions
