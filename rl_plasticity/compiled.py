@@ -17,6 +17,7 @@ On a GPU the compiled update is captured as a CUDA graph besides, see `Captured`
 import hashlib
 import os
 import platform
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -56,10 +57,16 @@ def _graph(update: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 
 def set_tracing() -> None:
-    """What the compiler looks up in the thread that traces, which may be any that calls a compiled update."""
+    """What the compiler looks up in a thread that calls compiled updates, where it may have to trace one too."""
     torch._dynamo.config.trace_autograd_ops = True
     # By default 8 graphs of one function. Here each of the regularizers side by side has a graph of the same update.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit
+    if threading.current_thread() is not threading.main_thread():
+        # Torch 2.12 and 2.13 count, for all threads together, the graphs that a call has run, and a call that begins in
+        # one thread let another's, which was about to end, find none. A count that is under way is not checked.
+        count = getattr(torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", None)
+        if count is not None:
+            count(0)
 
 
 def keep_compiled() -> None:

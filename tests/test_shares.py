@@ -1,5 +1,6 @@
 import csv
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from folders import PENDULUM, resume, run, run_supervised
 
 from rl_plasticity import supervised, train
 from rl_plasticity.agents import SAC
+from rl_plasticity.compiled import set_tracing
 from rl_plasticity.regularizers import Chain, SideBySide, make_regularizer
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.session import cores
@@ -136,6 +138,21 @@ def test_shares_of_regularizers_side_by_side_hold_the_state_of_their_own():
         mine = dict(share.critic.regularizer.named_buffers())
         for name, buffer in part.named_buffers():
             assert mine[name].data_ptr() == buffer.data_ptr(), name
+
+
+def test_no_compiled_call_in_a_thread_fails_because_one_begins_in_another():
+    count = getattr(torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", None)
+    if count is None:
+        pytest.skip("this torch does not count the graphs that a call has run")
+    twice = torch.compile(lambda x: 2 * x, fullgraph=True, backend="eager")
+
+    def begins_with_a_count():
+        twice(torch.ones(3))
+        return count(0) < 0  # what torch asks where a call begins: if so, its end checks a count that others set to 0
+
+    with ThreadPoolExecutor(1, initializer=set_tracing) as pool:
+        assert not pool.submit(begins_with_a_count).result()
+    count(-1)  # as it was
 
 
 def test_a_fault_in_a_share_is_the_caller_s():
