@@ -85,12 +85,14 @@ def main() -> None:
     for _ in range(options.rounds):
         for n in numbers:
             busy = [subprocess.Popen(BUSY) for _ in range(n)]
-            for name, worker in workers.items():
-                print("go", file=worker.stdin, flush=True)
-                rates[name, n].append(float(worker.stdout.readline()))  # type: ignore[union-attr]
-            for process in busy:
-                process.kill()
-                process.wait()
+            try:
+                for name, worker in workers.items():
+                    print("go", file=worker.stdin, flush=True)
+                    rates[name, n].append(float(worker.stdout.readline()))  # type: ignore[union-attr]
+            finally:
+                for process in busy:
+                    process.kill()
+                    process.wait()
     base = statistics.median(rates[next(iter(CASES)), 0]) if 0 in numbers else float("nan")
     print("| updates of | " + " | ".join(f"{n} busy processes" if n else "at rest" for n in numbers) + " |")
     print("|---" * (1 + len(numbers)) + "|")
