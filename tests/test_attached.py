@@ -3,6 +3,8 @@
 import copy
 import gc
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -687,6 +689,57 @@ def test_a_data_parallel_process_ends_with_the_same_weights(name, option, one_pr
     train_wrapped(DistributedDataParallel(net, **options), net, name, data(5))
     train_wrapped(other, other, name, data(5))
     assert_same(net, other)
+
+
+BY_HAND_IN_EACH = """
+import sys
+import torch
+from torch import distributed as dist, nn
+from torch.nn.parallel import DistributedDataParallel
+from rl_plasticity import attach, make_regularizer
+
+rank = int(sys.argv[1])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
+for name, settings in {"churn": {"coef": 1.0}, "continual_backprop": {"coef": 0.2, "maturity": 1}}.items():
+    for is_same in (True, False):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+        wrapped, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=0.1)
+        try:
+            attach(name, optimizer, wrapped, **settings)
+        except ValueError as refusal:
+            assert "the same inputs in all processes" in str(refusal), refusal
+        else:
+            raise AssertionError(name)
+        regularizer = make_regularizer(name, net, **settings)
+        torch.manual_seed(rank)
+        for _ in range(6):
+            x = torch.randn(16, 5)
+            inputs = x.clone()
+            if is_same:
+                dist.broadcast(inputs, 0)
+            optimizer.zero_grad()
+            (wrapped(x).square().mean() + regularizer.data_penalty(net, inputs)).backward()
+            optimizer.step()
+            regularizer.project_(net)
+        print(name, is_same, [p.tolist() for p in net.parameters()], flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_by_hand_processes_stay_equal_where_what_looks_at_data_gets_the_same_inputs(tmp_path):
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("torch was built without gloo")
+    program = [sys.executable, "-c", BY_HAND_IN_EACH]
+    both = [subprocess.Popen([*program, f"{i}", f"{tmp_path / 'store'}"], stdout=subprocess.PIPE) for i in range(2)]
+    first, second = (process.communicate()[0].decode().splitlines() for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(first) == len(second) == 4
+    for one, other in zip(first, second, strict=True):
+        name, is_same = one.split()[:2]
+        # A penalty's gradients are averaged with the loss's; what starts units anew goes by what each process saw.
+        assert (one == other) == (is_same == "True" or name == "churn"), (name, is_same)
 
 
 @pytest.mark.parametrize("name", ["swr", "ewc"])
