@@ -86,7 +86,7 @@ class SoftWeightRescaling(Regularizer):
                 self.before_norm.update(self.layers[i].inputs)
         classifier = [i in self.structure.classifier for i in self.rescaled]
         self.register_buffer("is_classifier", torch.tensor(classifier, device=self.coef.device), persistent=False)
-        self._check_exactness()
+        self._check_exactness(net)
         self._require_told(net, self.rescaled.values())
         for layer in self.rescaled.values():
             self._remember("norm", layer.key, _norm(layer, net))
@@ -94,13 +94,15 @@ class SoftWeightRescaling(Regularizer):
         if self.exact and self.structure.example is not None and accumulate == "exact":
             self._try(unwrapped(net), self.structure.example)
 
-    def _check_exactness(self) -> None:
+    def _check_exactness(self, net: nn.Module) -> None:
         """Where f' = C f does not hold: an error where the function was to be preserved, else said in a warning."""
-        if self.scope == "preserving" and self.frozen:
-            raise ValueError("scope=preserving needs a network without frozen parameters")
+        trained = {*self.structure.trained}
+        left = [name for name, _ in unwrapped(net).named_parameters() if name not in trained]
+        if self.scope == "preserving" and left:
+            raise ValueError(f"scope=preserving needs a network without frozen or ignored parameters, got {left[0]}")
         inexact = []
         for i, layer in enumerate(self.layers):
-            taken = layer.weight_name is None and not any(name.startswith(f"{layer.name}.") for name in self.frozen)
+            taken = layer.weight_name is None and not any(name.startswith(f"{layer.name}.") for name in left)
             if layer.role in ("linear", "conv", "embedding") and (taken or layer.weight_name in self.structure.shared):
                 inexact.append(f"{layer.name} (which shares its weight)")
             if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
@@ -110,7 +112,7 @@ class SoftWeightRescaling(Regularizer):
             reasons = [*not_homogeneous(layer.through), *(["several branches"] if layer.joins_branches else [])]
             if reasons:
                 inexact.append(f"{layer.name} (behind {', '.join(reasons[:3])})")
-        inexact += ["frozen biases"] if any(name.endswith("bias") for name in self.frozen) else []
+        inexact += ["biases that stay"] if any(name.endswith("bias") for name in left) else []
         for ends, through, join in self.structure.ends:
             reasons = [*not_homogeneous(through), *(["several branches"] if join else [])]
             if self.scope == "all" and reasons:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.layers import BareRole, Layer, lookup, unwrapped
+from rl_plasticity.layers import BareRole, Layer, lookup, role_of, unwrapped
 from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.checking import recyclable
 from rl_plasticity.structure.trace import trace
-from rl_plasticity.structure.walk import RAW, Walk
+from rl_plasticity.structure.walk import RAW, Walk, said_of
 from rl_plasticity.structure.watch import Example, arguments_of, watch, watched_call, with_tensors
 
 
@@ -357,7 +357,8 @@ def read(
             forward is traced symbolically.
         heads: the names of the output layers, where they are not those that no other layer follows.
         roles: what bare parameters are, by a pattern of their names: ``{"*.norm.weight": "norm"}``. See `BareRole`.
-        only: the parameters that are trained; all that require gradients by default.
+            "ignore" leaves alone parameters of torch's modules too: ``{"table.weight": "ignore"}``.
+        only: the parameters that are acted on; all that require gradients by default.
 
     Raises:
         SettingsError: unknown names or roles.
@@ -366,16 +367,14 @@ def read(
     """
     net = unwrapped(net)
     _refuse_what_is_not_supported(net)
-    for pattern, role in (roles or {}).items():
-        if role not in get_args(BareRole):
-            raise SettingsError(f"roles: unknown role {role!r} of {pattern!r}{nearest(role, get_args(BareRole))}")
-        if not any(fnmatchcase(name, pattern) for name, _ in net.named_parameters()):
-            known = [name for name, _ in net.named_parameters()]
-            raise SettingsError(f"roles: no parameter matches {pattern!r}{nearest(pattern, known)}")
-    walk = Walk(net, roles or {}, None if only is None else {id(p) for p in only})
+    roles = roles or {}
+    _check_roles(net, roles)
+    ignored = {id(p) for name, p in net.named_parameters() if said_of(name, roles) == "ignore"}
+    acted_on = (net.parameters() if ignored else None) if only is None else only
+    walk = Walk(net, roles, None if acted_on is None else {id(p) for p in acted_on} - ignored)
     unknown = watch(net, walk, example) if example is not None else trace(net, walk)
     if unknown is not None:
-        walk = Walk(net, roles or {}, walk.only)
+        walk = Walk(net, roles, walk.only)
     reached = len(walk.nodes)
     walk.settle()
     walk.unread()
@@ -401,6 +400,22 @@ def read(
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
         factors=frozenset(_factors(walk, nodes) if unknown is None else _possible_factors(net, walk)),
     )
+
+
+def _check_roles(net: nn.Module, roles: Mapping[str, str]) -> None:
+    names = [name for name, _ in net.named_parameters()]
+    for pattern, role in roles.items():
+        if role not in get_args(BareRole):
+            raise SettingsError(f"roles: unknown role {role!r} of {pattern!r}{nearest(role, get_args(BareRole))}")
+        found = [name for name in names if fnmatchcase(name, pattern)]
+        if not found:
+            raise SettingsError(f"roles: no parameter matches {pattern!r}{nearest(pattern, names)}")
+        owners = [net.get_submodule(name.rpartition(".")[0]) for name in found]
+        if role != "ignore" and all(role_of(owner) is not None for owner in owners):
+            raise SettingsError(
+                f"roles: {found[0]!r} is a parameter of {type(owners[0]).__name__}, which tells its role; of such only "
+                f"'ignore' can be said, got {role!r}"
+            )
 
 
 def _with_heads(nodes: list[Layer], reached: int) -> list[Layer]:

@@ -66,6 +66,11 @@ def joined(values: Iterable[Value]) -> Value:
     )
 
 
+def said_of(name: str, roles: Mapping[str, str]) -> str | None:
+    """The role of the first pattern that the parameter's name matches."""
+    return next((role for pattern, role in roles.items() if fnmatchcase(name, pattern)), None)
+
+
 class Walk:
     """Collects the layers and activations of a network in the order in which it is walked through.
 
@@ -390,7 +395,7 @@ class Walk:
             self.node(name, as_node, Value(), weight_name=name)
 
     def _said(self, name: str) -> str | None:
-        return next((role for pattern, role in self.roles.items() if fnmatchcase(name, pattern)), None)
+        return said_of(name, self.roles)
 
     def _may_be_gain(self, name: str) -> bool:
         """Whether it was said to be one, or starts at all ones, several of them."""
