@@ -67,8 +67,8 @@ class Churn(Regularizer):
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
+            self._check_frozen(net)
             if not self.seen:  # else a further call of the same update: of a closure, or of accumulated batches
-                self._check_frozen(net)
                 for name in self.names:  # what is frozen now too: it has not moved
                     self._recall("earlier", name).copy_(self._recall("previous", name))
                     self._recall("previous", name).copy_(lookup(net, name))

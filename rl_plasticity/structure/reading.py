@@ -59,6 +59,7 @@ class Structure:
             operations since.
         shared: the names of parameters that are used more than once.
         example: what it was read from, if from a call.
+        watched: whether there was an example, also one that could not be followed.
         factors: names of the layers that are factors of low-rank adapters: of two trained layers in a row, with nothing
             between, whose product is added to what a frozen layer makes of the same input. Where the order is not
             known, of those whose shapes allow it.
@@ -74,6 +75,7 @@ class Structure:
     shared: frozenset[str] = frozenset()
     factors: frozenset[str] = frozenset()
     example: Example | None = field(default=None, compare=False, repr=False)
+    watched: bool = field(default=False, compare=False)
 
     @property
     def layers(self) -> list[Layer]:
@@ -162,17 +164,15 @@ class Structure:
         """Raises ValueError if it is not known which layers are heads, and says what to pass."""
         if not self.has_heads:
             raise ValueError(
-                f"{method} must know the output layers, and {self.unknown}: pass example=(a real input, ...)"
-                + (", or heads=[names of the output layers]" if takes_heads else "")
+                f"{method} must know the output layers, and {self.unknown}: "
+                + self._what_helps("heads=[names of the output layers]" if takes_heads else None)
             )
         self._require_all(method)
 
     def require_order(self, method: str) -> None:
         """Raises ValueError if it is not known which layer feeds which, and says what to pass."""
         if self.unknown is not None:
-            raise ValueError(
-                f"{method} must know which layer feeds which, and {self.unknown}: pass example=(a real input, ...)"
-            )
+            raise ValueError(f"{method} must know which layer feeds which, and {self.unknown}: {self._what_helps()}")
         self._require_all(method)
 
     def _require_all(self, method: str) -> None:
@@ -189,7 +189,7 @@ class Structure:
         if found and self.unknown is not None:
             raise ValueError(
                 f"{method} must know whether {_some(found)} are layers or the factors of an adapter of the frozen "
-                f"layer beside them, and {self.unknown}: pass example=(a real input, ...)"
+                f"layer beside them, and {self.unknown}: {self._what_helps()}"
             )
         if found:
             raise ValueError(
@@ -202,9 +202,14 @@ class Structure:
         """Raises ValueError if there are such bare parameters and no use of any was seen, and says what to pass."""
         if names and self.unknown is not None:
             raise ValueError(
-                f"{method} must know what the bare parameters {_some(names)} do, and {self.unknown}: pass "
-                "example=(a real input, ...), or roles={name: role}, 'ignore' for those to leave alone"
+                f"{method} must know what the bare parameters {_some(names)} do, and {self.unknown}: "
+                + self._what_helps("roles={name: role}, 'ignore' for those to leave alone")
             )
+
+    def _what_helps(self, other: str | None = None) -> str:
+        """What to pass where something is unknown; an example, unless it is one that could not be followed."""
+        given = [*([] if self.watched else ["example=(a real input, ...)"]), *([other] if other else [])]
+        return f"pass {', or '.join(given)}" if given else "the example does not show it, so take another method"
 
     def left_alone(self, method: str, net: nn.Module, least_axes: int) -> str:
         """What to say of the bare parameters, of so many axes at least, that are undecided; "" where there are none.
@@ -396,6 +401,7 @@ def read(
         undecided=tuple(undecided),
         trained=tuple(trained),
         example=None if example is None or unknown else with_tensors(example, Tensor.detach),
+        watched=example is not None,
         returned=tuple((tuple(sorted(v.sources)), tuple(sorted(v.through))) for v in walk.returned),
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
         factors=frozenset(_factors(walk, nodes) if unknown is None else _possible_factors(net, walk)),

@@ -212,4 +212,5 @@ def untouched(net: nn.Module) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for buffer, before in buffers:
-                buffer.copy_(before)
+                if not torch.equal(buffer, before):  # else its version stays, for a graph may have saved it
+                    buffer.copy_(before)

@@ -468,3 +468,32 @@ def test_what_only_moves_or_scales_is_still_exact_and_nothing_is_said(operation,
         off, said = fails(Constant(HOMOGENEOUS[operation]), x, example=x if watched else None, scope=scope)
         assert off < 1e-9
         assert not said
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy(2 * x.detach().numpy())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+class Unseen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return self.two(Twice.apply(self.one(x)) * self.scale)
+
+
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    [("wrs", r": pass heads=\["), ("spectral", r": pass roles="), ("swr", "the example does not show it")],
+)
+def test_who_gave_an_example_that_could_not_be_followed_is_not_asked_for_one(name, asks):
+    with pytest.raises(ValueError, match=asks):
+        make_regularizer(name, Unseen(), example=(torch.randn(3, 4),))
