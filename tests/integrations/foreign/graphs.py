@@ -302,7 +302,7 @@ GRAPHS = {
         lambda: GraphNet(GCNConv(4, 8), GCNConv(8, 6), 6), nodes, heads=("lin",)
     ),
     "gat": Expected(
-        GAT, dense, heads=("out.w",), transposed=("*.w",), undecided=("*.a",), traced=True
+        GAT, dense, heads=("out.a",), transposed=("*.w", "*.a"), traced=True
     ),
     "gat_conv": Expected(
         lambda: GraphNet(GATConv(4, 3, 2), GATConv(6, 3, 2), 6), nodes, heads=("lin",), undecided=("*.att_*",)
@@ -317,7 +317,7 @@ GRAPHS = {
         lambda: GraphNet(GraphConv(4, 6), GraphConv(6, 6), 6), nodes, heads=("lin",),
         transposed=("*.root", "*.neighbors"), traced=True,
     ),
-    "mpnn": Expected(MPNN, with_features, heads=("readout.2",), traced=True, units=1),
+    "mpnn": Expected(MPNN, with_features, heads=("readout.2",), tables=(), traced=True, units=1),
     "gated_graph": Expected(
         GatedGraph, lambda: (vectors(6, 6), edges()), heads=("lin",), stacks=("weight",), traced=True
     ),
