@@ -110,9 +110,9 @@ class Cell:
 
     @torch.no_grad()
     def grow_(self) -> dict[str, Tensor]:
-        """Each parameter times a number of its own; returns what they are then."""
+        """Each trained parameter times a number of its own; returns what all are then."""
         numbers = torch.Generator().manual_seed(2)
-        for p in self.net.parameters():
+        for p in self.case.parameters().values():
             p.mul_(1 + torch.rand((), generator=numbers))
         return {name: p.detach().clone() for name, p in self.net.named_parameters()}
 
