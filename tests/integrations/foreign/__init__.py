@@ -3,7 +3,8 @@
 from foreign.agents import AGENTS
 from foreign.expected import Expected
 from foreign.first import FIRST, HAS_TRANSFORMERS
+from foreign.language import LANGUAGE
 
-FOREIGN: dict[str, Expected] = {**FIRST, **AGENTS}
+FOREIGN: dict[str, Expected] = {**FIRST, **AGENTS, **LANGUAGE}
 
 __all__ = ["FOREIGN", "HAS_TRANSFORMERS", "Expected"]
