@@ -1,6 +1,6 @@
 """What has to be read of a network: written by hand, from its definition, never from what the package reads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +28,13 @@ class Expected(NamedTuple):
     vectors: tuple[str, ...] = ()  # stored with more axes than one: a token [1, 1, d]
     stacks_of_rows: tuple[str, ...] = ()  # [n, out, in]: n matrices
     followed: bool = True  # the order can be read from the example
+    flipped: tuple[str, ...] = ()  # matrices stored [in, out]
+    looked_up: tuple[str, ...] = ()  # bare tables that are looked up, as nn.Embedding's
+    biases: Mapping[str, str] = {}  # of bare matrices: the bias and its weight
+    shifts: Mapping[str, str] = {}  # of bare norm layers: the gain and its shift
+    factors: tuple[str, ...] = ()  # of low-rank adapters
+    classifier: tuple[str, ...] | None = None  # what a head reset resets; None: the heads
+    statistics: bool = False  # a norm layer without gains stands between units and what reads them
 
 
 def ids(size: int = 20) -> Tensor:

@@ -231,7 +231,8 @@ FIRST = {
         traced=True, units=2,
     ),
     "mamba": Expected(
-        Mamba, ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",)
+        Mamba, ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",),
+        biases={"dt_bias": "dt_proj.weight"},
     ),
     "experts_bmm": Expected(lambda: Experts(False), lambda: vectors(4, 5), heads=("head",), stacks=("w?",)),
     "experts_einsum": Expected(
