@@ -91,7 +91,7 @@ class HeadReset(Intervention):
         if made := [layer.name for layer in ordered if layer.head and layer.kind == COMPUTED]:
             raise ValueError(
                 f"a head reset cannot renew {', '.join(made[:3])}: the weight is no parameter, the forward computes it. "
-                "Reset what it is computed from yourself, or take shrink_perturb"
+                "Use shrink_perturb, or reset what it is computed from yourself"
             )
 
         def is_matrix(i: int) -> bool:

@@ -70,7 +70,8 @@ class OfChannels(nn.Module):
 def of_channels(flat: Callable[[Tensor], Tensor], columns: int, units: int = 1) -> Expected:
     """The linear layer's units are always read by the head alone."""
     return Expected(
-        lambda: OfChannels(flat, columns), lambda: vectors(2, 3, 4, 4), heads=("head",), traced=True, units=units
+        lambda: OfChannels(flat, columns), lambda: vectors(2, 3, 4, 4), heads=("head",), traced=True, units=units,
+        classifier=("fc", "head"),
     )
 
 
@@ -453,18 +454,6 @@ class EinsumEnsemble(nn.Module):
         return torch.einsum("nbi,noi->nbo", torch.einsum("bi,noi->nbo", x, self.w1).relu(), self.w2)
 
 
-class BatchEnsemble(nn.Module):
-    """Wen et al. (2020): one matrix, and for each member factors of its inputs and outputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin, self.head = nn.Linear(5, 8), nn.Linear(8, 3)
-        self.r, self.s = nn.Parameter(torch.ones(3, 1, 5)), nn.Parameter(torch.ones(3, 1, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head((self.lin(x * self.r) * self.s).relu())
-
-
 # --- matrices with a structure --------------------------------------------------------------------------------------
 
 
@@ -655,21 +644,6 @@ class EnergyGradient(nn.Module):
         return -gradient
 
 
-class Dueling(nn.Module):
-    """The advantages' mean is subtracted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(5, 8), nn.ReLU())
-        self.advantage = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
-        self.value = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.body(x)
-        a = self.advantage(x)
-        return self.value(x) + a - a.mean(1, keepdim=True)
-
-
 class Backwards(nn.Module):
     """Its modules are registered in the opposite order of their calls."""
 
@@ -794,7 +768,8 @@ ODDITIES = {
         lambda: frozen("0.weight", "0.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=1
     ),
     "frozen_norm": Expected(
-        lambda: frozen("1.weight", "1.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=2
+        lambda: frozen("1.weight", "1.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=2,
+        statistics=True,
     ),
     "frozen_head": Expected(
         lambda: frozen("5.weight", "5.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=1
@@ -834,7 +809,6 @@ ODDITIES = {
     "ensemble_einsum": Expected(
         EinsumEnsemble, X, heads=("w2.0", "w2.1", "w2.2"), stacks_of_rows=("w?",), traced=True
     ),
-    "batch_ensemble": Expected(BatchEnsemble, X, heads=("head",), undecided=("r", "s"), traced=True),
     "bare_factors": Expected(BareFactors, X, heads=("head",), traced=True, units=1),
     "monarch": Expected(Monarch, row(4, 8), heads=("head",), stacks_of_rows=("blocks?",), traced=True),
     "butterfly": Expected(Butterfly, row(4, 8), heads=("head",), undecided=("twiddle",), traced=True),
@@ -861,8 +835,7 @@ ODDITIES = {
     ),
     "real_nvp": Expected(RealNVP, row(4, 6), heads=("net.2",), undecided=("scale",), traced=True, units=1),
     "glow": Expected(Glow, row(4, 4), heads=("coupling.2",), undecided=("log_scale",), traced=True, units=1),
-    "energy_gradient": Expected(EnergyGradient, row(3, 4), heads=(), followed=False),
-    "dueling": Expected(Dueling, X, heads=("advantage.2", "value.2"), traced=True, units=3),
+    "energy_gradient": Expected(EnergyGradient, row(3, 4), heads=("energy.2",), traced=True, units=1, followed=False),
     "backwards": Expected(Backwards, X, heads=("head",), norms=("norm.weight",), traced=True, units=2),
     "sinusoidal_positions": Expected(SinusoidalPositions, row(2, 4, 5), heads=("head",), traced=True, units=1),
 }  # fmt: skip
