@@ -297,7 +297,9 @@ def with_features() -> tuple[Tensor, Tensor, Tensor]:
 
 
 GRAPHS = {
-    "gcn": Expected(GCN, dense, heads=("gc2.weight",), transposed=("gc?.weight",), traced=True),
+    "gcn": Expected(GCN, dense, heads=("gc2.weight",), transposed=("gc?.weight",), traced=True,
+        biases={"gc1.bias": "", "gc2.bias": ""},  # behind the neighbours' sum
+    ),
     "gcn_conv": Expected(
         lambda: GraphNet(GCNConv(4, 8), GCNConv(8, 6), 6), nodes, heads=("lin",)
     ),
@@ -317,7 +319,7 @@ GRAPHS = {
         lambda: GraphNet(GraphConv(4, 6), GraphConv(6, 6), 6), nodes, heads=("lin",),
         transposed=("*.root", "*.neighbors"), traced=True,
     ),
-    "mpnn": Expected(MPNN, with_features, heads=("readout.2",), traced=True, units=1),
+    "mpnn": Expected(MPNN, with_features, heads=("readout.2",), tables=(), traced=True, units=1),
     "gated_graph": Expected(
         GatedGraph, lambda: (vectors(6, 6), edges()), heads=("lin",), stacks=("weight",), traced=True
     ),

@@ -70,8 +70,9 @@ class OfChannels(nn.Module):
 def of_channels(flat: Callable[[Tensor], Tensor], columns: int, units: int = 1) -> Expected:
     """The linear layer's units are always read by the head alone."""
     return Expected(
-        lambda: OfChannels(flat, columns), lambda: vectors(2, 3, 4, 4), heads=("head",), traced=True, units=units
-    )
+        lambda: OfChannels(flat, columns), lambda: vectors(2, 3, 4, 4), heads=("head",), traced=True, units=units,
+        classifier=("fc", "head"),
+    )  # fmt: skip
 
 
 class OverPositions(nn.Module):
@@ -795,7 +796,8 @@ ODDITIES = {
         lambda: frozen("0.weight", "0.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=1
     ),
     "frozen_norm": Expected(
-        lambda: frozen("1.weight", "1.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=2
+        lambda: frozen("1.weight", "1.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=2,
+        statistics=True,
     ),
     "frozen_head": Expected(
         lambda: frozen("5.weight", "5.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=1

@@ -738,7 +738,9 @@ VISION = {
     "resnext": Expected(  # a grouped convolution makes units, but reads none in order
         lambda: ResNet(Bottleneck(4, 6, 2), width=4), image, heads=("fc",), norms=BN, traced=True, units=1
     ),
-    "vgg": Expected(VGG, image, heads=("classifier.3",), traced=True, units=4),
+    "vgg": Expected(
+        VGG, image, heads=("classifier.3",), traced=True, units=4, classifier=("classifier.0", "classifier.3")
+    ),
     "inception": Expected(Inception, image, heads=("fc",), norms=CONV_BN, traced=True, units=2),
     "densenet": Expected(DenseNet, image, heads=("classifier",), norms=("*norm?.weight",), traced=True, units=2),
     "mobilenet_v2": Expected(
@@ -802,7 +804,8 @@ VISION = {
         lambda: without_affine(nn.BatchNorm2d(4, affine=False)), image, heads=("7",), traced=True, units=2
     ),
     "group_norm_without_affine": Expected(
-        lambda: without_affine(nn.GroupNorm(2, 4, affine=False)), image, heads=("7",), traced=True, units=2
+        lambda: without_affine(nn.GroupNorm(2, 4, affine=False)), image, heads=("7",), traced=True, units=2,
+        statistics=True,
     ),
     "instance_norm": Expected(
         lambda: without_affine(nn.InstanceNorm2d(4, affine=True)), image, heads=("7",), norms=("1.weight",),
