@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
-from rl_plasticity.layers import Layer, lookup, wide
+from rl_plasticity.layers import COMPUTED, Layer, lookup, wide
 from rl_plasticity.learner import Learner, copy_runs_
 from rl_plasticity.optimizers import orthogonalized
 from rl_plasticity.settings import Setting, checked
@@ -87,6 +87,12 @@ class HeadReset(Intervention):
             structure = read(net, example)
         structure.require_heads("a head reset", takes_heads=False)
         ordered = structure.layers
+
+        if made := [layer.name for layer in ordered if layer.head and layer.kind == COMPUTED]:
+            raise ValueError(
+                f"a head reset cannot renew {', '.join(made[:3])}: the weight is no parameter, the forward computes it. "
+                "Reset what it is computed from yourself, or take shrink_perturb"
+            )
 
         def is_matrix(i: int) -> bool:
             return ordered[i].role in ("linear", "conv")

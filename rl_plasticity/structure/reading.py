@@ -63,6 +63,7 @@ class Structure:
         returned: what the network returns: of each tensor the nodes, by position, that it comes from, and the
             operations since.
         shared: the names of parameters that are used more than once.
+        of_heads: the names of the output layers' weights, whichever other layer has them too.
         example: what it was read from, if from a call.
         factors: names of the layers that are factors of low-rank adapters: of two trained layers in a row, with nothing
             between, whose product is added to what a frozen layer makes of the same input. Where the order is not
@@ -77,6 +78,7 @@ class Structure:
     trained: tuple[str, ...] = ()
     returned: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
     shared: frozenset[str] = frozenset()
+    of_heads: frozenset[str] = frozenset()
     factors: frozenset[str] = frozenset()
     example: Example | None = field(default=None, compare=False, repr=False)
 
@@ -404,6 +406,7 @@ def read(
         example=None if example is None or unknown else with_tensors(example, Tensor.detach),
         returned=tuple((tuple(sorted(v.sources)), tuple(sorted(v.through))) for v in walk.returned),
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
+        of_heads=frozenset(walk.weights[i] for i, node in enumerate(nodes) if node.head and i in walk.weights),
         factors=frozenset(_factors(walk, nodes) if unknown is None else _possible_factors(net, walk)),
     )
 

@@ -304,7 +304,7 @@ GRAPHS = {
         lambda: GraphNet(GCNConv(4, 8), GCNConv(8, 6), 6), nodes, heads=("lin",)
     ),
     "gat": Expected(
-        GAT, dense, heads=("out.w",), transposed=("*.w",), undecided=("*.a",), traced=True
+        GAT, dense, heads=("out.a",), transposed=("*.w", "*.a"), traced=True
     ),
     "gat_conv": Expected(
         lambda: GraphNet(GATConv(4, 3, 2), GATConv(6, 3, 2), 6), nodes, heads=("lin",), undecided=("*.att_*",)

@@ -172,10 +172,9 @@ def at_the_end(layer: Callable[[int, int], nn.Module]) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), layer(8, 3))
 
 
-def computed(make: Callable[[], nn.Module], heads: tuple[str, ...], units: int = 0) -> Expected:
-    """A layer in the place 2 or 4 computes its weight in ways of its own: it is left alone."""
-    undecided = ("2.*",) if heads else ("4.*",)
-    return Expected(make, lambda: vectors(4, 5), heads=heads, undecided=undecided, traced=True, units=units)
+def computed(make: Callable[[], nn.Module], place: int, units: int = 0) -> Expected:
+    """The layer in this place computes its weight in ways of its own: it is left alone."""
+    return Expected(make, lambda: vectors(4, 5), heads=("4",), undecided=(f"{place}.*",), traced=True, units=units)
 
 
 def pruned() -> nn.Module:
@@ -751,23 +750,23 @@ ODDITIES = {
     "mean_over_units": over_positions(lambda h: h.mean(-1)),
     "attention_without_parameters": over_positions(lambda h: (h @ h.transpose(1, 2)).softmax(-1) @ h),
     "grouped_linear": Expected(GroupedLinear, X, heads=("head",), traced=True),
-    "masked_linear": computed(lambda: inside(MaskedLinear), ("4",)),
-    "equalized_linear": computed(lambda: inside(EqualizedLinear), ("4",)),
-    "positive_linear": computed(lambda: inside(PositiveLinear), ("4",)),
-    "quantized_linear": computed(lambda: inside(QuantizedLinear), ("4",)),
-    "low_rank_product": computed(lambda: inside(LowRank), ("4",)),
+    "masked_linear": computed(lambda: inside(MaskedLinear), 2),
+    "equalized_linear": computed(lambda: inside(EqualizedLinear), 2),
+    "positive_linear": computed(lambda: inside(PositiveLinear), 2),
+    "quantized_linear": computed(lambda: inside(QuantizedLinear), 2),
+    "low_rank_product": computed(lambda: inside(LowRank), 2),
     "pruned": Expected(pruned, X, heads=("4",), undecided=("2.weight_orig",), traced=True),
-    "cosine_linear": computed(lambda: inside(CosineLinear), ("4",)),
-    "masked_linear_last": computed(lambda: at_the_end(MaskedLinear), (), units=1),
-    "cosine_linear_last": computed(lambda: at_the_end(CosineLinear), (), units=1),
-    "positive_linear_last": computed(lambda: at_the_end(PositiveLinear), (), units=1),
-    "low_rank_product_last": computed(lambda: at_the_end(LowRank), (), units=1),
+    "cosine_linear": computed(lambda: inside(CosineLinear), 2),
+    "masked_linear_last": computed(lambda: at_the_end(MaskedLinear), 4, units=1),
+    "cosine_linear_last": computed(lambda: at_the_end(CosineLinear), 4, units=1),
+    "positive_linear_last": computed(lambda: at_the_end(PositiveLinear), 4, units=1),
+    "low_rank_product_last": computed(lambda: at_the_end(LowRank), 4, units=1),
     "scaled_linear": Expected(lambda: inside(ScaledLinear), X, heads=("4",), traced=True, units=1),
     "masked_convolution": Expected(
         lambda: nn.Sequential(
             nn.Conv2d(3, 4, 3), nn.ReLU(), MaskedConv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
         ),
-        row(2, 3, 4, 4), heads=("5",), undecided=("2.*",), traced=True,
+        row(2, 3, 4, 4), heads=("5",), undecided=("2.*",),
     ),
     "weight_norm": Expected(
         lambda: parametrized(parametrizations.weight_norm), X, heads=("4",), traced=True, units=2
@@ -809,10 +808,10 @@ ODDITIES = {
     ),
     "kan": Expected(
         lambda: nn.Sequential(KANLinear(4, 6), KANLinear(6, 3)), row(3, 4), traced=True,
-        heads=("1.base_weight", "1.spline_weight"),
+        heads=("1.base_weight", "1"), undecided=("*.spline_weight",),
     ),
     "fast_kan": Expected(FastKAN, X, heads=("head",), norms=("norm.weight",), traced=True),
-    "icnn": Expected(ICNN, X, heads=("x2",), undecided=("z?.weight",), traced=True),
+    "icnn": Expected(ICNN, X, heads=("x2", "z2"), undecided=("z?.weight",), traced=True),
     "highway": Expected(Highway, X, heads=("head",), traced=True),
     "maxout": changed(lambda h: h.view(-1, 4, 2).amax(-1), 4),
     "crelu": changed(lambda h: torch.cat([h.relu(), (-h).relu()], -1), 16),

@@ -797,7 +797,7 @@ VISION = {
         dcgan_discriminator, image, heads=("5",), norms=("3.weight",), traced=True, units=2
     ),
     "vae": Expected(VAE, lambda: vectors(3, 6), heads=("fc4",), traced=True, units=2),
-    "vqvae": Expected(VQVAE, image, heads=("decoder.2",), tables=("embedding.weight",), traced=True, units=2),
+    "vqvae": Expected(VQVAE, image, heads=("decoder.2",), undecided=("embedding.weight",), traced=True, units=2),
     "coordconv": Expected(CoordConv, image, heads=("fc",), traced=True, units=2),
     "coordinates_inside": Expected(CoordinatesInside, image, heads=("fc",), traced=True, units=1),
     "batch_norm_without_affine": Expected(
