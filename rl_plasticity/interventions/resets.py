@@ -116,7 +116,14 @@ class HeadReset(Intervention):
         for i in reversed(range(len(ordered))):
             if i in ahead:
                 ahead.update(source for source in ordered[i].inputs if not is_matrix(source))
-        return {name for i in behind & ahead for name in ordered[i].parameter_names}
+        names = {name for i in behind & ahead for name in ordered[i].parameter_names}
+        modules = dict(net.named_modules())
+        for layer in (ordered[i] for i in chosen if ordered[i].weight_name and ordered[i].name in modules):
+            # What else the layer's own module holds: the length of its rows, an ensemble's signs, a second bias.
+            own = [name for name, _ in modules[layer.name].named_parameters()]
+            own = [name for name in own if "." not in name or name.startswith("parametrizations.")]
+            names |= {f"{layer.name}.{name}".lstrip(".") for name in own} & {*structure.trained} - structure.shared
+        return names
 
 
 class ShrinkAndPerturb(Intervention):
@@ -206,7 +213,10 @@ class Fire(Intervention):
                 raise ValueError("fire has nothing to act on: the network has no linear or convolution layer")
             computed = [layer.name for layer in changed if layer.is_computed]
             if computed:
-                raise ValueError(f"fire changes weights in place, which the parametrization of {computed[0]!r} undoes")
+                raise ValueError(
+                    f"fire changes weights in place, which the parametrization of {computed[0]!r} undoes: remove it "
+                    "(torch.nn.utils.parametrize.remove_parametrizations), or use shrink_perturb"
+                )
             for layer in changed:
                 weight = layer.weight(learner.net)
                 assert weight is not None

@@ -316,7 +316,8 @@ class Regularizer(nn.Module):
             if layer.is_computed:
                 raise ValueError(
                     f"{type(self).__name__} changes weights in place, which the parametrization of {layer.name!r} "
-                    "undoes: its weight is computed from other tensors"
+                    "undoes: its weight is computed from other tensors. Pass only=[the parameters to act on] without "
+                    "them, or take a method that acts on what is trained (l2, weight_decay, spectral)"
                 )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:

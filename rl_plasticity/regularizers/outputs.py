@@ -124,9 +124,11 @@ class FeatureRank(Regularizer):
         self._require(self.heads, "trainable output layer")
         modules = dict(innermost(net).named_modules())
         for layer in self.heads:
-            if layer.name not in modules or len({y.weight_name for y in self.layers if y.name == layer.name}) > 1:
+            weights = {y.weight_name for y in self.layers if y.name == layer.name and y.weight_name is not None}
+            if layer.name not in modules or len(weights) > 1:
                 raise ValueError(
-                    f"feature_rank takes output layers that are linear or convolution modules: {layer.name!r}"
+                    f"feature_rank looks at what output layers read, and {layer.name!r} is no linear or convolution "
+                    "module: use one of torch.nn there, or pass heads=[names of such modules]"
                 )
         self.inside = Inside(net, reading=[layer.name for layer in self.heads])
         for layer in self.heads:

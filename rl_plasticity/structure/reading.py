@@ -39,6 +39,11 @@ class HiddenUnits:
     outgoing: tuple[Layer, ...]
 
     @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All that makes the units or reads them."""
+        return (self.incoming, *self.norms, *self.outgoing)
+
+    @property
     def name(self) -> str:
         """In the log: the activation's, with the number of the call where it is not the first."""
         return self.activation + (f".{self.call}" if self.call else "")
@@ -130,15 +135,15 @@ class Structure:
     def classifier(self) -> list[int]:
         """The output layers, and where there are convolutions the linear layers before them: positions in `layers`.
 
-        "The fully connected layers" of a convolutional network; the last layer of any other. A sum of branches ends
-        them: a vision transformer's blocks are no part of its classifier.
+        "The fully connected layers" of a convolutional network; the last layer of any other. A sum or
+        product of branches ends them: a vision transformer's blocks and squeeze-excite's gates are no part of it.
         """
         ordered = self.layers
         found = {i for i, layer in enumerate(ordered) if layer.head}
         waiting = [*found] if any(layer.role == "conv" for layer in ordered) else []
         while waiting:
             layer = ordered[waiting.pop()]
-            if layer.joins_branches and ops.SUMS & {*layer.through}:
+            if layer.joins_branches and (ops.SUMS | {"a product of two activations"}) & {*layer.through}:
                 continue
             for i in layer.inputs:
                 if ordered[i].role not in ("conv", "embedding") and i not in found:

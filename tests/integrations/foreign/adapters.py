@@ -263,7 +263,7 @@ ADAPTERS = {
     "lora_peft": Expected(Lora, OBS, heads=("head",), factors=("*lora_*",), traced=True),
     "lora_attention": Expected(LoraAttention, ids, heads=("head",), factors=("*lora_*",), traced=True),
     "lora_embedding": Expected(
-        LoraEmbedding, ids, heads=("head",), factors=("lora_*",), tables=(), flipped=("lora_embedding_A*",), traced=True
+        LoraEmbedding, ids, heads=("head",), factors=("lora_*",), tables=(), transposed=("lora_embedding_A*",), traced=True
     ),
     "lora_conv": Expected(LoraConv, lambda: vectors(2, 3, 5, 5), heads=("head",), factors=("lora_*",), traced=True),
     "lora_loralib": Expected(lambda: merged(LoraOfItself), OBS, heads=("4",), factors=("2.lora_*",), traced=True),

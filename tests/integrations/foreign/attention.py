@@ -346,7 +346,7 @@ ATTENTION = {
     ),
     "external_attention": Expected(ExternalAttention, SETS, heads=("head",), traced=True),
     "gated_pooling": Expected(GatedPooling, SETS, heads=("head",), traced=True),
-    "codebook": Expected(Bottlenecked, OBS, heads=("decoder.2",), flipped=(), traced=True, units=1),
+    "codebook": Expected(Bottlenecked, OBS, heads=("decoder.2",), traced=True, units=1),
     "moe_soft": Expected(Blended, OBS, heads=("head",), traced=True, units=3),
     "moe_switch": Expected(Switch, OBS, heads=("head",), norms=("norm.weight",), units=2),
     "mmoe": Expected(MMoE, lambda: vectors(4, 6), heads=("towers.0.2", "towers.1.2"), traced=True, units=2),

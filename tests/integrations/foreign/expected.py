@@ -20,7 +20,7 @@ class Expected(NamedTuple):
     norms: tuple[str, ...] = ()  # gains of norm layers
     gains: tuple[str, ...] = ()  # that normalize nothing
     stacks: tuple[str, ...] = ()  # [n, ., .]: n matrices
-    transposed: tuple[str, ...] = ()  # kernels [in, out, ...]
+    transposed: tuple[str, ...] = ()  # kernels and matrices stored [in, out, ...]
     tables: tuple[str, ...] = ("*embed*", "position")  # matrices that are looked up or added
     undecided: tuple[str, ...] = ()
     traced: bool = False  # the forward can be read without an example
@@ -28,7 +28,6 @@ class Expected(NamedTuple):
     vectors: tuple[str, ...] = ()  # stored with more axes than one: a token [1, 1, d]
     stacks_of_rows: tuple[str, ...] = ()  # [n, out, in]: n matrices
     followed: bool = True  # the order can be read from the example
-    flipped: tuple[str, ...] = ()  # matrices stored [in, out]
     looked_up: tuple[str, ...] = ()  # bare tables that are looked up, as nn.Embedding's
     biases: Mapping[str, str] = {}  # of bare matrices: the bias and its weight
     shifts: Mapping[str, str] = {}  # of bare norm layers: the gain and its shift

@@ -297,9 +297,8 @@ def with_features() -> tuple[Tensor, Tensor, Tensor]:
 
 
 GRAPHS = {
-    "gcn": Expected(
-        GCN, dense, heads=("gc2.weight",), transposed=("gc?.weight",), traced=True,
-        biases={"gc1.bias": "", "gc2.bias": ""},  # behind the neighbors' sum, not behind the layer
+    "gcn": Expected(GCN, dense, heads=("gc2.weight",), transposed=("gc?.weight",), traced=True,
+        biases={"gc1.bias": "", "gc2.bias": ""},  # behind the neighbors' sum
     ),
     "gcn_conv": Expected(
         lambda: GraphNet(GCNConv(4, 8), GCNConv(8, 6), 6), nodes, heads=("lin",)

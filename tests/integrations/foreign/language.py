@@ -483,7 +483,7 @@ LANGUAGE = {
     ),
     "gpt2_like": Expected(
         GPT2, ids, heads=("lm_head",), norms=("*ln_?.weight",), tables=("w?e.weight",),
-        flipped=("*.c_*.weight", "*.attn_proj.weight"),
+        transposed=("*.c_*.weight", "*.attn_proj.weight"),
     ),
     "nanogpt": Expected(NanoGPT, ids, heads=("lm_head",), norms=("*ln_?.weight",), tables=("w?e.weight",), units=2),
     "neox": Expected(
@@ -505,7 +505,7 @@ LANGUAGE = {
     "clip": Expected(
         Clip, lambda: (vectors(2, 3, 8, 8), ids()), heads=("proj", "text_projection"),
         norms=("ln_*.weight", "*.norm?.weight"), tables=("token_embedding.weight", "visual_positions", "positional_*"),
-        flipped=("proj", "text_projection"), undecided=("logit_scale",), units=2,
+        transposed=("proj", "text_projection"), undecided=("logit_scale",), units=2,
     ),
     "dit": Expected(
         DiT, lambda: (vectors(2, 3, 4, 4), torch.tensor([3.0, 7.0]), torch.tensor([0, 2])), heads=("final",),

@@ -27,7 +27,12 @@ USEFUL = re.compile(r"[Pp]ass |[Uu]se |make it again|nothing to act on|needs |pa
 
 
 class Case:
-    """One network, in float64 where it can be, put back as it was before each cell."""
+    """One network, in float64 where it can be, put back as it was before each cell.
+
+    Attributes:
+        named: all parameters.
+        parameters: those that are trained.
+    """
 
     def __init__(self, expected: Expected) -> None:
         self.expected = expected
@@ -45,6 +50,9 @@ class Case:
             else:
                 self.example = widened(self.example)
         self.saved = [(t, t.detach().clone()) for t in (*self.net.parameters(), *self.net.buffers())]
+        self.named = dict(self.net.named_parameters())
+        self.parameters = {name: p for name, p in self.named.items() if p.requires_grad}
+        self.matrices = matrices_of(self.net, expected)
         self._read: dict[bool, Structure | ValueError] = {}
 
     def fresh(self) -> nn.Module:
@@ -67,9 +75,13 @@ class Case:
             raise found
         return found
 
-    def parameters(self) -> dict[str, Tensor]:
-        """Of the network, those that are trained."""
-        return {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+
+    def reads_alike(self) -> bool:
+        """Whether the same is read without an example: then a cell is the same, too."""
+        try:
+            return self.structure(True) == self.structure(False)
+        except ValueError:
+            return False
 
 
 class Cell:
@@ -82,7 +94,7 @@ class Cell:
     def __init__(self, case: Case, with_example: bool, said: list[warnings.WarningMessage]) -> None:
         self.case, self.expected, self.with_example, self.said = case, case.expected, with_example, said
         self.net = case.fresh()
-        self.first = {name: p.detach().clone() for name, p in self.net.named_parameters()}
+        self.first = {name: p.detach().clone() for name, p in self.case.named.items()}
 
     def make(self, method: str, **settings: Any) -> Regularizer:
         """The regularizer, by whichever way this cell is for."""
@@ -96,7 +108,7 @@ class Cell:
             if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm | nn.modules.batchnorm._NormBase):
                 for p in module.parameters():
                     p.add_(torch.rand(p.shape, generator=numbers))
-        self.first = {name: p.detach().clone() for name, p in self.net.named_parameters()}
+        self.first = {name: p.detach().clone() for name, p in self.case.named.items()}
 
     def warned(self, pattern: str) -> bool:
         """Whether something like this was said."""
@@ -112,16 +124,16 @@ class Cell:
     def grow_(self) -> dict[str, Tensor]:
         """Each trained parameter times a number of its own; returns what all are then."""
         numbers = torch.Generator().manual_seed(2)
-        for p in self.case.parameters().values():
+        for p in self.case.parameters.values():
             p.mul_(1 + torch.rand((), generator=numbers))
-        return {name: p.detach().clone() for name, p in self.net.named_parameters()}
+        return {name: p.detach().clone() for name, p in self.case.named.items()}
 
     # --- what the definition says ------------------------------------------------------------------------------------
 
     def matrices(self, *, tables: bool = False, heads: bool = True) -> list["Matrix"]:
         """The trained matrices of linear and convolution layers, and where wanted the tables."""
         found = []
-        for matrix in matrices_of(self.net, self.expected):
+        for matrix in self.case.matrices:
             wanted = tables if matrix.kind != "layer" else heads or not matrix.head
             if wanted and matrix.parameter not in self.left:
                 assert not is_in(matrix.parameter, self.expected.factors), f"acts on the factor {matrix.parameter}"
@@ -131,14 +143,14 @@ class Cell:
     def gains(self, *kinds: str) -> list[str]:
         """The names of the trained gains, of ``norms``, of ``gains`` or of both."""
         patterns = [p for kind in kinds or ("norms", "gains") for p in getattr(self.expected, kind)]
-        return [name for name in self.case.parameters() if is_in(name, patterns) and name not in self.left]
+        return [name for name in self.case.parameters if is_in(name, patterns) and name not in self.left]
 
     def vectors(self) -> list[str]:
         """The names of the trained biases, shifts and tokens."""
         taken = {*self.gains(), *self.left} | {p for m in self.matrices(tables=True) for p in m.trained}
         return [
             name
-            for name in self.case.parameters()
+            for name in self.case.parameters
             if name not in taken and not is_in(name, self.expected.undecided) and not of_activation(self.net, name)
         ]
 
@@ -153,7 +165,7 @@ class Cell:
     def assert_left_alone(self, changed: Iterable[str], before: dict[str, Tensor]) -> None:
         """That no parameter but these is another one now."""
         changed = {*changed}
-        for name, p in self.net.named_parameters():
+        for name, p in self.case.named.items():
             assert name in changed or torch.equal(p, before[name]), f"{name} was changed"
 
 
@@ -226,8 +238,6 @@ def matrices_of(net: nn.Module, expected: Expected) -> list[Matrix]:
             layout, parts = ("flipped" if is_in(name, expected.stacks) else "plain"), [*range(len(p))]
         elif is_in(name, expected.transposed):
             layout = "transposed"
-        elif is_in(name, expected.flipped):
-            layout = "flipped"
         elif kind == "table":
             layout = "table"
         if is_in(name, expected.looked_up):
@@ -284,12 +294,11 @@ def values(net: nn.Module, example: Any) -> list[Tensor]:
 
 def assert_close(actual: Tensor, wanted: Tensor, what: str = "", rtol: float = 0.0) -> None:
     """That two tensors are equal, to the digits of the first one's type."""
-    digits = {torch.float64: 1e-6, torch.float32: 2e-4}.get(actual.dtype, 2e-2)
-    rtol = max(rtol, digits)
+    rtol = max(rtol, {torch.float64: 1e-6, torch.float32: 2e-4}.get(actual.dtype, 2e-2))
     size = wanted.detach().abs().max().item() if wanted.numel() else 0.0
-    torch.testing.assert_close(
-        actual.double(), wanted.double(), rtol=rtol, atol=rtol * 0.1 * size + 1e-12, msg=lambda m: f"{what}: {m}"
-    )
+    actual, wanted, atol = actual.double(), wanted.double(), rtol * 0.1 * size + 1e-12
+    if actual.shape != wanted.shape or not torch.allclose(actual, wanted, rtol=rtol, atol=atol):
+        torch.testing.assert_close(actual, wanted, rtol=rtol, atol=atol, msg=lambda m: f"{what}: {m}")
 
 
 # --- penalties --------------------------------------------------------------------------------------------------------
@@ -297,7 +306,8 @@ def assert_close(actual: Tensor, wanted: Tensor, what: str = "", rtol: float = 0
 
 def penalized(cell: Cell, regularizer: Regularizer, wanted: Tensor, what: str) -> None:
     """The penalty and its gradient are those of a number that was computed by hand."""
-    parameters = cell.case.parameters()
+    parameters = cell.case.parameters
+    assert wanted.requires_grad, "acts on what it has nothing to do with"
     of_hand = torch.autograd.grad(wanted, [*parameters.values()], allow_unused=True)
     penalty = regularizer.penalty(cell.net)
     of_method = torch.autograd.grad(penalty, [*parameters.values()], allow_unused=True)
@@ -309,13 +319,13 @@ def penalized(cell: Cell, regularizer: Regularizer, wanted: Tensor, what: str) -
 
 def l2(cell: Cell) -> None:
     regularizer = cell.make("l2", coef=0.5)
-    penalized(cell, regularizer, 0.25 * sum(p.square().sum() for p in cell.case.parameters().values()), "l2")
+    penalized(cell, regularizer, 0.25 * sum(p.square().sum() for p in cell.case.parameters.values()), "l2")
 
 
 def l2_init(cell: Cell) -> None:
     regularizer = cell.make("l2_init", coef=0.5)
     cell.grow_()
-    total = sum((p - cell.first[n]).square().sum() for n, p in cell.case.parameters().items())
+    total = sum((p - cell.first[n]).square().sum() for n, p in cell.case.parameters.items())
     penalized(cell, regularizer, 0.25 * total, "l2_init")
 
 
@@ -326,17 +336,17 @@ def wasserstein(cell: Cell) -> None:
     def distance(p: Tensor, first: Tensor) -> Tensor:
         return (p.flatten().sort().values - first.flatten().sort().values).square().mean()
 
-    total = sum(distance(p, cell.first[n]) for n, p in cell.case.parameters().items())
+    total = sum(distance(p, cell.first[n]) for n, p in cell.case.parameters.items())
     penalized(cell, regularizer, 0.5 * total, "wasserstein")
 
 
 def ewc(cell: Cell) -> None:
     regularizer = cell.make("ewc", coef=0.5, fisher_decay=0.5, anchor_decay=0.25)
     grown = cell.grow_()
-    regularizer.observe_(cell.net, {name: grown[name].cos() for name in cell.case.parameters()})
+    regularizer.observe_(cell.net, {name: grown[name].cos() for name in cell.case.parameters})
     regularizer.project_(cell.net)
     total = torch.zeros(())
-    for name, p in cell.case.parameters().items():
+    for name, p in cell.case.parameters.items():
         fisher, anchor = 0.5 * grown[name].cos().square(), 0.25 * cell.first[name] + 0.75 * grown[name]
         total = total + (fisher * (p - anchor).square()).sum()
     penalized(cell, regularizer, 0.25 * total, "ewc")
@@ -344,7 +354,8 @@ def ewc(cell: Cell) -> None:
 
 def spectral(cell: Cell) -> None:
     regularizer = cell.make("spectral", coef=1.0)
-    penalty, parameters = regularizer.penalty(cell.net), cell.case.parameters()
+    penalty, parameters = regularizer.penalty(cell.net), cell.case.parameters
+    assert penalty.requires_grad, "acts on nothing"
     given = torch.autograd.grad(penalty, [*parameters.values()], allow_unused=True)
     gradients = {name: g for name, g in zip(parameters, given, strict=True) if g is not None and g.any()}
     total, touched = torch.zeros((), dtype=torch.float64), set()
@@ -354,7 +365,8 @@ def spectral(cell: Cell) -> None:
         touched.update(matrix.trained)
         if (matrix.parameter,) == matrix.trained and matrix.parameter in gradients:
             size = matrix.of(gradients[matrix.parameter]).double().norm()
-            assert_close(size, 4 * sigma * (sigma**2 - 1).abs(), f"gradient of {matrix.parameter}", 2e-2)
+            wanted = 4 * sigma * (sigma**2 - 1).abs()
+            assert (size - wanted).abs() <= 0.02 * wanted + 1e-3, f"gradient of {matrix.parameter}: {size}, {wanted}"
     for name in cell.gains():
         total = total + (parameters[name].double() - 1).square().sum()
         touched.add(name)
@@ -406,11 +418,11 @@ def feature_rank(cell: Cell) -> None:
         least = sigma[-1] ** 2 if matrix.shape[0] >= matrix.shape[1] else 0
         wanted = wanted + sigma[0] ** 2 - least
     with torch.no_grad():
-        for _ in range(15):
+        for _ in range(8):
             penalty = regularizer.data_penalty(cell.net, cell.case.example)
             regularizer.project_(cell.net)
     # Power iteration comes from below.
-    assert 0.75 * wanted <= penalty <= wanted * (1 + 1e-4) + 1e-9, f"{penalty} for {wanted}"
+    assert 0.6 * wanted <= penalty <= wanted * (1 + 1e-4) + 1e-9, f"{penalty} for {wanted}"
 
 
 # --- projections ------------------------------------------------------------------------------------------------------
@@ -421,9 +433,9 @@ def weight_decay(cell: Cell) -> None:
     regularizer.penalty(cell.net)
     grown = cell.grow_()
     regularizer.project_(cell.net)
-    for name, p in cell.case.parameters().items():
+    for name, p in cell.case.parameters.items():
         assert_close(p, grown[name] - 0.25 * cell.first[name], name)
-    cell.assert_left_alone(cell.case.parameters(), grown)
+    cell.assert_left_alone(cell.case.parameters, grown)
 
 
 def hare_tortoise(cell: Cell) -> None:
@@ -432,7 +444,7 @@ def hare_tortoise(cell: Cell) -> None:
     regularizer.project_(cell.net)
     cell.assert_left_alone((), grown)
     regularizer.project_(cell.net)
-    for name, p in cell.case.parameters().items():
+    for name, p in cell.case.parameters.items():
         assert_close(p, 0.25 * cell.first[name] + 0.75 * grown[name], name)
 
 
@@ -446,7 +458,7 @@ def weight_clipping(cell: Cell) -> None:
         (wanted[matrix.parameter] if matrix.part is None else view).clamp_(-bound, bound)
         if bias := cell.bias_of(matrix):
             wanted[bias].clamp_(-bound, bound)
-    for name, p in cell.net.named_parameters():
+    for name, p in cell.case.named.items():
         assert_close(p, wanted[name], name)
 
 
@@ -482,7 +494,7 @@ def wrs(cell: Cell) -> None:
     for name in cell.gains("norms"):
         owner, _, last = name.rpartition(".")
         shift = cell.expected.shifts.get(name, f"{owner}.{last.replace('weight', 'bias')}".lstrip("."))
-        for one in {name, shift} & {*cell.case.parameters()}:
+        for one in {name, shift} & {*cell.case.parameters}:
             assert_close(cell.net.get_parameter(one), 0.75 * grown[one], one)
             changed.add(one)
     cell.assert_left_alone(changed, grown)
@@ -582,7 +594,7 @@ def recycled(cell: Cell, before: dict[str, Tensor]) -> Recycled:
     """What makes units is new and not zero; what reads them is zero."""
     weights, norms, biases = {}, {}, {}
     shifts = {f"{name.rpartition('.')[0]}.bias" for name in cell.gains()} | {*cell.expected.shifts.values()}
-    for name, p in cell.net.named_parameters():
+    for name, p in cell.case.named.items():
         new = p != before[name]
         if name in cell.gains() or name in shifts:
             norms[name] = new
@@ -677,14 +689,14 @@ def redo(cell: Cell) -> None:
 
 
 def head(cell: Cell) -> None:
-    torch.manual_seed(5)
+    torch.default_generator.manual_seed(5)
     fresh = dict(cell.expected.make().named_parameters())
-    torch.manual_seed(5)
+    torch.default_generator.manual_seed(5)
     example = cell.case.example if cell.with_example else None
     make_intervention("head").apply_(cell.net, (), example=example, make=cell.expected.make)
     layers = cell.expected.heads if cell.expected.classifier is None else cell.expected.classifier
-    of_heads = {name for name in cell.case.parameters() if any(name in (y, re.sub(r"\.\d+$", "", y)) for y in layers)}
-    of_heads |= {name for name in cell.case.parameters() if name.rpartition(".")[0] in layers}
+    of_heads = {name for name in cell.case.parameters if any(name in (y, re.sub(r"\.\d+$", "", y)) for y in layers)}
+    of_heads |= {name for name in cell.case.parameters if re.sub(r"\.parametrizations\..*|\.\w+$", "", name) in layers}
     of_heads |= {bias for bias, weight in cell.expected.biases.items() if weight in of_heads}
     for name in of_heads:
         assert_close(cell.net.get_parameter(name), fresh[name].to(cell.first[name].dtype), name)
@@ -753,7 +765,7 @@ class Result(NamedTuple):
 
 def result(case: Case, method: str, with_example: bool) -> Result:
     """What comes of one method on one network."""
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)  # torch.manual_seed looks for other devices, which takes longer
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -776,7 +788,15 @@ def failed(error: Exception) -> Result:
     return Result(CRASH, f"{type(error).__name__}: {lines} ({Path(last.filename).name}:{last.lineno})")
 
 
+# What an example changes of a method beyond what is read of the network.
+BY_EXAMPLE = ("swr", "swr scope=preserving", "redo", "continual_backprop", "self_normalized_resets")
+
+
 def results(expected: Expected) -> dict[tuple[str, bool], Result]:
     """Every method on one network, with an example and without."""
     case = Case(expected)
-    return {(method, given): result(case, method, given) for given in (True, False) for method in ORACLES}
+    found = {(method, True): result(case, method, True) for method in ORACLES}
+    for method in ORACLES:
+        same = method not in BY_EXAMPLE and case.reads_alike()
+        found[method, False] = found[method, True] if same else result(case, method, False)
+    return found

@@ -72,7 +72,7 @@ def of_channels(flat: Callable[[Tensor], Tensor], columns: int, units: int = 1) 
     return Expected(
         lambda: OfChannels(flat, columns), lambda: vectors(2, 3, 4, 4), heads=("head",), traced=True, units=units,
         classifier=("fc", "head"),
-    )
+    )  # fmt: skip
 
 
 class OverPositions(nn.Module):

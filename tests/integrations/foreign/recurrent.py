@@ -286,7 +286,7 @@ SERIES = lambda: vectors(2, 3, 5)  # noqa: E731
 RECURRENT = {
     "lstm_cell": Expected(CellPolicy, SERIES, heads=("policy", "value")),
     "hand_lstm": Expected(
-        HandLSTM, SERIES, heads=("head",), flipped=("weight_?",), traced=True
+        HandLSTM, SERIES, heads=("head",), transposed=("weight_?",), traced=True
     ),
     "bilstm": Expected(BiLSTM, ids, heads=("head",), tables=("table.weight",), traced=True),
     "relu_rnn": Expected(ReluRNN, SERIES, heads=("head",), traced=True),

@@ -738,7 +738,9 @@ VISION = {
     "resnext": Expected(  # a grouped convolution makes units, but reads none in order
         lambda: ResNet(Bottleneck(4, 6, 2), width=4), image, heads=("fc",), norms=BN, traced=True, units=1
     ),
-    "vgg": Expected(VGG, image, heads=("classifier.3",), traced=True, units=4, classifier=("classifier.0", "classifier.3")),
+    "vgg": Expected(
+        VGG, image, heads=("classifier.3",), traced=True, units=4, classifier=("classifier.0", "classifier.3")
+    ),
     "inception": Expected(Inception, image, heads=("fc",), norms=CONV_BN, traced=True, units=2),
     "densenet": Expected(DenseNet, image, heads=("classifier",), norms=("*norm?.weight",), traced=True, units=2),
     "mobilenet_v2": Expected(
