@@ -88,12 +88,6 @@ class HeadReset(Intervention):
         structure.require_heads("a head reset", takes_heads=False)
         ordered = structure.layers
 
-        if made := [layer.name for layer in ordered if layer.head and layer.kind == COMPUTED]:
-            raise ValueError(
-                f"a head reset cannot renew {', '.join(made[:3])}: the weight is no parameter, the forward computes it. "
-                "Use shrink_perturb, or reset what it is computed from yourself"
-            )
-
         def is_matrix(i: int) -> bool:
             return ordered[i].role in ("linear", "conv")
 
@@ -109,6 +103,17 @@ class HeadReset(Intervention):
                 else:
                     waiting += ordered[i].inputs
             chosen = chosen | frontier
+        if made := [ordered[i].name for i in sorted(chosen) if ordered[i].kind == COMPUTED]:
+            raise ValueError(
+                f"a head reset cannot renew {', '.join(made[:3])}: the weight is no parameter, the forward computes it. "
+                "Use shrink_perturb, or reset what it is computed from yourself"
+            )
+        tied = structure.of_heads & {*structure.trained} - {ordered[i].weight_name for i in chosen}
+        if tied and any(ordered[i].parameter_names for i in chosen):
+            raise ValueError(
+                f"a head reset cannot renew {min(tied)}: an output layer shares it with another layer. Use "
+                "shrink_perturb, or reset it yourself"
+            )
         behind, ahead = {*chosen}, {*chosen}  # with what lies between two of them, which starts afresh too
         for i, layer in enumerate(ordered):
             if not is_matrix(i) and behind & {*layer.inputs}:

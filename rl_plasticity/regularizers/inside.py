@@ -45,11 +45,17 @@ class Inside:
         reading: names of modules; what they are called with first is wanted.
 
     Raises:
-        ValueError: a network that cannot be copied.
+        ValueError: a network that cannot be copied, or whose weights are made by torch's pruning hooks.
     """
 
     def __init__(self, net: nn.Module, returning: Sequence[str] = (), reading: Sequence[str] = ()) -> None:
         inner = innermost(net)
+        for name, module in inner.named_modules():
+            if pruned := [key for key in vars(module) if f"{key}_orig" in module._parameters]:
+                raise ValueError(
+                    f"{name or 'the network'} is pruned: a hook makes its {pruned[0]}, and a look inside the network "
+                    "calls no hooks; use torch.nn.utils.prune.remove first, or a parametrization"
+                )
         tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}
         tensors |= {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for p in inner.parameters()}
         try:

@@ -338,7 +338,7 @@ class Walk:
 
     def _added(self, weight: Weight, data: Value) -> Value:
         """The bias of the layer before, if that has none; else a table or a token."""
-        if len(self._axes(weight.name)) > 1 and any(self.nodes[i].part is not None for i in data.sources - {RAW}):
+        if len(self._core(weight)) > 1 and any(self.nodes[i].part is not None for i in data.sources - {RAW}):
             self._decide(weight.name, "undecided")  # the biases of several layers, or a table
             return data.after("the addition of a bare parameter")
         if len(data.sources) == 1 and not data.through and data.has_layers and len(self._core(weight)) == 1:

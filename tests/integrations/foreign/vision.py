@@ -747,8 +747,7 @@ VISION = {
         MobileNetV2, image, heads=("classifier.1",), norms=("features.?.1.weight", "*.conv.?.1.weight"), traced=True,
         units=2,
     ),
-    "senet": Expected(SENet, image, heads=("fc",), norms=("conv.1.weight",), traced=True, units=1,
-        classifier=("se.fc.0", "se.fc.2", "fc"),),
+    "senet": Expected(SENet, image, heads=("fc",), norms=("conv.1.weight",), traced=True, units=1),
     "efficientnet": Expected(
         efficientnet, image, heads=("5",), norms=("0.1.weight", "1.*.1.weight", "2.1.weight"), traced=True, units=2
     ),
