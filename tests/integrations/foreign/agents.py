@@ -473,7 +473,7 @@ AGENTS = {
     ),
     "cleanrl_sac_actor": Expected(CleanRLActor, OBS, heads=("fc_mean", "fc_logstd"), traced=True, units=2),
     "cleanrl_sac_critic": Expected(CleanRLCritic, BOTH, heads=("fc3",), traced=True, units=2),
-    "dueling": Expected(Dueling, OBS, heads=("value.2", "advantage.2"), traced=True, units=3),
+    "dueling_dqn": Expected(Dueling, OBS, heads=("value.2", "advantage.2"), traced=True, units=3),
     "rainbow": Expected(
         Rainbow, OBS, heads=("value2", "advantage2"), undecided=("*_mu", "*_sigma"), traced=True,
     ),

@@ -357,7 +357,7 @@ ATTENTION = {
         MultiTask, lambda: (vectors(4, 5), torch.tensor([0, 1, 1, 0])), heads=("heads.reach", "heads.push"),
         tables=("tasks.weight",), traced=True, units=2,
     ),
-    "batch_ensemble": Expected(
+    "batch_ensemble_linear": Expected(
         BatchEnsemble, OBS, heads=("fc2",), undecided=("fc?.r", "fc?.s"), traced=True,
         biases={"fc1.bias": "", "fc2.bias": ""},  # behind the signs, not behind the layer
     ),

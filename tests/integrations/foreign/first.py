@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from foreign.expected import Expected, ids, vectors
 
 HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
+OF_TRANSFORMERS = ("bert", "gpt2", "llama", "t5")
 
 
 def bert() -> nn.Module:

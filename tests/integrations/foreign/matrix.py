@@ -715,7 +715,7 @@ def head(cell: Cell) -> None:
 
 def fire(cell: Cell) -> None:
     example = cell.case.example if cell.with_example else None
-    make_intervention("fire", iterations=60).apply_(cell.net, (), example=example)
+    make_intervention("fire", iterations=30).apply_(cell.net, (), example=example)
     changed = set()
     for matrix in cell.matrices():
         changed.add(matrix.parameter)
