@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import first_line
-from rl_plasticity.layers import SomeRuns, lookup, unwrapped
+from rl_plasticity.layers import SomeRuns, kind_of, lookup, unwrapped
 from rl_plasticity.structure import Arguments, Example, arguments_of
 
 
@@ -51,10 +51,10 @@ class Inside:
     def __init__(self, net: nn.Module, returning: Sequence[str] = (), reading: Sequence[str] = ()) -> None:
         inner = innermost(net)
         for name, module in inner.named_modules():
-            if pruned := [key for key in vars(module) if f"{key}_orig" in module._parameters]:
+            if kind_of(module) is not None and isinstance(vars(module).get("weight"), Tensor):
                 raise ValueError(
-                    f"{name or 'the network'} is pruned: a hook makes its {pruned[0]}, and a look inside the network "
-                    "calls no hooks; use torch.nn.utils.prune.remove first, or a parametrization"
+                    f"{name} computes its weight in a hook, which a look inside the network does not call: use "
+                    "torch.nn.utils.parametrize, or prune.remove for what is pruned for good"
                 )
         tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}
         tensors |= {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for p in inner.parameters()}

@@ -120,17 +120,16 @@ class FeatureRank(Regularizer):
     def __init__(self, net: nn.Module, coef: Strength = 1e-3, structure: Structure | None = None) -> None:
         super().__init__(net, coef, structure)
         self.structure.require_heads("feature_rank")
-        known = [layer for layer in self.layers if layer.head and (layer.is_linear_map or layer.kind == COMPUTED)]
-        self._require(known, "trainable output layer")
+        self.heads = [y for y in self.layers if y.head and (y.is_linear_map or y.kind == COMPUTED)]
+        self._require(self.heads, "trainable output layer")
         modules = dict(innermost(net).named_modules())
-        for layer in known:
+        for layer in self.heads:
             weights = {y.weight_name for y in self.layers if y.name == layer.name and y.weight_name is not None}
             if layer.name not in modules or len(weights) > 1 or layer.kind == COMPUTED:
                 raise ValueError(
                     f"feature_rank looks at what output layers read, and {layer.name!r} is no linear or convolution "
                     "module: use one of torch.nn there, or pass heads=[names of such modules]"
                 )
-        self.heads = known
         self.inside = Inside(net, reading=[layer.name for layer in self.heads])
         for layer in self.heads:
             weight = layer.weight(net)

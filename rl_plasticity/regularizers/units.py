@@ -332,11 +332,7 @@ class _Recycled:
         return [
             unit
             for unit in self.units
-            if all(
-                is_trained(net, name)
-                for layer in unit.layers
-                for name in layer.parameter_names
-            )
+            if all(is_trained(net, name) for layer in unit.layers for name in layer.parameter_names)
         ]
 
     def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> dict[str, Tensor]:

@@ -229,9 +229,9 @@ class Walk:
             for name in sorted(data.parameters):
                 self._decide(name, "undecided")  # computed from a bare parameter in ways of its own
         made = sorted(n for a in values if not a.sources for n in a.parameters)
-        if op in ops.LAYERS and data.sources and made:
-            if not weights or any(len(self._core(Weight(n))) > 1 for n in made):
-                return self._computed(op, made, weights, data)
+        is_weight = not weights or any(len(self._core(Weight(n))) > 1 for n in made)  # and no bias
+        if op in ops.LAYERS and data.sources and made and is_weight:
+            return self._computed(op, made, weights, data)
         if weights:
             return self._with_weights(op, arguments, weights, data, others)
         if op in ops.NORMS:

@@ -10,7 +10,7 @@ import torch
 
 from foreign import FAMILIES
 from foreign.first import OF_TRANSFORMERS
-from foreign.matrix import CRASH, ORACLES, WRONG, results
+from foreign.matrix import CRASH, ORACLES, WRONG, Case, results
 
 PAGE = Path(__file__).parents[3] / "docs" / "foreign-networks.md"
 START, END = "<!-- tables: begin -->\n", "<!-- tables: end -->\n"
@@ -31,7 +31,7 @@ def main() -> None:
         for name, expected in networks.items():
             if name in OF_TRANSFORMERS:
                 continue
-            found = results(expected)
+            found = results(Case(expected))
             wrong += [f"{name}, {cell}: {r.why}" for cell, r in found.items() if r.word in (WRONG, CRASH)]
             text += row(name, found)
         text += "\n"
@@ -42,4 +42,5 @@ def main() -> None:
     PAGE.write_text(f"{before}{START}\n{text}{END}{after}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -3,9 +3,10 @@
 import math
 
 import torch
-from foreign.expected import Expected, vectors
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from foreign.expected import Expected, vectors
 
 SOURCE, TARGET = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 5], [1, 2, 3, 4, 5, 0, 3, 5, 1]])
 

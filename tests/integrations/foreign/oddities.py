@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable
 
 import torch
-from foreign.expected import Expected, vectors
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune
+
+from foreign.expected import Expected, vectors
 
 # --- something between two layers -----------------------------------------------------------------------------------
 
@@ -87,9 +88,7 @@ class OverPositions(nn.Module):
 
 
 def over_positions(change: Callable[[Tensor], Tensor]) -> Expected:
-    return Expected(
-        lambda: OverPositions(change), lambda: vectors(2, 8, 5), heads=("head",), traced=True, units=1
-    )
+    return Expected(lambda: OverPositions(change), lambda: vectors(2, 8, 5), heads=("head",), traced=True, units=1)
 
 
 # --- layers with a forward of their own -----------------------------------------------------------------------------
@@ -191,9 +190,7 @@ def parametrized(by: Callable[[nn.Module], nn.Module]) -> nn.Module:
 
 
 def weight_norm_of_all() -> nn.Module:
-    net = nn.Sequential(
-        nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Conv1d(4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(15, 3)
-    )
+    net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Conv1d(4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(15, 3))
     for layer in (net[0], net[2], net[5]):
         parametrizations.weight_norm(layer)
     return net
@@ -249,6 +246,71 @@ class UsedByItsWeight(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(F.linear(self.first(x).relu(), self.kept.weight).relu())
+
+
+class AddedLater(UsedByItsWeight):
+    """The bias is added by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((F.linear(self.first(x).relu(), self.kept.weight) + self.kept.bias).relu())
+
+
+class Grouped(nn.Conv2d):
+    """A forward of its own that is torch's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight, self.bias, groups=self.groups)
+
+
+def grouped() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), Grouped(4, 4, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)
+    )
+
+
+class Pointwise(nn.Module):
+    """A convolution's kernel [out, in, 1, 1], viewed as the matrix of a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.conv, self.head = nn.Linear(5, 8), nn.Conv2d(8, 6, 1), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.linear(self.first(x).relu(), self.conv.weight.flatten(1), self.conv.bias).relu())
+
+
+class BareValue(nn.Module):
+    """One output, by a bare matrix [1, in]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.w, self.b = nn.Linear(5, 8), nn.Parameter(torch.randn(1, 8) / 3), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.first(x).relu(), self.w, self.b)
+
+
+class SecondAxis(nn.Module):
+    """Matrices [in, n, out], taken by their second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.head = nn.Parameter(torch.randn(5, 2, 6) / 2), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cat([x @ self.w[:, 0], x @ self.w[:, 1]], -1).relu())
+
+
+class Prototypes(nn.Module):
+    """The output is how far the features are from learned points."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.prototypes = nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -torch.cdist(self.body(x), self.prototypes)
 
 
 def mlp() -> nn.Module:
@@ -760,6 +822,16 @@ ODDITIES = {
     "siamese": Expected(Siamese, lambda: (vectors(4, 5), vectors(4, 5).flip(0)), heads=("head",), traced=True),
     "used_by_its_weight": Expected(
         UsedByItsWeight, X, heads=("head",), undecided=("kept.bias",), traced=True, units=2
+    ),
+    "added_later": Expected(AddedLater, X, heads=("head",), traced=True, units=2),
+    "grouped_own_forward": Expected(grouped, row(2, 3, 4, 4), heads=("5",), traced=True, units=1),
+    "pointwise": Expected(
+        Pointwise, X, heads=("head",), undecided=("conv.*",), traced=True
+    ),
+    "bare_value": Expected(BareValue, X, heads=("w",), biases={"b": "w"}, traced=True, units=1),
+    "second_axis": Expected(SecondAxis, X, heads=("head",), undecided=("w",), traced=True),
+    "prototypes": Expected(
+        Prototypes, X, heads=("prototypes",), undecided=("prototypes",), traced=True, units=1
     ),
     "bfloat16": Expected(lambda: mlp().to(HALF), lambda: vectors(4, 5).to(HALF), heads=("5",), norms=("1.weight",),
         traced=True, units=2,

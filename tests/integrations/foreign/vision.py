@@ -1,9 +1,10 @@
 """Networks for images, signals and volumes, as torchvision, timm and the papers' own code have them."""
 
 import torch
-from foreign.expected import Expected, vectors
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from foreign.expected import Expected, vectors
 
 
 def conv_bn(n: int, m: int, k: int, act: type[nn.Module] | None = nn.ReLU, **how: int) -> nn.Sequential:
@@ -556,7 +557,11 @@ def without_affine(norm: nn.Module) -> nn.Module:
 
 def mobilenet_v1() -> nn.Module:
     return nn.Sequential(
-        conv_bn(3, 4, 3), conv_bn(4, 4, 3, groups=4), conv_bn(4, 6, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        conv_bn(3, 4, 3),
+        conv_bn(4, 4, 3, groups=4),
+        conv_bn(4, 6, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
         nn.Linear(6, 3),
     )
 
@@ -623,9 +628,7 @@ class NormFreeConv2d(nn.Conv2d):
 
 
 def norm_free() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.SiLU(), NormFreeConv2d(4, 5), nn.SiLU(), nn.Flatten(), nn.Linear(80, 3)
-    )
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), NormFreeConv2d(4, 5), nn.SiLU(), nn.Flatten(), nn.Linear(80, 3))
 
 
 class BlurPool(nn.Module):
