@@ -75,7 +75,7 @@ def test_what_is_read_is_what_the_definition_says(network):
     _, case = network
     net, expected, structure = case.fresh(), case.expected, structure_of(case, True)
     if not expected.followed:
-        assert structure is None or structure.unknown is not None
+        assert structure is None or structure.unknown is not None or all(y.role == "undecided" for y in structure.layers)
         return
     assert structure.unknown is None
     assert not structure.unreached
@@ -158,11 +158,10 @@ MISREAD = {
     ),
     "a weight without its bias": ("dueling_dqn", {"bias_name": None}, ("spectral", "weight_clipping")),
     "no layer before it": ("vgg", {"inputs": ()}, ("swr", "swr scope=preserving")),
-    "no groups": ("resnext", {"of": "conv", "groups": 7}, ()),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [kind for kind, (_, _, methods) in MISREAD.items() if methods])
+@pytest.mark.parametrize("kind", MISREAD)
 def test_an_oracle_finds_what_was_misread(kind):
     name, wrong, methods = MISREAD[kind]
     case = Case(FOREIGN[name])
@@ -170,7 +169,7 @@ def test_an_oracle_finds_what_was_misread(kind):
     assert {method: result(case, method, True).word for method in methods} == dict.fromkeys(methods, WRONG)
 
 
-@pytest.mark.parametrize("name", ["flatten_positions", "view_tokens", "channels_averaged", "pool_along_units"])
+@pytest.mark.parametrize("name", ["flatten_positions", "view_tokens", "channels_averaged"])
 def test_an_oracle_finds_units_whose_columns_are_not_theirs(name, monkeypatch):
     for module in (reading, recycling):
         monkeypatch.setattr(module, "recyclable", lambda net, units, example: [*units], raising=False)

@@ -267,9 +267,9 @@ ADAPTERS = {
     ),
     "lora_conv": Expected(LoraConv, lambda: vectors(2, 3, 5, 5), heads=("head",), factors=("lora_*",), traced=True),
     "lora_loralib": Expected(lambda: merged(LoraOfItself), OBS, heads=("4",), factors=("2.lora_*",), traced=True),
-    "lora_merged": Expected(lambda: merged(MergedLora), OBS, heads=("4",), undecided=("2.lora_*",), traced=True),
+    "lora_merged": Expected(lambda: merged(MergedLora), OBS, heads=("4",), undecided=("2.lora_*", "2.bias"), traced=True),
     "dora": Expected(
-        lambda: merged(Dora), OBS, heads=("4",), undecided=("2.lora_*", "2.magnitude"), traced=True
+        lambda: merged(Dora), OBS, heads=("4",), undecided=("2.lora_*", "2.magnitude", "2.bias"), traced=True
     ),
     "ia3": Expected(IA3, lambda: vectors(2, 4, 8), heads=("head",), gains=("l_*",), traced=True),
     "prefix_tuning": Expected(

@@ -521,6 +521,6 @@ AGENTS = {
     ),
     "world_model": Expected(
         WorldModelCNN, lambda: vectors(2, 3, 10, 10), heads=("deconv2", "log_sigma"),
-        transposed=("deconv?.weight",), traced=True, units=2, classifier=("log_sigma", "deconv2"),
+        transposed=("deconv?.weight",), traced=True, units=3, classifier=("log_sigma", "deconv2"),
     ),
 }  # fmt: skip

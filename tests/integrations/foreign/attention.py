@@ -347,7 +347,7 @@ ATTENTION = {
     "external_attention": Expected(ExternalAttention, SETS, heads=("head",), traced=True),
     "gated_pooling": Expected(GatedPooling, SETS, heads=("head",), traced=True),
     "codebook": Expected(Bottlenecked, OBS, heads=("decoder.2",), traced=True, units=1),
-    "moe_soft": Expected(Blended, OBS, heads=("head",), traced=True, units=3),
+    "moe_soft": Expected(Blended, OBS, heads=("head",), traced=True, units=4),
     "moe_switch": Expected(Switch, OBS, heads=("head",), norms=("norm.weight",), units=2),
     "mmoe": Expected(MMoE, lambda: vectors(4, 6), heads=("towers.0.2", "towers.1.2"), traced=True, units=2),
     "mdn": Expected(
@@ -358,7 +358,7 @@ ATTENTION = {
         tables=("tasks.weight",), traced=True, units=2,
     ),
     "batch_ensemble_linear": Expected(
-        BatchEnsemble, OBS, heads=("fc2",), undecided=("fc?.r", "fc?.s"), traced=True,
+        BatchEnsemble, OBS, heads=("fc2",), undecided=("fc?.r", "fc?.s"),
         biases={"fc1.bias": "", "fc2.bias": ""},  # behind the signs, not behind the layer
     ),
     "deep_ensemble": Expected(

@@ -475,7 +475,7 @@ LANGUAGE = {
     ),
     "mixtral_like": Expected(
         lambda: Decoder(experts=True), ids, heads=("lm_head",), norms=NORMS,
-        stacks_of_rows=("*.gate_up_proj", "*.mlp.down_proj"),
+        stacks_of_rows=("*.gate_up_proj", "*.mlp.down_proj"), traced=True,
     ),
     "bert_like": Expected(
         Bert, lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*norm.weight", "*norm?.weight"),
@@ -483,7 +483,7 @@ LANGUAGE = {
     ),
     "gpt2_like": Expected(
         GPT2, ids, heads=("lm_head",), norms=("*ln_?.weight",), tables=("w?e.weight",),
-        transposed=("*.c_*.weight", "*.attn_proj.weight"),
+        transposed=("*.c_*.weight", "*.attn_proj.weight"), traced=True,
     ),
     "nanogpt": Expected(NanoGPT, ids, heads=("lm_head",), norms=("*ln_?.weight",), tables=("w?e.weight",), units=2),
     "neox": Expected(
@@ -505,11 +505,12 @@ LANGUAGE = {
     "clip": Expected(
         Clip, lambda: (vectors(2, 3, 8, 8), ids()), heads=("proj", "text_projection"),
         norms=("ln_*.weight", "*.norm?.weight"), tables=("token_embedding.weight", "visual_positions", "positional_*"),
-        transposed=("proj", "text_projection"), undecided=("logit_scale",), units=2,
+        transposed=("proj", "text_projection"), undecided=("logit_scale", "class_embedding"),
+        units=2,
     ),
     "dit": Expected(
         DiT, lambda: (vectors(2, 3, 4, 4), torch.tensor([3.0, 7.0]), torch.tensor([0, 2])), heads=("final",),
-        tables=("y_embedder.weight",), units=2, classifier=("final",),
+        tables=("y_embedder.weight",), traced=True, units=2, classifier=("final",),
     ),
     "perceiver": Expected(
         Perceiver, lambda: vectors(2, 4, 5), heads=("head",), norms=("norm.weight",), undecided=("latents",),

@@ -286,7 +286,7 @@ SERIES = lambda: vectors(2, 3, 5)  # noqa: E731
 RECURRENT = {
     "lstm_cell": Expected(CellPolicy, SERIES, heads=("policy", "value")),
     "hand_lstm": Expected(
-        HandLSTM, SERIES, heads=("head",), transposed=("weight_?",), traced=True
+        HandLSTM, SERIES, heads=("head",), transposed=("weight_?",), undecided=("weight_h",), traced=True
     ),
     "bilstm": Expected(BiLSTM, ids, heads=("head",), tables=("table.weight",), traced=True),
     "relu_rnn": Expected(ReluRNN, SERIES, heads=("head",), traced=True),
@@ -312,8 +312,10 @@ RECURRENT = {
         DeepEquilibrium, lambda: vectors(4, 4), heads=("head",), norms=("norm.weight",), traced=True
     ),
     "r2d2": Expected(
-        R2D2, lambda: (vectors(2, 3, 3, 6, 6), vectors(2, 3, 1)), heads=("value.2", "advantage.2"), units=3,
+        R2D2, lambda: (vectors(2, 3, 3, 6, 6), vectors(2, 3, 1)), heads=("value.2", "advantage.2"), traced=True, units=3,
         classifier=("fc", "lstm", "value.0", "value.2", "advantage.0", "advantage.2"),
     ),
-    "gtrxl": Expected(GTrXL, lambda: vectors(2, 3, 4), heads=("policy",), norms=("norm.weight",), tables=(), traced=True),
+    "gtrxl": Expected(
+        GTrXL, lambda: vectors(2, 3, 4), heads=("policy",), norms=("norm.weight",), tables=(), traced=True, units=1
+    ),
 }  # fmt: skip
