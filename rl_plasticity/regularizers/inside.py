@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import first_line
-from rl_plasticity.layers import SomeRuns, lookup, unwrapped
+from rl_plasticity.layers import SomeRuns, kind_of, lookup, unwrapped
 from rl_plasticity.structure import Arguments, Example, arguments_of
 
 _HOOKS = [name for name in nn.Module().__dict__ if name.startswith("_forward")]
@@ -49,11 +49,17 @@ class Inside:
         reading: names of modules; what they are called with first is wanted.
 
     Raises:
-        ValueError: a network that cannot be copied.
+        ValueError: a network that cannot be copied, or whose weights are made by torch's pruning hooks.
     """
 
     def __init__(self, net: nn.Module, returning: Sequence[str] = (), reading: Sequence[str] = ()) -> None:
         inner = innermost(net)
+        for name, module in inner.named_modules():
+            if kind_of(module) is not None and isinstance(vars(module).get("weight"), Tensor):
+                raise ValueError(
+                    f"{name} computes its weight in a hook, which a look inside the network does not call: use "
+                    "torch.nn.utils.parametrize, or prune.remove for what is pruned for good"
+                )
         tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}
         tensors |= {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for p in inner.parameters()}
         try:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import Layer, Widened, lookup, per_run, unwrapped, wide
+from rl_plasticity.layers import COMPUTED, Layer, Widened, lookup, per_run, unwrapped, wide
 from rl_plasticity.regularizers.base import Regularizer, Share
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, not_homogeneous, outputs
@@ -104,7 +104,8 @@ class SoftWeightRescaling(Regularizer):
         for i, layer in enumerate(self.layers):
             taken = layer.weight_name is None and not any(name.startswith(f"{layer.name}.") for name in left)
             if layer.role in ("linear", "conv", "embedding") and (taken or layer.weight_name in self.structure.shared):
-                inexact.append(f"{layer.name} (which shares its weight)")
+                why = "whose weight is computed" if layer.kind == COMPUTED else "which shares its weight"
+                inexact.append(f"{layer.name} ({why})")
             if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
                 if self.before_norm & {*layer.inputs}:
                     inexact.append(f"{layer.name} (which reads what a norm layer follows elsewhere)")

@@ -39,6 +39,11 @@ class HiddenUnits:
     outgoing: tuple[Layer, ...]
 
     @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All that makes the units or reads them."""
+        return (self.incoming, *self.norms, *self.outgoing)
+
+    @property
     def name(self) -> str:
         """In the log: the activation's, with the number of the call where it is not the first."""
         return self.activation + (f".{self.call}" if self.call else "")
@@ -58,6 +63,7 @@ class Structure:
         returned: what the network returns: of each tensor the nodes, by position, that it comes from, and the
             operations since.
         shared: the names of parameters that are used more than once.
+        of_heads: the names of the output layers' weights, whichever other layer has them too.
         example: what it was read from, if from a call.
         watched: whether there was an example, also one that could not be followed.
         factors: names of the layers that are factors of low-rank adapters: of two trained layers in a row, with nothing
@@ -73,6 +79,7 @@ class Structure:
     trained: tuple[str, ...] = ()
     returned: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
     shared: frozenset[str] = frozenset()
+    of_heads: frozenset[str] = frozenset()
     factors: frozenset[str] = frozenset()
     example: Example | None = field(default=None, compare=False, repr=False)
     watched: bool = field(default=False, compare=False)
@@ -130,15 +137,15 @@ class Structure:
     def classifier(self) -> list[int]:
         """The output layers, and where there are convolutions the linear layers before them: positions in `layers`.
 
-        "The fully connected layers" of a convolutional network; the last layer of any other. A sum of branches ends
-        them: a vision transformer's blocks are no part of its classifier.
+        "The fully connected layers" of a convolutional network; the last layer of any other. A sum or
+        product of branches ends them: a vision transformer's blocks and squeeze-excite's gates are no part of it.
         """
         ordered = self.layers
         found = {i for i, layer in enumerate(ordered) if layer.head}
         waiting = [*found] if any(layer.role == "conv" for layer in ordered) else []
         while waiting:
             layer = ordered[waiting.pop()]
-            if layer.joins_branches and ops.SUMS & {*layer.through}:
+            if layer.joins_branches and (ops.SUMS | {"a product of two activations"}) & {*layer.through}:
                 continue
             for i in layer.inputs:
                 if ordered[i].role not in ("conv", "embedding") and i not in found:
@@ -404,6 +411,7 @@ def read(
         watched=example is not None,
         returned=tuple((tuple(sorted(v.sources)), tuple(sorted(v.through))) for v in walk.returned),
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
+        of_heads=frozenset(walk.weights[i] for i, node in enumerate(nodes) if node.head and i in walk.weights),
         factors=frozenset(_factors(walk, nodes) if unknown is None else _possible_factors(net, walk)),
     )
 
