@@ -33,6 +33,7 @@ class Case:
     Attributes:
         named: all parameters.
         parameters: those that are trained.
+        first: what all are at first.
     """
 
     def __init__(self, expected: Expected) -> None:
@@ -51,8 +52,10 @@ class Case:
             else:
                 self.example = widened(self.example)
         self.is_half = any(p.dtype not in (torch.float32, torch.float64) for p in self.net.parameters())
-        self.saved = [(t, t.detach().clone()) for t in (*self.net.parameters(), *self.net.buffers())]
         self.named = dict(self.net.named_parameters())
+        self.tensors = [*self.named.values(), *self.net.buffers()]
+        self.saved = [t.detach().clone() for t in self.tensors]
+        self.first = dict(zip(self.named, self.saved, strict=False))
         self.parameters = {name: p for name, p in self.named.items() if p.requires_grad}
         self.matrices = matrices_of(self.net, expected)
         self._read: dict[bool, Structure | ValueError] = {}
@@ -60,9 +63,9 @@ class Case:
     def fresh(self) -> nn.Module:
         """The network as it was made, in evaluation mode."""
         with torch.no_grad():
-            for tensor, value in self.saved:
-                tensor.copy_(value)
-        self.net.zero_grad(set_to_none=True)
+            torch._foreach_copy_(self.tensors, self.saved)
+        for p in self.named.values():
+            p.grad = None
         return self.net.eval()
 
     def structure(self, with_example: bool) -> Structure:
@@ -95,8 +98,7 @@ class Cell:
 
     def __init__(self, case: Case, with_example: bool, said: list[warnings.WarningMessage]) -> None:
         self.case, self.expected, self.with_example, self.said = case, case.expected, with_example, said
-        self.net = case.fresh()
-        self.first = {name: p.detach().clone() for name, p in self.case.named.items()}
+        self.net, self.first = case.fresh(), case.first
 
     def make(self, method: str, **settings: Any) -> Regularizer:
         """The regularizer, by whichever way this cell is for."""
