@@ -105,7 +105,7 @@ class HeadReset(Intervention):
             chosen = chosen | frontier
         if made := [ordered[i].name for i in sorted(chosen) if ordered[i].kind == COMPUTED]:
             raise ValueError(
-                f"a head reset cannot renew {', '.join(made[:3])}: the weight is no parameter, the forward computes it. "
+                f"a head reset cannot renew {', '.join(made[:3])}: the forward computes its weight. "
                 "Use shrink_perturb, or reset what it is computed from yourself"
             )
         tied = structure.of_heads & {*structure.trained} - {ordered[i].weight_name for i in chosen}
@@ -122,11 +122,6 @@ class HeadReset(Intervention):
             if i in ahead:
                 ahead.update(source for source in ordered[i].inputs if not is_matrix(source))
         names = {name for i in behind & ahead for name in ordered[i].parameter_names}
-        if names and (others := sorted(structure.of_heads & {*structure.trained} - names)):
-            raise ValueError(
-                f"a head reset renews the output layers' own weights, and {others[0]} is another layer's too: "
-                "use shrink_perturb, or reset what you want to renew yourself"
-            )
         modules = dict(net.named_modules())
         for layer in (ordered[i] for i in chosen if ordered[i].weight_name and ordered[i].name in modules):
             # What else the layer's own module holds: the length of its rows, an ensemble's signs, a second bias.

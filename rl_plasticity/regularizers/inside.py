@@ -57,7 +57,7 @@ class Inside:
         for name, module in inner.named_modules():
             if kind_of(module) is not None and isinstance(vars(module).get("weight"), Tensor):
                 raise ValueError(
-                    f"{name} computes its weight in a hook, which a look inside the network does not call: use "
+                    f"{name} computes its weight in a hook, and a look inside the network, which copies it, cannot: use "
                     "torch.nn.utils.parametrize, or prune.remove for what is pruned for good"
                 )
         tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}
@@ -68,9 +68,8 @@ class Inside:
             raise ValueError(f"a network that is looked into has to be copied: {first_line(error)}") from error
         self.seen: dict[str, list[Tensor]] = {}
         self.calling = self.with_gradient = False
+        theirs = [{kind: {*module.__dict__[kind]} for kind in _HOOKS} for module in self.copied.modules()]
         for module in self.copied.modules():
-            for kind in _HOOKS:
-                module.__dict__[kind].clear()
             module.register_forward_pre_hook(self._enter)
         for name in returning:
             self.copied.get_submodule(name).register_forward_hook(partial(self._returned, name))
@@ -78,7 +77,10 @@ class Inside:
             hook = partial(self._read, name)
             self.copied.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
         self.names = [*returning, *reading]
-        self.hooks = [{kind: [*module.__dict__[kind].items()] for kind in _HOOKS} for module in self.copied.modules()]
+        self.hooks = [
+            {kind: [(i, hook) for i, hook in module.__dict__[kind].items() if i not in its[kind]] for kind in _HOOKS}
+            for module, its in zip(self.copied.modules(), theirs, strict=True)
+        ]
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         without = self.with_gradient and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
@@ -110,7 +112,7 @@ class Inside:
                 plain = {name: value for name, value in its.__dict__.items() if _is_plain(name, value)}
                 module.__dict__.update(plain)
                 for kind, own in hooks.items():
-                    module.__dict__[kind] = OrderedDict([*own, *its.__dict__[kind].items()])
+                    module.__dict__[kind] = OrderedDict([*its.__dict__[kind].items(), *own])
         self.seen = {name: [] for name in self.names}
         self.calling, self.with_gradient = True, torch.is_grad_enabled()
         try:

@@ -75,7 +75,9 @@ def test_what_is_read_is_what_the_definition_says(network):
     _, case = network
     net, expected, structure = case.fresh(), case.expected, structure_of(case, True)
     if not expected.followed:
-        assert structure is None or structure.unknown is not None or all(y.role == "undecided" for y in structure.layers)
+        assert (
+            structure is None or structure.unknown is not None or all(y.role == "undecided" for y in structure.layers)
+        )
         return
     assert structure.unknown is None
     assert not structure.unreached

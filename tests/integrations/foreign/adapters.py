@@ -121,7 +121,9 @@ class IA3(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.q, self.k, self.v, self.up, self.down, self.head = (nn.Linear(8, 8).requires_grad_(False) for _ in "qkvudh")
+        self.q, self.k, self.v, self.up, self.down, self.head = (
+            nn.Linear(8, 8).requires_grad_(False) for _ in "qkvudh"
+        )
         self.l_k, self.l_v, self.l_ff = (nn.Parameter(torch.ones(8)) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:

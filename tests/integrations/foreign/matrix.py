@@ -80,7 +80,6 @@ class Case:
             raise found
         return found
 
-
     def reads_alike(self) -> bool:
         """Whether the same is read without an example: then a cell is the same, too."""
         try:
@@ -230,7 +229,9 @@ def matrices_of(net: nn.Module, expected: Expected) -> list[Matrix]:
             if p.requires_grad and tensor == "weight" and not any(m.parameter == computed for m in found):
                 trained = [n for n, q in net.named_parameters() if n.startswith(name.rpartition(".")[0]) and q.ndim]
                 groups = getattr(modules[layer], "groups", 1)
-                found.append(Matrix(layer, computed, None, "layer", "plain", groups, layer in expected.heads, (*trained,)))
+                found.append(
+                    Matrix(layer, computed, None, "layer", "plain", groups, layer in expected.heads, (*trained,))
+                )
             continue
         core = [n for n in p.shape if n != 1]
         table = is_in(name, expected.tables)
@@ -249,9 +250,7 @@ def matrices_of(net: nn.Module, expected: Expected) -> list[Matrix]:
         for part in parts:
             bare = name if part is None else f"{name}.{part}"
             head = any(one in expected.heads for one in (owner, name, bare)) and not isinstance(module, nn.RNNBase)
-            found.append(
-                Matrix(bare, name, part, kind, layout, getattr(module, "groups", 1), head, (name,))
-            )
+            found.append(Matrix(bare, name, part, kind, layout, getattr(module, "groups", 1), head, (name,)))
     return found
 
 
