@@ -105,14 +105,8 @@ class HeadReset(Intervention):
             chosen = chosen | frontier
         if made := [ordered[i].name for i in sorted(chosen) if ordered[i].kind == COMPUTED]:
             raise ValueError(
-                f"a head reset cannot renew {', '.join(made[:3])}: the weight is no parameter, the forward computes it. "
+                f"a head reset cannot renew {', '.join(made[:3])}: the forward computes its weight. "
                 "Use shrink_perturb, or reset what it is computed from yourself"
-            )
-        tied = structure.of_heads & {*structure.trained} - {ordered[i].weight_name for i in chosen}
-        if tied and any(ordered[i].parameter_names for i in chosen):
-            raise ValueError(
-                f"a head reset cannot renew {min(tied)}: an output layer shares it with another layer. Use "
-                "shrink_perturb, or reset it yourself"
             )
         behind, ahead = {*chosen}, {*chosen}  # with what lies between two of them, which starts afresh too
         for i, layer in enumerate(ordered):

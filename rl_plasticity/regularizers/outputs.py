@@ -66,9 +66,9 @@ class Churn(Regularizer):
             self._remember("earlier", name, lookup(net, name), saved=False)  # for all calls of one update
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
+        self._check_frozen(net)
         with torch.no_grad():
             if not self.seen:  # else a further call of the same update: of a closure, or of accumulated batches
-                self._check_frozen(net)
                 for name in self.names:  # what is frozen now too: it has not moved
                     self._recall("earlier", name).copy_(self._recall("previous", name))
                     self._recall("previous", name).copy_(lookup(net, name))

@@ -80,7 +80,6 @@ class Case:
             raise found
         return found
 
-
     def reads_alike(self) -> bool:
         """Whether the same is read without an example: then a cell is the same, too."""
         try:
@@ -222,15 +221,15 @@ def matrices_of(net: nn.Module, expected: Expected) -> list[Matrix]:
     modules, found = dict(net.named_modules()), []
     others = (*expected.undecided, *expected.norms, *expected.gains, *expected.vectors)
     for name, p in net.named_parameters():
-        owner, _, last = name.rpartition(".")
+        owner = name.rpartition(".")[0]
         if ".parametrizations." in f".{name}":
             layer, _, rest = f".{name}".partition(".parametrizations.")
             layer, tensor = layer.lstrip("."), rest.partition(".")[0]
             computed = f"{layer}.{tensor}".lstrip(".")
             if p.requires_grad and tensor == "weight" and not any(m.parameter == computed for m in found):
                 trained = [n for n, q in net.named_parameters() if n.startswith(name.rpartition(".")[0]) and q.ndim]
-                groups = getattr(modules[layer], "groups", 1)
-                found.append(Matrix(layer, computed, None, "layer", "plain", groups, layer in expected.heads, (*trained,)))
+                groups, head = getattr(modules[layer], "groups", 1), layer in expected.heads
+                found.append(Matrix(layer, computed, None, "layer", "plain", groups, head, (*trained,)))
             continue
         core = [n for n in p.shape if n != 1]
         table = is_in(name, expected.tables)
@@ -249,9 +248,7 @@ def matrices_of(net: nn.Module, expected: Expected) -> list[Matrix]:
         for part in parts:
             bare = name if part is None else f"{name}.{part}"
             head = any(one in expected.heads for one in (owner, name, bare)) and not isinstance(module, nn.RNNBase)
-            found.append(
-                Matrix(bare, name, part, kind, layout, getattr(module, "groups", 1), head, (name,))
-            )
+            found.append(Matrix(bare, name, part, kind, layout, getattr(module, "groups", 1), head, (name,)))
     return found
 
 
