@@ -116,10 +116,10 @@ class HeadReset(Intervention):
             if i in ahead:
                 ahead.update(source for source in ordered[i].inputs if not is_matrix(source))
         names = {name for i in behind & ahead for name in ordered[i].parameter_names}
-        if names and (others := sorted(structure.of_heads & {*structure.trained} - names)):
+        if names and (tied := sorted(structure.of_heads & {*structure.trained} - names)):
             raise ValueError(
-                f"a head reset renews the output layers' own weights, and {others[0]} is another layer's too: "
-                "use shrink_perturb, or reset what you want to renew yourself"
+                f"a head reset cannot renew {tied[0]}: an output layer shares it with another layer. Use "
+                "shrink_perturb, or reset what you want to renew yourself"
             )
         modules = dict(net.named_modules())
         for layer in (ordered[i] for i in chosen if ordered[i].weight_name and ordered[i].name in modules):
