@@ -108,12 +108,6 @@ class HeadReset(Intervention):
                 f"a head reset cannot renew {', '.join(made[:3])}: the forward computes its weight. "
                 "Use shrink_perturb, or reset what it is computed from yourself"
             )
-        tied = structure.of_heads & {*structure.trained} - {ordered[i].weight_name for i in chosen}
-        if tied and any(ordered[i].parameter_names for i in chosen):
-            raise ValueError(
-                f"a head reset cannot renew {min(tied)}: an output layer shares it with another layer. Use "
-                "shrink_perturb, or reset it yourself"
-            )
         behind, ahead = {*chosen}, {*chosen}  # with what lies between two of them, which starts afresh too
         for i, layer in enumerate(ordered):
             if not is_matrix(i) and behind & {*layer.inputs}:
@@ -122,6 +116,11 @@ class HeadReset(Intervention):
             if i in ahead:
                 ahead.update(source for source in ordered[i].inputs if not is_matrix(source))
         names = {name for i in behind & ahead for name in ordered[i].parameter_names}
+        if names and (tied := sorted(structure.of_heads & {*structure.trained} - names)):
+            raise ValueError(
+                f"a head reset cannot renew {tied[0]}: an output layer shares it with another layer. Use "
+                "shrink_perturb, or reset what you want to renew yourself"
+            )
         modules = dict(net.named_modules())
         for layer in (ordered[i] for i in chosen if ordered[i].weight_name and ordered[i].name in modules):
             # What else the layer's own module holds: the length of its rows, an ensemble's signs, a second bias.

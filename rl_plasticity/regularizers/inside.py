@@ -57,7 +57,7 @@ class Inside:
         for name, module in inner.named_modules():
             if kind_of(module) is not None and isinstance(vars(module).get("weight"), Tensor):
                 raise ValueError(
-                    f"{name} computes its weight in a hook, and a look inside the network, which copies it, cannot: use "
+                    f"{name} computes its weight in a hook, which cannot be copied for a look inside: use "
                     "torch.nn.utils.parametrize, or prune.remove for what is pruned for good"
                 )
         tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}

@@ -66,6 +66,7 @@ class Churn(Regularizer):
             self._remember("earlier", name, lookup(net, name), saved=False)  # for all calls of one update
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
+        self._check_frozen(net)
         with torch.no_grad():
             self._check_frozen(net)
             if not self.seen:  # else a further call of the same update: of a closure, or of accumulated batches

@@ -89,7 +89,7 @@ class ContinualBackprop(Regularizer):
         chosen = []
         for unit in self.recycled.units_now(net):
             size, use, age, due = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
-            age += 1
+            age += size.isfinite()  # no example came to an expert that the batch was not sent to
             now = use.lerp(size * _reach(unit, net, size.shape[-1]), 1 - self.decay)
             use.copy_(torch.where(now.isfinite(), now, use))
             mature = age > self.maturity

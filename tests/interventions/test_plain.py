@@ -697,3 +697,123 @@ def test_redo_renews_the_kernels_of_one_unit_of_a_grouped_transposed_convolution
     for (name, p), q in zip(net.named_parameters(), expected.parameters(), strict=True):
         assert torch.equal(p, q), name
     torch.testing.assert_close(net(x), before(x), rtol=0, atol=1e-12)
+
+
+# --- networks that others write ---------------------------------------------------------------------------------------
+
+
+class Signed(nn.Linear):
+    """One matrix, and of each ensemble's member signs of what comes out."""
+
+    def __init__(self, n, m):
+        super().__init__(n, m)
+        self.signs = nn.Parameter(torch.ones(2, 1, m).neg())
+
+    def forward(self, x):
+        return super().forward(x) * self.signs
+
+
+@pytest.mark.parametrize("kind", ["signs", "weight_norm"])
+def test_a_head_reset_renews_all_that_the_head_s_module_holds(kind):
+    def make():
+        last = Signed(6, 2) if kind == "signs" else nn.utils.parametrizations.weight_norm(nn.Linear(6, 2))
+        return nn.Sequential(nn.Linear(3, 6), nn.ReLU(), last)
+
+    net, fresh = make(), make()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(1.0)
+    hidden = net[0].weight.clone()
+    make_intervention("head").apply_(net, (), example=torch.randn(4, 3), make=lambda: fresh)
+    assert torch.equal(net[0].weight, hidden)
+    assert all(torch.equal(p, q) for p, q in zip(net[2].parameters(), fresh[2].parameters(), strict=True))
+
+
+class TiedAutoencoder(nn.Module):
+    """The decoder's matrix is the encoder's, its bias its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.bias = nn.Linear(6, 4), nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return nn.functional.linear(self.encoder(x).relu(), self.encoder.weight.t(), self.bias)
+
+
+def test_a_head_reset_refuses_to_renew_the_bias_alone_where_another_layer_has_the_weight_too():
+    net = TiedAutoencoder()
+    with pytest.raises(ValueError, match=r"cannot renew encoder\.weight: an output layer shares it"):
+        make_intervention("head").apply_(net, (), make=TiedAutoencoder)
+    assert torch.equal(net.bias, torch.ones(6))
+
+
+class Gated(nn.Module):
+    """Convolutions whose channels squeeze-and-excitation scales, and a classifier."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.squeeze, self.excite = nn.Conv2d(3, 4, 3), nn.Linear(4, 2), nn.Linear(2, 4)
+        self.hidden, self.fc = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        h = self.conv(x)
+        h = h * self.excite(self.squeeze(h.mean((2, 3))).relu()).sigmoid()[..., None, None]
+        return self.fc(self.hidden(h.mean((2, 3))).relu())
+
+
+def test_the_gates_inside_a_convolutional_network_are_no_part_of_its_classifier():
+    net = Gated()
+    before = copy.deepcopy(net.state_dict())
+    make_intervention("head").apply_(net, (), make=Gated)
+    changed = {name for name, p in net.state_dict().items() if not torch.equal(p, before[name])}
+    assert changed == {"hidden.weight", "hidden.bias", "fc.weight", "fc.bias"}
+
+
+@pytest.mark.parametrize("of", ["weight_norm", "spectral_norm", "orthogonal"])
+def test_redo_leaves_units_of_computed_weights_alone_for_their_columns_would_not_be_zero(of):
+    computed = getattr(nn.utils.parametrizations, of)
+    make = lambda: nn.Sequential(  # noqa: E731
+        nn.Linear(3, 8), nn.ReLU(), computed(nn.Linear(8, 8)), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)
+    )
+    net, x = make().eval(), torch.randn(5, 3)
+    with torch.no_grad():
+        net[4].bias[3] = net[0].bias[3] = -100.0  # silent ones, behind and before
+    before, first = net(x), net[0].weight.clone()
+    make_intervention("redo", threshold=0.0).apply_(net, (), example=x, make=make)
+    assert torch.equal(net[0].weight, first)
+    assert net[4].bias[3] > -1
+    torch.testing.assert_close(net(x), before)
+
+
+class Routed(nn.Module):
+    """Each example goes to one expert; the second gets none."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(2))
+
+    def forward(self, x):
+        h, out = self.first(x), x.new_zeros(len(x), 2)
+        for i, expert in enumerate(self.experts):
+            mine = (torch.zeros(len(x)) == i).nonzero().flatten()
+            out = out.index_add(0, mine, expert(h[mine]))
+        return out
+
+
+def test_an_expert_that_the_batch_was_not_sent_to_is_not_dormant():
+    net, x = Routed(), torch.randn(5, 3)
+    with torch.no_grad():
+        net.experts[0][0].bias[2] = -100.0
+    before = copy.deepcopy(net.experts[1].state_dict())
+    done = make_intervention("redo", threshold=0.0).apply_(net, (), example=x, make=Routed)
+    assert done["reset_units"] >= 1
+    assert all(torch.equal(p, before[name]) for name, p in net.experts[1].state_dict().items())
+    units = {"continual_backprop": {"coef": 1.0, "maturity": 0}, "self_normalized_resets": {"least": 1, "most": 1}}
+    for name, settings in units.items():
+        regularizer = make_regularizer(name, net, example=x, **settings)
+        for _ in range(3):
+            regularizer.data_penalty(net, x)
+            regularizer.project_(net)
+        assert regularizer.counts["reset_units"] >= 1
+        assert all(torch.equal(p, before[name]) for name, p in net.experts[1].state_dict().items())

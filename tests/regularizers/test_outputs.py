@@ -429,3 +429,44 @@ def test_feature_rank_of_a_checkpointed_network_is_right_or_refused_in_one_line(
     with pytest.raises(RuntimeError, match=r"cannot use activation checkpointing .*: switch it off") as error:
         update()
     assert "\n" not in str(error.value)
+
+
+class Repeated(nn.Module):
+    """A decoder: one head, called at each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.GRUCell(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h, out = x.new_zeros(len(x), 4), []
+        for _ in range(3):
+            h = self.cell(x, h)
+            out.append(self.head(h))
+        return torch.stack(out, 1)
+
+
+def test_the_features_of_a_head_that_is_called_at_each_step_are_those_of_all_steps():
+    net = Repeated()
+    regularizer = make_regularizer("feature_rank", net, example=X, coef=1.0)
+    features, h = [], torch.zeros(len(X), 4)
+    with torch.no_grad():
+        for _ in range(3):
+            features.append(h := net.cell(X, h))
+        for _ in range(500):
+            penalty = regularizer.data_penalty(net, X)
+    sigma = torch.linalg.svdvals(torch.cat(features))
+    torch.testing.assert_close(penalty, sigma[0] ** 2 - sigma[-1] ** 2, rtol=1e-2, atol=1e-4)
+
+
+def test_feature_rank_says_what_to_use_where_the_output_layer_is_a_bare_matrix():
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.out = nn.Linear(5, 4), nn.Parameter(torch.randn(4, 2))
+
+        def forward(self, x):
+            return self.first(x) @ self.out
+
+    with pytest.raises(ValueError, match=r"'out' is no linear or convolution module: use one of torch\.nn"):
+        make_regularizer("feature_rank", Bare(), example=X)

@@ -334,3 +334,16 @@ def test_parseval_takes_a_kernel_as_the_matrix_out_x_everything_else():
     matrices = [net.features[0].weight.flatten(1), net.features[4].weight.flatten(1), net.classifier[0].weight]
     expected = sum((w @ w.T - 2 * torch.eye(len(w))).square().sum() for w in matrices)
     torch.testing.assert_close(value, expected)
+
+
+def test_spectral_refuses_a_network_of_which_it_can_tell_nothing():
+    class Learned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 5))
+
+        def forward(self, x):
+            return torch.nn.functional.linear(x, self.weight.tanh())
+
+    with pytest.raises(ValueError, match="Spectral has nothing to act on"):
+        make_regularizer("spectral", Learned(), example=torch.randn(2, 5))

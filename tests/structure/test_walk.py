@@ -623,15 +623,16 @@ def test_the_bias_of_a_layer_that_is_used_by_its_weight_counts_only_if_it_is_rea
 
 
 @quiet
+@pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("fused", [True, False])
-def test_the_biases_of_stacked_matrices_are_no_matrix(fused):
+def test_the_biases_of_stacked_matrices_are_no_matrix_and_no_vector(fused, outputs):
     def use(x, b1, w1, b2, w2):
         x = x.expand(3, *x.shape)
         if fused:
             return torch.baddbmm(b2, torch.baddbmm(b1, x, w1).relu(), w2)
         return torch.bmm((torch.bmm(x, w1) + b1).relu(), w2) + b2
 
-    net = Used(use, (3, 1, 6), (3, 4, 6), (3, 1, 2), (3, 6, 2))
+    net = Used(use, (3, 1, 6), (3, 4, 6), (3, 1, outputs), (3, 6, outputs))
     structure = read(net, torch.randn(5, 4))
     assert structure.undecided == ("parts.0", "parts.2")
     penalty = make_regularizer("spectral", net, example=torch.randn(5, 4), coef=1.0).penalty(net)

@@ -121,9 +121,8 @@ class IA3(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.q, self.k, self.v, self.up, self.down, self.head = (
-            nn.Linear(8, 8).requires_grad_(False) for _ in "qkvudh"
-        )
+        self.q, self.k, self.v = (nn.Linear(8, 8).requires_grad_(False) for _ in range(3))
+        self.up, self.down, self.head = (nn.Linear(8, 8).requires_grad_(False) for _ in range(3))
         self.l_k, self.l_v, self.l_ff = (nn.Parameter(torch.ones(8)) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -265,11 +264,14 @@ ADAPTERS = {
     "lora_peft": Expected(Lora, OBS, heads=("head",), factors=("*lora_*",), traced=True),
     "lora_attention": Expected(LoraAttention, ids, heads=("head",), factors=("*lora_*",), traced=True),
     "lora_embedding": Expected(
-        LoraEmbedding, ids, heads=("head",), factors=("lora_*",), tables=(), transposed=("lora_embedding_A*",), traced=True
+        LoraEmbedding, ids, heads=("head",), factors=("lora_*",), tables=(), transposed=("lora_embedding_A*",),
+        traced=True,
     ),
     "lora_conv": Expected(LoraConv, lambda: vectors(2, 3, 5, 5), heads=("head",), factors=("lora_*",), traced=True),
     "lora_loralib": Expected(lambda: merged(LoraOfItself), OBS, heads=("4",), factors=("2.lora_*",), traced=True),
-    "lora_merged": Expected(lambda: merged(MergedLora), OBS, heads=("4",), undecided=("2.lora_*", "2.bias"), traced=True),
+    "lora_merged": Expected(
+        lambda: merged(MergedLora), OBS, heads=("4",), undecided=("2.lora_*", "2.bias"), traced=True
+    ),
     "dora": Expected(
         lambda: merged(Dora), OBS, heads=("4",), undecided=("2.lora_*", "2.magnitude", "2.bias"), traced=True
     ),

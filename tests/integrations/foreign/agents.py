@@ -1,6 +1,7 @@
 """Agents of reinforcement learning as their libraries write them: actors, critics, world models."""
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from foreign.first import NoisyLinear
 def mlp(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """Linear layers with an activation between each two."""
     layers: list[nn.Module] = []
-    for n, m in zip(widths, widths[1:], strict=False):
+    for n, m in pairwise(widths):
         layers += [nn.Linear(n, m), activation()]
     return nn.Sequential(*layers[:-1])
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, ids, vectors
+from foreign.expected import Expected, vectors
 
 
 class BiasedKeys(nn.Module):
@@ -173,7 +173,7 @@ class Bottlenecked(nn.Module):
         return self.decoder(share @ self.codebook)
 
 
-# --- several layers, of which a router chooses or blends ----------------------------------------------------------------
+# --- several layers, of which a router chooses or blends --------------------------------------------------------------
 
 
 def expert() -> nn.Sequential:
@@ -351,7 +351,8 @@ ATTENTION = {
     "moe_switch": Expected(Switch, OBS, heads=("head",), norms=("norm.weight",), units=2),
     "mmoe": Expected(MMoE, lambda: vectors(4, 6), heads=("towers.0.2", "towers.1.2"), traced=True, units=2),
     "mdn": Expected(
-        MixtureDensity, lambda: (vectors(4, 5), vectors(4, 1)), heads=("shares", "means", "scales"), traced=True, units=1
+        MixtureDensity, lambda: (vectors(4, 5), vectors(4, 1)), heads=("shares", "means", "scales"), traced=True,
+        units=1,
     ),
     "multi_task": Expected(
         MultiTask, lambda: (vectors(4, 5), torch.tensor([0, 1, 1, 0])), heads=("heads.reach", "heads.push"),

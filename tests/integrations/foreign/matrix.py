@@ -221,17 +221,15 @@ def matrices_of(net: nn.Module, expected: Expected) -> list[Matrix]:
     modules, found = dict(net.named_modules()), []
     others = (*expected.undecided, *expected.norms, *expected.gains, *expected.vectors)
     for name, p in net.named_parameters():
-        owner, _, last = name.rpartition(".")
+        owner = name.rpartition(".")[0]
         if ".parametrizations." in f".{name}":
             layer, _, rest = f".{name}".partition(".parametrizations.")
             layer, tensor = layer.lstrip("."), rest.partition(".")[0]
             computed = f"{layer}.{tensor}".lstrip(".")
             if p.requires_grad and tensor == "weight" and not any(m.parameter == computed for m in found):
                 trained = [n for n, q in net.named_parameters() if n.startswith(name.rpartition(".")[0]) and q.ndim]
-                groups = getattr(modules[layer], "groups", 1)
-                found.append(
-                    Matrix(layer, computed, None, "layer", "plain", groups, layer in expected.heads, (*trained,))
-                )
+                groups, head = getattr(modules[layer], "groups", 1), layer in expected.heads
+                found.append(Matrix(layer, computed, None, "layer", "plain", groups, head, (*trained,)))
             continue
         core = [n for n in p.shape if n != 1]
         table = is_in(name, expected.tables)

@@ -312,7 +312,8 @@ RECURRENT = {
         DeepEquilibrium, lambda: vectors(4, 4), heads=("head",), norms=("norm.weight",), traced=True
     ),
     "r2d2": Expected(
-        R2D2, lambda: (vectors(2, 3, 3, 6, 6), vectors(2, 3, 1)), heads=("value.2", "advantage.2"), traced=True, units=3,
+        R2D2, lambda: (vectors(2, 3, 3, 6, 6), vectors(2, 3, 1)), heads=("value.2", "advantage.2"), traced=True,
+        units=3,
         classifier=("fc", "lstm", "value.0", "value.2", "advantage.0", "advantage.2"),
     ),
     "gtrxl": Expected(
