@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from foreign.expected import Expected
-from rl_plasticity.interventions import make_intervention
+from rl_plasticity.interventions import make_intervention, resets
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.structure import Structure, read
 
@@ -112,6 +113,13 @@ class Cell:
                 for p in module.parameters():
                     p.add_(torch.rand(p.shape, generator=numbers))
         self.first = {name: p.detach().clone() for name, p in self.case.named.items()}
+
+    def intervene_(self, name: str, **settings: Any) -> None:
+        """A reset of layers, which reads the network as it is at first: once for all of them."""
+        example = self.case.example if self.with_example else None
+        with mock.patch.object(resets, "read", lambda net, given=None: self.case.structure(given is not None)):
+            make = self.expected.make if name == "head" else None
+            make_intervention(name, **settings).apply_(self.net, (), example=example, make=make)
 
     def warned(self, pattern: str) -> bool:
         """Whether something like this was said."""
@@ -702,8 +710,7 @@ def head(cell: Cell) -> None:
     torch.default_generator.manual_seed(5)
     fresh = dict(cell.expected.make().named_parameters())
     torch.default_generator.manual_seed(5)
-    example = cell.case.example if cell.with_example else None
-    make_intervention("head").apply_(cell.net, (), example=example, make=cell.expected.make)
+    cell.intervene_("head")
     layers = cell.expected.heads if cell.expected.classifier is None else cell.expected.classifier
     of_heads = {name for name in cell.case.parameters if any(name in (y, re.sub(r"\.\d+$", "", y)) for y in layers)}
     of_heads |= {name for name in cell.case.parameters if re.sub(r"\.parametrizations\..*|\.\w+$", "", name) in layers}
@@ -714,8 +721,7 @@ def head(cell: Cell) -> None:
 
 
 def fire(cell: Cell) -> None:
-    example = cell.case.example if cell.with_example else None
-    make_intervention("fire", iterations=30).apply_(cell.net, (), example=example)
+    cell.intervene_("fire", iterations=30)
     changed = set()
     for matrix in cell.matrices():
         changed.add(matrix.parameter)
