@@ -213,7 +213,8 @@ FIRST = {
         bert, lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*LayerNorm.weight",), units=3
     ),
     "gpt2": Expected(
-        gpt2, lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*.ln_?.weight",), tables=("*.w?e.weight",)
+        gpt2, lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*.ln_?.weight",), tables=("*.w?e.weight",),
+        transposed=("*.c_*.weight",),
     ),
     "llama": Expected(llama, lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*norm.weight",)),
     "t5": Expected(
