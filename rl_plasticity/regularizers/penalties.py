@@ -1,5 +1,6 @@
 """Penalties: regularizers that add a term to the loss."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -223,6 +224,7 @@ class Spectral(Regularizer):
         self._require_told(net, self.layers, least_axes=0)
         self.k = k
         generator = torch.Generator().manual_seed(0)  # the global random state stays as it is
+        sigmas: dict[str, float] = {}  # of tables that are looked up
         for layer in self.layers:
             matrix = layer.matrix(net)
             if layer.weight_name is None or matrix is None:
@@ -235,17 +237,32 @@ class Spectral(Regularizer):
             self._remember("v", layer.key, _unit(v, v))
             for _ in range(warmup):
                 self._sigma1(layer.key, matrix)
-            self._converge(layer.key, matrix)
+            sigma1 = self._converge(layer.key, matrix)
+            if layer.role == "embedding":
+                sigmas[layer.weight_name] = float(sigma1.max())
+        self._say_heavy(sigmas)
 
-    def _converge(self, key: str, matrix: Tensor) -> None:
+    def _say_heavy(self, sigmas: Mapping[str, float]) -> None:
+        """A warning where a table's term outweighs a loss of 1: torch starts them with numbers of variance 1."""
+        name = max(sigmas, key=sigmas.__getitem__, default=None)
+        if name is not None and (term := float(self.coef.max()) * (sigmas[name] ** self.k - 1) ** 2) > 1:
+            warnings.warn(
+                f"spectral starts with a penalty of {term:.3g} for the table {name} alone, whose sigma1 is "
+                f"{sigmas[name]:.3g} and should be 1: it may outweigh the loss. roles={{{name!r}: 'ignore'}} leaves it "
+                "alone; or start it with smaller numbers",
+                stacklevel=4,
+            )
+
+    def _converge(self, key: str, matrix: Tensor) -> Tensor:
         """Iterate until 10 more steps change sigma1 by less than 1e-5 of it, which leaves an error far below 1e-3."""
         before = self._sigma1(key, matrix)
         for _ in range(100):
             for _ in range(10):
                 after = self._sigma1(key, matrix)
             if bool(((after - before).abs() <= 1e-5 * after).all()):
-                return
+                break
             before = after
+        return after
 
     def _sigma1(self, name: str, matrix: Tensor) -> Tensor:
         """sigma1 ``[*runs, 1, 1]`` of the matrix ``[*runs, out, fan_in]`` after one power-iteration step."""

@@ -363,8 +363,9 @@ def ewc(cell: Cell) -> None:
 
 
 def spectral(cell: Cell) -> None:
-    regularizer = cell.make("spectral", coef=1.0)
-    penalty, parameters = regularizer.penalty(cell.net), cell.case.parameters
+    weak = 2.0**-16  # of a strong one the penalty of a table would be said to outweigh the loss
+    regularizer = cell.make("spectral", coef=weak)
+    penalty, parameters = regularizer.penalty(cell.net) / weak, cell.case.parameters
     assert penalty.requires_grad, "acts on nothing"
     given = torch.autograd.grad(penalty, [*parameters.values()], allow_unused=True)
     gradients = {name: g for name, g in zip(parameters, given, strict=True) if g is not None and g.any()}
