@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# What torch itself keeps in a module, but its buffers, which a forward may replace by others.
-_TORCH = frozenset(nn.Module().__dict__) - {"_buffers", "training"}
+# What a forward may change of what torch itself keeps in a module: buffers, which it may replace by others, and hooks,
+# which it may register at the first call and note so in an attribute.
+_CHANGING = {"_buffers", "training", *(name for name in nn.Module().__dict__ if name.startswith("_forward"))}
+_TORCH = frozenset(nn.Module().__dict__) - _CHANGING
 
 
 @contextmanager

@@ -4,6 +4,7 @@ What feeds what, and which layer is a head, is read in `rl_plasticity.structure`
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -19,6 +20,7 @@ Role = Literal["linear", "conv", "norm", "gain", "shift", "embedding", "paramete
 # several matrices [n, ., .], or nothing that a method should act on.
 BareRole = Literal["norm", "gain", "bias", "matrix", "matrices", "ignore"]
 
+COMPUTED = "computed"  # a layer's weight is computed in the forward, or before it in a hook
 _NORMS = (
     nn.LayerNorm,
     nn.RMSNorm,
@@ -61,7 +63,7 @@ class Layer:
     call: int = 0  # activation modules may be called several times: which call this is
     part: int | None = None  # of a stack of matrices [n, ., .] in one parameter: which one this is
     through: tuple[str, ...] = ()  # the operations between the inputs and this one
-    kind: str = ""  # of an activation: its class or function
+    kind: str = ""  # of an activation: its class or function; `COMPUTED` of a layer without a weight to act on
 
     @property
     def is_linear_map(self) -> bool:
@@ -353,7 +355,8 @@ def _parts(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool
     stored = {name: name for name, p in module._parameters.items() if p is not None}
     if parametrize.is_parametrized(module):
         for name, chain in module.parametrizations.items():  # type: ignore[union-attr, operator]
-            shape = getattr(module, name).shape
+            with _evaluated(module):  # spectral_norm moves its vectors where a training module's weight is computed
+                shape = getattr(module, name).shape
             same = [n for n, p in chain._parameters.items() if p.shape == shape]
             stored |= {name: f"parametrizations.{name}.{(same or [*chain._parameters])[-1]}"}
     # Frozen layers have their place, but no tensors.
@@ -372,6 +375,17 @@ def _parts(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool
         weight, bias = (None, None) if role == "activation" else (left.pop("weight", None), left.pop("bias", None))
         parts.append(Part(role, weight, bias))
     return parts + [Part("parameter", path) for path in left.values() if path is not None]
+
+
+@contextmanager
+def _evaluated(module: nn.Module) -> Iterator[None]:
+    modes = [(inner, inner.training) for inner in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for inner, mode in modes:
+            inner.training = mode
 
 
 _ATTENTION = ("q_proj_weight", "k_proj_weight", "v_proj_weight")

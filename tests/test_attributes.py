@@ -93,3 +93,44 @@ def test_in_training_such_state_moves_once_a_step_and_not_by_the_regularizer(nam
         optimizer.step()
         assert state(net) == state(alone)
     assert net.calls == 3
+
+
+CAPTURED = []
+
+
+class Capturing(nn.Module):
+    """Installs at its first call the hooks by which it sees its own features, as transformers' backbones do."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 8), nn.ReLU())
+        self.head = nn.Linear(8, 3)
+        self.installed = False
+
+    def forward(self, x):
+        if not self.installed:
+            self.body.register_forward_hook(lambda body, args, features: CAPTURED.append(features))
+            self.installed = True
+        CAPTURED.clear()
+        self.body(x)
+        [features] = CAPTURED
+        return self.head(features)
+
+
+@pytest.mark.parametrize("called", [0, 2])
+@pytest.mark.parametrize("look", ["measure", "example", "churn", "feature_rank"])
+def test_hooks_that_a_network_installs_at_its_first_call_are_there_as_often_as_it_notes(look, called):
+    torch.manual_seed(0)
+    net = Capturing()
+    for _ in range(called):
+        net(X)
+    if look in LOOKS:
+        LOOKS[look](net)
+    else:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        attach(look, optimizer, net, example=(X,))
+        for _ in range(2):
+            net(X).sum().backward()
+            optimizer.step()
+    assert net.installed == (len(net.body._forward_hooks) == 1)
+    assert net(X).shape == (6, 3)

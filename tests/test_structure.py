@@ -451,7 +451,8 @@ class Bare(nn.Module):
 @pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
 def test_a_bare_parameter_is_told_by_its_use(example):
     structure = read(Bare(), example)
-    found = {layer.weight_name: (layer.role, layer.bias_name, layer.transposed) for layer in structure.layers}
+    of = [layer for layer in structure.layers if layer.weight_name]
+    found = {layer.weight_name: (layer.role, layer.bias_name, layer.transposed) for layer in of}
     assert found == {
         "a.weight": ("linear", "a.bias", False),
         "scale": ("gain", None, False),

@@ -108,10 +108,13 @@ class ReDo(Intervention):
 
     @staticmethod
     def _score(activation: Tensor, k: int) -> Tensor:
-        """Normalized mean activation ``[*runs, units]`` of ``[*runs, units, ...]`` with `k` runs axes."""
+        """Normalized mean activation ``[*runs, units]`` of ``[*runs, units, ...]`` with `k` runs axes.
+
+        NaN, which is no dormant unit's, where no example came: an expert that the batch was not sent to.
+        """
         size = activation.abs().flatten(k + 1).mean(-1)
         mean = size.mean(-1, keepdim=True)
-        return torch.where(mean > 0, size / mean, torch.zeros_like(size))
+        return torch.where(mean == 0, torch.zeros_like(size), size / mean)
 
 
 class SelectiveReinit(Intervention):
@@ -198,10 +201,11 @@ def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
     with untouched(net):
         structure = read(net, example)
         structure.require_order("ReDo")
-        units = structure.hidden_units(net)
+        # Where a weight is computed from what is trained, zero columns would not be zero.
+        units = [unit for unit in structure.hidden_units(net) if not any(y.is_computed for y in unit.layers)]
         known = {(unit.activation, unit.call) for unit in units}
         left = [u.activation for u in structure.activations() if (u.activation, u.call) not in known]
-        why = "its units are joined, shared, moved or read by something that is no layer"
+        why = "its units are joined, shared, moved, made by computed weights or read by something that is no layer"
         if not units:
             behind = f" but behind {', '.join(left[:3])}, where {why}" if left else ""
             raise ValueError(f"ReDo has nothing to act on: the network has no hidden activation{behind}")

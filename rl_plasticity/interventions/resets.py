@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
-from rl_plasticity.layers import Layer, lookup, wide
+from rl_plasticity.layers import COMPUTED, Layer, lookup, wide
 from rl_plasticity.learner import Learner, copy_runs_
 from rl_plasticity.optimizers import orthogonalized
 from rl_plasticity.settings import Setting, checked
@@ -103,6 +103,17 @@ class HeadReset(Intervention):
                 else:
                     waiting += ordered[i].inputs
             chosen = chosen | frontier
+        if made := [ordered[i].name for i in sorted(chosen) if ordered[i].kind == COMPUTED]:
+            raise ValueError(
+                f"a head reset cannot renew {', '.join(made[:3])}: the forward computes its weight. "
+                "Use shrink_perturb, or reset what it is computed from yourself"
+            )
+        tied = structure.of_heads & {*structure.trained} - {ordered[i].weight_name for i in chosen}
+        if tied and any(ordered[i].parameter_names for i in chosen):
+            raise ValueError(
+                f"a head reset cannot renew {min(tied)}: an output layer shares it with another layer. Use "
+                "shrink_perturb, or reset it yourself"
+            )
         behind, ahead = {*chosen}, {*chosen}  # with what lies between two of them, which starts afresh too
         for i, layer in enumerate(ordered):
             if not is_matrix(i) and behind & {*layer.inputs}:
@@ -110,7 +121,14 @@ class HeadReset(Intervention):
         for i in reversed(range(len(ordered))):
             if i in ahead:
                 ahead.update(source for source in ordered[i].inputs if not is_matrix(source))
-        return {name for i in behind & ahead for name in ordered[i].parameter_names}
+        names = {name for i in behind & ahead for name in ordered[i].parameter_names}
+        modules = dict(net.named_modules())
+        for layer in (ordered[i] for i in chosen if ordered[i].weight_name and ordered[i].name in modules):
+            # What else the layer's own module holds: the length of its rows, an ensemble's signs, a second bias.
+            own = [name for name, _ in modules[layer.name].named_parameters()]
+            own = [name for name in own if "." not in name or name.startswith("parametrizations.")]
+            names |= {f"{layer.name}.{name}".lstrip(".") for name in own} & {*structure.trained} - structure.shared
+        return names
 
 
 class ShrinkAndPerturb(Intervention):
@@ -200,7 +218,10 @@ class Fire(Intervention):
                 raise ValueError("fire has nothing to act on: the network has no linear or convolution layer")
             computed = [layer.name for layer in changed if layer.is_computed]
             if computed:
-                raise ValueError(f"fire changes weights in place, which the parametrization of {computed[0]!r} undoes")
+                raise ValueError(
+                    f"fire changes weights in place, which the parametrization of {computed[0]!r} undoes: remove it "
+                    "(torch.nn.utils.parametrize.remove_parametrizations), or use shrink_perturb"
+                )
             for layer in changed:
                 weight = layer.weight(learner.net)
                 assert weight is not None

@@ -259,7 +259,8 @@ class Regularizer(nn.Module):
         """The linear and convolution layers, with the output layers or without: at least one."""
         if not heads:
             self.structure.require_heads(method)
-        found = [layer for layer in self.layers if layer.is_linear_map and (heads or not layer.head)]
+        of_heads = self.structure.of_heads
+        found = [y for y in self.layers if y.is_linear_map and (heads or not (y.head or y.weight_name in of_heads))]
         self._require(found, "hidden linear or convolution layer")
         return found
 
@@ -275,6 +276,8 @@ class Regularizer(nn.Module):
         if of in ("hidden_weights", "heads"):
             self.structure.require_heads(f"of={of}")
         names = [*dict.fromkeys(name for layer in self.layers for name in _names(layer, net, of) if name)]
+        if of == "hidden_weights":
+            names = [name for name in names if name not in self.structure.of_heads]
         self._require(names, f"trainable parameter that of={of} means")
         self._require_told(net, (), 1 if of in ("heads", "biases", "norms", "kernels_and_gains") else 2)
         return names
@@ -313,7 +316,8 @@ class Regularizer(nn.Module):
             if layer.is_computed:
                 raise ValueError(
                     f"{type(self).__name__} changes weights in place, which the parametrization of {layer.name!r} "
-                    "undoes: its weight is computed from other tensors"
+                    "undoes: its weight is computed from other tensors. Pass only=[the parameters to act on] without "
+                    "them, or take a method that acts on what is trained (l2, weight_decay, spectral)"
                 )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:

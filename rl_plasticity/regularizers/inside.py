@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import FrameType
@@ -13,8 +14,10 @@ from torch.func import functional_call
 
 from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import first_line
-from rl_plasticity.layers import SomeRuns, lookup, unwrapped
+from rl_plasticity.layers import SomeRuns, kind_of, lookup, unwrapped
 from rl_plasticity.structure import Arguments, Example, arguments_of
+
+_HOOKS = [name for name in nn.Module().__dict__ if name.startswith("_forward")]
 
 
 class Call(Arguments):
@@ -36,8 +39,9 @@ class Inside:
     The call is made on a copy of the network without tensors of its own, whose modules have hooks: hooks that come and
     go cannot be traced, and the network itself stays without. It reads the tensors of the network that is passed, and
     what else its modules hold (but in a traced update, which is for what they held at first). Hooks of the network
-    itself are not called, and what it draws, as dropout does, is drawn anew. Activation checkpointing, which would call
-    modules of the copy again in the backward pass, is refused where the call has a gradient.
+    are called too, for they may be part of what it computes. What it draws, as dropout does, is drawn anew. Activation
+    checkpointing, which would call modules of the copy again in the backward pass, is refused where the call has a
+    gradient.
 
     Args:
         net: the network.
@@ -45,11 +49,17 @@ class Inside:
         reading: names of modules; what they are called with first is wanted.
 
     Raises:
-        ValueError: a network that cannot be copied.
+        ValueError: a network that cannot be copied, or whose weights are made by torch's pruning hooks.
     """
 
     def __init__(self, net: nn.Module, returning: Sequence[str] = (), reading: Sequence[str] = ()) -> None:
         inner = innermost(net)
+        for name, module in inner.named_modules():
+            if kind_of(module) is not None and isinstance(vars(module).get("weight"), Tensor):
+                raise ValueError(
+                    f"{name} computes its weight in a hook, and a look inside the network, which copies it, cannot: use "
+                    "torch.nn.utils.parametrize, or prune.remove for what is pruned for good"
+                )
         tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}
         tensors |= {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for p in inner.parameters()}
         try:
@@ -58,9 +68,8 @@ class Inside:
             raise ValueError(f"a network that is looked into has to be copied: {first_line(error)}") from error
         self.seen: dict[str, list[Tensor]] = {}
         self.calling = self.with_gradient = False
+        theirs = [{kind: {*module.__dict__[kind]} for kind in _HOOKS} for module in self.copied.modules()]
         for module in self.copied.modules():
-            module._forward_hooks.clear()
-            module._forward_pre_hooks.clear()
             module.register_forward_pre_hook(self._enter)
         for name in returning:
             self.copied.get_submodule(name).register_forward_hook(partial(self._returned, name))
@@ -68,6 +77,10 @@ class Inside:
             hook = partial(self._read, name)
             self.copied.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
         self.names = [*returning, *reading]
+        self.hooks = [
+            {kind: [(i, hook) for i, hook in module.__dict__[kind].items() if i not in its[kind]] for kind in _HOOKS}
+            for module, its in zip(self.copied.modules(), theirs, strict=True)
+        ]
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         without = self.with_gradient and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
@@ -92,12 +105,14 @@ class Inside:
             raise RuntimeError(
                 f"{type(inner).__name__} has other modules than when the regularizer was made: make it again"
             )
-        for module, its in zip(mine, theirs, strict=True):
+        for module, its, hooks in zip(mine, theirs, self.hooks, strict=True):
             if module.training != its.training:
                 module.training = its.training
             if not torch.compiler.is_compiling():
                 plain = {name: value for name, value in its.__dict__.items() if _is_plain(name, value)}
                 module.__dict__.update(plain)
+                for kind, own in hooks.items():
+                    module.__dict__[kind] = OrderedDict([*its.__dict__[kind].items(), *own])
         self.seen = {name: [] for name in self.names}
         self.calling, self.with_gradient = True, torch.is_grad_enabled()
         try:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import lookup, runs_of, wide
+from rl_plasticity.layers import COMPUTED, lookup, runs_of, wide
 from rl_plasticity.regularizers.base import Regularizer, Strength
 from rl_plasticity.regularizers.inside import Inside, call, innermost
 from rl_plasticity.settings import Setting, checked
@@ -67,8 +67,8 @@ class Churn(Regularizer):
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
+            self._check_frozen(net)
             if not self.seen:  # else a further call of the same update: of a closure, or of accumulated batches
-                self._check_frozen(net)
                 for name in self.names:  # what is frozen now too: it has not moved
                     self._recall("earlier", name).copy_(self._recall("previous", name))
                     self._recall("previous", name).copy_(lookup(net, name))
@@ -120,13 +120,15 @@ class FeatureRank(Regularizer):
     def __init__(self, net: nn.Module, coef: Strength = 1e-3, structure: Structure | None = None) -> None:
         super().__init__(net, coef, structure)
         self.structure.require_heads("feature_rank")
-        self.heads = [layer for layer in self.layers if layer.head and layer.is_linear_map]
+        self.heads = [y for y in self.layers if y.head and (y.is_linear_map or y.kind == COMPUTED)]
         self._require(self.heads, "trainable output layer")
         modules = dict(innermost(net).named_modules())
         for layer in self.heads:
-            if layer.name not in modules or len({y.weight_name for y in self.layers if y.name == layer.name}) > 1:
+            weights = {y.weight_name for y in self.layers if y.name == layer.name and y.weight_name is not None}
+            if layer.name not in modules or len(weights) > 1 or layer.kind == COMPUTED:
                 raise ValueError(
-                    f"feature_rank takes output layers that are linear or convolution modules: {layer.name!r}"
+                    f"feature_rank looks at what output layers read, and {layer.name!r} is no linear or convolution "
+                    "module: use one of torch.nn there, or pass heads=[names of such modules]"
                 )
         self.inside = Inside(net, reading=[layer.name for layer in self.heads])
         for layer in self.heads:

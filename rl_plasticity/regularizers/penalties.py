@@ -218,7 +218,8 @@ class Spectral(Regularizer):
         structure: Structure | None = None,
     ) -> None:
         super().__init__(net, coef, structure)
-        self._require([layer for layer in self.layers if layer.weight_name or layer.bias_name], "trainable layer")
+        told = [layer for layer in self.layers if layer.role != "undecided"]
+        self._require([layer for layer in told if layer.weight_name or layer.bias_name], "trainable layer")
         self._require_told(net, self.layers, least_axes=0)
         self.k = k
         generator = torch.Generator().manual_seed(0)  # the global random state stays as it is

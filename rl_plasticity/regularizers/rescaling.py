@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import Layer, Widened, lookup, per_run, unwrapped, wide
+from rl_plasticity.layers import COMPUTED, Layer, Widened, lookup, per_run, unwrapped, wide
 from rl_plasticity.regularizers.base import Regularizer, Share
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, not_homogeneous, outputs
@@ -86,7 +86,7 @@ class SoftWeightRescaling(Regularizer):
                 self.before_norm.update(self.layers[i].inputs)
         classifier = [i in self.structure.classifier for i in self.rescaled]
         self.register_buffer("is_classifier", torch.tensor(classifier, device=self.coef.device), persistent=False)
-        self._check_exactness()
+        self._check_exactness(net)
         self._require_told(net, self.rescaled.values())
         for layer in self.rescaled.values():
             self._remember("norm", layer.key, _norm(layer, net))
@@ -94,15 +94,18 @@ class SoftWeightRescaling(Regularizer):
         if self.exact and self.structure.example is not None and accumulate == "exact":
             self._try(unwrapped(net), self.structure.example)
 
-    def _check_exactness(self) -> None:
+    def _check_exactness(self, net: nn.Module) -> None:
         """Where f' = C f does not hold: an error where the function was to be preserved, else said in a warning."""
-        if self.scope == "preserving" and self.frozen:
-            raise ValueError("scope=preserving needs a network without frozen parameters")
+        trained = {*self.structure.trained}
+        left = [name for name, _ in unwrapped(net).named_parameters() if name not in trained]
+        if self.scope == "preserving" and left:
+            raise ValueError(f"scope=preserving needs a network without frozen or ignored parameters, got {left[0]}")
         inexact = []
         for i, layer in enumerate(self.layers):
-            taken = layer.weight_name is None and not any(name.startswith(f"{layer.name}.") for name in self.frozen)
+            taken = layer.weight_name is None and not any(name.startswith(f"{layer.name}.") for name in left)
             if layer.role in ("linear", "conv", "embedding") and (taken or layer.weight_name in self.structure.shared):
-                inexact.append(f"{layer.name} (which shares its weight)")
+                why = "whose weight is computed" if layer.kind == COMPUTED else "which shares its weight"
+                inexact.append(f"{layer.name} ({why})")
             if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
                 if self.before_norm & {*layer.inputs}:
                     inexact.append(f"{layer.name} (which reads what a norm layer follows elsewhere)")
@@ -110,7 +113,7 @@ class SoftWeightRescaling(Regularizer):
             reasons = [*not_homogeneous(layer.through), *(["several branches"] if layer.joins_branches else [])]
             if reasons:
                 inexact.append(f"{layer.name} (behind {', '.join(reasons[:3])})")
-        inexact += ["frozen biases"] if any(name.endswith("bias") for name in self.frozen) else []
+        inexact += ["biases that stay"] if any(name.endswith("bias") for name in left) else []
         for ends, through, join in self.structure.ends:
             reasons = [*not_homogeneous(through), *(["several branches"] if join else [])]
             if self.scope == "all" and reasons:

@@ -312,7 +312,7 @@ class _Recycled:
         k, units = len(self.owner.runs), self.widths[unit.incoming.key]
         axis = k + 1 if unit.incoming.role == "conv" else activation.ndim - 1
         one = k + 2 + (unit.incoming.role == "conv")  # axes of a batch, at least
-        if activation.ndim < one or activation.shape[axis] != units or not activation.shape[k]:
+        if activation.ndim < one or activation.shape[axis] != units:
             raise ValueError(
                 f"{unit.activation!r} gives {[*activation.shape]} for the {units} units of {unit.incoming.name!r}: "
                 "inputs must be a batch, with the examples in their first axis"
@@ -332,11 +332,7 @@ class _Recycled:
         return [
             unit
             for unit in self.units
-            if all(
-                is_trained(net, name)
-                for layer in (unit.incoming, *unit.norms, *unit.outgoing)
-                for name in layer.parameter_names
-            )
+            if all(is_trained(net, name) for layer in unit.layers for name in layer.parameter_names)
         ]
 
     def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> dict[str, Tensor]:

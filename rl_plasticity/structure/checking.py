@@ -53,7 +53,7 @@ def recyclable(net: nn.Module, units: Sequence["HiddenUnits"], example: Example)
     With these columns at zero what the network returns must not depend on what makes the units. Half of them are tried;
     those of computed weights are not.
     """
-    tried = [u for u in units if not any(layer.is_computed for layer in (u.incoming, *u.norms, *u.outgoing))]
+    tried = [u for u in units if not any(layer.is_computed for layer in u.layers)]
     if not tried or not _moves(net, tried, example):
         return [*units]
     return [unit for unit in units if unit not in tried or not _moves(net, [unit], example)]
@@ -61,7 +61,7 @@ def recyclable(net: nn.Module, units: Sequence["HiddenUnits"], example: Example)
 
 def _moves(net: nn.Module, units: Sequence["HiddenUnits"], example: Example) -> bool:
     generator = torch.Generator().manual_seed(0)
-    names = {n for u in units for layer in (u.incoming, *u.norms, *u.outgoing) for n in layer.parameter_names}
+    names = {n for u in units for layer in u.layers for n in layer.parameter_names}
     silent = Widened(net, {name: lookup(net, name).detach().double().clone() for name in names})
     other = Widened(net, {name: tensor.clone() for name, tensor in silent.tensors.items()})
     masks = []

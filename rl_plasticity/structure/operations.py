@@ -8,10 +8,14 @@ VIEWS = {
     "unsqueeze", "squeeze", "view", "reshape", "expand", "expand_as", "contiguous", "to", "type", "type_as", "float",
     "double", "half", "bfloat16", "clone", "detach", "data", "flatten", "alias", "cuda", "cpu",
 }  # fmt: skip
+RESHAPES = {"view", "reshape", "flatten"}
 FLIPS = {"t", "T", "mT", "adjoint", "transpose", "swapaxes"}  # of a matrix
 CUTS = {"getitem", "select", "chunk", "split", "narrow", "unbind"}
 PRODUCTS = {"linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "addmv", "einsum", "bilinear"}
 CONVOLUTIONS = {f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)}
+# A parameter with several axes in one of these is the weight of a layer.
+LAYERS = PRODUCTS | CONVOLUTIONS | {"multi_head_attention_forward", "scaled_dot_product_attention", "cdist"}
+ADDENDS = {"addmm": "mm", "baddbmm": "bmm", "addmv": "mv"}  # the product in a sum
 NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize"}
 SUMS = {"add", "radd", "iadd", "sub", "rsub", "isub"}
 SCALINGS = {"mul", "rmul", "imul", "div", "truediv", "itruediv"}

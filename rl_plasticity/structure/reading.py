@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.layers import BareRole, Layer, lookup, unwrapped
+from rl_plasticity.layers import BareRole, Layer, lookup, role_of, unwrapped
 from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.checking import recyclable
 from rl_plasticity.structure.trace import trace
-from rl_plasticity.structure.walk import RAW, Walk
+from rl_plasticity.structure.walk import RAW, Walk, said_of
 from rl_plasticity.structure.watch import Example, arguments_of, watch, watched_call, with_tensors
 
 
@@ -37,6 +37,11 @@ class HiddenUnits:
     activation: str
     call: int
     outgoing: tuple[Layer, ...]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All that makes the units or reads them."""
+        return (self.incoming, *self.norms, *self.outgoing)
 
     @property
     def name(self) -> str:
@@ -58,7 +63,9 @@ class Structure:
         returned: what the network returns: of each tensor the nodes, by position, that it comes from, and the
             operations since.
         shared: the names of parameters that are used more than once.
+        of_heads: the names of the output layers' weights, whichever other layer has them too.
         example: what it was read from, if from a call.
+        watched: whether there was an example, also one that could not be followed.
         factors: names of the layers that are factors of low-rank adapters: of two trained layers in a row, with nothing
             between, whose product is added to what a frozen layer makes of the same input. Where the order is not
             known, of those whose shapes allow it.
@@ -72,8 +79,10 @@ class Structure:
     trained: tuple[str, ...] = ()
     returned: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
     shared: frozenset[str] = frozenset()
+    of_heads: frozenset[str] = frozenset()
     factors: frozenset[str] = frozenset()
     example: Example | None = field(default=None, compare=False, repr=False)
+    watched: bool = field(default=False, compare=False)
 
     @property
     def layers(self) -> list[Layer]:
@@ -128,15 +137,15 @@ class Structure:
     def classifier(self) -> list[int]:
         """The output layers, and where there are convolutions the linear layers before them: positions in `layers`.
 
-        "The fully connected layers" of a convolutional network; the last layer of any other. A sum of branches ends
-        them: a vision transformer's blocks are no part of its classifier.
+        "The fully connected layers" of a convolutional network; the last layer of any other. A sum or
+        product of branches ends them: a vision transformer's blocks and squeeze-excite's gates are no part of it.
         """
         ordered = self.layers
         found = {i for i, layer in enumerate(ordered) if layer.head}
         waiting = [*found] if any(layer.role == "conv" for layer in ordered) else []
         while waiting:
             layer = ordered[waiting.pop()]
-            if layer.joins_branches and ops.SUMS & {*layer.through}:
+            if layer.joins_branches and (ops.SUMS | {"a product of two activations"}) & {*layer.through}:
                 continue
             for i in layer.inputs:
                 if ordered[i].role not in ("conv", "embedding") and i not in found:
@@ -162,17 +171,15 @@ class Structure:
         """Raises ValueError if it is not known which layers are heads, and says what to pass."""
         if not self.has_heads:
             raise ValueError(
-                f"{method} must know the output layers, and {self.unknown}: pass example=(a real input, ...)"
-                + (", or heads=[names of the output layers]" if takes_heads else "")
+                f"{method} must know the output layers, and {self.unknown}: "
+                + self._what_helps("heads=[names of the output layers]" if takes_heads else None)
             )
         self._require_all(method)
 
     def require_order(self, method: str) -> None:
         """Raises ValueError if it is not known which layer feeds which, and says what to pass."""
         if self.unknown is not None:
-            raise ValueError(
-                f"{method} must know which layer feeds which, and {self.unknown}: pass example=(a real input, ...)"
-            )
+            raise ValueError(f"{method} must know which layer feeds which, and {self.unknown}: {self._what_helps()}")
         self._require_all(method)
 
     def _require_all(self, method: str) -> None:
@@ -189,7 +196,7 @@ class Structure:
         if found and self.unknown is not None:
             raise ValueError(
                 f"{method} must know whether {_some(found)} are layers or the factors of an adapter of the frozen "
-                f"layer beside them, and {self.unknown}: pass example=(a real input, ...)"
+                f"layer beside them, and {self.unknown}: {self._what_helps()}"
             )
         if found:
             raise ValueError(
@@ -202,9 +209,14 @@ class Structure:
         """Raises ValueError if there are such bare parameters and no use of any was seen, and says what to pass."""
         if names and self.unknown is not None:
             raise ValueError(
-                f"{method} must know what the bare parameters {_some(names)} do, and {self.unknown}: pass "
-                "example=(a real input, ...), or roles={name: role}, 'ignore' for those to leave alone"
+                f"{method} must know what the bare parameters {_some(names)} do, and {self.unknown}: "
+                + self._what_helps("roles={name: role}, 'ignore' for those to leave alone")
             )
+
+    def _what_helps(self, other: str | None = None) -> str:
+        """What to pass where something is unknown; an example, unless it is one that could not be followed."""
+        given = [*([] if self.watched else ["example=(a real input, ...)"]), *([other] if other else [])]
+        return f"pass {', or '.join(given)}" if given else "the example does not show it, so take another method"
 
     def left_alone(self, method: str, net: nn.Module, least_axes: int) -> str:
         """What to say of the bare parameters, of so many axes at least, that are undecided; "" where there are none.
@@ -357,7 +369,8 @@ def read(
             forward is traced symbolically.
         heads: the names of the output layers, where they are not those that no other layer follows.
         roles: what bare parameters are, by a pattern of their names: ``{"*.norm.weight": "norm"}``. See `BareRole`.
-        only: the parameters that are trained; all that require gradients by default.
+            "ignore" leaves alone parameters of torch's modules too: ``{"table.weight": "ignore"}``.
+        only: the parameters that are acted on; all that require gradients by default.
 
     Raises:
         SettingsError: unknown names or roles.
@@ -366,16 +379,14 @@ def read(
     """
     net = unwrapped(net)
     _refuse_what_is_not_supported(net)
-    for pattern, role in (roles or {}).items():
-        if role not in get_args(BareRole):
-            raise SettingsError(f"roles: unknown role {role!r} of {pattern!r}{nearest(role, get_args(BareRole))}")
-        if not any(fnmatchcase(name, pattern) for name, _ in net.named_parameters()):
-            known = [name for name, _ in net.named_parameters()]
-            raise SettingsError(f"roles: no parameter matches {pattern!r}{nearest(pattern, known)}")
-    walk = Walk(net, roles or {}, None if only is None else {id(p) for p in only})
+    roles = roles or {}
+    _check_roles(net, roles)
+    ignored = {id(p) for name, p in net.named_parameters() if said_of(name, roles) == "ignore"}
+    acted_on = (net.parameters() if ignored else None) if only is None else only
+    walk = Walk(net, roles, None if acted_on is None else {id(p) for p in acted_on} - ignored)
     unknown = watch(net, walk, example) if example is not None else trace(net, walk)
     if unknown is not None:
-        walk = Walk(net, roles or {}, walk.only)
+        walk = Walk(net, roles, walk.only)
     reached = len(walk.nodes)
     walk.settle()
     walk.unread()
@@ -397,10 +408,28 @@ def read(
         undecided=tuple(undecided),
         trained=tuple(trained),
         example=None if example is None or unknown else with_tensors(example, Tensor.detach),
+        watched=example is not None,
         returned=tuple((tuple(sorted(v.sources)), tuple(sorted(v.through))) for v in walk.returned),
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
+        of_heads=frozenset(walk.weights[i] for i, node in enumerate(nodes) if node.head and i in walk.weights),
         factors=frozenset(_factors(walk, nodes) if unknown is None else _possible_factors(net, walk)),
     )
+
+
+def _check_roles(net: nn.Module, roles: Mapping[str, str]) -> None:
+    names = [name for name, _ in net.named_parameters()]
+    for pattern, role in roles.items():
+        if role not in get_args(BareRole):
+            raise SettingsError(f"roles: unknown role {role!r} of {pattern!r}{nearest(role, get_args(BareRole))}")
+        found = [name for name in names if fnmatchcase(name, pattern)]
+        if not found:
+            raise SettingsError(f"roles: no parameter matches {pattern!r}{nearest(pattern, names)}")
+        owners = [net.get_submodule(name.rpartition(".")[0]) for name in found]
+        if role != "ignore" and all(role_of(owner) is not None for owner in owners):
+            raise SettingsError(
+                f"roles: {found[0]!r} is a parameter of {type(owners[0]).__name__}, which tells its role; of such only "
+                f"'ignore' can be said, got {role!r}"
+            )
 
 
 def _with_heads(nodes: list[Layer], reached: int) -> list[Layer]:

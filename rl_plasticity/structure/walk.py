@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import Layer, Role, kind_of, lookup, parts_of, role_of, runs_of
+from rl_plasticity.layers import COMPUTED, Layer, Role, kind_of, lookup, parts_of, role_of, runs_of
 from rl_plasticity.structure import operations as ops
 
 RAW = -1  # stands for the network's own inputs among the inputs of a node
@@ -18,11 +18,12 @@ RAW = -1  # stands for the network's own inputs among the inputs of a node
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter, or a view of it: flipped [in, out], or one of several matrices."""
+    """A parameter, or a view of it: flipped [in, out], one of several matrices, or with its axes in another way."""
 
     name: str
     flipped: bool = False
     part: int | None = None
+    reshaped: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,14 @@ def joined(values: Iterable[Value]) -> Value:
     return Value(
         frozenset().union(*(v.sources for v in values)),
         frozenset().union(*(v.through for v in values)),
-        parameters=frozenset().union(*(v.parameters for v in values)),
+        parameters=frozenset().union(*(v.parameters | ({v.weight.name} if v.weight else set()) for v in values)),
         biased=any(v.biased for v in values),
     )
+
+
+def said_of(name: str, roles: Mapping[str, str]) -> str | None:
+    """The role of the first pattern that the parameter's name matches."""
+    return next((role for pattern, role in roles.items() if fnmatchcase(name, pattern)), None)
 
 
 class Walk:
@@ -83,6 +89,7 @@ class Walk:
         self.seen: set[str] = set()  # the parameters, and parts of them, that have a node
         self.returned: list[Value] = []
         self.uses: Counter[str] = Counter()  # how many nodes read a parameter
+        self.weights: dict[int, str] = {}  # of nodes, their own or another's
         self.frozen: set[int] = set()  # nodes whose matrices are not trained
         self.sums: list[list[Value]] = []  # the terms of each sum of several layers' outputs
         self._reads: Counter[int] = Counter()  # how many operations read a node's output as it is
@@ -106,6 +113,9 @@ class Walk:
     def module(self, prefix: str, data: Value) -> Value:
         """Append the nodes of one module that reads `data`, and of the modules in it; returns what comes out."""
         self._read([data])
+        for name in sorted(data.parameters):  # given to a module among its inputs
+            self._decide(name, "undecided")
+            data = data.after(_bare(name))
         module = self.modules[prefix]
         kind = type(module).__name__
         if isinstance(module, nn.Bilinear):
@@ -141,6 +151,10 @@ class Walk:
             more = {"kind": type(module).__name__}
         if role in ("linear", "conv", "embedding") and weight is None:
             self.frozen.add(len(self.nodes))
+            if "weight" in vars(module):  # no parameter: a hook makes it before each call, as torch's pruning does
+                more["kind"] = COMPUTED
+        if names[0] is not None:
+            self.weights[len(self.nodes)] = names[0]
         out = self.node(prefix, role, data, weight_name=weight_name, bias_name=bias_name, **more)
         self.seen.update(name for name in names if name is not None)
         self.uses.update(name for name in names if name is not None)
@@ -153,7 +167,11 @@ class Walk:
         """Append the nodes of the modules with parameters that no node has."""
         for name, module in self.modules.items():
             keys = [key for part in parts_of(module, self.trained) for key in (part.weight, part.bias)]
-            if any(key is not None and self._full_name(module, key) not in self.seen for key in keys):
+            names = [self._full_name(module, key) for key in keys if key is not None]
+            missed = [n for n in names if n not in self.seen]
+            if missed == [f"{name}.bias"] and f"{name}.weight" in names:  # it was used by its weight alone
+                self._decide(missed[0], "undecided")
+            elif missed:
                 self.module(name, Value())
 
     def settle(self) -> None:
@@ -215,6 +233,10 @@ class Walk:
         if op in ops.SUMS | ops.SCALINGS | ops.PRODUCTS:
             for name in sorted(data.parameters):
                 self._decide(name, "undecided")  # computed from a bare parameter in ways of its own
+        made = sorted(n for a in values if not a.sources for n in a.parameters)
+        is_weight = not weights or any(len(self._core(Weight(n))) > 1 for n in made)  # and no bias
+        if op in ops.LAYERS and data.sources and made and is_weight:
+            return self._computed(op, made, weights, data)
         if weights:
             return self._with_weights(op, arguments, weights, data, others)
         if op in ops.NORMS:
@@ -252,12 +274,16 @@ class Walk:
         weight, core = weights[0], self._core(weights[0])
         if len(weights) == 1:
             if op in ops.VIEWS:
-                return Value(weight=weight)
+                again = op in ops.RESHAPES and len(self._axes(weight.name)) > 1
+                return Value(weight=replace(weight, reshaped=weight.reshaped or again))
             if op in ops.FLIPS and (not others or set(others) <= {-1, -2} or len(core) == 2):
                 return Value(weight=replace(weight, flipped=not weight.flipped))
             if op in ("getitem", "select") and weight.part is None and len(core) == 3:
-                index = [n for n in others if isinstance(n, int)]
-                return Value(weight=replace(weight, part=index[-1] % core[0] if index else None))
+                index, rest = (others[0], others[1:]) if op == "getitem" else (others[-1], others[:1])
+                first = isinstance(index, int) and all(n in (slice(None), 0) for n in rest)
+                if first or any(isinstance(n, int) for n in others):
+                    part = index % core[0] if first else None
+                    return Value(weight=replace(weight, part=part, reshaped=weight.reshaped or not first))
             if op in ops.CUTS:
                 return Value(weight=weight)
         return Value(parameters=frozenset(w.name for w in weights))
@@ -270,14 +296,17 @@ class Walk:
             return Value(parameters=data.parameters.union(w.name for w in weights))
         owner = weights[0].name.rpartition(".")[0]
         typed = role_of(self.modules.get(owner, nn.Identity()))
-        matrices = [w for w in weights if len([n for n in self._core(w) if n != 1]) > 1]
+        matrices = [w for w in weights if len(self._core(w) if op in ops.LAYERS else self._axes(w.name)) > 1]
         vectors = [w for w in weights if w not in matrices]
         (first, *more) = weights
+        if op in ops.ADDENDS and first in matrices and arguments[0].weight == first and not others:
+            return self.call("add", [self.call(ops.ADDENDS[op], arguments[1:]), arguments[0]])
         if op in ops.PRODUCTS | ops.CONVOLUTIONS | {"embedding"} and len(matrices) == 1 and len(vectors) < 2:
             out = self._layer(op, matrices[0], vectors, arguments, data, others)
             added = any(a.weight is None and not a.sources for a in arguments) and op not in ("einsum", "embedding")
             return out.after("the addition of a constant") if added else out
-        if typed is not None:  # a module's weights used in another way than its own
+        is_bias = op in ops.SUMS and not more and first in vectors
+        if typed is not None and not is_bias:  # a module's weights used in another way than its own
             return self.module(owner, data.after(op))
         if op in ops.NORMS and not data.parameters:
             names = [self._take(w.name) for w in weights]
@@ -288,6 +317,8 @@ class Walk:
                 return self.node(first.name, role, data, weight_name=self._take(first.name))
         if op in ops.SUMS and not more:
             return self._added(first, data)
+        if op in ops.LAYERS:
+            return self._computed(op, [], weights, data)
         for weight in weights:
             before = len(self.nodes)
             self._decide(weight.name, "parameter" if op in ops.JOINS else "undecided")
@@ -296,8 +327,25 @@ class Walk:
             data = data.after(_bare(weight.name))
         return data
 
+    def _computed(self, op: str, names: Sequence[str], weights: Sequence[Weight], data: Value) -> Value:
+        """A layer without tensors: its weight is computed from these parameters, or used in a way of its own.
+
+        What comes before it is no head.
+        """
+        names = [*names, *(w.name for w in weights)]
+        for name in names:
+            self._decide(name, "undecided")
+        owners = {name.rpartition(".")[0] for name in names}
+        name = owners.pop() if len(owners) == 1 and owners != {""} else names[0]
+        data = replace(data, parameters=frozenset())
+        role = "conv" if op in ops.CONVOLUTIONS else "linear"
+        return self.node(name, role, data, kind=COMPUTED).after("a computed parameter")
+
     def _added(self, weight: Weight, data: Value) -> Value:
         """The bias of the layer before, if that has none; else a table or a token."""
+        if len(self._core(weight)) > 1 and any(self.nodes[i].part is not None for i in data.sources - {RAW}):
+            self._decide(weight.name, "undecided")  # the biases of several layers, or a table
+            return data.after("the addition of a bare parameter")
         if len(data.sources) == 1 and not data.through and data.has_layers and len(self._core(weight)) == 1:
             (i,) = data.sources
             node = self.nodes[i]
@@ -319,14 +367,18 @@ class Walk:
         owner = weight.name.rpartition(".")[0]
         typed = role_of(self.modules[owner])
         role: Role = "conv" if op in ops.CONVOLUTIONS else "embedding" if op == "embedding" else "linear"
-        if typed == role and weight.part is None and type(self.modules[owner]).__name__ != "Conv1D":
-            return self.module(owner, data)
+        module = self.modules[owner]
+        if typed == role and weight.part is None and type(module).__name__ != "Conv1D":
+            bias = module._parameters.get("bias")
+            bias_read = bias is None or self.name_of[id(bias)] in [b.name for b in biases]
+            if weight.name != f"{owner}.weight" or (bias_read and not weight.flipped and not weight.reshaped):
+                return self.module(owner, data)
         said, core = self._role_of(weight.name, "linear"), self._core(weight)
         transposed = _is_transposed(op, weight, arguments, others)
         known = said in ("linear", "matrix", "matrices", "parameter") and transposed is not None
-        if not known or (role == "linear" and len(core) > 3):
+        if not known or weight.reshaped or (role == "linear" and len(core) > 3):
             self._decide(weight.name, "undecided" if said == "linear" else said)
-            return data.after(op)
+            return self._computed(op, [], [weight, *biases], data)
         parts: list[int | None] = [weight.part]
         if role == "linear" and weight.part is None and len(core) == 3:  # in a batched product: several matrices
             parts = [*range(core[0])]
@@ -341,8 +393,11 @@ class Walk:
             name = owner if of_module else key
             weight_name = None if key in self.seen or not self._is_trained(weight.name) else weight.name
             more: dict[str, Any] = {"weight_name": weight_name, "bias_name": bias_name, "part": part}
+            if role == "conv" and of_module:
+                more["groups"] = module.groups
             if not self._is_trained(weight.name):
                 self.frozen.add(len(self.nodes))
+            self.weights[len(self.nodes)] = weight.name
             outs.append(self.node(name, role, data, transposed=transposed, **more))
             self.seen.update((key, weight.name))
         return joined(outs)
@@ -354,6 +409,10 @@ class Walk:
 
     def _core(self, weight: Weight) -> list[int]:
         return [*self.net.get_parameter(weight.name).shape[len(self.runs) :]]
+
+    def _axes(self, name: str) -> list[int]:
+        """The lengths of a parameter's axes that are longer than one."""
+        return [n for n in self._core(Weight(name)) if n != 1]
 
     def _is_trained(self, name: str) -> bool:
         return self.trained(self.net.get_parameter(name))
@@ -390,7 +449,7 @@ class Walk:
             self.node(name, as_node, Value(), weight_name=name)
 
     def _said(self, name: str) -> str | None:
-        return next((role for pattern, role in self.roles.items() if fnmatchcase(name, pattern)), None)
+        return said_of(name, self.roles)
 
     def _may_be_gain(self, name: str) -> bool:
         """Whether it was said to be one, or starts at all ones, several of them."""

@@ -106,6 +106,10 @@ class Watch(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not self._inside:  # constants, before something is written into them
+            self.give(
+                [t for t in tensors_in([args, kwargs]) if id(t) not in self._values and not t.requires_grad], Value()
+            )
         result = func(*args, **kwargs)
         if self._inside:
             return result
@@ -212,4 +216,5 @@ def untouched(net: nn.Module) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for buffer, before in buffers:
-                buffer.copy_(before)
+                if not torch.equal(buffer, before):  # else its version stays, for a graph may have saved it
+                    buffer.copy_(before)

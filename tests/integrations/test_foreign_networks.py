@@ -1,121 +1,109 @@
-"""What is read of other people's networks, and that each method does the right thing with it or refuses."""
+"""Networks of others: what is read of each, and what each method does with it, as docs/foreign-networks.md has it."""
 
 import copy
 import random
-import warnings
-from fnmatch import fnmatchcase
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from foreign import FOREIGN, HAS_TRANSFORMERS
+from foreign.__main__ import PAGE
+from foreign.first import FIRST, OF_TRANSFORMERS
+from foreign.matrix import CRASH, ORACLES, WRONG, Case, is_in, of_activation, result, results
 
-from rl_plasticity.regularizers import make_regularizer
-from rl_plasticity.structure import activations_of, read
+from rl_plasticity.interventions import INTERVENTIONS, recycling
+from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
+from rl_plasticity.structure import Structure, activations_of, read, reading
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* leaves alone:UserWarning"),
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
 ]
-OF_TRANSFORMERS = ("bert", "gpt2", "llama", "t5")
 
 
-def cases():
-    """Every network."""
+def cases(names):
     missing = pytest.mark.skipif(not HAS_TRANSFORMERS, reason="needs transformers")
-    return [pytest.param(name, marks=[missing] if name in OF_TRANSFORMERS else []) for name in FOREIGN]
+    return [pytest.param(name, marks=[missing] if name in OF_TRANSFORMERS else []) for name in names]
 
 
-MADE = {}
+@pytest.fixture(scope="module", params=cases(FOREIGN))
+def network(request):
+    """Name and case: one for all tests of a network, which is read once."""
+    return request.param, Case(FOREIGN[request.param])
 
 
-def made(name):
-    """A network, a copy of one that is made once, and what has to be read of it."""
-    expected = FOREIGN[name]
-    if name not in MADE:
-        torch.manual_seed(0)
-        MADE[name] = expected.make()
-        moved = torch.Generator().manual_seed(7)
-        for p in MADE[name].parameters():  # biases that start at zero would hide what is left out
-            if p.ndim == 1 and not p.any():
-                p.data.normal_(0, 0.5, generator=moved)
-    return copy.deepcopy(MADE[name]), expected
+ROW = re.compile(r"^\| (\w+) \| (. .(?: \| . .)*) \|$", re.MULTILINE)
+RECORDED = {name: re.findall(r"\w", cells) for name, cells in ROW.findall(PAGE.read_text())}
 
 
-def is_in(name, patterns):
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def test_the_page_has_a_row_for_each_network_and_a_column_for_each_method():
+    assert set(RECORDED) == set(FOREIGN) - set(OF_TRANSFORMERS)
+    heads = re.findall(r"^\| network \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    assert heads
+    assert all(head.split(" | ") == [*ORACLES] for head in heads)
+    by_network = {"periodic", "shrink_perturb", "selective_reinit"}  # act on parameters, whichever layers they are of
+    assert {method.split()[0] for method in ORACLES} == {*REGULARIZERS, *INTERVENTIONS} - {"none"} - by_network
 
 
-def matrices(net, expected, tables=True):
-    """By name, ``(matrix [out, fan_in], parameter's name)`` of every weight, as the definition has it."""
-    found = {}
-    for name, p in net.named_parameters():
-        if is_in(name, expected.undecided) or p.ndim < 2 or (not tables and is_in(name, expected.tables)):
-            continue
-        if is_in(name, expected.stacks):
-            found |= {f"{name}.{i}": part.mT for i, part in enumerate(p)}
-        elif is_in(name, expected.transposed):
-            found[name] = p.transpose(0, 1).flatten(1)
-        elif name.startswith("transformer.h.") and p.ndim == 2:  # GPT-2 stores [in, out]
-            found[name] = p.mT
-        else:
-            found[name] = (p[0] if name == "position" else p).flatten(1)
-    return found
+def test_each_method_is_right_or_refused_as_the_page_says(network):
+    name, case = network
+    found = results(case)
+    assert not {cell: r for cell, r in found.items() if r.word in (WRONG, CRASH)}
+    words = [found[method, given].word for method in ORACLES for given in (True, False)]
+    changed = {
+        cell: (was, now)
+        for cell, was, now in zip(found_in_order(), RECORDED.get(name, words), words, strict=True)
+        if was != now
+    }
+    assert not changed, "python -m foreign, in tests/integrations, writes the page again"
 
 
-@pytest.mark.parametrize("name", cases())
-def test_every_parameter_is_a_layer_s_or_undecided_as_expected(name):
-    net, expected = made(name)
-    structure = read(net, expected.example())
+def found_in_order():
+    return [(method, "with an example" if given else "without") for method in ORACLES for given in (True, False)]
+
+
+def structure_of(case, with_example) -> Structure | None:
+    try:
+        return case.structure(with_example)
+    except ValueError:
+        return None
+
+
+def test_what_is_read_is_what_the_definition_says(network):
+    _, case = network
+    net, expected, structure = case.fresh(), case.expected, structure_of(case, True)
+    if not expected.followed:
+        assert (
+            structure is None or structure.unknown is not None or all(y.role == "undecided" for y in structure.layers)
+        )
+        return
     assert structure.unknown is None
     assert not structure.unreached
+    assert all(is_in(name, expected.undecided) for name in structure.undecided)
+    known = {name for name in case.parameters if not is_in(name, expected.undecided) and not of_activation(net, name)}
     held = {n for layer in structure.layers if layer.role != "undecided" for n in layer.parameter_names}
-    assert held | set(structure.undecided) == {n for n, _ in net.named_parameters()}
-    assert all(is_in(n, expected.undecided) for n in structure.undecided)
-    assert not held & set(structure.undecided)
+    computed = {name for name in known | held if ".parametrizations." in f".{name}"}
+    assert held - computed == known - computed
+    for role in ("norm", "gain"):
+        gains = {layer.weight_name for layer in structure.layers if layer.role == role and layer.weight_name}
+        assert gains == {name for name in case.parameters if is_in(name, getattr(expected, f"{role}s"))}
+    for seen in (structure, structure_of(case, False)):
+        heads = {node.name for node in seen.nodes if node.head}
+        assert heads == (set(expected.heads) if seen.unknown is None else set())
+    assert (seen.unknown is None) == expected.traced
+    units = structure.hidden_units(net)
+    assert len(units) == expected.units
+    for unit, activation in zip(units, activations_of(net, units, case.example) if units else [], strict=True):
+        axis = 1 if unit.incoming.role == "conv" else -1
+        assert activation.shape[axis] == unit.incoming.matrix(net).shape[-2]
 
 
-@pytest.mark.parametrize("name", cases())
-def test_the_heads_are_those_of_the_definition_and_without_an_example_these_or_unknown(name):
-    net, expected = made(name)
-    structure = read(net, expected.example())
-    assert {node.name for node in structure.nodes if node.head} == set(expected.heads)
-    traced = read(net)
-    assert (traced.unknown is None) == expected.traced
-    if traced.unknown is None:
-        assert {node.name for node in traced.nodes if node.head} == set(expected.heads)
-    else:
-        assert not any(node.head for node in traced.nodes)
-
-
-@pytest.mark.parametrize("name", cases())
-def test_the_first_spectral_penalty_is_that_of_singular_values_over_exactly_the_expected_matrices(name):
-    net, expected = made(name)
-    total = sum((torch.linalg.svdvals(m)[0] ** 2 - 1) ** 2 for m in matrices(net, expected).values())
-    for n, p in net.named_parameters():
-        if p.ndim == 1 and not is_in(n, expected.undecided):
-            is_gain = is_in(n, expected.norms + expected.gains)
-            total += (p - 1).square().sum() if is_gain else p.square().sum() ** 2
-    penalty = make_regularizer("spectral", net, example=expected.example(), coef=1.0).penalty(net)
-    torch.testing.assert_close(penalty, total, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", cases())
-def test_gains_of_norm_layers_are_read_as_such(name):
-    net, expected = made(name)
-    layers = read(net, expected.example()).layers
-    names = [n for n, _ in net.named_parameters()]
-    for role, patterns in (("norm", expected.norms), ("gain", expected.gains)):
-        read_so = {layer.weight_name for layer in layers if layer.role == role and layer.weight_name}
-        assert read_so == {n for n in names if is_in(n, patterns)}
-
-
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", cases([*FIRST, "spectral_norm", "resnet_basic", "slot_attention"]))
 def test_reading_changes_nothing_and_draws_nothing(name):
-    net, expected = made(name)
-    net.train()
+    net, example = FOREIGN[name].make().train(), FOREIGN[name].example()
     next(net.children()).eval()
-    example = expected.example()
     for p in net.parameters():
         p.grad = torch.ones_like(p)
     state = {n: t.clone() for n, t in (*net.named_parameters(), *net.named_buffers())}
@@ -134,81 +122,10 @@ def test_reading_changes_nothing_and_draws_nothing(name):
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
 
 
-@pytest.mark.parametrize("name", cases())
-def test_wrs_gives_each_hidden_unit_a_weight_of_norm_one_and_leaves_heads_and_tables_alone(name):
-    net, expected = made(name)
-    before = {n: p.detach().clone() for n, p in net.named_parameters()}
-    regularizer = make_regularizer("wrs", net, example=expected.example(), every_updates=1, norm_decay=0.0)
-    regularizer.project_(net)
-    changed = set()
-    for n, matrix in matrices(net, expected, tables=False).items():
-        if n.rpartition(".")[0] not in expected.heads:
-            torch.testing.assert_close(matrix.norm(dim=1), torch.ones(len(matrix)), msg=lambda m, n=n: f"{n}: {m}")
-            changed.add(n if n in before else n.rpartition(".")[0])
-    for n, p in net.named_parameters():
-        assert n in changed or torch.equal(p, before[n]), n
-
-
-@pytest.mark.parametrize("name", cases())
-def test_swr_of_strength_one_gives_every_weight_its_initial_norm_back(name):
-    net, expected = made(name)
-    bare = [n for n, _ in net.named_parameters() if "." not in n and not is_in(n, expected.stacks + expected.gains)]
-    first = {n: m.detach().norm() for n, m in matrices(net, expected).items() if n not in bare}
-    gains = {n: p.detach().norm() for n, p in net.named_parameters() if is_in(n, expected.norms + expected.gains)}
-    regularizer = make_regularizer("swr", net, example=expected.example(), coef=1.0)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.mul_(1.5)
-    regularizer.project_(net)
-    after = matrices(net, expected)
-    for n, norm in first.items():
-        torch.testing.assert_close(after[n].norm(), norm, rtol=1e-4, atol=1e-6, msg=lambda m, n=n: f"{n}: {m}")
-    for n, norm in gains.items():
-        torch.testing.assert_close(net.get_parameter(n).norm(), norm, rtol=1e-4, atol=1e-6)
-    assert all(p.isfinite().all() for p in net.parameters())
-
-
-@pytest.mark.parametrize("name", cases())
-def test_l2_init_is_half_the_squared_distance_from_the_start_whatever_could_be_read(name):
-    net, expected = made(name)
-    for example in (None, expected.example()):
-        regularizer = make_regularizer("l2_init", net, example=example, coef=2.0)
-        assert regularizer.penalty(net) == 0
-        moved = copy.deepcopy(net)
-        with torch.no_grad():
-            for p in moved.parameters():
-                p.add_(0.5)
-        count = sum(p.numel() for p in net.parameters())
-        torch.testing.assert_close(regularizer.penalty(moved), torch.tensor(0.25 * count))
-
-
-@pytest.mark.parametrize("method", ["wrs", "swr"])
-@pytest.mark.parametrize("name", cases())
-def test_what_cannot_be_traced_is_refused_without_an_example(name, method):
-    net, expected = made(name)
-    if expected.traced:
-        make_regularizer(method, net)
-    else:
-        with pytest.raises(ValueError, match=r"pass example=\(a real input, ...\)"):
-            make_regularizer(method, net)
-
-
-@pytest.mark.parametrize("name", cases())
-def test_the_hidden_units_are_those_of_the_definition_and_their_activations_are_seen(name):
-    net, expected = made(name)
-    example = expected.example()
-    units = read(net, example).hidden_units(net)
-    assert len(units) == expected.units
-    net.eval()
-    if units:
-        for unit, activation in zip(units, activations_of(net, units, example), strict=True):
-            axis = 1 if unit.incoming.role == "conv" else -1
-            assert activation.shape[axis] == unit.incoming.matrix(net).shape[-2]
-
-
-@pytest.mark.skipif(not HAS_TRANSFORMERS, reason="needs transformers")
 def test_llama_s_gains_start_at_no_penalty_and_stay_at_one_under_the_penalty_alone():
-    net, expected = made("llama")
+    expected = FOREIGN["llama_like"]
+    torch.manual_seed(0)
+    net = expected.make()
     regularizer = make_regularizer("spectral", net, example=expected.example(), coef=1.0)
     gains = [p for n, p in net.named_parameters() if is_in(n, expected.norms)]
     assert len(gains) == 5
@@ -222,44 +139,53 @@ def test_llama_s_gains_start_at_no_penalty_and_stay_at_one_under_the_penalty_alo
     assert all(torch.equal(gain, torch.ones_like(gain)) for gain in gains)
 
 
-def output(net, example):
-    """Of the network in evaluation mode, one tensor."""
-    if isinstance(example, torch.Tensor):
-        example = (example,)
-    with torch.no_grad():
-        out = net.eval()(**example) if isinstance(example, dict) else net.eval()(*example)
-    return out[0] if isinstance(out, tuple) else getattr(out, "logits", out)
+# --- the oracles themselves -------------------------------------------------------------------------------------------
 
 
-def after_a_projection(name, **settings):
-    """The outputs of a network whose weights have grown, before and after swr's projection, and what swr says."""
-    net, expected = made(name)
-    example = expected.example()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        regularizer = make_regularizer("swr", net, example=example, coef=0.5, **settings)
-    grown = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.mul_(1 + torch.rand((), generator=grown))  # each by a factor of its own
-        before = output(net, example)
-        regularizer.project_(net)
-    return before, output(net, example), " ".join(str(warning.message) for warning in said)
+def misread(structure, **wrong):
+    """The structure with `wrong` in its first layer of a kind, as if it had been read so."""
+    nodes = [*structure.nodes]
+    i = next(i for i, node in enumerate(nodes) if node.role == wrong.get("of", "linear") and node.weight_name)
+    nodes[i] = replace(nodes[i], **{key: value for key, value in wrong.items() if key != "of"})
+    return replace(structure, nodes=tuple(nodes))
 
 
-@pytest.mark.parametrize("name", cases())
-def test_swr_that_is_to_preserve_the_function_does_so_or_refuses(name):
-    try:
-        before, after, _ = after_a_projection(name, scope="preserving")
-    except ValueError as error:
-        assert "scope=preserving needs" in str(error)  # noqa: PT017
-    else:
-        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
+MISREAD = {
+    "a gain for a bias": ("bert_like", {"of": "norm", "role": "parameter"}, ("spectral", "wrs", "swr")),
+    "a hidden layer for the head": ("vgg", {"head": True}, ("wrs", "parseval", "orthogonal", "normalize_project")),
+    "a matrix as it is not stored": ("gpt2_like", {"transposed": False}, ("wrs", "weight_clipping", "hypersphere")),
+    "a layer that is left out": (
+        "dueling_dqn", {"weight_name": None, "bias_name": None},
+        ("spectral", "weight_clipping", "hypersphere", "wrs", "swr"),
+    ),
+    "a weight without its bias": ("dueling_dqn", {"bias_name": None}, ("spectral", "weight_clipping")),
+    "no layer before it": ("vgg", {"inputs": ()}, ("swr", "swr scope=preserving")),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", cases())
-def test_swr_scales_the_output_by_one_factor_or_says_that_it_does_not(name):
-    before, after, said = after_a_projection(name)
-    if "swr keeps f' = C f only approximately" not in said:
-        factor = after.flatten() @ before.flatten() / before.square().sum()
-        torch.testing.assert_close(after, factor * before, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("kind", MISREAD)
+def test_an_oracle_finds_what_was_misread(kind):
+    name, wrong, methods = MISREAD[kind]
+    case = Case(FOREIGN[name])
+    case._read[True] = replace(misread(case.structure(True), **wrong), example=None)
+    assert {method: result(case, method, True).word for method in methods} == dict.fromkeys(methods, WRONG)
+
+
+@pytest.mark.parametrize("name", ["flatten_positions", "view_tokens", "channels_averaged"])
+def test_an_oracle_finds_units_whose_columns_are_not_theirs(name, monkeypatch):
+    for module in (reading, recycling):
+        monkeypatch.setattr(module, "recyclable", lambda net, units, example: [*units], raising=False)
+    assert result(Case(FOREIGN[name]), "redo", True).word == WRONG
+
+
+def test_a_refusal_must_say_what_to_do_and_an_error_of_torch_is_a_crash(monkeypatch):
+    case = Case(FOREIGN["vgg"])
+
+    def unhelpful(self, method):
+        raise ValueError(message)
+
+    monkeypatch.setattr(Structure, "require_order", unhelpful)
+    for message, word in (("no", CRASH), ("pass example=(a real input, ...)\nand more", CRASH)):
+        assert result(case, "swr", True).word == word
+    monkeypatch.setattr(Structure, "require_order", lambda self, method: copy.deepcopy(torch.ones(2) @ torch.ones(3)))
+    assert result(case, "swr", True).word == CRASH

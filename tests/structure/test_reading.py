@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rl_plasticity.interventions import make_intervention
-from rl_plasticity.regularizers import make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 from rl_plasticity.structure import read
 
 WHOLE = ("spectral", "swr", "wrs", "hypersphere", "parseval", "orthogonal", "weight_clipping", "normalize_project")
@@ -199,3 +199,62 @@ def test_deep_linear_networks_and_bottlenecks_are_layers_as_others(kind, name):
     for example in (None, VECTORS):
         assert not read(net, example).factors
         make_regularizer(name, net, example=example)
+
+
+# --- what is to be left alone ---------------------------------------------------------------------------------------
+
+
+def deeper():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(),
+        nn.Linear(6, 2),
+    )  # fmt: skip
+
+
+IN_ONE_STEP = {
+    "wrs": {"every_updates": 1}, "weight_clipping": {"coef": 0.1}, "continual_backprop": {"coef": 0.9, "maturity": 0},
+    "self_normalized_resets": {"least": 1, "most": 1, "every_updates": 1}, "hare_tortoise": {"every_updates": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)])
+@pytest.mark.parametrize("name", [name for name in REGULARIZERS if name not in ("none", "churn", "feature_rank")])
+@pytest.mark.filterwarnings("ignore:swr keeps f' = C f only approximately", "ignore:.*leaves alone what is behind")
+def test_parameters_of_torch_s_modules_that_are_to_be_ignored_are_left_alone_by_every_method(name, example):
+    changed = {}
+    for roles in (None, {"2.weight": "ignore", "2.bias": "ignore"}):
+        net = deeper()
+        regularizer = make_regularizer(name, net, example=example, roles=roles, **IN_ONE_STEP.get(name, {}))
+        changed[roles is None] = set()
+        for _ in range(3):
+            with torch.no_grad():
+                for p in net.parameters():
+                    p.grad = None
+                    p.copy_(1.5 * p + 0.1 * torch.randn_like(p))
+                net[0].bias[0] = net[2].bias[0] = -99.0  # units that never fire
+                net[3].weight[0] = net[3].bias[0] = 0.0
+            before = {n: p.detach().clone() for n, p in net.named_parameters()}
+            penalty = regularizer.penalty(net) + regularizer.data_penalty(net, (torch.randn(5, 4),))
+            if penalty.requires_grad:
+                penalty.sum().backward()
+            regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
+            regularizer.project_(net)
+            for n, p in net.named_parameters():
+                if (p.grad is not None and p.grad.any()) or not torch.equal(p, before[n]):
+                    changed[roles is None].add(n)
+    assert {"2.weight"} <= changed[True]
+    assert not changed[False] & {"2.weight", "2.bias"}
+    assert changed[False]
+
+
+def test_swr_says_that_a_bias_which_is_ignored_stays():
+    with pytest.warns(UserWarning, match="biases that stay"):
+        make_regularizer("swr", deeper(), roles={"2.bias": "ignore"})
+    with pytest.raises(ValueError, match=r"ignored parameters, got 2\.bias"):
+        make_regularizer("swr", deeper(), roles={"2.bias": "ignore"}, scope="preserving")
+
+
+def test_of_torch_s_modules_no_other_role_than_ignore_can_be_said():
+    with pytest.raises(ValueError, match=r"'2\.weight' is a parameter of Linear, which tells its role; .* got 'bias'"):
+        make_regularizer("spectral", deeper(), roles={"2.weight": "bias"})

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrizations, prune
 
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import make_regularizer
@@ -468,3 +469,226 @@ def test_what_only_moves_or_scales_is_still_exact_and_nothing_is_said(operation,
         off, said = fails(Constant(HOMOGENEOUS[operation]), x, example=x if watched else None, scope=scope)
         assert off < 1e-9
         assert not said
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy(2 * x.detach().numpy())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+class Unseen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return self.two(Twice.apply(self.one(x)) * self.scale)
+
+
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    [("wrs", r": pass heads=\["), ("spectral", r": pass roles="), ("swr", "the example does not show it")],
+)
+def test_who_gave_an_example_that_could_not_be_followed_is_not_asked_for_one(name, asks):
+    with pytest.raises(ValueError, match=asks):
+        make_regularizer(name, Unseen(), example=(torch.randn(3, 4),))
+
+
+# --- weights that the forward computes --------------------------------------------------------------------------------
+
+
+class Used(nn.Module):
+    """Bare parameters of these shapes, and what is done with them."""
+
+    def __init__(self, use, *shapes):
+        super().__init__()
+        self.use = use
+        self.parts = nn.ParameterList(torch.randn(shape) for shape in shapes)
+
+    def forward(self, x):
+        return self.use(x, *self.parts)
+
+
+COMPUTED = {
+    "masked": (lambda h, w: F.linear(h, w * torch.ones(6)), (1, 6)),
+    "positive": (lambda h, w: h @ w.exp().t(), (1, 6)),
+    "product": (lambda h, u, v: F.linear(h, u @ v), (1, 2), (2, 6)),
+    "viewed": (lambda h, w: F.linear(h, w.view(3, 6)), (3, 2, 3)),
+    "second axis": (lambda h, w: h @ w[:, 1], (6, 2, 3)),
+    "vector": (lambda h, w: h @ w, (6,)),
+    "four axes": (lambda h, w: torch.einsum("bi,mnio->bmno", h, w), (2, 2, 6, 3)),
+    "distances": (torch.cdist, (3, 6)),
+}
+
+
+@quiet
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("how", COMPUTED)
+def test_a_layer_whose_weight_is_computed_is_the_head_and_left_alone_and_what_is_before_it_is_none(how, example):
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), Used(*COMPUTED[how]))
+    structure = read(net, example)
+    assert [layer.weight_name for layer in structure.layers if layer.head] == [None]
+    assert {*structure.undecided} == {n for n, _ in net.named_parameters() if n.startswith("4")}
+    with pytest.raises(ValueError, match="a head reset cannot renew 4"):
+        make_intervention("head").apply_(net, (), example=example, make=lambda: net)
+    with pytest.raises(ValueError, match="feature_rank"):
+        make_regularizer("feature_rank", net, example=example)
+    before = copy.deepcopy(net.state_dict())
+    make_regularizer("wrs", net, example=example, every_updates=1).project_(net)
+    for name in ("0.weight", "2.weight"):
+        torch.testing.assert_close(net.get_parameter(name).norm(dim=1), torch.ones(6))
+    assert all(torch.equal(before[n], p) for n, p in net.named_parameters() if n.startswith("4"))
+
+
+@quiet
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+def test_a_bare_matrix_of_one_output_is_the_head(example):
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), Used(F.linear, (1, 6), (1,)))
+    (head,) = [layer for layer in read(net, example).layers if layer.head]
+    assert (head.weight_name, head.bias_name) == ("2.parts.0", "2.parts.1")
+
+
+def test_pruned_weights_are_left_alone_and_not_reset_in_part():
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    prune.random_unstructured(net[2], "weight", amount=0.5)
+    x = torch.randn(5, 4)
+    (head,) = [layer for layer in read(net, x).layers if layer.head]
+    assert (head.name, head.weight_name, head.bias_name) == ("2", None, "2.bias")
+    with pytest.raises(ValueError, match="a head reset cannot renew 2"):
+        make_intervention("head").apply_(net, (), example=x, make=lambda: net)
+    with pytest.raises(ValueError, match=r"0\.2 computes its weight in a hook"):
+        make_regularizer("feature_rank", nn.Sequential(net, nn.ReLU(), nn.Linear(3, 2)), example=x)
+
+
+class Tied(nn.Module):
+    """The decoder's matrix is the encoder's."""
+
+    def __init__(self):
+        super().__init__()
+        self.between, self.encoder = nn.Linear(6, 6), nn.Linear(4, 6)
+        self.bias = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return F.linear(self.between(self.encoder(x).relu()).relu(), self.encoder.weight.t(), self.bias)
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+def test_a_matrix_that_is_the_head_s_too_is_no_hidden_one(example):
+    net = Tied()
+    structure = read(net, example)
+    assert structure.of_heads == {"encoder.weight"}
+    assert [layer.bias_name for layer in structure.layers] == ["encoder.bias", "between.bias", "bias"]
+    before = net.encoder.weight.detach().clone()
+    make_regularizer("wrs", net, example=example, every_updates=1).project_(net)
+    assert torch.equal(net.encoder.weight, before)
+    torch.testing.assert_close(net.between.weight.norm(dim=1), torch.ones(6))
+    penalty = make_regularizer("l2", net, example=example, coef=2.0, of="hidden_weights").penalty(net)
+    torch.testing.assert_close(penalty, net.between.weight.square().sum())
+    with pytest.raises(ValueError, match=r"cannot renew encoder\.weight: an output layer shares it"):
+        make_intervention("head").apply_(net, (), example=example, make=Tied)
+
+
+# --- parameters beside others -----------------------------------------------------------------------------------------
+
+
+class Weightless(nn.Module):
+    """A linear layer whose weight alone is read; or its bias is added by itself."""
+
+    def __init__(self, with_bias):
+        super().__init__()
+        self.with_bias, self.kept, self.head = with_bias, nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = F.linear(x, self.kept.weight)
+        return self.head((h + self.kept.bias if self.with_bias else h).relu())
+
+
+@quiet
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_the_bias_of_a_layer_that_is_used_by_its_weight_counts_only_if_it_is_read(with_bias, example):
+    net = Weightless(with_bias)
+    structure = read(net, example)
+    vectors = [net.head.bias, net.kept.bias] if with_bias else [net.head.bias]
+    assert structure.undecided == (() if with_bias else ("kept.bias",))
+    assert len(structure.layers) == (2 if with_bias else 3)
+    penalty = make_regularizer("spectral", net, example=example, coef=1.0).penalty(net)
+    torch.testing.assert_close(penalty, spectral_oracle([net.kept.weight, net.head.weight], vectors))
+
+
+@quiet
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_biases_of_stacked_matrices_are_no_matrix(fused):
+    def use(x, b1, w1, b2, w2):
+        x = x.expand(3, *x.shape)
+        if fused:
+            return torch.baddbmm(b2, torch.baddbmm(b1, x, w1).relu(), w2)
+        return torch.bmm((torch.bmm(x, w1) + b1).relu(), w2) + b2
+
+    net = Used(use, (3, 1, 6), (3, 4, 6), (3, 1, 2), (3, 6, 2))
+    structure = read(net, torch.randn(5, 4))
+    assert structure.undecided == ("parts.0", "parts.2")
+    penalty = make_regularizer("spectral", net, example=torch.randn(5, 4), coef=1.0).penalty(net)
+    torch.testing.assert_close(penalty, spectral_oracle([*net.parts[1], *net.parts[3]]))
+
+
+class Pooling(nn.Module):
+    """A learned query looks at hidden units through one packed matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.query = nn.Linear(4, 6), nn.Parameter(torch.randn(1, 1, 6))
+        self.attention, self.head = nn.MultiheadAttention(6, 2, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = self.first(x).relu()
+        return self.head(self.attention(self.query.expand(x.shape[0], -1, -1), h, h, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(5, 7, 4)], ids=["traced", "watched"])
+def test_a_parameter_that_a_module_is_given_is_read_beside_the_units(example):
+    net = Pooling()
+    structure = read(net, example)
+    assert structure.undecided == ("query",)
+    assert not structure.hidden_units(net)  # the matrix that reads the units reads the query too
+
+
+def test_what_is_written_into_fresh_zeros_is_followed():
+    class Scattered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            h = torch.zeros(2, 6).index_add_(0, torch.tensor([0, 1, 0, 1, 1]), self.first(x))
+            return self.head(h)
+
+    structure = read(Scattered(), torch.randn(5, 4))
+    assert structure.unknown is None
+    assert [(y.name, y.inputs) for y in structure.layers] == [("first", ()), ("head", (0,))]
+
+
+def test_groups_of_a_convolution_with_a_forward_of_its_own_are_read():
+    class Grouped(nn.Conv2d):
+        def forward(self, x):
+            return F.conv2d(x, self.weight, self.bias, groups=self.groups)
+
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), Grouped(4, 4, 2, groups=2))
+    assert [layer.groups for layer in read(net).layers] == [1, 2]
+
+
+def test_reading_moves_no_vector_of_spectral_norm():
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).train()
+    parametrizations.spectral_norm(net[0])
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    read(net)
+    read(net, torch.randn(5, 4))
+    assert before
+    assert all(torch.equal(before[name], buffer) for name, buffer in net.named_buffers())
+    assert all(module.training for module in net.modules())

@@ -1,39 +1,16 @@
-"""Networks as other people write them, each with what has to be read of it: written by hand, from the definitions."""
+"""A first choice: transformers' language models, recurrent networks, attention, experts, noise, tied weights."""
 
 import importlib.util
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from foreign.expected import Expected, ids, vectors
+
 HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
-
-
-class Expected(NamedTuple):
-    """What has to be read of a network.
-
-    Patterns of parameter names (``fnmatch``); a parameter that none matches is a matrix where it has more axes than
-    one, a vector where it has one.
-    """
-
-    make: Callable[[], nn.Module]
-    example: Callable[[], Any]
-    heads: tuple[str, ...]  # names of the layers that are output layers
-    norms: tuple[str, ...] = ()  # gains of norm layers
-    gains: tuple[str, ...] = ()  # that normalize nothing
-    stacks: tuple[str, ...] = ()  # [n, ., .]: n matrices
-    transposed: tuple[str, ...] = ()  # kernels [in, out, ...]
-    tables: tuple[str, ...] = ("*embed*", "position")  # matrices that are looked up or added
-    undecided: tuple[str, ...] = ()
-    traced: bool = False  # the forward can be read without an example
-    units: int = 0  # chains of hidden units
-
-
-def ids(size: int = 20) -> Tensor:
-    return torch.randint(1, size, (2, 6), generator=torch.Generator().manual_seed(1))
+OF_TRANSFORMERS = ("bert", "gpt2", "llama", "t5")
 
 
 def bert() -> nn.Module:
@@ -231,11 +208,7 @@ def noisy() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), NoisyLinear(8, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def vectors(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
-
-
-FOREIGN = {
+FIRST = {
     "bert": Expected(
         bert, lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*LayerNorm.weight",), units=3
     ),
@@ -259,7 +232,8 @@ FOREIGN = {
         traced=True, units=2,
     ),
     "mamba": Expected(
-        Mamba, ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",)
+        Mamba, ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",),
+        biases={"dt_bias": "dt_proj.weight"},
     ),
     "experts_bmm": Expected(lambda: Experts(False), lambda: vectors(4, 5), heads=("head",), stacks=("w?",)),
     "experts_einsum": Expected(

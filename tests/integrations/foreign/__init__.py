@@ -1,0 +1,27 @@
+"""Networks as other people write them, each with what has to be read of it."""
+
+from foreign.adapters import ADAPTERS
+from foreign.agents import AGENTS
+from foreign.attention import ATTENTION
+from foreign.expected import Expected
+from foreign.first import FIRST, HAS_TRANSFORMERS
+from foreign.graphs import GRAPHS
+from foreign.language import LANGUAGE
+from foreign.oddities import ODDITIES
+from foreign.recurrent import RECURRENT
+from foreign.vision import VISION
+
+FAMILIES: dict[str, dict[str, Expected]] = {
+    "First": FIRST,
+    "Vision": VISION,
+    "Graphs": GRAPHS,
+    "Language": LANGUAGE,
+    "Adapters": ADAPTERS,
+    "Recurrent": RECURRENT,
+    "Attention": ATTENTION,
+    "Agents": AGENTS,
+    "Oddities": ODDITIES,
+}
+FOREIGN = {name: expected for family in FAMILIES.values() for name, expected in family.items()}
+
+__all__ = ["FAMILIES", "FOREIGN", "HAS_TRANSFORMERS", "Expected"]

@@ -1,0 +1,46 @@
+"""Write the tables of docs/foreign-networks.md: ``cd tests/integrations && python -m foreign``.
+
+Wrong cells and crashes are printed, and the page stays as it is.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from foreign import FAMILIES
+from foreign.first import OF_TRANSFORMERS
+from foreign.matrix import CRASH, ORACLES, WRONG, Case, results
+
+PAGE = Path(__file__).parents[3] / "docs" / "foreign-networks.md"
+START, END = "<!-- tables: begin -->\n", "<!-- tables: end -->\n"
+
+
+def row(name: str, found: dict) -> str:
+    """A network's line: of each method one letter with an example, and one without."""
+    letters = " | ".join(f"{found[method, True].word} {found[method, False].word}" for method in ORACLES)
+    return f"| {name} | {letters} |\n"
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    wrong, text = [], ""
+    for family, networks in FAMILIES.items():
+        head = "".join(f" {method} |" for method in ORACLES)
+        text += f"### {family}\n\n| network |{head}\n|---|{'---|' * len(ORACLES)}\n"
+        for name, expected in networks.items():
+            if name in OF_TRANSFORMERS:
+                continue
+            found = results(Case(expected))
+            wrong += [f"{name}, {cell}: {r.why}" for cell, r in found.items() if r.word in (WRONG, CRASH)]
+            text += row(name, found)
+        text += "\n"
+    if wrong:
+        sys.exit("\n".join(wrong))
+    page = PAGE.read_text()
+    before, after = page.split(START)[0], page.split(END)[1]
+    PAGE.write_text(f"{before}{START}\n{text}{END}{after}")
+
+
+if __name__ == "__main__":
+    main()
