@@ -189,6 +189,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
             for drawn in draw(comparison):
                 png = io.BytesIO()
                 drawn.figure.savefig(png, dpi=200, format="png")
+                drawn.figure.set_layout_engine("none")  # what was laid out once stays so in the other forms
                 (new / "figures" / f"{drawn.name}.png").write_bytes(png.getvalue())
                 drawn.figure.savefig(new / "figures" / f"{drawn.name}.pdf")
                 files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]

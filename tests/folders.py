@@ -29,7 +29,7 @@ PENDULUM = [
     "env.action_repeat=4",
     "random_env_steps=20",
     "total_env_steps=60",
-    "replay_ratio=2",
+    "replay_ratio=1",
 ]
 PENDULUM += ["eval_every_env_steps=60", "checkpoint_every_env_steps=40", "log_every_updates=20"]
 

@@ -96,7 +96,7 @@ def test_agents_of_different_structure_do_not_share_a_graph(traced):
     less_usual = {"num_critics": 2, "temperature_loss": "log_alpha", "log_std": "tanh", "init_alpha": 2.0}
     for name, settings in (
         ("swr", less_usual | {"hidden": (8,), "init": "torch"}),
-        ("churn", {"network": "simba", "actor_width": 8, "critic_width": 12, "activation": "rational"}),
+        ("none", {"network": "simba", "actor_width": 8, "critic_width": 12, "activation": "rational"}),
     ):
         agent, other = (
             SAC(4, 2, [0], lambda net, name=name: make_regularizer(name, net), **settings) for _ in range(2)

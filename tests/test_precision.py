@@ -80,8 +80,7 @@ def test_what_is_trained_and_what_is_logged_is_float32_and_the_discount_keeps_it
 
 
 def test_compiled_updates_in_bfloat16_equal_the_plain_ones():
-    plain = SAC(4, 2, [0, 1], spectral_and_swr, hidden=(16, 16))
-    quick = SAC(4, 2, [0, 1], spectral_and_swr, hidden=(16, 16))
+    plain, quick = (SAC(4, 2, [0, 1], hidden=(16, 16)) for _ in range(2))
     for agent in (plain, quick):
         assert read_bfloat16_(agent, 16) == 3  # critic, target, actor
     update = compiled(quick.update)

@@ -82,7 +82,7 @@ def test_the_compiled_update_is_what_trains_where_it_is_asked_for(tmp_path, monk
 
     monkeypatch.setattr("rl_plasticity.train.compiled", compiled)
     folders = [run([*PENDULUM, f"compile={wanted}"], tmp_path / wanted) for wanted in ("true", "false")]
-    assert calls == ["cpu"] * 80
+    assert calls == ["cpu"] * 40
     assert rows(folders[0]) == rows(folders[1])
 
 
@@ -90,7 +90,7 @@ def test_the_compiled_update_is_what_trains_where_it_is_asked_for(tmp_path, monk
 
 
 def test_a_run_writes_what_the_readme_says(tmp_path):
-    folder = run([*PENDULUM, "seeds=2", "measure_every_updates=60"], tmp_path / "run")
+    folder = run([*PENDULUM, "seeds=2", "measure_every_updates=30"], tmp_path / "run")
     names = {p.name for p in folder.iterdir()}
     assert names == {
         "config.yaml",
@@ -149,16 +149,16 @@ def test_priming_makes_its_updates_on_the_first_transitions_and_then_training_go
     monkeypatch.setattr(ReplayBuffer, "sample", lambda b, i: drawn.append((b.size, i.shape[1] // 16)) or sample(b, i))
     folder = run(PRIMED, tmp_path / "primed")
     assert drawn[:4] == [(10, 16), (10, 16), (10, 16), (10, 2)]
-    assert drawn[4:] == [(step, 2) for step in range(21, 61)]
+    assert drawn[4:] == [(step, 1) for step in range(21, 61)]
     at = checkpoint.load(folder / "checkpoints")["progress"]
-    assert (at["step"], at["updates"]) == (60, 50 + 80)
+    assert (at["step"], at["updates"]) == (60, 50 + 40)
 
 
 @pytest.mark.parametrize("first", [3, 20])
 def test_what_priming_did_is_measured_before_and_after_and_logged_once(first, tmp_path):
     given = ["measure_every_updates=1000", f"random_env_steps={first}", "seeds=2"]
     folder = run([*PRIMED, *given], tmp_path / "run")
-    made = {step: 2 * max(0, step - first) for step in (0, 9, 10)}
+    made = {step: max(0, step - first) for step in (0, 9, 10)}
     for name in ("critic/dormant", "actor/feature_rank"):
         assert [int(r["step"]) for r in rows(folder, name)] == [0, 0, 9, 9, 10, 10]
     distance = {int(r["step"]): float(r["value"]) for r in rows(folder, "critic/distance")}
@@ -168,7 +168,7 @@ def test_what_priming_did_is_measured_before_and_after_and_logged_once(first, tm
     logged = [int(r["step"]) for r in rows(folder, "critic/loss") if r["run"] == "0"]
     assert logged.count(10) == 1
     # Every 20 updates, counted with those of priming.
-    counted = [first + (n - 50) // 2 for n in range(60, 50 + 2 * (60 - first) + 1, 20)]
+    counted = [first + n - 50 for n in range(60, 50 + (60 - first) + 1, 20)]
     assert [step for step in logged if step != 10] == [step for step in counted if step > 10]
 
 
@@ -338,11 +338,11 @@ def test_the_environments_get_their_settings_and_seeds_of_their_own(spies, tmp_p
 
 
 def test_the_reset_comes_when_its_setting_says(spies, tmp_path):
-    run([*PENDULUM, "reset=periodic", "reset.every_updates=50"], tmp_path / "run")
-    assert spies["make_intervention"].calls[0]["settings"]["every_updates"] == 50
+    run([*PENDULUM, "reset=periodic", "reset.every_updates=25"], tmp_path / "run")
+    assert spies["make_intervention"].calls[0]["settings"]["every_updates"] == 25
     agent = spies["SAC"].results[-1]
-    assert agent.critic.draws.tolist() == [2]  # 80 updates: one reset
-    assert agent.critic.optimizer.step.tolist() == [30]  # and 30 updates since
+    assert agent.critic.draws.tolist() == [2]  # 40 updates: one reset
+    assert agent.critic.optimizer.step.tolist() == [15]  # and 15 updates since
 
 
 def test_a_penalty_is_logged_as_it_is(tmp_path):

@@ -195,7 +195,7 @@ FLIPPING = ["env.changes=[reward_flip]", "env.switch_every_env_steps=25"]
         ([*FLIPPING, "reset=redo", "reset.every_tasks=3", "reset.every_updates=10"], ""),
         (
             ["reset=periodic", "reset.every_tasks=1"],
-            "reset.every_updates=2560000 (the run has 80) and reset.every_tasks=1 (it has 1 task)",
+            "reset.every_updates=2560000 (the run has 40) and reset.every_tasks=1 (it has 1 task)",
         ),
         (["on_change=clear"], "on_change=clear does nothing: no task changes"),
         ([*FLIPPING, "env.switch_every_env_steps=60"], "no change will come: env.switch_every_env_steps=60, and "),

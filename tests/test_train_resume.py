@@ -49,7 +49,7 @@ def test_statistics_of_observations_and_what_looks_at_data_go_on_where_a_run_was
     plain = [one for one in PENDULUM if not one.startswith("agent.hidden")]
     settings = [*plain, "agent.network=simba", "agent.actor_width=8", "agent.critic_width=8", "seeds=2"]
     settings += ["reg=churn+continual_backprop", "reg.continual_backprop.coef=0.01"]
-    settings += ["reg.continual_backprop.maturity=5", "reset=periodic", "reset.every_updates=25"]
+    settings += ["reg.continual_backprop.maturity=5", "reset=periodic", "reset.every_updates=12"]
     settings += ["eval_every_env_steps=30"]
     whole = run(settings, tmp_path / "whole")
     halves = run(settings, tmp_path / "halves", StopAfter(37))

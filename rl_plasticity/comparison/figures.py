@@ -510,7 +510,7 @@ def _format_axes(axes: Axes, metric: str) -> None:
     of_tasks = _is_of_tasks(metric)
     axes.xaxis.set_major_locator(MaxNLocator(integer=of_tasks, nbins=5, steps=[1, 2, 5, 10]))
     if not of_tasks:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_major_formatter(EngFormatter(sep="", useMathText=False))
     if axes.get_yscale() == "linear":
         axes.ticklabel_format(axis="y", useOffset=False)
     if metric.endswith("accuracy"):

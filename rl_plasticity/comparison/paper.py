@@ -268,7 +268,7 @@ def _curves(axes: Axes, panel: Panel, methods: Methods) -> None:
         _line(axes, x, values, _look(methods, label), "o" if len(common) < 20 else "")
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_formatter(EngFormatter(sep="", useMathText=False))
 
 
 def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:

@@ -71,8 +71,7 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     for name in given:
         if name not in declared and name != "preset":
             raise _unknown(kind, name, declared, groups)
-    values = {name: d.default for name, d in declared.items()} | given
-    return _typed(kind, _resolved(values), declared, groups)
+    return _typed(kind, _resolved({name: d.default for name, d in declared.items()}, given), declared, groups)
 
 
 def _words(value: Any) -> list[str]:
@@ -273,22 +272,23 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], group
     return SettingsError(f"unknown setting {shown(name)}{nearest(name, [*GROUPS[kind], *declared])}")
 
 
-def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with ``${name}`` replaced by what the setting of that name is."""
+def _resolved(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults, and over them what was given, with ``${name}`` replaced by what the setting of that name is."""
+    values = {n: list(v) if isinstance(v, tuple) else v for n, v in {**defaults, **given}.items()}
     tree: dict[str, Any] = {}
-    for name, value in values.items():
+    for name in values if "${" in str(values) else given:  # of the defaults OmegaConf would take milliseconds
         *groups, last = name.split(".")
         inner = tree
         for group in groups:
             inner = inner.setdefault(group, {})
-        inner[last] = list(value) if isinstance(value, tuple) else value
+        inner[last] = values[name]
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     except OmegaConfBaseException as error:
         wrong = next((f"{n}={shown(v)}" for n, v in values.items() if "${" in str(v)), "the settings")
         raise SettingsError(f"{wrong} cannot be read: {str(error).splitlines()[0]}") from error
     assert isinstance(resolved, dict)
-    return dict(flat_values({str(key): value for key, value in resolved.items()}))
+    return dict(flat_values(values)) | dict(flat_values({str(key): value for key, value in resolved.items()}))
 
 
 def _typed(

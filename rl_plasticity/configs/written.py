@@ -122,9 +122,14 @@ def as_written(value: Any) -> str:
 def _override(argument: str, wrong: str) -> Override:
     """Raises SettingsError that says `wrong` if hydra cannot read it."""
     try:
-        return _parser().parse_override(argument)
+        return _parsed(argument)
     except (HydraException, ValueError) as error:  # an integer of thousands of digits
         raise SettingsError(wrong) from error
+
+
+@cache  # the runs of a sweep are asked for in the same few words
+def _parsed(argument: str) -> Override:
+    return _parser().parse_override(argument)
 
 
 @cache

@@ -90,6 +90,11 @@ def test_a_chain_has_the_settings_of_its_parts():
     assert (s.reg["l2"]["coef"], s.reg["spectral"]["coef"]) == (0.5, 1e-4)
 
 
+def test_a_setting_may_be_what_another_one_is_whether_that_was_given_or_not():
+    s = load(["batch_size=32", "seeds=${batch_size}", "random_env_steps=${eval_every_env_steps}"])
+    assert (s.seeds, s.random_env_steps) == (32, 10_000)
+
+
 BAD = {
     "envv=walker-run": "unknown setting 'envv'; did you mean 'env",
     "seedz=3": "unknown setting 'seedz'; did you mean 'seed",
