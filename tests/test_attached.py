@@ -590,6 +590,25 @@ def test_two_optimizers_that_take_turns_each_with_its_own_loss_are_regularized_t
     assert_same(net, other)
 
 
+@pytest.mark.parametrize("name", ["l2", "weight_decay", "wrs"])
+def test_an_optimizer_of_each_parameter_that_steps_inside_the_backward_pass_equals_one_loop_by_hand(name):
+    net, other = twins()
+    its, regularizer = sgd(other), make(name, other)
+    each = {p: torch.optim.SGD([p], lr=1e-2) for p in net.parameters()}
+
+    def steps(p):
+        each[p].step()
+        each[p].zero_grad()
+
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(steps)
+    attach(name, [*each.values()], net, **SETTINGS[name])
+    for x in data(8):
+        loss_of(net, x).backward()
+        by_hand(other, regularizer, its, loss_of(other, x))
+    assert_same(net, other)
+
+
 def test_the_projection_waits_for_every_optimizer_and_an_extra_step_gets_a_penalty_of_its_own():
     net = plain_mlp()
     regularizer = Counting(net)
@@ -689,6 +708,19 @@ def test_a_data_parallel_process_ends_with_the_same_weights(name, option, one_pr
     train_wrapped(DistributedDataParallel(net, **options), net, name, data(5))
     train_wrapped(other, other, name, data(5))
     assert_same(net, other)
+
+
+def test_unused_parameters_of_a_data_parallel_process_take_the_penalty_by_attach_and_none_in_the_loss(one_process):
+    net = nn.ModuleDict({"used": nn.Linear(5, 3), "unused": nn.Linear(4, 4)})
+    net.forward = lambda x: net["used"](x)
+    wrapped = DistributedDataParallel(net, find_unused_parameters=True)
+    optimizer, before = sgd(net), net["unused"].weight.detach().clone()
+    attach("l2", optimizer, wrapped, coef=0.3)
+    for _ in range(2):  # the second call is where DistributedDataParallel finds out
+        plainly(optimizer, loss_of(wrapped, data(1)[0]))
+    torch.testing.assert_close(net["unused"].weight, (1 - 0.3e-2) ** 2 * before)
+    with pytest.raises(RuntimeError, match="mark a variable ready only once"):
+        (loss_of(wrapped, data(1)[0]) + make_regularizer("l2", net).penalty(net)).backward()
 
 
 BY_HAND_IN_EACH = """
