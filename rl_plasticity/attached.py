@@ -70,7 +70,7 @@ def attach(
         SettingsError: an unknown name or setting; settings for a regularizer that is made already; an optimizer that
             holds nothing of `net`; a trainable parameter that is regularized but not optimized; two optimizers with
             one parameter; complex or sharded parameters; the same regularizer attached twice; an optimizer that steps
-            in two parts (SAM); a learning rate that a scheduler has overwritten.
+            in two parts (SAM); a learning rate that a scheduler has overwritten, or that is 0.
         SettingsError: from the first ``optimizer.step()``, after it: a regularizer that starts units anew, with an
             optimizer whose state cannot start anew at single entries (LBFGS, Rprop, ASGD, Adafactor).
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
@@ -465,6 +465,13 @@ def _check_first_rate(regularizer: Regularizer, optimizer: Optimizer) -> None:
     made_with = optimizer.defaults.get("lr")
     kept = [rate for group in optimizer.param_groups if (rate := _rate(group, "initial_lr")) is not None]
     told = all(m.initial_lr.all() for m in decaying)
+    first = [_rate(group, "initial_lr" if "initial_lr" in group else "lr") for group in optimizer.param_groups]
+    if not told and 0 in first:
+        raise SettingsError(
+            f"the learning rate is 0, and the strength of {type(regularizer).__name__} is learning rate * decay: "
+            "attach while it is what the strength is for, or pass a regularizer that was told it, by "
+            "regularizer.follow_(lr, initial_lr=lr)"
+        )
     if told or made_with is None or all(rate == float(made_with) for rate in kept):
         return
     # Groups may have rates of their own, and of these two schedulers nothing on the optimizer tells for certain.

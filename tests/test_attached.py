@@ -2,14 +2,15 @@
 
 import copy
 import gc
-import multiprocessing
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import CASES, plain_mlp
-from torch import distributed, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
@@ -589,6 +590,25 @@ def test_two_optimizers_that_take_turns_each_with_its_own_loss_are_regularized_t
     assert_same(net, other)
 
 
+@pytest.mark.parametrize("name", ["l2", "weight_decay", "wrs"])
+def test_an_optimizer_of_each_parameter_that_steps_inside_the_backward_pass_equals_one_loop_by_hand(name):
+    net, other = twins()
+    its, regularizer = sgd(other), make(name, other)
+    each = {p: torch.optim.SGD([p], lr=1e-2) for p in net.parameters()}
+
+    def steps(p):
+        each[p].step()
+        each[p].zero_grad()
+
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(steps)
+    attach(name, [*each.values()], net, **SETTINGS[name])
+    for x in data(8):
+        loss_of(net, x).backward()
+        by_hand(other, regularizer, its, loss_of(other, x))
+    assert_same(net, other)
+
+
 def test_the_projection_waits_for_every_optimizer_and_an_extra_step_gets_a_penalty_of_its_own():
     net = plain_mlp()
     regularizer = Counting(net)
@@ -690,44 +710,68 @@ def test_a_data_parallel_process_ends_with_the_same_weights(name, option, one_pr
     assert_same(net, other)
 
 
-def by_hand_in_each(rank, store, told):
-    """What each of two processes does; it tells the weights it ends with."""
-    distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
-    for name, settings in {"churn": {"coef": 1.0}, "continual_backprop": {"coef": 0.2, "maturity": 1}}.items():
-        for is_same in (True, False):
-            torch.manual_seed(0)
-            net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
-            wrapped, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=0.1)
-            with pytest.raises(ValueError, match="the same inputs in all processes"):
-                attach(name, optimizer, wrapped, **settings)
-            regularizer = make_regularizer(name, net, **settings)
-            torch.manual_seed(rank)
-            for _ in range(6):
-                x = torch.randn(16, 5)
-                inputs = x.clone()
-                if is_same:
-                    distributed.broadcast(inputs, 0)
-                optimizer.zero_grad()
-                (wrapped(x).square().mean() + regularizer.data_penalty(net, inputs)).backward()
-                optimizer.step()
-                regularizer.project_(net)
-            told.send((name, is_same, [p.tolist() for p in net.parameters()]))
-    distributed.destroy_process_group()
+def test_unused_parameters_of_a_data_parallel_process_take_the_penalty_by_attach_and_none_in_the_loss(one_process):
+    net = nn.ModuleDict({"used": nn.Linear(5, 3), "unused": nn.Linear(4, 4)})
+    net.forward = lambda x: net["used"](x)
+    wrapped = DistributedDataParallel(net, find_unused_parameters=True)
+    optimizer, before = sgd(net), net["unused"].weight.detach().clone()
+    attach("l2", optimizer, wrapped, coef=0.3)
+    for _ in range(2):  # the second call is where DistributedDataParallel finds out
+        plainly(optimizer, loss_of(wrapped, data(1)[0]))
+    torch.testing.assert_close(net["unused"].weight, (1 - 0.3e-2) ** 2 * before)
+    with pytest.raises(RuntimeError, match="mark a variable ready only once"):
+        (loss_of(wrapped, data(1)[0]) + make_regularizer("l2", net).penalty(net)).backward()
+
+
+BY_HAND_IN_EACH = """
+import sys
+import torch
+from torch import distributed as dist, nn
+from torch.nn.parallel import DistributedDataParallel
+from rl_plasticity import attach, make_regularizer
+
+rank = int(sys.argv[1])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
+for name, settings in {"churn": {"coef": 1.0}, "continual_backprop": {"coef": 0.2, "maturity": 1}}.items():
+    for is_same in (True, False):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+        wrapped, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=0.1)
+        try:
+            attach(name, optimizer, wrapped, **settings)
+        except ValueError as refusal:
+            assert "the same inputs in all processes" in str(refusal), refusal
+        else:
+            raise AssertionError(name)
+        regularizer = make_regularizer(name, net, **settings)
+        torch.manual_seed(rank)
+        for _ in range(6):
+            x = torch.randn(16, 5)
+            inputs = x.clone()
+            if is_same:
+                dist.broadcast(inputs, 0)
+            optimizer.zero_grad()
+            (wrapped(x).square().mean() + regularizer.data_penalty(net, inputs)).backward()
+            optimizer.step()
+            regularizer.project_(net)
+        print(name, is_same, [p.tolist() for p in net.parameters()], flush=True)
+dist.destroy_process_group()
+"""
 
 
 def test_by_hand_processes_stay_equal_where_what_looks_at_data_gets_the_same_inputs(tmp_path):
-    if not (distributed.is_available() and distributed.is_gloo_available()):
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("torch was built without gloo")
-    forks, ends = multiprocessing.get_context("fork"), []  # to import torch takes far longer than what they do
-    for rank in range(2):
-        end, told = forks.Pipe(duplex=False)
-        forks.Process(target=by_hand_in_each, args=(rank, str(tmp_path / "store"), told), daemon=True).start()
-        told.close()  # so that a process that ends too soon is seen
-        ends.append(end)
-    for _ in range(4):
-        (name, is_same, one), (*_, other) = (end.recv() for end in ends)
+    program = [sys.executable, "-c", BY_HAND_IN_EACH]
+    both = [subprocess.Popen([*program, f"{i}", f"{tmp_path / 'store'}"], stdout=subprocess.PIPE) for i in range(2)]
+    first, second = (process.communicate()[0].decode().splitlines() for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(first) == len(second) == 4
+    for one, other in zip(first, second, strict=True):
+        name, is_same = one.split()[:2]
         # A penalty's gradients are averaged with the loss's; what starts units anew goes by what each process saw.
-        assert (one == other) == (is_same or name == "churn"), (name, is_same)
+        assert (one == other) == (is_same == "True" or name == "churn"), (name, is_same)
 
 
 @pytest.mark.parametrize("name", ["swr", "ewc"])

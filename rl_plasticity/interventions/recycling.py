@@ -178,8 +178,8 @@ class SelectiveReinit(Intervention):
         gradient = learner.optimizer.gradient(name)
         if gradient is None:
             raise SettingsError(
-                f"selective_reinit needs the gradient of {name!r}: apply it before zero_grad, or with an optimizer "
-                "that keeps its running mean"
+                f"selective_reinit needs the gradient of {name!r}: apply it before zero_grad, or to a Learner whose "
+                "optimizer keeps its running mean"
             )
         return (wide(gradient) * wide(parameter)).abs()
 

@@ -113,6 +113,7 @@ class FeatureRank(Regularizer):
 
     Raises:
         ValueError: it cannot be read which layers are heads; a head is no linear or convolution module.
+        RuntimeError: from `project_`, when `data_penalty` was not called since the last `project_`.
     """
 
     looks_at_data = True
@@ -120,6 +121,7 @@ class FeatureRank(Regularizer):
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 1e-3, structure: Structure | None = None) -> None:
         super().__init__(net, coef, structure)
+        self.seen = False  # the batch of the update under way
         self.structure.require_heads("feature_rank")
         self.heads = [y for y in self.layers if y.head and (y.is_linear_map or y.kind == COMPUTED)]
         self._require(self.heads, "trainable output layer")
@@ -145,6 +147,7 @@ class FeatureRank(Regularizer):
 
     def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
         self._check_frozen(net)
+        self.seen = True
         total, k = super().penalty(net), len(self.runs)
         seen = self.inside(net, inputs)
         with self._outside_autocast():
@@ -160,6 +163,11 @@ class FeatureRank(Regularizer):
                     smallest.copy_(v)
                 total = total + _squares(features, u) - _squares(features, v)
             return self.coef * total
+
+    def project_(self, net: nn.Module) -> None:
+        if not self.seen:
+            raise self._saw_no_batch("feature_rank")
+        self.seen = False
 
 
 def _gram(features: Tensor, vector: Tensor) -> Tensor:

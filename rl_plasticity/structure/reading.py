@@ -373,7 +373,7 @@ def read(
         only: the parameters that are acted on; all that require gradients by default.
 
     Raises:
-        SettingsError: unknown names or roles.
+        SettingsError: unknown names or roles; `only` holds something else than parameters, or none of the network's.
         ValueError: parameters that no method can act on (complex, sparse, quantized, not yet made, distributed), or the
             example does not fit.
     """
@@ -382,7 +382,7 @@ def read(
     roles = roles or {}
     _check_roles(net, roles)
     ignored = {id(p) for name, p in net.named_parameters() if said_of(name, roles) == "ignore"}
-    acted_on = (net.parameters() if ignored else None) if only is None else only
+    acted_on = (net.parameters() if ignored else None) if only is None else _checked_only(net, only)
     walk = Walk(net, roles, None if acted_on is None else {id(p) for p in acted_on} - ignored)
     unknown = watch(net, walk, example) if example is not None else trace(net, walk)
     if unknown is not None:
@@ -430,6 +430,15 @@ def _check_roles(net: nn.Module, roles: Mapping[str, str]) -> None:
                 f"roles: {found[0]!r} is a parameter of {type(owners[0]).__name__}, which tells its role; of such only "
                 f"'ignore' can be said, got {role!r}"
             )
+
+
+def _checked_only(net: nn.Module, only: Iterable[Tensor]) -> list[Tensor]:
+    given = [*only]
+    if names := [p for p in given if not isinstance(p, Tensor)]:
+        raise SettingsError(f"only takes parameters, got {names[0]!r}: only=[net.get_parameter(name), ...]")
+    if not {id(p) for p in given} & {id(p) for p in net.parameters()}:
+        raise SettingsError("only: none of these is a parameter of the network")
+    return given
 
 
 def _with_heads(nodes: list[Layer], reached: int) -> list[Layer]:

@@ -463,6 +463,17 @@ def test_targets_take_the_new_head_the_mixture_and_the_new_network():
         assert not changed(follower, snapshot(net))
 
 
+@pytest.mark.parametrize("name", ["redo", "selective_reinit"])
+def test_targets_are_left_to_follow_by_averaging_where_single_units_or_weights_are_renewed(name):
+    net, optimizer, x = trained()
+    with torch.no_grad():
+        net[0].bias[2] = -100  # a dead unit
+    target = plain_mlp()
+    before = snapshot(target)
+    assert make_intervention(name).apply_(net, optimizer, example=x, followers=target)["reset_weights"] > 0
+    assert not changed(target, before)
+
+
 def test_shrink_and_perturb_leaves_optimizers_alone():
     net, optimizer, _ = trained()
     state = copy.deepcopy(optimizer.state_dict()["state"])

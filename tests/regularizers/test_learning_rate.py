@@ -174,6 +174,24 @@ def test_wrs_follows_a_learner_s_rate_and_a_scheduler_s():
     torch.testing.assert_close(net[1].weight, torch.full((4,), 0.9 * 0.95))
 
 
+def test_orthogonal_s_step_follows_a_scheduler_s_rate_and_by_hand_those_of_the_names_that_are_given():
+    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    other = copy.deepcopy(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-30)  # nothing but the projection moves the weights
+    attach("orthogonal", optimizer, net, coef=0.05)
+    scheduler = MultiStepLR(optimizer, [1], gamma=0.5)
+    regularizer = make_regularizer("orthogonal", other, coef=0.05)
+    for rates in ({"0.weight": LR, "2.weight": LR}, {"0.weight": LR / 2}):
+        step(net, optimizer, scheduler, torch.randn(8, 5).double())
+        regularizer.follow_(rates, initial_lr=LR)
+        before = [other[i].weight.detach().clone() for i in (0, 2)]
+        regularizer.project_(other)
+    torch.testing.assert_close(net[0].weight, other[0].weight)
+    for (i, coef), w in zip(((0, 0.025), (2, 0.05)), before, strict=True):  # a name that is not given keeps its rate
+        torch.testing.assert_close(other[i].weight, w - 4 * coef * (w @ w.T @ w - w))
+    assert not torch.allclose(net[2].weight, other[2].weight)
+
+
 def test_parts_of_a_chain_and_side_by_side_follow():
     net = MLP((5, 8, 3), [0, 1], layer_norm=True)
     chain = Chain(net, make_regularizer("spectral", net), make_regularizer("weight_decay", net))
@@ -295,6 +313,21 @@ def test_a_rate_without_the_one_that_strengths_are_for_is_refused():
     with pytest.raises(SettingsError, match=r"above 0, got 0\.0"):
         regularizer.follow_(1e-3, initial_lr=0.0)
     make_regularizer("spectral", SmallCNN()).follow_(1e-3)  # depends on no rate
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_attached_while_the_rate_is_zero_it_is_refused_before_the_first_step(kept):
+    net = plain_mlp()
+    adam = torch.optim.Adam(net.parameters(), lr=LR)
+    adam.param_groups[0]["lr"] = 0.0  # a warmup that begins there
+    if kept:
+        adam.param_groups[0]["initial_lr"] = LR
+        attach("weight_decay", adam, net)
+    else:
+        with pytest.raises(SettingsError, match=r"the learning rate is 0, .*\.follow_\(lr, initial_lr=lr\)"):
+            attach("weight_decay", adam, net)
+        attach("l2", adam, net)
+    step(net, adam, LambdaLR(adam, lambda n: 1.0), torch.randn(8, 5))
 
 
 OVERWRITING = {

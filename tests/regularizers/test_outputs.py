@@ -16,7 +16,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.optimizers import SGD
-from rl_plasticity.regularizers import Chain, Churn, FeatureRank, Windowed, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Chain, Churn, FeatureRank, Windowed, make_regularizer
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
 
@@ -103,8 +103,19 @@ def test_churn_that_saw_no_batch_refuses():
     with pytest.raises(SettingsError, match=r"looks at data: minimize\(loss, inputs\) needs what the loss is of"):
         learner.minimize(learner.net(X[None]).square().mean((1, 2)))
     assert all(torch.equal(p, q) for p, q in zip(learner.net.parameters(), before, strict=True))
-    with pytest.raises(RuntimeError, match=r"churn has seen no batch: add regularizer.data_penalty\(net, inputs\)"):
-        Churn(plain_mlp()).project_(plain_mlp())
+
+
+@pytest.mark.parametrize("name", [name for name, kind in REGULARIZERS.items() if kind.looks_at_data])
+def test_an_update_by_hand_without_a_batch_is_refused(name):
+    net = plain_mlp()
+    regularizer = make_regularizer(name, net)
+    said = r"has seen no batch: add regularizer.data_penalty\(net, inputs\) to the loss"
+    with pytest.raises(RuntimeError, match=said):
+        regularizer.project_(net)
+    regularizer.data_penalty(net, X)
+    regularizer.project_(net)
+    with pytest.raises(RuntimeError, match=said):  # one batch is one update's
+        regularizer.project_(net)
 
 
 def test_what_is_frozen_later_counts_with_the_weights_that_it_has():

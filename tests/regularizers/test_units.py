@@ -267,13 +267,6 @@ def test_activations_that_are_functions_networks_without_hidden_units_and_bad_li
         SelfNormalizedResets(plain_mlp(), least=20, most=10)
 
 
-def test_a_step_without_a_batch_is_refused():
-    for name in ("continual_backprop", "self_normalized_resets"):
-        net = plain_mlp()
-        with pytest.raises(RuntimeError, match="has seen no batch"):
-            make_regularizer(name, net).project_(net)
-
-
 def test_what_is_frozen_later_is_left_alone_with_the_units_it_belongs_to():
     net = plain_mlp()
     regularizer = ContinualBackprop(net, coef=1.0, maturity=0)

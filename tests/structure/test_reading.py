@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 from rl_plasticity.structure import read
@@ -258,3 +259,15 @@ def test_swr_says_that_a_bias_which_is_ignored_stays():
 def test_of_torch_s_modules_no_other_role_than_ignore_can_be_said():
     with pytest.raises(ValueError, match=r"'2\.weight' is a parameter of Linear, which tells its role; .* got 'bias'"):
         make_regularizer("spectral", deeper(), roles={"2.weight": "bias"})
+
+
+def test_only_takes_parameters_and_no_names():
+    net = adapted(nn.Linear(8, 8))
+    for only, said in (
+        (["4.weight"], r"only takes parameters, got '4\.weight': only=\[net\.get_parameter\(name\)"),
+        (copy.deepcopy(net).parameters(), "only: none of these is a parameter of the network"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            make_regularizer("l2", net, only=only)
+    penalty = make_regularizer("l2", net, coef=2.0, only=[net[4].weight]).penalty(net)
+    torch.testing.assert_close(penalty, net[4].weight.square().sum())
