@@ -183,20 +183,21 @@ def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     rng = np.random.default_rng(0)
     for row in c.rows:
         look = looks[row.group.label]
-        final = [statistics.worst(s) for s in row.final]  # below every threshold
-        profile = statistics.performance_profile(final, thresholds)
+        final = [statistics.worst(c.sign * s) for s in row.final]  # worse than every threshold
+        profile = statistics.performance_profile(final, c.sign * thresholds)
         axes.plot(thresholds, profile, color=look.colour, ls=look.style, zorder=look.order, gid=look.gid)
         if look.colour != GREY and row.seeds >= FEW:
             drawn = [s[rng.integers(len(s), size=(2000, len(s)))] for s in final]
-            low, high = np.quantile(statistics.performance_profile(drawn, thresholds), [0.025, 0.975], axis=0)
+            low, high = np.quantile(statistics.performance_profile(drawn, c.sign * thresholds), [0.025, 0.975], axis=0)
             axes.fill_between(thresholds, low, high, color=look.colour, alpha=BAND / 2, lw=0, gid=look.gid)
     axes.set_xlabel(f"threshold of {_metric_label(c)}")
-    axes.set_ylabel("share of runs above it")
+    side = "above" if c.better == "higher" else "below"
+    axes.set_ylabel(f"share of runs {side} it")
     axes.set_ylim(-0.02, 1.02)
     _legend(figure, c, looks)
     caption = (
-        f"Performance profiles: the share of runs whose {c.metric} at {c.where} is above a threshold, with pointwise "
-        f"95 % bootstrap intervals {_from_few(c)}."
+        f"Performance profiles: the share of runs whose {c.metric} at {c.where} is {side} a threshold, with "
+        f"pointwise 95 % bootstrap intervals {_from_few(c)}."
     )
     return Drawn("performance_profiles", "Performance profiles", figure, caption)
 
@@ -218,7 +219,7 @@ def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     assert c.baseline is not None
     axes.set_xlabel(f"P(better than {c.baseline.label})")
     caption = (
-        f"Probability that a run of the group has a higher {c.metric} at {c.where} than one of {c.baseline.label}, "
+        f"Probability that a run of the group has a {c.better} {c.metric} at {c.where} than one of {c.baseline.label}, "
         f"with 95 % stratified bootstrap intervals {_from_few(c)}. At 0.5 neither is better."
     )
     return Drawn("probability_of_improvement", "Probability of improvement", figure, caption)
@@ -333,7 +334,7 @@ def _looks(c: Comparison) -> dict[str, Look]:
     baseline = c.baseline.label if c.baseline else None
     others = [row.group.label for row in c.rows if row.group.label != baseline]
     if len(c.rows) > COLOURED:
-        best = sorted((r for r in c.rows if r.group.label != baseline), key=lambda r: -r.iqm.value)
+        best = sorted((r for r in c.rows if r.group.label != baseline), key=lambda r: -c.sign * r.iqm.value)
         coloured = {row.group.label for row in best[: len(PALETTE) - 2]}
         others = [label for label in others if label in coloured]
     looks = {row.group.label: Look(GREY, "-", 1, i) for i, row in enumerate(c.rows)}
