@@ -18,7 +18,7 @@ RUN pip install --no-cache-dir --constraint constraints.txt torch --extra-index-
 
 COPY pyproject.toml README.md LICENSE ./
 COPY rl_plasticity rl_plasticity
-ARG EXTRAS=images,video,parallel
+ARG EXTRAS=rl,images,video,parallel
 RUN pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 
 # Whoever runs it: files in the volume belong to this number unless docker run --user says another.

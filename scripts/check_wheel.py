@@ -152,8 +152,23 @@ def installed(wheel: Path, place: Path, options: argparse.Namespace) -> Path:
     call(*pip, "torch")
     call(*pip, "--force-reinstall", "--no-deps", str(wheel))
     call(*pip, str(wheel))
+    if subprocess.run([python, "-c", "import gymnasium"], capture_output=True).returncode:  # not kept from before
+        check_core(python, place / "core")
+    call(*pip, f"{wheel}[rl]")
     call(str(python), "-m", "pip", "check")
     return python
+
+
+def check_core(python: Path, place: Path) -> None:
+    """With torch and numpy alone a loop of somebody's own runs, and every command names what it needs."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "loop.py").write_text(LOOP)
+    call(str(python), str(place / "loop.py"))
+    listed = subprocess.run([python, "-m", "rl_plasticity"], cwd=place, capture_output=True, text=True)
+    for name in re.findall(r"^  (\w+) ", listed.stdout, re.MULTILINE):
+        done = subprocess.run([python, "-m", f"rl_plasticity.{name}"], cwd=place, capture_output=True, text=True)
+        said = done.stderr
+        require(done.returncode == 1 and said.count("\n") == 1 and "rl_plasticity[rl]" in said, f"{name}: {said}")
 
 
 def run_all(python: Path, place: Path) -> None:
