@@ -192,7 +192,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
     Raises:
         SettingsError: it cannot be written.
     """
-    from rl_plasticity.comparison.figures import colours, draw
+    from rl_plasticity.comparison.figures import colours, draw, for_page
     from rl_plasticity.comparison.report import Picture, render
     from rl_plasticity.comparison.svg import inline
 
@@ -208,8 +208,9 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
                 (new / "figures" / f"{drawn.name}.png").write_bytes(png.getvalue())
                 drawn.figure.savefig(new / "figures" / f"{drawn.name}.pdf")
                 files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]
-                width = drawn.figure.get_figwidth()
-                picture = Picture(drawn.name, drawn.title, inline(drawn), png.getvalue(), width, drawn.caption)
+                shown = for_page(comparison, drawn)
+                width = shown.figure.get_figwidth()
+                picture = Picture(drawn.name, drawn.title, inline(shown), png.getvalue(), width, drawn.caption)
                 pictures.append(picture)
             write_text(new / "comparison.csv", comparison.to_csv())
             write_text(new / "report.html", render(comparison, pictures, colours(comparison), command, files))

@@ -16,6 +16,7 @@ from rl_plasticity.metrics.spectra import condition_number, effective_rank, sran
 from rl_plasticity.metrics.weights import frobenius_norm, generalized_gaussian_shape
 
 Direction = Literal["higher", "lower"]
+"""Which values of a metric are the better ones."""
 
 
 class OfWeights(NamedTuple):
