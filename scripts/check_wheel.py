@@ -105,6 +105,7 @@ def check_wheel(wheel: Path) -> None:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
         links = [m.filename for m in archive.infolist() if (m.external_attr >> 28) == 0o12]
     there = {str(p.relative_to(ROOT)) for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    there.add("rl_plasticity/commit.txt")
     require(sorted(names) == sorted(there), f"the wheel differs from the package: {sorted({*names} ^ there)}")
     require("rl_plasticity/py.typed" in names, "no py.typed")
     require(
@@ -204,6 +205,8 @@ def run_all(python: Path, place: Path) -> None:
     require("plugins=[my_plug]" in said, said)
     module("evaluate", "plug", "plugins=[my_plug]", "episodes=1")
     module("evaluate", "cheetah", "episodes=1")
+    starts = (place / "cheetah" / "provenance.json").read_text()
+    require(bool(re.search(r'"commit": "[0-9a-f]{40}\+?"', starts)), f"no commit in the provenance: {starts}")
     module("supervised", *SUPERVISED, "reg=[none,l2]", "seeds=2", "out=digits")
     for preset in ("spectral-mnist", "paper"):  # the files of presets are there
         module("supervised" if "-" in preset else "train", f"preset={preset}", "--help")

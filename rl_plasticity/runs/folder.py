@@ -596,8 +596,10 @@ def _command() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this package lies in, with + if it was changed; None outside one."""
+    """The commit that this package was built from or that its checkout has, with + if it was changed; else None."""
     here = Path(__file__).parent
+    with suppress(OSError):  # a wheel's, see hatch_build.py
+        return (here.parent / "commit.txt").read_text().strip() or None
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True)
