@@ -16,9 +16,9 @@ COPY constraints.txt ./
 ARG TORCH=cpu
 RUN pip install --no-cache-dir --constraint constraints.txt torch --extra-index-url "https://download.pytorch.org/whl/${TORCH}"
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY rl_plasticity rl_plasticity
-ARG EXTRAS=images,video,parallel
+ARG EXTRAS=rl,images,video,parallel
 RUN pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 
 # Whoever runs it: files in the volume belong to this number unless docker run --user says another.

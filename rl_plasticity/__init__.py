@@ -77,8 +77,29 @@ __all__ = [
 ]
 
 
+# What the extra `rl` brings: the commands and the agents need it, what goes into a loop of torch does not.
+_OF_RL = {"dm_control", "gymnasium", "hydra", "matplotlib", "mujoco", "omegaconf", "packaging", "scipy", "shimmy"}
+_OF_RL |= {"sklearn", "tensorboard", "tqdm", "yaml"}
+
+
+def which_extra(error: BaseException) -> str:
+    """A clause for the error of an import: what to install; empty where no extra of this package brings it."""
+    module = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
+    return ': pip install "rl_plasticity[rl]"' if module.partition(".")[0] in _OF_RL else ""
+
+
 def __getattr__(name: str) -> object:
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(importlib.import_module(f"rl_plasticity.{home}"), name)
+            try:
+                return getattr(importlib.import_module(f"rl_plasticity.{home}"), name)
+            except ModuleNotFoundError as error:
+                if not which_extra(error):
+                    raise
+                needed = f"rl_plasticity.{name} needs {error.name}{which_extra(error)}"
+                raise ModuleNotFoundError(needed, name=error.name) from error
     raise AttributeError(f"module 'rl_plasticity' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -5,6 +5,7 @@ What takes seconds to import is imported by those who need it: `status` starts a
 
 import io
 import itertools
+import shutil
 import signal
 import sys
 import textwrap
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound="Evaluate")
 HELP = {"-h", "--help"}
-WIDTH = 80  # of what is printed as a table
 
 
 def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequence[str]], int | None]) -> None:
@@ -88,24 +88,31 @@ def complain(name: str, error: Exception | str, status: int) -> int:
     return status
 
 
+def columns() -> int:
+    """How wide a table may be: as the variable COLUMNS says, else as the terminal; 80 into a file, 60 at the least."""
+    return max(60, shutil.get_terminal_size((80, 24)).columns)
+
+
 def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table in lines of 80 characters at most: the columns that have no room follow below, beside the first again."""
+    """A table as wide as the terminal: the columns that have no room follow below, beside the first again."""
+    width = columns()
     lines = [[*map(printable, line)] for line in lines]
     first, *others = ([line[i] for line in lines] for i in range(len(lines[0])))
-    label, most = 36, WIDTH - 2 - 36  # the widest that a cell of the first and of any other column may be
+    label = 36 + (width - 80) // 2
+    most = width - 2 - label  # the widest that a cell of the first and of any other column may be
     blocks: list[list[list[str]]] = []
     left = 0
     for column in others or [[""] * len(first)]:
         needed = 2 + min(most, max(map(len, column)))
         if needed > left:
             blocks.append([first])
-            left = WIDTH - min(label, max(map(len, first)))
+            left = width - min(label, max(map(len, first)))
         blocks[-1].append(column)
         left -= needed
     texts: list[str] = []
-    for columns in blocks:
+    for block in blocks:
         texts += [""] if texts else []
-        texts += aligned([part for row in zip(*columns, strict=True) for part in _broken(row, label, most)])
+        texts += aligned([part for row in zip(*block, strict=True) for part in _broken(row, label, most)])
     return texts
 
 

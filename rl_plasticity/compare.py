@@ -26,6 +26,7 @@ from rl_plasticity.runs.folder import find, write_text
 # rl_plasticity.comparison needs torch, and matplotlib: --help and a misspelt name do without.
 if TYPE_CHECKING:
     from rl_plasticity.comparison.summary import Comparison
+    from rl_plasticity.metrics import Direction
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
 
@@ -35,18 +36,21 @@ figures/ (PNG and PDF).
 
   out=FOLDER         where to; default: comparison. A comparison that lies there is replaced, anything else is not
   metric=NAME        default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
+  better=higher|lower
+                     which values of the metric count as better; default: as the metric says (critic/dormant: lower)
   target=NUMBER      adds the steps until the metric first reaches it
   baseline=LABEL     the group that the others are measured against; default: the one with reset=periodic, else
                      the one with reg=none and reset=none
   leave_out=LABEL,...
                      groups to leave out; FOLDER:LABEL leaves out only those of its runs that lie in the folder
-  choose=NAME,...    settings to choose by validation images, reg.coef: of groups that differ in nothing else only the
-                     best by task/validation_accuracy is compared
+  choose=NAME,...    settings to choose, reg.coef: of groups that differ in nothing else only the best is compared. Test
+                     accuracies are chosen by validation images, everything else by the metric itself
+  choose_seeds=N,... the seeds that decide the choice; they are then left out of the comparison
   mix=NAME,...       settings of the task or length in which runs may differ: env.name, total_env_steps, data, ...
 """
 
 
-OPTIONS = ("out", "metric", "target", "baseline", "leave_out", "choose", "mix")
+OPTIONS = ("out", "metric", "target", "baseline", "leave_out", "choose", "choose_seeds", "better", "mix")
 
 
 def command(arguments: Sequence[str]) -> None:
@@ -67,13 +71,15 @@ def compare(
     mix: Sequence[str] = (),
     leave_out: Sequence[str] = (),
     choose: Sequence[str] = (),
+    choose_seeds: Sequence[int] = (),
+    better: "Direction | None" = None,
 ) -> "Comparison":
     """The statistics of the runs in the folders; its ``table()`` is a list of rows of text, the first the header.
 
     Args:
         places: runs' own folders, sweeps' folders or globs.
         out: the folder to write the page, the CSV and the figures to; without one nothing is written.
-        metric, target, baseline, mix, leave_out, choose: as on the command line.
+        metric, target, baseline, mix, leave_out, choose, choose_seeds, better: as on the command line.
 
     Raises:
         SettingsError: bad input: no run is there, runs that cannot be compared, an unknown metric or label, ...
@@ -82,6 +88,10 @@ def compare(
         raise SettingsError("name at least one folder with runs")
     if target is not None and not math.isfinite(target):
         raise SettingsError(f"target must be a number, got {target}")
+    if better not in (None, "higher", "lower"):
+        raise SettingsError(f"better must be higher or lower, got {better!r}")
+    if choose_seeds and not choose:
+        raise SettingsError("choose_seeds says which seeds decide a choice: say choose=NAME,... too")
     if out is not None:
         replaceable(_place(out))
     named, below = find(places)
@@ -100,12 +110,13 @@ def compare(
         raise SettingsError(warnings[0] if warnings else f"no run in {places[0]} has written a number yet")
     groups, chosen = group(runs, mix, leave_out), ""
     if choose:
-        groups, chosen = choosing.choose(groups, choose, metric, warnings)
-    comparison = summarize(groups, metric, target, baseline)
+        groups, chosen = choosing.choose(groups, choose, metric, warnings, choose_seeds, better)
+    comparison = summarize(groups, metric, target, baseline, better)
     comparison = replace(comparison, warnings=[*warnings, *comparison.warnings], chosen=chosen)
     if out is not None:
         options = {"out": out, "metric": metric, "target": target, "baseline": baseline}
         options |= {"leave_out": ",".join(leave_out), "choose": ",".join(choose), "mix": ",".join(mix)}
+        options |= {"choose_seeds": ",".join(map(str, choose_seeds)), "better": better}
         given = [f"{name}={value}" for name, value in options.items() if value not in (None, "")]
         command = shlex.join(["python", "-m", "rl_plasticity.compare", *map(str, places), *given])
         _write(comparison, _place(out), command)
@@ -124,6 +135,11 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     for name in ("mix", "leave_out", "choose"):
         if name in given:  # a label may hold a list: hidden=[64, 64]
             given[name] = [part for part in re.split(r",(?! )", given[name]) if part]
+    if "choose_seeds" in given:
+        try:
+            given["choose_seeds"] = [int(seed) for seed in given["choose_seeds"].split(",")]
+        except ValueError:
+            raise SettingsError(f"choose_seeds must be seeds, 3,4, got {given['choose_seeds']!r}") from None
     if "target" in given:
         try:
             given["target"] = float(given["target"])
@@ -176,7 +192,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
     Raises:
         SettingsError: it cannot be written.
     """
-    from rl_plasticity.comparison.figures import colours, draw
+    from rl_plasticity.comparison.figures import colours, draw, for_page
     from rl_plasticity.comparison.report import Picture, render
     from rl_plasticity.comparison.svg import inline
 
@@ -193,8 +209,9 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
                 (new / "figures" / f"{drawn.name}.png").write_bytes(png.getvalue())
                 drawn.figure.savefig(new / "figures" / f"{drawn.name}.pdf")
                 files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]
-                width = drawn.figure.get_figwidth()
-                picture = Picture(drawn.name, drawn.title, inline(drawn), png.getvalue(), width, drawn.caption)
+                shown = for_page(comparison, drawn)
+                width = shown.figure.get_figwidth()
+                picture = Picture(drawn.name, drawn.title, inline(shown), png.getvalue(), width, drawn.caption)
                 pictures.append(picture)
             write_text(new / "comparison.csv", comparison.to_csv())
             write_text(new / "report.html", render(comparison, pictures, colours(comparison), command, files))

@@ -18,7 +18,7 @@ from time import monotonic
 from rl_plasticity import status
 from rl_plasticity.compare import compare
 from rl_plasticity.comparison import report
-from rl_plasticity.comparison.figures import colours, draw
+from rl_plasticity.comparison.figures import colours, draw, for_page
 from rl_plasticity.comparison.svg import inline
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.runs.folder import RunFolder, find
@@ -130,7 +130,7 @@ class Server(ThreadingHTTPServer):
         parts = [f"<h2>The comparison as it stood at {clock}</h2>"]
         parts.append(f'<p class="lead">{escape(comparison.verdict())}</p>')
         parts += [report.warned(comparison.warnings), report.table(comparison), report.HINT]
-        for drawn in draw(comparison, whole=False):
+        for drawn in (for_page(comparison, figure) for figure in draw(comparison, whole=False)):
             width = drawn.figure.get_figwidth()
             picture = report.Picture(drawn.name, drawn.title, inline(drawn), b"", width, drawn.caption)
             parts.append(report.figure(picture, f"<h3>{escape(drawn.title)}</h3>"))

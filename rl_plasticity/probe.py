@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from rl_plasticity.errors import first_line
+from rl_plasticity.errors import first_line, nearest
 from rl_plasticity.layers import Layer, runs_of, unwrapped, wide
 from rl_plasticity.learner import Learner
 from rl_plasticity.metrics import (
@@ -43,7 +43,7 @@ def measure(
     example: Example,
     loss: Callable[..., Tensor] | None = None,
     targets: Tensor | Sequence[Tensor] = (),
-) -> dict[str, Tensor]:
+) -> "Measured":
     """Every plasticity metric of any network, each ``[*runs]`` (a plain number for an ordinary network), by name::
 
         measure(net, x)["dormant"]
@@ -52,6 +52,10 @@ def measure(
     The names are those that the training commands log: the mean over layers as NAME, that of each layer as NAME/LAYER,
     and weight_norm and sigma1 of the network. Nothing of the network changes: modes, buffers, gradients, random states.
     What is relative to an earlier time (distance, representation_change) a `Probe` measures.
+
+    What does not exist for a network or cannot be read of it is in ``left_out``, with the reason, and the KeyError of
+    its name says the same. Where that concerns hidden units, a warning says so too: an LSTM's dormant units are
+    unknown, which is not the same as none.
 
     Args:
         net: any network; a `Learner` is looked at as its network.
@@ -62,8 +66,30 @@ def measure(
     Raises:
         ValueError: a network without layers, or a loss or targets that are not of single examples.
     """
-    values = Probe(net.net if isinstance(net, Learner) else net, example).measure(loss, targets)
-    return {name: value for name, value in values.items() if name not in ("distance", "representation_change")}
+    probe = Probe(net.net if isinstance(net, Learner) else net, example)
+    values, relative = probe.measure(loss, targets), ("distance", "representation_change")
+    left_out = probe.left_out(values, loss is not None)
+    left_out |= dict.fromkeys(relative, "it is relative to an earlier time, which a Probe remembers")
+    if reason := left_out.get("dormant") or probe.not_looked_into:
+        warnings.warn(f"measure has no metrics of all hidden units: {reason}", stacklevel=2)
+    return Measured({name: value for name, value in values.items() if name not in relative}, left_out)
+
+
+class Measured(dict[str, Tensor]):
+    """What `measure` found, by name.
+
+    Args:
+        left_out: the names that are missing, each with the reason.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor], left_out: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.left_out = dict(left_out)
+
+    def __missing__(self, name: str) -> Tensor:
+        if name in self.left_out:
+            raise KeyError(f"{name} was not measured: {self.left_out[name]}")
+        raise KeyError(f"no metric is called {name!r}{nearest(name, [*self, *self.left_out])}")
 
 
 class Probe(nn.Module):
@@ -105,6 +131,7 @@ class Probe(nn.Module):
         # A learner's are those that can be recycled, which is what has always been logged; else all there are.
         found = structure.hidden_units(net) if self._learner else structure.activations()
         self.units: list[HiddenUnits] = [] if structure.unknown else found
+        self._unknown = structure.unknown
         if not self._learner and not self.layers:
             raise ValueError("nothing to measure: the network has no layer with a trainable weight")
         if not self._learner:
@@ -120,6 +147,27 @@ class Probe(nn.Module):
     def net(self) -> nn.Module:
         """The network that is looked at."""
         return self._net[0]
+
+    @property
+    def not_looked_into(self) -> str:
+        """A clause that names the modules whose hidden units are not measured; empty if there is none."""
+        recurrent = [n for n, m in self.net.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
+        return f"the units inside {', '.join(map(repr, recurrent))} are not looked at" if recurrent else ""
+
+    def left_out(self, values: Collection[str], with_loss: bool) -> dict[str, str]:
+        """The names that are logged of some networks and are not among these `values`, each with the reason."""
+        of_units = f"its call cannot be followed: {self._unknown}" if self._unknown else self.not_looked_into
+        of_units = of_units or "no layer with an activation behind it was found"
+        large = f"weights of more than {LARGEST:,} elements have no gradients of single examples"
+        reasons: dict[str, str] = {}
+        for name, metric in METRICS.items():
+            if isinstance(metric, OfFeatures):
+                reasons[name] = of_units
+            elif isinstance(metric, OfGradients):
+                reasons[name] = large if with_loss else "it needs a loss"
+        reasons["saturated"] = of_units if not self.units else "no tanh, sigmoid, softsign or hardsigmoid was found"
+        reasons["balancedness"] = "it is defined for chains of linear layers with nothing but ReLUs between"
+        return {name: reason for name, reason in reasons.items() if name not in values}
 
     @property
     def inputs(self) -> list[Tensor]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl_plasticity import command_line, terminal
-from rl_plasticity.command_line import WIDTH, aligned
+from rl_plasticity.command_line import aligned, columns
 from rl_plasticity.errors import SettingsError, nearest, printable, shown
 from rl_plasticity.paths import exists
 from rl_plasticity.runs.folder import Row, RunFolder, find
@@ -187,8 +187,9 @@ def _mean(rows: Sequence[Row]) -> str:
 def table(statuses: Sequence[Status], now: float) -> list[str]:
     """The lines to print: where the runs are, a header, for each run one and its note, and how many are in which state.
 
-    They have 80 characters at most unless a path alone is longer: what it takes to resume a run is never cut.
+    They are no wider than the terminal unless a path alone is longer: what it takes to resume a run is never cut.
     """
+    width = columns()
     ordered = sorted(statuses, key=lambda s: (STATES.index(s.state), s.folder.path))
     parents = {s.folder.path.parent for s in ordered}
     where = printable(f"in {parents.pop()}") if len(parents) == 1 else ""
@@ -201,12 +202,12 @@ def table(statuses: Sequence[Status], now: float) -> list[str]:
     cells = [tuple(t if any(line[i] for line in cells) else "" for i, t in enumerate(titles)), *cells]
     names = ["run", *names]
     rows = [[row] for row in aligned([(name, *line) for name, line in zip(names, cells, strict=True)])]
-    if max(len(row) for (row,) in rows) > WIDTH:  # each name has a line for itself
+    if max(len(row) for (row,) in rows) > width:  # each name has a line for itself
         rows = [[name, f"  {row}"] for name, row in zip(names, aligned(cells), strict=True)]
     notes = ["", *(s.note for s in ordered)]
     lines = [f"{where}:"] if where else []
     for row, note in zip(rows, notes, strict=True):
-        lines += [*row, *textwrap.wrap(note, WIDTH, initial_indent="    ", subsequent_indent="    ")]
+        lines += [*row, *textwrap.wrap(note, width, initial_indent="    ", subsequent_indent="    ")]
     return [*lines, "", counted(statuses)]
 
 

@@ -11,6 +11,8 @@ import sys
 from types import TracebackType
 from typing import Any, TextIO
 
+from rl_plasticity import which_extra
+
 _NOBODY_LISTENS = (errno.EPIPE, errno.EIO)  # ... | head -1; a terminal that was closed
 _lost: dict[int, OSError] = {}  # by the file's number: why what was written to it is lost
 
@@ -57,7 +59,8 @@ def prepare() -> None:
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """What ends a process while it imports: Ctrl-C; no more files, memory or place; a library that is not there."""
     if issubclass(kind, OSError | ImportError | MemoryError):
-        print(f"rl_plasticity: cannot start: {' '.join(str(error).split()) or kind.__name__}", file=sys.stderr)
+        said = " ".join(str(error).split()) or kind.__name__
+        print(f"rl_plasticity: cannot start: {said}{which_extra(error)}", file=sys.stderr)
     elif kind is not KeyboardInterrupt:
         sys.__excepthook__(kind, error, trace)
 

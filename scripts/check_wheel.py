@@ -105,6 +105,7 @@ def check_wheel(wheel: Path) -> None:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
         links = [m.filename for m in archive.infolist() if (m.external_attr >> 28) == 0o12]
     there = {str(p.relative_to(ROOT)) for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    there.add("rl_plasticity/commit.txt")
     require(sorted(names) == sorted(there), f"the wheel differs from the package: {sorted({*names} ^ there)}")
     require("rl_plasticity/py.typed" in names, "no py.typed")
     require(
@@ -152,8 +153,23 @@ def installed(wheel: Path, place: Path, options: argparse.Namespace) -> Path:
     call(*pip, "torch")
     call(*pip, "--force-reinstall", "--no-deps", str(wheel))
     call(*pip, str(wheel))
+    if subprocess.run([python, "-c", "import gymnasium"], capture_output=True).returncode:  # not kept from before
+        check_core(python, place / "core")
+    call(*pip, f"{wheel}[rl]")
     call(str(python), "-m", "pip", "check")
     return python
+
+
+def check_core(python: Path, place: Path) -> None:
+    """With torch and numpy alone a loop of somebody's own runs, and every command names what it needs."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "loop.py").write_text(LOOP)
+    call(str(python), str(place / "loop.py"))
+    listed = subprocess.run([python, "-m", "rl_plasticity"], cwd=place, capture_output=True, text=True)
+    for name in re.findall(r"^  (\w+) ", listed.stdout, re.MULTILINE):
+        done = subprocess.run([python, "-m", f"rl_plasticity.{name}"], cwd=place, capture_output=True, text=True)
+        said = done.stderr
+        require(done.returncode == 1 and said.count("\n") == 1 and "rl_plasticity[rl]" in said, f"{name}: {said}")
 
 
 def run_all(python: Path, place: Path) -> None:
@@ -189,6 +205,8 @@ def run_all(python: Path, place: Path) -> None:
     require("plugins=[my_plug]" in said, said)
     module("evaluate", "plug", "plugins=[my_plug]", "episodes=1")
     module("evaluate", "cheetah", "episodes=1")
+    starts = (place / "cheetah" / "provenance.json").read_text()
+    require(bool(re.search(r'"commit": "[0-9a-f]{40}\+?"', starts)), f"no commit in the provenance: {starts}")
     module("supervised", *SUPERVISED, "reg=[none,l2]", "seeds=2", "out=digits")
     for preset in ("spectral-mnist", "paper"):  # the files of presets are there
         module("supervised" if "-" in preset else "train", f"preset={preset}", "--help")

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from rl_plasticity.comparison.groups import IGNORED, differing, labels, short
-from rl_plasticity.comparison.loading import Run, parsed, read
+from rl_plasticity.comparison.loading import Run, read
 from rl_plasticity.comparison.summary import FEW
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics.statistics import value_at
-from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.folder import RunFolder, RunName
 
 OTHERS = ("q_mean", "q_overestimation")
 COLUMNS = ("folder", "seed", "at", "return")
@@ -133,7 +133,7 @@ def chosen(runs: Sequence[Seen], where: Sequence[str]) -> list[Seen]:
     """
     for one in where:
         name, _, text = one.partition("=")
-        value = short(parsed(text))
+        value = short(RunName(((name, text),), 0).values[name])
         there = dict.fromkeys(run.settings.get(name, "") for run in runs)
         if value not in there:
             raise SettingsError(f"no run has {one}; there are {', '.join(filter(None, there))}{nearest(value, there)}")

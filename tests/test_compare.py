@@ -130,7 +130,7 @@ def test_the_page_loads_nothing_and_is_well_formed(made):
     for shown in (
         "reg.coef",
         "Provenance of each run (10)",
-        "95 % bootstrap interval",
+        "without an interval",
         "env step 2000",
         "replay_ratio",
     ):
@@ -444,7 +444,16 @@ def test_the_printed_table_has_80_columns_and_every_cell_beside_its_group(made):
             assert cell in line
 
 
-def test_a_table_of_any_widths_has_80_columns_and_all_words():
+@pytest.mark.parametrize(("said", "width"), [("120", 120), ("60", 60), ("20", 60)])
+def test_a_table_is_as_wide_as_columns_says(said, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", said)
+    lines = [["group", *(f"column {i}" for i in range(20))], ["label " * 30, *["x" * 12] * 20]]
+    printed = command_line.fitted(lines)
+    assert width - 14 < max(map(len, printed)) <= width
+
+
+def test_a_table_of_any_widths_has_80_columns_and_all_words(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     lines = [["group", "a", "b"], ["label " * 30, "cell " * 20, "x"], ["y" * 99, "", "z" * 99]]
     printed = command_line.fitted(lines)
     assert max(map(len, printed)) <= 80

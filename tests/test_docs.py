@@ -92,3 +92,8 @@ def test_the_rooms_of_the_code_are_those_that_the_imports_are_checked_by():
     rooms = (ROOT / "CONTRIBUTING.md").read_text().partition("## Rooms")[2]
     listed = re.findall(r"^    (.+)$", rooms.partition("\n## ")[0], re.MULTILINE)
     assert [set(line.split()) for line in listed] == [set(line) for line in LAYERS]
+
+
+def test_the_readme_leads_a_beginner_to_the_start_page_before_anything_else():
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert links[0] == "docs/start.md"

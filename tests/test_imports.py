@@ -5,11 +5,15 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from graphlib import TopologicalSorter
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+import rl_plasticity
+from rl_plasticity.__main__ import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "rl_plasticity"
@@ -143,6 +147,52 @@ def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone():
     assert "torch" in imported_with_only(modules, "torch", "numpy")
     for name in ("gymnasium", "hydra", "omegaconf", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):
         assert name not in needed_by("torch", "numpy")
+
+
+COMMAND = (
+    WITHOUT.partition("before =")[0]
+    + """
+import runpy
+sys.meta_path.insert(0, Nothing())
+sys.argv[1:] = []
+runpy.run_module(NAME, run_name="__main__", alter_sys=True)
+"""
+)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_which_extra_it_needs(name):
+    code = COMMAND.replace("NAME", repr(f"rl_plasticity.{name}"))
+    arguments = ["", json.dumps(sorted(needed_by("torch", "numpy")))]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("rl_plasticity: cannot start: ")
+    assert done.stderr.endswith('is not installed here: pip install "rl_plasticity[rl]"\n')
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_public_name_that_needs_the_extra_says_so():
+    code = (
+        f"{WITHOUT.partition('before =')[0]}\nsys.meta_path.insert(0, Nothing())\nfrom rl_plasticity import RunFolder"
+    )
+    arguments = ["", json.dumps(sorted(needed_by("torch", "numpy")))]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert 'rl_plasticity.RunFolder needs omegaconf: pip install "rl_plasticity[rl]"' in done.stderr
+
+
+def test_the_core_depends_on_torch_and_numpy_and_the_extra_on_what_is_said_to_be_its_own():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {
+        kind: [re.match(r"[\w-]+", r)[0] for r in of_kind]
+        for kind, of_kind in (("core", project["dependencies"]), ("rl", project["optional-dependencies"]["rl"]))
+    }
+    assert names["core"] == ["torch", "numpy"]
+    called = {"hydra-core": "hydra", "PyYAML": "yaml", "scikit-learn": "sklearn", "dm-control": "dm_control"}
+    assert {called.get(name, name) for name in names["rl"]} == rl_plasticity._OF_RL
+
+
+def test_dir_lists_the_public_names():
+    assert {*dir(rl_plasticity)} == {*rl_plasticity.__all__, "__version__"}
 
 
 def test_importing_the_package_itself_imports_nothing_else():

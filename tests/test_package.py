@@ -1,7 +1,9 @@
 """What is packed and installed, and what no file of it may do."""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "rl_plasticity"
+NOTE = "rl_plasticity/commit.txt"
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +37,33 @@ def test_the_wheel_holds_the_package_once_with_its_settings_and_nothing_generic(
     files = [p for p in PACKAGE.rglob("*") if p.suffix in kinds or p.name == "py.typed"]
     expected = {str(p.relative_to(ROOT)) for p in files}
     packed = [n for n in names if n.startswith("rl_plasticity/")]
-    assert sorted(packed) == sorted(expected)
+    assert sorted(packed) == sorted([*expected, NOTE])
     assert len(packed) == len(set(packed))
     assert "rl_plasticity/py.typed" in packed  # so that who installs it has its types
+
+
+def test_wheel_and_source_distribution_name_the_commit_that_they_were_built_from(built):
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    noted = zipfile.ZipFile(wheel).read(NOTE).decode()
+    assert re.fullmatch(rf"{commit}\+?\n", noted)
+    with tarfile.open(sdist) as archive:
+        (member,) = [m for m in archive.getmembers() if m.name.endswith(NOTE)]
+        assert archive.extractfile(member).read().decode() == noted
+        assert any(m.name.endswith("/hatch_build.py") for m in archive.getmembers())
+
+
+def test_an_installed_package_s_commit_is_the_one_it_was_built_from(tmp_path):
+    copied = shutil.copytree(PACKAGE, tmp_path / "rl_plasticity", ignore=shutil.ignore_patterns("__pycache__"))
+    said = [sys.executable, "-c", "from rl_plasticity.runs.folder import _commit; print(_commit())"]
+
+    def commit():
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        return subprocess.run(said, cwd=tmp_path, capture_output=True, text=True, env=environment, check=True).stdout
+
+    assert commit() == "None\n"
+    (copied / "commit.txt").write_text("abc+\n")
+    assert commit() == "abc+\n"
 
 
 def test_the_source_distribution_holds_each_file_once_and_no_links(built):

@@ -415,6 +415,7 @@ class Attention(nn.Module):
     ],
     ids=["lstm", "gru", "rnn", "attention"],
 )
+@pytest.mark.filterwarnings("ignore:measure has no metrics of all hidden units")
 def test_every_matrix_of_a_module_is_measured_under_a_name_of_its_own(net, shapes):
     found = measure(net, tuple(torch.randn(shape) for shape in shapes))
     matrices = {name: p.detach().double().numpy() for name, p in net.named_parameters() if p.ndim == 2}
@@ -533,3 +534,45 @@ def test_a_saturated_network_shows_as_such(kind, bounds):
         shares.append(found["saturated"])
     assert shares[0] < 0.01 < 0.03 < shares[1]
     assert "saturated" not in measure(plain_mlp(), torch.randn(6, 5))
+
+
+class BehindAnLSTM(nn.Module):
+    def __init__(self, hidden=()):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 8, batch_first=True)
+        self.rest = nn.Sequential(*hidden, nn.Linear(8, 2))
+
+    def forward(self, x):
+        return self.rest(self.lstm(x)[0][:, -1])
+
+
+def test_an_lstm_has_no_dormant_units_and_says_why():
+    with pytest.warns(UserWarning, match="no metrics of all hidden units: the units inside 'lstm' are not looked at"):
+        values = measure(BehindAnLSTM(), torch.randn(8, 5, 4))
+    assert "dormant" not in values
+    with pytest.raises(KeyError, match="dormant was not measured: the units inside 'lstm' are not looked at"):
+        values["dormant"]
+    assert set(METRICS) <= {*values, *values.left_out}  # no name is missing without a word
+
+
+def test_units_beside_those_inside_a_recurrent_layer_are_measured_and_the_others_named():
+    net = BehindAnLSTM([nn.Linear(8, 8), nn.ReLU()])
+    with pytest.warns(UserWarning, match="the units inside 'lstm' are not looked at"):
+        values = measure(net, torch.randn(8, 5, 4))
+    assert values["dormant"] >= 0
+    assert "dormant" not in values.left_out
+
+
+def test_what_a_network_or_a_call_has_not_is_listed_with_the_reason():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    x, labels = torch.randn(8, 4), torch.randint(2, (8,))
+    values = measure(net, x)
+    assert {*values.left_out} == {
+        *("gradient_condition", "gradient_rank", "saturated", "distance", "representation_change")
+    }
+    assert values.left_out["gradient_rank"] == "it needs a loss"
+    assert "gradient_rank" not in measure(net, x, nn.functional.cross_entropy, labels).left_out
+    assert "balancedness" in measure(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), x).left_out
+    with pytest.raises(KeyError, match="no metric is called 'dormnat'; did you mean 'dormant'"):
+        values["dormnat"]
+    assert values.get("dormnat") is None

@@ -131,7 +131,7 @@ def test_every_place_that_says_the_version_says_the_same():
     newest, date = re.findall(r"^## \[(\d\S*)\] - (\S+)$", CHANGELOG, re.MULTILINE)[0]
     assert (citation["version"], newest) == (version, version)
     assert str(citation["date-released"]) == date
-    assert f"pip install rl_plasticity-{version}-py3-none-any.whl" in (ROOT / "docs" / "start.md").read_text()
+    assert f'pip install "rl_plasticity-{version}-py3-none-any.whl[rl]"' in (ROOT / "docs" / "start.md").read_text()
     assert f"Now that is {version.rpartition('.')[0]}." in (ROOT / "SECURITY.md").read_text()
 
 

@@ -197,6 +197,13 @@ def test_a_table_has_80_columns_whatever_the_names_and_the_notes():
         assert max(map(len, lines)) <= 80
 
 
+def test_status_is_as_wide_as_columns_says(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    long = table(every_state("n" * 40, "b", "c", "d", "e", "f"), NOW)
+    assert long[2].startswith("n" * 40 + "  finished")
+    assert 80 < max(map(len, long)) <= 120
+
+
 def test_runs_of_different_places_and_measures_say_so_in_every_line():
     a, b = every_state("a", "b")
     lines = table([a, b._replace(folder=RunFolder("other/b"), latest="test accuracy 0.5", note="")], NOW)

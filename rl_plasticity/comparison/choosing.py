@@ -1,48 +1,56 @@
-"""Chooses each method's settings by validation images, so that test images only say what the chosen ones are worth."""
+"""Chooses each method's settings: by validation images, or by seeds that are then left out of the comparison."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rl_plasticity.comparison import steps
 from rl_plasticity.comparison.groups import Group, differing, identity
-from rl_plasticity.comparison.summary import counted, default_metric
+from rl_plasticity.comparison.summary import better_of, counted, default_metric
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.metrics import statistics
+from rl_plasticity.metrics import Direction, statistics
 from rl_plasticity.runs.folder import MetricName
 
 SHOWN = 5  # so many of the others are named
 
 
 def choose(
-    groups: Sequence[Group], settings: Sequence[str], metric: str | None, warnings: list[str]
+    groups: Sequence[Group],
+    settings: Sequence[str],
+    metric: str | None,
+    warnings: list[str],
+    seeds: Collection[int] = (),
+    direction: Direction | None = None,
 ) -> tuple[list[Group], str]:
-    """Of groups that differ in nothing but `settings` the one with the highest mean on validation images.
+    """Of groups that differ in nothing but `settings` the best one.
 
-    Means are over seeds (and tasks that are mixed), at the last step that all groups of the choice have: the step at
-    which `compare` compares. Of equal means the first in the groups' order counts. A group with a run that is not
-    finite is only chosen where the others have one too.
+    An accuracy on test images is chosen by the same accuracy on validation images, every other metric by itself. Means
+    are over seeds (and tasks that are mixed), at the last step that all groups of the choice have: the step at which
+    `compare` compares. Of equal means the first in the groups' order counts. A group with a run that is not finite is
+    only chosen where the others have one too.
 
     Args:
         settings: names of settings, ``reg.coef``.
-        metric: what will be compared, an accuracy on test images, ``task/test_accuracy`` or ``eval/test_accuracy``; the
-            choice is by the same one on validation images.
+        metric: what will be compared.
+        warnings: added to, also where the runs that decide are the runs that are compared.
+        seeds: those that decide; they are left out of the groups that are returned. Empty: all decide.
+        direction: which values count as better; default: as the metric says, else higher.
 
     Returns:
         The groups that are left, in their order, and a sentence for each choice: what was chosen from what.
 
     Raises:
-        SettingsError: the metric is of no test images, a run has no validation metric, or there is nothing to choose.
+        SettingsError: a run has no validation metric, a group has none of the seeds or no other, or there is nothing to
+            choose.
     """
     metric = metric or default_metric(groups, groups[0].runs[0].kind)
-    if not metric.endswith("/test_accuracy"):  # of a loss the highest would be chosen
-        raise SettingsError(f"choose needs an accuracy on test images, task/test_accuracy or eval/..., got {metric}")
-    validation = metric.replace("/test_", "/validation_")
-    for run in (r for g in groups for r in g.runs if validation not in r.curves):
-        raise SettingsError(
-            f"choose needs {validation}, which {run} has not: train with data.validation=N, or leave it out"
-        )
+    by = metric.replace("/test_", "/validation_") if metric.endswith("/test_accuracy") else metric
+    sign = -1 if (direction or better_of(metric)) == "lower" else 1
+    for run in (r for g in groups for r in g.runs if by not in r.curves):
+        missing = "train with data.validation=N, or leave it out" if by != metric else "leave it out"
+        raise SettingsError(f"choose needs {by}, which {run} has not: {missing}")
     differ = differing([g.settings for g in groups])
     for setting in settings:
         if setting not in differ:
@@ -52,31 +60,58 @@ def choose(
         families[identity(g.settings, settings)].append(g)
     if len(families) == len(groups):
         raise SettingsError(f"choose={','.join(settings)}: no two groups differ in nothing else")
-    unit = "task" if MetricName.parse(validation).of == "task" else "update"
-    kept, told = [], []
+    unit = "env step" if groups[0].runs[0].kind == "train" else "update"
+    if MetricName.parse(by).of == "task":
+        unit = "task"
+    if by == metric and not seeds:
+        warnings.append(
+            "the runs that are compared made the choice too, which flatters methods with more settings to choose from; "
+            "choose_seeds=N,... lets other seeds decide"
+        )
+    chosen, told = [], []
     for family in families.values():
         if len(family) == 1:
-            kept += family
+            chosen += family
             continue
-        scores, at = _scores(family, validation, unit, warnings)
+        deciding = [_of_seeds(g, seeds) for g in family] if seeds else family
+        scores, at = _scores(deciding, by, unit, sign, warnings)
         order = np.argsort(-scores, kind="stable")
-        best, *others = (f"{family[i].label} ({scores[i]:.4g})" for i in order)
+        best, *others = (f"{family[i].label} ({sign * scores[i]:.4g})" for i in order)
         more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
-        numbers = sorted({len(runs) for g in family for runs in g.tasks.values()})
-        seeds = counted(numbers[-1], "seed") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
-        told.append(f"{best} from {', '.join(others[:SHOWN])}{more}, by {validation} of {seeds} at {at}")
-        kept.append(family[order[0]])
-    return [g for g in groups if any(g is chosen for chosen in kept)], f"Chosen: {'; '.join(told)}. "
+        numbers = sorted({len(runs) for g in deciding for runs in g.tasks.values()})
+        of = counted(numbers[-1], "seed") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
+        told.append(f"{best} from {', '.join(others[:SHOWN])}{more}, by {by} of {of} at {at}")
+        chosen.append(family[order[0]])
+    kept = [g for g in groups if any(g is one for one in chosen)]
+    if seeds:
+        kept = [_of_seeds(g, {run.seed for run in g.runs}.difference(seeds)) for g in kept]
+    return kept, f"Chosen: {'; '.join(told)}. "
 
 
-def _scores(family: Sequence[Group], metric: str, unit: str, warnings: list[str]) -> tuple[np.ndarray, str]:
-    """The mean of each group, -inf with a run that is not finite; and the step that they are of."""
+def _of_seeds(g: Group, seeds: Collection[int]) -> Group:
+    """The group with only the runs of these seeds.
+
+    Raises:
+        SettingsError: it has none.
+    """
+    tasks = {task: [run for run in runs if run.seed in seeds] for task, runs in g.tasks.items()}
+    if not all(tasks.values()):
+        had = ", ".join(map(str, sorted({run.seed for run in g.runs})))
+        raise SettingsError(f"choose_seeds: of {g.label}, with seeds {had}, some must decide and others be compared")
+    return replace(g, tasks=tasks)
+
+
+def _scores(family: Sequence[Group], metric: str, unit: str, sign: int, warnings: list[str]) -> tuple[np.ndarray, str]:
+    """The mean of each group times `sign`, -inf with a run that is not finite; and the step that they are of."""
     tasks = [task for task in family[0].tasks if all(task in g.tasks for g in family)]
     if not tasks:
         raise SettingsError(f"choose: no task has runs of all of {', '.join(g.label for g in family)}")
     last = {task: steps.compared(family, task, metric, unit, warnings)[-1:] for task in tasks}
     means = [
-        [statistics.worst(np.array([steps.at(r.curves[metric], last[t])[0] for r in g.tasks[t]])).mean() for t in tasks]
+        [
+            statistics.worst(sign * np.array([steps.at(r.curves[metric], last[t])[0] for r in g.tasks[t]])).mean()
+            for t in tasks
+        ]
         for g in family
     ]
     ends = sorted({int(step[0]) for step in last.values()})

@@ -129,10 +129,20 @@ def _drawn(c: Comparison, looks: Mapping[str, Look], whole: bool) -> Iterator[Dr
     yield from _metrics(c, looks)
 
 
-def _learning_curves(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
-    figure, panels = _panels(len(c.at), min(3, len(c.at)))
+def for_page(comparison: Comparison, drawn: Drawn) -> Drawn:
+    """The figure as a page shows it, which is wider than a column of a paper: a single panel of learning curves."""
+    if drawn.name != "learning_curves" or drawn.figure.get_figwidth() > COLUMN:
+        return drawn
+    with matplotlib.rc_context(STYLE):
+        wide = _learning_curves(comparison, _looks(comparison), PAGE)
+        take_literally(wide.figure)
+        return wide
+
+
+def _learning_curves(c: Comparison, looks: Mapping[str, Look], width: float | None = None) -> Drawn:
+    figure, panels = _panels(len(c.at), min(3, len(c.at)), width, height=1.9 if width is None else 2.6)
     what = "at the end of each task" if c.unit == "task" else f"over {c.unit}s"
-    caption = f"{c.metric} {what}: mean over seeds and {_band(c)}.{_without_diverged(c)}"
+    caption = f"{c.metric} {what}: {_band(c)}.{_without_diverged(c)}"
     dotted = " Groups are compared at the dotted line, where the shortest run ends."
     curves = {}
     for axes, (task, at) in zip(panels, c.at.items(), strict=True):
@@ -169,7 +179,7 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     diverged = [f" ({row.diverged} not finite)" if row.diverged else "" for row in c.rows]
     _label_rows(axes, [row.label + more for row, more in zip(c.rows, diverged, strict=True)])
     axes.set_xlabel(_metric_label(c))
-    caption = f"{c.metric} at {c.where}: mean (bar), {_interval(c)} (line) and each run (point)."
+    caption = f"{c.metric} at {c.where}: mean (bar){_interval(c, ' (line)')}; each run is a point."
     caption += _without_diverged(c)
     return Drawn("final_performance", "Final performance", figure, caption)
 
@@ -183,20 +193,21 @@ def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     rng = np.random.default_rng(0)
     for row in c.rows:
         look = looks[row.group.label]
-        final = [statistics.worst(s) for s in row.final]  # below every threshold
-        profile = statistics.performance_profile(final, thresholds)
+        final = [statistics.worst(c.sign * s) for s in row.final]  # worse than every threshold
+        profile = statistics.performance_profile(final, c.sign * thresholds)
         axes.plot(thresholds, profile, color=look.colour, ls=look.style, zorder=look.order, gid=look.gid)
         if look.colour != GREY and row.seeds >= FEW:
             drawn = [s[rng.integers(len(s), size=(2000, len(s)))] for s in final]
-            low, high = np.quantile(statistics.performance_profile(drawn, thresholds), [0.025, 0.975], axis=0)
+            low, high = np.quantile(statistics.performance_profile(drawn, c.sign * thresholds), [0.025, 0.975], axis=0)
             axes.fill_between(thresholds, low, high, color=look.colour, alpha=BAND / 2, lw=0, gid=look.gid)
     axes.set_xlabel(f"threshold of {_metric_label(c)}")
-    axes.set_ylabel("share of runs above it")
+    side = "above" if c.better == "higher" else "below"
+    axes.set_ylabel(f"share of runs {side} it")
     axes.set_ylim(-0.02, 1.02)
     _legend(figure, c, looks)
     caption = (
-        f"Performance profiles: the share of runs whose {c.metric} at {c.where} is above a threshold, with pointwise "
-        f"95 % bootstrap intervals {_from_few(c)}."
+        f"Performance profiles: the share of runs whose {c.metric} at {c.where} is {side} a "
+        f"threshold{', with pointwise 95 % bootstrap intervals ' + _from_few(c) if _have_intervals(c) else ''}."
     )
     return Drawn("performance_profiles", "Performance profiles", figure, caption)
 
@@ -218,8 +229,9 @@ def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     assert c.baseline is not None
     axes.set_xlabel(f"P(better than {c.baseline.label})")
     caption = (
-        f"Probability that a run of the group has a higher {c.metric} at {c.where} than one of {c.baseline.label}, "
-        f"with 95 % stratified bootstrap intervals {_from_few(c)}. At 0.5 neither is better."
+        f"Probability that a run of the group has a {c.better} {c.metric} at {c.where} than one of {c.baseline.label}"
+        f"{', with 95 % stratified bootstrap intervals ' + _from_few(c) if _have_intervals(c) else ''}. "
+        "At 0.5 neither is better."
     )
     return Drawn("probability_of_improvement", "Probability of improvement", figure, caption)
 
@@ -257,7 +269,7 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     figure.set_figheight(figure.get_figheight() + 0.17 * sum(max(0, lines - 2) for lines in per_row))
     axeses[0].set_ylabel(_metric_label(c))
     caption = (
-        f"{c.metric} at {c.where} of groups that differ only in the setting on the axis: mean and {_interval(c)}. "
+        f"{c.metric} at {c.where} of groups that differ only in the setting on the axis: mean{_interval(c)}. "
         "A value of 0 has no place on a logarithmic axis and is left out. Colours are of this figure only."
     )
     yield Drawn("sensitivity", "Sensitivity to settings", figure, caption)
@@ -278,9 +290,7 @@ def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
             axes.set_ylabel(name)
         _legend(figure, c, looks)
         title = f"{what} over {unit}s"
-        caption = (
-            f"{what} on the task at hand over {unit}s: mean over seeds and {_band(c)}. Vertical lines: a new task."
-        )
+        caption = f"{what} on the task at hand over {unit}s: {_band(c)}. Vertical lines: a new task."
         name = title.lower().replace(" ", "_")
         yield Drawn(_of_task(name, c, task), _of_task(title, c, task), figure, caption, curves)
 
@@ -315,7 +325,7 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
             for axes in panels[-columns:]:
                 axes.set_xlabel(_axis_of_steps("task" if family == "task" else of_others))
             _legend(figure, c, looks)
-            caption = f"Mean over seeds and {_band(c)}. An axis over more than two orders of magnitude is logarithmic."
+            caption = f"M{_band(c)[1:]}. An axis over more than two orders of magnitude is logarithmic."
             name, title = _of_task(f"metrics_{family}", c, task), _of_task(titles[family], c, task)
             yield Drawn(name, title, figure, caption, curves)
 
@@ -333,7 +343,7 @@ def _looks(c: Comparison) -> dict[str, Look]:
     baseline = c.baseline.label if c.baseline else None
     others = [row.group.label for row in c.rows if row.group.label != baseline]
     if len(c.rows) > COLOURED:
-        best = sorted((r for r in c.rows if r.group.label != baseline), key=lambda r: -r.iqm.value)
+        best = sorted((r for r in c.rows if r.group.label != baseline), key=lambda r: -c.sign * r.iqm.value)
         coloured = {row.group.label for row in best[: len(PALETTE) - 2]}
         others = [label for label in others if label in coloured]
     looks = {row.group.label: Look(GREY, "-", 1, i) for i, row in enumerate(c.rows)}
@@ -529,12 +539,20 @@ def _from_few(c: Comparison) -> str:
     return f"from {FEW} seeds on ({_seeds(c)})"
 
 
-def _interval(c: Comparison) -> str:
-    return f"95 % Student's t interval of it {_from_few(c)}"
+def _have_intervals(c: Comparison) -> bool:
+    """Whether any group has enough seeds for one: a caption promises none that is not drawn."""
+    return any(row.seeds >= FEW for row in c.rows)
+
+
+def _interval(c: Comparison, shown_as: str = "") -> str:
+    if not _have_intervals(c):
+        return f", without an interval ({_seeds(c)}, fewer than {FEW})"
+    return f" and 95 % Student's t interval{shown_as} of it {_from_few(c)}"
 
 
 def _band(c: Comparison) -> str:
-    return f"pointwise {_interval(c)}; each run as a thin line"
+    interval = _interval(c).replace("and 95 %", "and pointwise 95 %")
+    return f"mean over seeds{interval}" + ("; each run as a thin line" if any(r.seeds > 1 for r in c.rows) else "")
 
 
 def _without_diverged(c: Comparison) -> str:

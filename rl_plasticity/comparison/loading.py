@@ -1,6 +1,5 @@
 """Runs as a comparison sees them: each seed's flat settings and curves."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,14 +66,6 @@ def read(folder: RunFolder) -> list[Run]:
     return runs
 
 
-def parsed(text: str) -> Any:
-    """`text` as a number, truth value, null or list, as JSON writes them; else itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 # ------------------------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +97,7 @@ def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _overridden(settings: Settings, name: RunName) -> Settings:
     """The folder's `settings` with those in a run's name; ``reg.name=spectral`` chooses one of those side by side."""
-    of_run = {key: parsed(text) for key, text in name.settings}
+    of_run = name.values
     for group in SIDE_BY_SIDE:
         if f"{group}.name" in of_run:
             chosen = f"{group}.{of_run[f'{group}.name']}."

@@ -139,8 +139,10 @@ def _explained(c: Comparison) -> str:
     text = f"{c.metric} at {c.where}"
     if c.scale != 1:
         text += ", divided by 1000"
-    text += f": mean ± standard error, and interquartile mean (IQM), from {FEW} seeds on with its 95 % stratified "
-    text += "bootstrap interval. "
+    text += ": mean ± standard error, and interquartile mean (IQM)"
+    if any(row.iqm.interval for row in c.rows):
+        text += f", from {FEW} seeds on with its 95 % stratified bootstrap interval"
+    text += ". "
     text += "Mean over tasks: of the same value. " if c.unit == "task" else "AUC: mean over the curve up to there. "
     if any(row.diverged for row in c.rows):
         text += "Runs that are not finite are the worst in IQM and P(improvement) and left out of the other means. "

@@ -14,7 +14,8 @@ from rl_plasticity.comparison import steps
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.metrics import statistics
+from rl_plasticity.metrics import Direction, statistics
+from rl_plasticity.metrics.measured import better
 from rl_plasticity.metrics.statistics import Array, Interval, Steps
 from rl_plasticity.runs.folder import Curve, MetricName
 
@@ -90,7 +91,8 @@ class Comparison:
         scale: what values are multiplied by: 1/1000 for several DeepMind Control tasks, else 1.
         steps: of each task those that every run has; runs are compared at the last.
         tasks: those that every group has; the others are in no statistic.
-        chosen: what was chosen on validation images from what, in a sentence.
+        chosen: what was chosen from what, in a sentence.
+        better: which values of the metric count as better.
     """
 
     kind: str
@@ -104,6 +106,12 @@ class Comparison:
     rows: Sequence[Row]
     warnings: Sequence[str]
     chosen: str = ""
+    better: Direction = "higher"
+
+    @property
+    def sign(self) -> int:
+        """What values are multiplied by so that higher is better."""
+        return 1 if self.better == "higher" else -1
 
     @property
     def at(self) -> dict[str, int]:
@@ -181,16 +189,18 @@ class Comparison:
 
     def verdict(self) -> str:
         """What was compared and what the numbers say, in a few sentences. They name no causes."""
-        best, *others = sorted(self.rows, key=lambda r: -r.iqm.value)
+        best, *others = sorted(self.rows, key=lambda r: -self.sign * r.iqm.value)
         where = f"each of {len(self.tasks)} tasks" if len(self.tasks) > 1 else self.tasks[0]
         text = f"{self.chosen}{counted(len(self.rows), 'group')} of {self.seeds} on {where}. "
         divided = ", return / 1000" if self.scale != 1 else ""
-        name = f"{self.metric} (interquartile mean{divided}, at {self.where})"
+        lower = ", lower is better" if self.better == "lower" else ""
+        name = f"{self.metric} (interquartile mean{divided}, at {self.where}{lower})"
         if not math.isfinite(best.iqm.value):
             return f"{text}In no group is {name} finite."
         if not others:
             return f"{text}{name} is {shown(best.iqm, self.number)} for {best.group.label}."
-        text += f"The highest {name} of the {len(self.rows)} is that of {best.label}"
+        end = "highest" if self.better == "higher" else "lowest"
+        text += f"The {end} {name} of the {len(self.rows)} is that of {best.label}"
         measured = best
         if best.group is self.baseline:  # which has no gap to itself; the next best has
             measured = others[0]
@@ -276,15 +286,21 @@ class Comparison:
 
 
 def summarize(
-    groups: Sequence[Group], metric: str | None = None, target: float | None = None, baseline: str | None = None
+    groups: Sequence[Group],
+    metric: str | None = None,
+    target: float | None = None,
+    baseline: str | None = None,
+    direction: Direction | None = None,
 ) -> Comparison:
     """The statistics of all groups.
 
     Args:
         metric: of ``metrics.csv``; default: eval/return (task/return where tasks change), or task/test_accuracy
-            (task/train_accuracy where there is no test set). Higher counts as better.
+            (task/train_accuracy where there is no test set).
         target: a value, for the steps until it is reached.
         baseline: a group's label; default: the one with reset=periodic, else the one with reg=none and reset=none.
+        direction: which values of the metric count as better; default: as the metric says, and higher, with a
+            warning, where it says nothing.
 
     Raises:
         SettingsError: an unknown metric or baseline, or no run has the metric yet.
@@ -302,7 +318,11 @@ def summarize(
     unfinished = steps.unfinished(groups, kind, warnings)
     scale = _scale(groups, kind, metric, warnings) if len(every_task) > 1 else 1.0
     reference = _baseline(groups, baseline, warnings)
-    comparison = Comparison(kind, metric, unit, scale, target, common, tasks, reference, (), ())
+    direction = direction or better_of(metric)
+    if direction is None and len(groups) > 1:
+        warnings.append(f"{metric} does not say which values are better: higher counts as better; else better=lower")
+    known: Direction = direction or "higher"
+    comparison = Comparison(kind, metric, unit, scale, target, common, tasks, reference, (), (), better=known)
     rows = [_row(comparison, g, any(id(r) in unfinished for r in g.runs), len(groups) - 1) for g in groups]
     _warn_of_few_seeds(rows, warnings)
     _warn_of_diverged(comparison, groups, warnings)
@@ -318,6 +338,11 @@ def default_metric(groups: Sequence[Group], kind: str) -> str:
         return "task/return" if continual else "eval/return"
     tested = all("task/test_accuracy" in r.curves for g in groups for r in g.runs if "task/train_accuracy" in r.curves)
     return "task/test_accuracy" if tested else "task/train_accuracy"
+
+
+def better_of(metric: str) -> Direction | None:
+    """Which values of a metric, ``critic/dormant/trunk.0``, count as better; None if it does not say."""
+    return better(MetricName.parse(metric).quantity)
 
 
 def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
@@ -432,14 +457,15 @@ def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
     if c.target is not None:
         reach = np.array(
             [
-                statistics.steps_to_reach(c.steps[t], statistics.worst(values), c.target)
+                statistics.steps_to_reach(c.steps[t], statistics.worst(c.sign * values), c.sign * c.target)
                 for t, of_task in zip(c.tasks, curves, strict=True)
                 for values in of_task
             ]
         )
     if c.baseline is not None and g is not c.baseline:
         other = [of_task[:, -1] for of_task in _curves(c, c.baseline)]
-        improvement = _of_ranks(statistics.probability_of_improvement, final, other)
+        signed = [[c.sign * scores for scores in of_group] for of_group in (final, other)]
+        improvement = _of_ranks(statistics.probability_of_improvement, *signed)
         gap, joint = _gap(g, c.baseline, final, other, c.tasks, compared)
     return Row(
         group=g,
@@ -449,7 +475,7 @@ def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
         final=final,
         mean=mean(final),
         error=statistics.standard_error(_finite(final)),
-        iqm=_of_ranks(statistics.iqm, final),
+        iqm=_of_ranks(statistics.iqm, final, better=c.better),
         auc=mean(areas),
         change=change,
         late=late,
@@ -497,9 +523,9 @@ def _finite(scores: list[Array]) -> list[Array]:
     return [s[np.isfinite(s)] for s in scores]
 
 
-def _of_ranks(statistic: Callable[..., Array], *samples: list[Array]) -> Estimate:
+def _of_ranks(statistic: Callable[..., Array], *samples: list[Array], better: Direction = "higher") -> Estimate:
     """With the bootstrap's interval where there are enough runs; none where every resample is the same."""
-    ranked = [[statistics.worst(scores) for scores in strata] for strata in samples]
+    ranked = [[statistics.worst(scores, better) for scores in strata] for strata in samples]
     interval = None
     if min(len(scores) for strata in ranked for scores in strata) >= FEW:
         low, high = statistics.bootstrap_interval(statistic, *ranked)

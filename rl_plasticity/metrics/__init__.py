@@ -17,7 +17,7 @@ from rl_plasticity.metrics.features import (
     saturated_fraction,
 )
 from rl_plasticity.metrics.gradients import effective_learning_rate, gradient_norm, gradient_spectrum
-from rl_plasticity.metrics.measured import METRICS, OfFeatures, OfGradients, OfWeights
+from rl_plasticity.metrics.measured import METRICS, Direction, OfFeatures, OfGradients, OfWeights
 from rl_plasticity.metrics.spectra import condition_number, effective_rank, singular_values, srank, stable_rank
 from rl_plasticity.metrics.weights import (
     balance,
@@ -36,6 +36,7 @@ from rl_plasticity.metrics.weights import (
 
 __all__ = [
     "METRICS",
+    "Direction",
     "OfFeatures",
     "OfGradients",
     "OfWeights",

@@ -1,11 +1,13 @@
 """What a probe measures of every layer, by name: add to `METRICS` and it is logged like the others.
 
+`better` says of all that is logged whether a higher or a lower value is a sign of health.
+
 Metrics are functions of tensors with leading runs axes, ``-> [*runs]``, and draw no random numbers. Singular values are
 computed once for all metrics that read them.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -13,39 +15,60 @@ from rl_plasticity.metrics.features import dead_units, dormant_fraction, feature
 from rl_plasticity.metrics.spectra import condition_number, effective_rank, srank, stable_rank
 from rl_plasticity.metrics.weights import frobenius_norm, generalized_gaussian_shape
 
+Direction = Literal["higher", "lower"]
+"""Which values of a metric are the better ones."""
+
 
 class OfWeights(NamedTuple):
     """A metric of a weight matrix ``[*runs, out, fan_in]`` and its singular values ``[*runs, k]``."""
 
     measure: Callable[[Tensor, Tensor], Tensor]
+    better: Direction | None = None
 
 
 class OfFeatures(NamedTuple):
     """A metric of hidden activations ``[*runs, examples, units]`` and their singular values ``[*runs, k]``."""
 
     measure: Callable[[Tensor, Tensor], Tensor]
+    better: Direction | None = None
 
 
 class OfGradients(NamedTuple):
     """A metric of the singular values ``[*runs, n]`` of the gradients of n single examples (`gradient_spectrum`)."""
 
     measure: Callable[[Tensor], Tensor]
+    better: Direction | None = None
 
 
 METRICS: dict[str, OfWeights | OfFeatures | OfGradients] = {
     "frobenius_norm": OfWeights(lambda matrix, s: frobenius_norm(matrix)),
     "sigma1": OfWeights(lambda matrix, s: s[..., 0]),
-    "condition_number": OfWeights(lambda matrix, s: condition_number(s)),
-    "stable_rank": OfWeights(lambda matrix, s: stable_rank(s)),
-    "effective_rank": OfWeights(lambda matrix, s: effective_rank(s)),
+    "condition_number": OfWeights(lambda matrix, s: condition_number(s), "lower"),
+    "stable_rank": OfWeights(lambda matrix, s: stable_rank(s), "higher"),
+    "effective_rank": OfWeights(lambda matrix, s: effective_rank(s), "higher"),
     "weight_shape": OfWeights(lambda matrix, s: generalized_gaussian_shape(matrix.flatten(-2))),
-    "sigma_min": OfWeights(lambda matrix, s: s[..., -1]),
-    "dormant": OfFeatures(lambda activations, s: dormant_fraction(activations, 0.025)),
-    "dead": OfFeatures(lambda activations, s: dead_units(activations)),
-    "feature_srank": OfFeatures(lambda activations, s: srank(s)),
-    "feature_rank": OfFeatures(lambda activations, s: effective_rank(s)),
+    "sigma_min": OfWeights(lambda matrix, s: s[..., -1], "higher"),
+    "dormant": OfFeatures(lambda activations, s: dormant_fraction(activations, 0.025), "lower"),
+    "dead": OfFeatures(lambda activations, s: dead_units(activations), "lower"),
+    "feature_srank": OfFeatures(lambda activations, s: srank(s), "higher"),
+    "feature_rank": OfFeatures(lambda activations, s: effective_rank(s), "higher"),
     "feature_norm": OfFeatures(lambda activations, s: feature_norm(activations)),
-    "gradient_condition": OfGradients(condition_number),
-    "gradient_rank": OfGradients(effective_rank),
+    "gradient_condition": OfGradients(condition_number, "lower"),
+    "gradient_rank": OfGradients(effective_rank, "higher"),
 }
 """What a probe measures of every layer, in the order in which it is logged."""
+
+_BESIDE: dict[str, Direction] = {  # what commands log beside METRICS
+    **dict.fromkeys(("return", "first_return", "area"), "higher"),
+    **dict.fromkeys(("online_accuracy", "train_accuracy", "validation_accuracy", "test_accuracy"), "higher"),
+    **dict.fromkeys(("train_loss", "validation_loss", "test_loss", "drop", "recovery_env_steps"), "lower"),
+    **dict.fromkeys(("saturated", "balancedness"), "lower"),
+}
+
+
+def better(quantity: str) -> Direction | None:
+    """Which values of a logged quantity, ``dormant``, are the better ones.
+
+    None where neither is (norms, distances, entropies) and of names that are not known here.
+    """
+    return METRICS[quantity].better if quantity in METRICS else _BESIDE.get(quantity)

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from rl_plasticity.metrics.measured import Direction
+
 Array = NDArray[np.float64]
 Steps = NDArray[np.int64]
 Strata = Sequence[Array]
@@ -23,9 +25,9 @@ def mean(scores: Strata) -> Array:
     return np.asarray(np.mean([s.mean(-1) for s in scores], axis=0))
 
 
-def worst(scores: Array) -> Array:
-    """The scores for ranks: one that is not finite, of a run that diverged, is below every other."""
-    return np.where(np.isfinite(scores), scores, -np.inf)
+def worst(scores: Array, better: Direction = "higher") -> Array:
+    """The scores for ranks: one that is not finite, of a run that diverged, is worse than every other."""
+    return np.where(np.isfinite(scores), scores, -np.inf if better == "higher" else np.inf)
 
 
 def standard_error(scores: Strata) -> float:

@@ -32,6 +32,8 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.paths import exists, expanded
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from rl_plasticity.agents import Agent
 
 Kind = Literal["train", "supervised"]
@@ -73,6 +75,11 @@ class RunName(NamedTuple):
     def in_words(self) -> str:
         """For messages: ``seed 3``, or the whole name."""
         return str(self) if self.settings else f"seed {self.seed}"
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings with numbers, truth values, null and lists as JSON writes them; everything else is text."""
+        return {name: _value(text) for name, text in self.settings}
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -224,6 +231,35 @@ class RunFolder(os.PathLike[str]):
             return {RunName.parse(run): of_run for run, of_run in curves.items()}
         except SettingsError as error:
             raise SettingsError(f"{self.metrics_csv} is damaged: {error}") from error
+
+    def frame(self) -> "DataFrame":
+        """All metrics as a tidy pandas ``DataFrame``, in the order of the runs, the metrics and the steps.
+
+        The columns are step, metric, value, seed and one for each setting in which runs of this folder differ,
+        ``reg.coef``, None or NaN where a run has no such setting.
+
+        Raises:
+            SettingsError: as `metrics`, or pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise SettingsError("RunFolder.frame() needs pandas: pip install pandas") from None
+        curves = [(run, metric, curve) for run, of_run in self.metrics().items() for metric, curve in of_run.items()]
+        lengths = [len(curve.steps) for _, _, curve in curves]
+
+        def repeated(values: Iterable[Any]) -> list[Any]:
+            return [value for value, n in zip(values, lengths, strict=True) for _ in range(n)]
+
+        columns: dict[str, Any] = {
+            "step": np.concatenate([curve.steps for *_, curve in curves] or [np.zeros(0, np.int64)]),
+            "metric": repeated(metric for _, metric, _ in curves),
+            "value": np.concatenate([curve.values for *_, curve in curves] or [np.zeros(0)]),
+            "seed": repeated(run.seed for run, *_ in curves),
+        }
+        for setting in dict.fromkeys(name for run, *_ in curves for name, _ in run.settings):
+            columns[setting] = repeated(run.values.get(setting) for run, *_ in curves)
+        return pandas.DataFrame(columns)
 
     def timing(self) -> dict[str, Curve]:
         """The rates and durations of the whole process, by name.
@@ -476,6 +512,14 @@ def _runs_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
+def _value(text: str) -> Any:
+    """`text` as a number, truth value, null or list, as JSON writes them; else itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 @functools.cache
 def _parsed(text: str) -> dict[str, Any]:
     # A run writes no aliases, and a few of them stand for any number of settings.
@@ -552,8 +596,10 @@ def _command() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this package lies in, with + if it was changed; None outside one."""
+    """The commit that this package was built from or that its checkout has, with + if it was changed; else None."""
     here = Path(__file__).parent
+    with suppress(OSError):  # a wheel's, see hatch_build.py
+        return (here.parent / "commit.txt").read_text().strip() or None
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True)

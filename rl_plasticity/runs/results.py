@@ -15,7 +15,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import HEADER, RunFolder, RunName, file_name
+from rl_plasticity.runs.folder import HEADER, MetricName, RunFolder, RunName, file_name
 
 END = 1000  # bytes, some ten rows
 
@@ -97,7 +97,7 @@ class Results:
     def _show(self, step: int, shown: Mapping[str, Mapping[str, float]]) -> None:
         for label, values in shown.items():
             for tag, value in values.items():
-                self.boards[label].add_scalar(tag, value, step)
+                self.boards[label].add_scalar(tag_of(tag), value, step)
         if self.wandb and any(shown.values()):
             together = {f"{tag}/{label}".strip("/"): v for label, values in shown.items() for tag, v in values.items()}
             self.wandb.log({"step": step, **together})  # its own steps may not go back, as a resumed run's do
@@ -139,6 +139,12 @@ class Results:
             for file in self.files.values():
                 stack.callback(file.close)
             self.sync()
+
+
+def tag_of(name: str) -> str:
+    """A metric's tag in TensorBoard, which opens on the first group by name: the networks' many stand behind eval."""
+    of = MetricName.parse(name).of
+    return name if of in ("", "eval", "task", "timing", "train") else f"networks/{name}"
 
 
 def require_as_saved(folder: RunFolder, sizes: Mapping[str, int], ends: Mapping[str, str]) -> None:

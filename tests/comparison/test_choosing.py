@@ -1,4 +1,4 @@
-"""Which settings are chosen on validation images, and what is refused."""
+"""Which settings are chosen, by what, and what is refused."""
 
 import math
 
@@ -90,8 +90,7 @@ def test_of_equal_means_the_first_is_chosen_and_a_run_that_is_not_finite_never_i
     [
         (["reg.coe"], None, "no two groups differ in 'reg.coe'; did you mean 'reg.coef'?"),
         (["reg.name"], None, "choose=reg.name: no two groups differ in nothing else"),
-        (["reg.coef"], "task/train_accuracy", "choose needs an accuracy on test images, .* got task/train_accuracy"),
-        (["reg.coef"], "task/test_loss", "choose needs an accuracy on test images"),
+        (["reg.coef"], "task/train_acc", "choose needs task/train_acc, which .* has not: leave it out"),
     ],
 )
 def test_what_cannot_be_chosen_is_one_line(runs, settings, metric, said):
@@ -104,7 +103,64 @@ def test_without_validation_images_nothing_is_chosen(runs, tmp_path):
     write_run(runs / "g", ["reg=l2", "reg.coef=1e-2", "num_tasks=2"], rows, "supervised")
     with pytest.raises(SettingsError, match=r"choose needs task/validation_accuracy, which .*/g \(seed 0\) has not"):
         compare(runs, choose=["reg.coef"])
-    for i in range(2):
-        write_run(tmp_path / "rl" / str(i), ["reg=l2", f"reg.coef={i + 1}", "total_env_steps=1000"], {0: curve([1.0])})
-    with pytest.raises(SettingsError, match="got eval/return"):
-        compare(tmp_path / "rl", choose=["reg.coef"])
+
+
+def returns(folder, *of_coefs, name="eval/return"):
+    """Runs of l2 in reinforcement learning: of each strength the seeds' values at the end."""
+    for i, values in enumerate(of_coefs):
+        rows = {seed: curve([0.0, value], name) for seed, value in enumerate(values)}
+        write_run(folder / str(i), ["reg=l2", f"reg.coef={i + 1}", "total_env_steps=2000"], rows)
+    return folder
+
+
+def test_returns_are_chosen_by_themselves_and_a_warning_says_that_this_flatters(tmp_path):
+    comparison = compare(returns(tmp_path / "runs", [1, 2], [5, 6], [3, 4]), choose=["reg.coef"])
+    assert [row.group.settings["reg.coef"] for row in comparison.rows] == [2]
+    assert "coef=2 (5.5) from coef=3 (3.5), coef=1 (1.5), by eval/return of 2 seeds at env step 2000" in (
+        comparison.chosen
+    )
+    assert any("made the choice too" in warning and "choose_seeds=" in warning for warning in comparison.warnings)
+
+
+def test_seeds_that_decide_are_not_compared(tmp_path):
+    folder = returns(tmp_path / "runs", [9, 9, 1], [1, 1, 9])  # by the last seed the second, by all the first
+    comparison = compare(folder, choose=["reg.coef"], choose_seeds=[2])
+    (row,) = comparison.rows
+    assert (row.group.settings["reg.coef"], row.mean.value) == (2, 1)
+    assert [run.seed for run in row.group.runs] == [0, 1]
+    assert not any("made the choice too" in warning for warning in comparison.warnings)
+
+
+def test_what_is_better_where_it_is_lower_is_chosen_where_it_is_lowest(tmp_path):
+    folder = returns(tmp_path / "runs", [0.4], [0.1], [0.3], name="critic/dormant")
+    assert compare(folder, metric="critic/dormant", choose=["reg.coef"]).rows[0].group.settings["reg.coef"] == 2
+    other = compare(folder, metric="critic/dormant", choose=["reg.coef"], better="higher")
+    assert other.rows[0].group.settings["reg.coef"] == 1
+
+
+def test_training_accuracies_are_chosen_by_themselves(runs):
+    comparison = compare(runs, metric="task/train_accuracy", choose=["reg.coef"])
+    assert len(comparison.rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"choose": ["reg.coef"], "choose_seeds": [0, 1]},
+            "of coef=.*, with seeds 0, 1, some must decide and others",
+        ),
+        ({"choose": ["reg.coef"], "choose_seeds": [7]}, "of coef=.*, with seeds 0, 1, some must decide and others"),
+        ({"choose_seeds": [1]}, "say choose=NAME"),
+        ({"better": "low"}, "better must be higher or lower, got 'low'"),
+    ],
+)
+def test_seeds_and_directions_that_cannot_be_are_one_line(tmp_path, options, said):
+    with pytest.raises(SettingsError, match=said):
+        compare(returns(tmp_path / "runs", [1, 2], [3, 4]), **options)
+
+
+def test_the_command_reads_seeds_as_numbers(tmp_path):
+    assert parse(["a", "choose=reg.coef", "choose_seeds=3,4"])[1]["choose_seeds"] == [3, 4]
+    with pytest.raises(SettingsError, match="choose_seeds must be seeds, 3,4, got 'x'"):
+        parse(["a", "choose=reg.coef", "choose_seeds=x"])

@@ -363,3 +363,41 @@ def test_runs_of_a_commit_and_of_its_changed_checkout_are_told_apart(tmp_path):
     runs = [run for reg in ("none", "l2") for run in read(RunFolder(tmp_path / reg))]
     warnings = [text for text in summarize(group(runs)).warnings if "different" in text]
     assert warnings == ["runs of different commits: 0123456789, 0123456789+"]
+
+
+def of(name, *values):
+    """Seeds 0, 1, ... whose metric falls, or rises, to these values."""
+    return {seed: curve([0.5, (0.5 + value) / 2, value], name) for seed, value in enumerate(values)}
+
+
+def test_fewer_dormant_units_are_better(tmp_path):
+    name = "critic/dormant"
+    few, many = of(name, 0.1, 0.1, 0.1, 0.1, 0.3), of(name, 0.4, 0.4, 0.4, 0.4, 0.2)
+    c = summarize(groups_of(tmp_path / "a", (STEPS, many), (["reg=l2", *STEPS], few)), name, target=0.2)
+    none, l2 = c.rows
+    assert l2.improvement.value == 24 / 25  # 0.3 is not below 0.2
+    assert none.reach.tolist() == [np.inf] * 4 + [3000]
+    assert l2.reach.tolist() == [3000] * 4 + [np.inf]
+    assert "The lowest critic/dormant" in c.verdict()
+    assert c.verdict().count("that of l2")
+    assert not any("does not say" in warning for warning in c.warnings)
+
+
+def test_a_run_that_is_not_finite_is_the_worst_where_lower_is_better_too(tmp_path):
+    broken, whole = of("critic/dormant", np.nan, 0.1), of("critic/dormant", 0.4, 0.4)
+    c = summarize(groups_of(tmp_path, (STEPS, whole), (["reg=l2", *STEPS], broken)), "critic/dormant")
+    assert c.rows[1].improvement.value == 0.5
+    assert c.rows[1].iqm.value == np.inf
+    assert "The lowest critic/dormant" in c.verdict()
+    assert "that of none" in c.verdict()
+
+
+def test_a_metric_without_a_direction_says_so_and_takes_one(tmp_path):
+    name = "critic/weight_norm"
+    groups = groups_of(tmp_path, (STEPS, of(name, 1, 2)), (["reg=l2", *STEPS], of(name, 3, 4)))
+    c = summarize(groups, name)
+    assert c.rows[1].improvement.value == 1
+    assert any("critic/weight_norm does not say which values are better" in warning for warning in c.warnings)
+    c = summarize(groups, name, direction="lower")
+    assert c.rows[1].improvement.value == 0
+    assert not any("does not say" in warning for warning in c.warnings)

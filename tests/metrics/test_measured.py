@@ -1,5 +1,8 @@
 """What a probe measures by name: a contract that whatever somebody adds is tested by too."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -14,6 +17,7 @@ from rl_plasticity.metrics import (
     singular_values,
     srank,
 )
+from rl_plasticity.metrics.measured import better
 
 LOGGED = {
     OfWeights: [
@@ -77,3 +81,34 @@ def test_the_smallest_singular_value_is_the_last_of_as_many_as_the_matrix_has_ro
     torch.testing.assert_close(
         1 / expected, torch.linalg.matrix_norm(torch.linalg.pinv(matrix), ord=2), rtol=1e-3, atol=0
     )
+
+
+def test_the_page_says_of_every_metric_which_values_are_better():
+    page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    told = {}
+    for direction in ("higher", "lower"):
+        (row,) = re.findall(rf"^\| {direction} \| (.*) \|$", page, re.MULTILINE)
+        told |= dict.fromkeys(re.findall("`(.*?)`", row), direction)
+    known = {name: better(name) for name in [*METRICS, *told] if better(name)}
+    assert known == told
+    assert better("test_accuracy") == "higher"
+    assert better("weight_norm") is better("sigma1") is better("of_a_plug") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "healthy", "ill"),
+    [
+        ("dormant", torch.ones(8, 4), torch.ones(8, 4) * torch.tensor([1.0, 1, 0, 0])),
+        ("dead", torch.ones(8, 4), torch.ones(8, 4) * torch.tensor([1.0, 1, 0, 0])),
+        ("feature_rank", torch.eye(4), torch.ones(4, 4)),
+        ("feature_srank", torch.eye(4), torch.ones(4, 4)),
+        ("condition_number", torch.eye(4), torch.diag(torch.tensor([4.0, 1, 1, 1]))),
+        ("stable_rank", torch.eye(4), torch.ones(4, 4)),
+        ("effective_rank", torch.eye(4), torch.ones(4, 4)),
+        ("sigma_min", torch.eye(4), torch.ones(4, 4)),
+    ],
+)
+def test_the_better_value_is_that_of_the_healthier_tensor(name, healthy, ill):
+    a, b = (METRICS[name].measure(x, singular_values(x)).item() for x in (healthy, ill))
+    assert (a > b) == (better(name) == "higher")
+    assert a != b

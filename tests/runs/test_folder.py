@@ -235,3 +235,36 @@ def test_a_name_that_is_not_utf_8_is_written_as_escapes(tmp_path):
 def test_a_name_too_long_for_what_is_to_be_written_is_refused_before_the_work(tmp_path, name):
     with pytest.raises(SettingsError, match=r"cannot write to .*: File name too long"):
         require_new(tmp_path / name, ".csv")
+
+
+def test_a_folder_s_metrics_are_a_tidy_frame_with_a_column_for_each_setting_that_differs(tmp_path):
+    pytest.importorskip("pandas")
+    rows = {
+        "reg.coef=1e-05 seed=0": curve([1.0, 2.0]),
+        "reg.coef=1e-05 seed=1": curve([3.0]) | curve([0.5], "critic/dormant"),
+        "reg.name=none seed=0": curve([4.0]),
+    }
+    frame = RunFolder(write_run(tmp_path / "a", [], rows)).frame()
+    assert [*frame.columns] == ["step", "metric", "value", "seed", "reg.coef", "reg.name"]
+    assert frame["step"].tolist() == [1000, 2000, 1000, 1000, 1000]
+    assert frame["value"].tolist() == [1.0, 2.0, 3.0, 0.5, 4.0]
+    assert frame["metric"].tolist() == ["eval/return"] * 3 + ["critic/dormant", "eval/return"]
+    assert frame["seed"].tolist() == [0, 0, 1, 1, 0]
+    assert frame["reg.coef"].tolist()[:4] == [1e-5] * 4
+    assert frame["reg.coef"].isna().tolist() == [False] * 4 + [True]
+    assert frame["reg.name"].tolist()[-1] == "none"
+    assert frame.groupby("reg.coef")["value"].max().tolist() == [3.0]  # numbers, not text
+
+
+def test_runs_that_differ_in_the_seed_alone_have_no_further_column(tmp_path):
+    pytest.importorskip("pandas")
+    frame = RunFolder(write_run(tmp_path / "a", [], {3: curve([1.0]), 4: curve([2.0])})).frame()
+    assert [*frame.columns] == ["step", "metric", "value", "seed"]
+    assert frame["seed"].tolist() == [3, 4]
+
+
+def test_without_pandas_a_frame_is_one_line(tmp_path, monkeypatch):
+    folder = RunFolder(write_run(tmp_path / "a", [], {3: curve([1.0])}))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(SettingsError, match="needs pandas: pip install pandas"):
+        folder.frame()

@@ -91,17 +91,26 @@ def events_of(folder):
     return found
 
 
-def test_tensorboard_has_the_same_values_and_each_seed_is_a_run_whose_tags_are_the_names(tmp_path):
+def test_tensorboard_has_the_same_values_and_each_seed_is_a_run(tmp_path):
     results = results_of(tmp_path, ["4", "5"])
     results.write(10, {"critic/loss": torch.tensor([1.0, 2.0])})
     results.write_timing(10, {"seconds_left": 3.0})
     results.close()
     assert events_of(tmp_path / "tensorboard") == {
         ".": {"timing/seconds_left": [(10, 3.0)]},
-        "mean": {"critic/loss": [(10, 1.5)]},
-        "seed4": {"critic/loss": [(10, 1.0)]},
-        "seed5": {"critic/loss": [(10, 2.0)]},
+        "mean": {"networks/critic/loss": [(10, 1.5)]},
+        "seed4": {"networks/critic/loss": [(10, 1.0)]},
+        "seed5": {"networks/critic/loss": [(10, 2.0)]},
     }
+
+
+@pytest.mark.parametrize("first", ["eval/return", "eval/train_accuracy"])
+def test_tensorboard_opens_on_what_the_policy_or_the_network_is_worth(first, tmp_path):
+    results = results_of(tmp_path, ["4"])
+    names = ["actor/dormant/trunk.0", "critic/loss", "net/loss", "task/index", "train/return", first]
+    results.write(10, {name: torch.tensor([1.0]) for name in names})
+    results.close()
+    assert min(events_of(tmp_path / "tensorboard")["."]) == first
 
 
 def test_settings_side_by_side_are_runs_of_tensorboard_too_with_a_mean_where_there_are_several_seeds(tmp_path):
@@ -166,7 +175,8 @@ def test_the_tags_in_tensorboard_are_those_of_the_documentation(name, module, ar
     folder = go(module.command, [*arguments, f"out={tmp_path / 'run'}"])
     tags = EventAccumulator(str(folder / "tensorboard")).Reload().Tags()["scalars"]
     timing = {tag.removeprefix("timing/") for tag in tags if tag.startswith("timing/")}
-    logged = {"/".join(tag.split("/")[:2]) for tag in tags} - {f"timing/{name}" for name in timing}
+    names = [tag.removeprefix("networks/") for tag in tags]
+    logged = {"/".join(name.split("/")[:2]) for name in names} - {f"timing/{name}" for name in timing}
     unit = "env_steps" if name == "RL" else "epochs"
     assert timing <= {"updates_per_second", "seconds_left", *(f"{unit}_{n}" for n in ("per_second", "done", "left"))}
     assert logged - documented(name) == set()
@@ -222,7 +232,7 @@ def at_wandb(tmp_path, monkeypatch):
     return use
 
 
-def test_weights_and_biases_gets_the_rows_under_tensorboard_s_tags_and_a_resumed_run_goes_on_there(at_wandb):
+def test_weights_and_biases_gets_the_rows_under_their_names_and_a_resumed_run_goes_on_there(at_wandb):
     fake = FakeWandb()
     at_wandb(fake, at_wandb(fake))
     rows = [{"step": 10, "critic/loss/4": 1.0, "critic/loss/5": 2.0, "critic/loss/mean": 1.5}]

@@ -1,0 +1,37 @@
+"""What figures say of themselves, and how wide they are."""
+
+import pytest
+from folders import curve, write_run
+
+from rl_plasticity.comparison.figures import COLUMN, PAGE, draw, for_page
+from rl_plasticity.comparison.groups import group
+from rl_plasticity.comparison.loading import read
+from rl_plasticity.comparison.summary import summarize
+from rl_plasticity.runs.folder import RunFolder
+
+
+def comparison_of(place, seeds):
+    runs = []
+    for reg, by in (("none", 1.0), ("l2", 2.0)):
+        rows = {str(s): curve([by, by + s]) | curve([0.1, 0.2 + s], "q_mean") for s in range(seeds)}
+        runs += read(RunFolder(write_run(place / reg, [f"reg={reg}", "total_env_steps=2000"], rows)))
+    return summarize(group(runs))
+
+
+@pytest.mark.parametrize(("seeds", "promised"), [(1, False), (3, False), (5, True)])
+def test_a_caption_promises_no_interval_that_is_not_drawn(tmp_path, seeds, promised):
+    captions = {drawn.name: drawn.caption for drawn in draw(comparison_of(tmp_path, seeds))}
+    assert {"learning_curves", "final_performance", "metrics_other"} <= {*captions}
+    for name, caption in captions.items():
+        assert ("interval" in caption.replace("without an interval", "")) == promised, (name, caption)
+        assert ("thin line" in caption) <= (seeds > 1)
+
+
+def test_a_page_s_learning_curves_are_as_wide_as_the_page_and_a_paper_s_as_its_column(tmp_path):
+    comparison = comparison_of(tmp_path, 2)
+    figures = {drawn.name: drawn for drawn in draw(comparison)}
+    assert figures["learning_curves"].figure.get_figwidth() == COLUMN
+    shown = for_page(comparison, figures["learning_curves"])
+    assert shown.figure.get_figwidth() == PAGE
+    assert len(shown.curves) == 1
+    assert for_page(comparison, figures["final_performance"]) is figures["final_performance"]
