@@ -3,8 +3,9 @@
 Short forms of ours, besides Hydra's own: ``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several
 regularizers in a chain, whose settings are ``reg.l2.coef=...``. A list trains all its members side by side in one
 process, each with every seed: ``reg=[none,spectral,swr]``, ``reset=[none,periodic]``, ``reg.coef=[1e-5,1e-4]``,
-``reset.every_updates=[1000,10000]``; in a list of names ``all`` stands for those that are not in it. A preset is a set
-of such settings, which come before those of the command line (`presets`).
+``reset.every_updates=[1000,10000]``; in a list of names ``all`` stands for those that are not in it. With
+``reg=spectral``, ``reg.spectral.coef`` is the full name of ``reg.coef``. A preset is a set of such settings, which come
+before those of the command line (`presets`).
 """
 
 import warnings
@@ -249,7 +250,17 @@ def _with_preset(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     if name not in presets(kind):
         raise SettingsError(f"unknown preset {shown(name)}{nearest(name, presets(kind))}")
     defaults = {group: KINDS[group].default for group in GROUPS[kind]}
-    return {**files.settings(called(kind), name, given, defaults), **given, "preset": name}
+    preset = files.settings(called(kind), name, given, defaults)
+    own: dict[str, Any] = {}
+    for setting, value in given.items():
+        group, _, rest = setting.partition(".")
+        choice = given.get(group, preset.get(group, defaults.get(group)))
+        if isinstance(choice, str) and rest.startswith(f"{choice}."):  # in full, as where several are chosen
+            setting = f"{group}.{rest.removeprefix(f'{choice}.')}"
+        if setting in own:
+            raise SettingsError(f"{setting} is given twice")
+        own[setting] = value
+    return {**preset, **own, "preset": name}
 
 
 def _several(group: str, choice: str | list[Any], command: type[Any] | None) -> dict[str, Any]:
@@ -266,7 +277,9 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], group
     if name.endswith(".name") and group in groups:
         return SettingsError(f"{name} cannot be set: choose with {group}=")
     if group in groups and "." in name and groups[group].keys() == {"name"}:
-        return SettingsError(f"{name}: {group}={groups[group]['name']} has no settings")
+        words = f"{name}: {group}={groups[group]['name']} has no settings"
+        hint = f"; of a sweep's runs that choose another, write {group}.NAME.{name.rpartition('.')[2]}"
+        return SettingsError(words + (hint if name.count(".") == 1 else ""))
     of_each = [d for d in declared if d.startswith(f"{group}.") and d.rpartition(".")[2] == name.rpartition(".")[2]]
     if group in groups and name.count(".") == 1 and len(of_each) > 1:
         return SettingsError(f"{name}: each of several has its own, {' and '.join(of_each)}")

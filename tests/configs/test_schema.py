@@ -29,6 +29,14 @@ def test_the_defaults_are_the_paper_s():
     assert (s.reg, s.reset, s.preset) == ({"name": "none"}, {"name": "none"}, "paper")
 
 
+def test_a_setting_may_be_written_with_the_name_of_its_choice():
+    assert schema.load(Train, ["reg=spectral", "reg.spectral.coef=0.5"]) == schema.load(
+        Train, ["reg=spectral", "reg.coef=0.5"]
+    )
+    tasks = schema.load(Supervised, ["reset=periodic", "reset.periodic.every_updates=5"])  # and then not by tasks
+    assert (tasks.reset["every_updates"], tasks.reset["every_tasks"]) == (5, None)
+
+
 def test_all_in_a_list_is_every_name_that_is_not_in_it_and_is_saved_as_those_names():
     s = load(["reg=[all]", "reset=[periodic,all]", "reg.swr.coef=0.5"])
     assert [n for n in s.reg if n != "name"] == [*REGULARIZERS]
