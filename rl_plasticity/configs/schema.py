@@ -32,6 +32,7 @@ from rl_plasticity.configs.commands import (
     called,
     presets,
 )
+from rl_plasticity.configs.elsewhere import ELSEWHERE
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Given, as_written, flat_values, parse
 from rl_plasticity.errors import SettingsError, nearest, shown
@@ -212,7 +213,9 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[st
     if choice == "none" and group == "reset":
         return {"name": "none"}
     if not isinstance(choice, str) or choice not in kind.names:
-        raise SettingsError(f"unknown {group} {shown(choice)}{nearest(choice, names_of(group))}")
+        others = [f"{other}={choice}" for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE and choice in names_of(other)]
+        hint = f"; did you mean {others[0]!r}?" if others else nearest(choice, names_of(group))
+        raise SettingsError(f"unknown {group} {shown(choice)}{hint}")
     left_out = LEFT_OUT.get(command, ())
     return {"name": choice, **{n: d for n, d in kind.settings(choice).items() if f"{group}.{n}" not in left_out}}
 
@@ -283,7 +286,10 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], group
     of_each = [d for d in declared if d.startswith(f"{group}.") and d.rpartition(".")[2] == name.rpartition(".")[2]]
     if group in groups and name.count(".") == 1 and len(of_each) > 1:
         return SettingsError(f"{name}: each of several has its own, {' and '.join(of_each)}")
-    return SettingsError(f"unknown setting {shown(name)}{nearest(name, [*GROUPS[kind], *declared])}")
+    valid = [*GROUPS[kind], *declared]
+    here = ELSEWHERE.get(kind, {}).get(name, "")
+    hint = f"; did you mean {here!r}?" if here.partition("=")[0] in valid else nearest(name, valid)
+    return SettingsError(f"unknown setting {shown(name)}{hint}")
 
 
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
