@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rl_plasticity import plugins, precision
 from rl_plasticity.compiled import set_tracing
 from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import LONGEST, Supervised, Train, period
 from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import FaultyRun, SettingsError, first_line
 from rl_plasticity.interventions import Intervention
@@ -28,7 +28,7 @@ from rl_plasticity.runs import checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock
-from rl_plasticity.runs.plan import Plan
+from rl_plasticity.runs.plan import Plan, foretold
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results, require, require_as_saved
 from rl_plasticity.runs.trained import saved_settings, threads_of_torch
@@ -285,6 +285,7 @@ class Command(Generic[S, B]):
         build: what it makes of settings and plan before anything is written; raises ValueError or ImportError.
         train: the loop, until the last step or `Session.goes_on` says no; returns whether the last step was made.
         planned_updates: how many updates that could be compiled a run makes.
+        length: how many updates a run makes in all, and in how many steps, for people.
     """
 
     def __init__(
@@ -293,12 +294,14 @@ class Command(Generic[S, B]):
         build: Callable[[S, Plan], B],
         train: Callable[[Session[S], B], bool],
         planned_updates: Callable[[S, B], float],
+        length: Callable[[S, B], tuple[float, str]],
     ) -> None:
         self.kind: type[S] = kind
         self.name = kind.__name__.lower()
         self.build: Callable[[S, Plan], B] = build
         self.train: Callable[[Session[S], B], bool] = train
         self.planned_updates: Callable[[S, B], float] = planned_updates
+        self.length: Callable[[S, B], tuple[float, str]] = length
 
     def run(self, settings: Mapping[str, Any], callbacks: Mapping[str, Any]) -> RunFolder:
         """From Python: make one run, and return its folder.
@@ -341,6 +344,10 @@ class Command(Generic[S, B]):
             journal.end(f"failed: {fault}")
             return False, fault
 
+    def foretold(self, session: Session[S], built: B) -> list[str]:
+        """Four lines for people, before the run starts: see `plan.foretold`."""
+        return foretold(session.settings, session.plan, *self.length(session.settings, built))
+
     def check(self, settings: S) -> None:
         """See that these settings can be run, perhaps on another machine: only that one knows whether it has a GPU.
 
@@ -373,7 +380,13 @@ class Command(Generic[S, B]):
             folder, lock, made = _claimed(settings)
             otherwise.callback(_remove, folder, made)
             otherwise.enter_context(lock)
-            settings = replace(settings, out=str(folder))
+            # Periods are decided last: they are no part of the name.
+            periods: Any = {
+                name: period(self.length(settings, built)[0], longest)
+                for name, longest in LONGEST[self.kind].items()
+                if getattr(settings, name) == "auto"
+            }
+            settings = replace(settings, out=str(folder), **periods)
             try:
                 folder.write_settings(schema.dump(settings))
             except OSError as error:
