@@ -379,7 +379,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
                 measure()
             if at.step % s.checkpoint_every_epochs == 0:
                 session.save()
-            session.clock.show(at.step)
+            session.show()
             session.call("on_step")
         session.save()
     finally:

@@ -309,7 +309,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
         while session.goes_on():
             if at.step == s.prime_after_env_steps and (left := unprimed(s, at)):
                 prime(left)
-                session.clock.show(at.step)
+                session.show()
                 continue
             if ends_task(s, at.step):  # only now: a checkpoint holds the agent that was evaluated
                 next_task(session, agent, buffer)
@@ -356,7 +356,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                     at.first_return, at.task_area = first_return(), torch.zeros_like(area)
             if at.step % s.checkpoint_every_env_steps == 0:
                 session.save()
-            session.clock.show(at.step)
+            session.show()
             session.call("on_step")
         session.save()
     finally:

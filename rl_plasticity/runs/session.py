@@ -233,6 +233,12 @@ class Session(Generic[S]):
         self.clock.latest = summary
         self.call("on_evaluation")
 
+    def show(self) -> None:
+        """Move the progress bar; write the first rates before the first evaluation, which may be far, for `status`."""
+        self.clock.show(self.progress.step)
+        if self.clock.is_time_to_tell():
+            self.results.write_timing(self.axis, self.clock.rates(self.progress.step, anew=False))
+
     def save(self) -> None:
         """Write a checkpoint, unless one was written at this step and number of updates.
 
