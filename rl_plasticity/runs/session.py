@@ -37,6 +37,7 @@ from rl_plasticity.shares import Cut, Shares, cuts, largest_matrix
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
 COMPILE_FROM_UPDATES = 10_000  # compiling takes as long as it saves in 6 000 (SAC, cnn) to 11 000 (mlp) updates
+LENGTH = "total_env_steps"  # the one setting of its own that a run can be resumed with: a larger one extends it
 RESULTS = Path("results")  # where runs go unless they are told
 
 
@@ -407,12 +408,15 @@ class Command(Generic[S, B]):
         folder = RunFolder(settings.resume)
         _require_own(folder)
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
-        if others := [g.text for g in given if g.name not in machine]:
+        if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
             raise SettingsError(f"cannot resume {folder}: {plugs}")
         anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
-        settings = replace(saved_settings(self.kind, folder), **anew)
+        before = saved_settings(self.kind, folder)
+        if LENGTH in anew and anew[LENGTH] < (made := getattr(before, LENGTH)):
+            raise SettingsError(f"{LENGTH}={anew[LENGTH]}: a run can only be extended, and {folder} has {made}")
+        settings = replace(before, **anew)
         for g in given:
             if g.name not in anew and g.name != "plugins":
                 group, _, name = g.name.partition(".")
@@ -433,6 +437,8 @@ class Command(Generic[S, B]):
             built = self._built(settings, plan)
             otherwise.callback(built.close)
             settings = self._decided(settings, plan, built)
+            if LENGTH in anew:  # its next start need not be told again
+                folder.write_settings(schema.dump(replace(settings, out=before.out)))
             otherwise.pop_all()
         return Session(settings, folder, plan, saved, lock, callbacks), built
 
@@ -629,5 +635,7 @@ def _has_steps(folder: RunFolder) -> bool:
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:
     """What two settings differ in, apart from what belongs to the machine."""
     before, after = (schema.without_machine(kind, settings) for settings in (saved, now))
+    if LENGTH in after and type(was := before.get(LENGTH)) is int and after[LENGTH] > was:  # it was extended
+        before[LENGTH] = after[LENGTH]
     names = dict.fromkeys([*before, *after])
     return [f"{n} is {after.get(n)!r}, was {before.get(n)!r}" for n in names if before.get(n) != after.get(n)]
