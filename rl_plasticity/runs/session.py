@@ -172,7 +172,7 @@ class Session(Generic[S]):
                 raise FaultyRun(f"cannot resume: {error}") from error
             except Exception as error:  # a file that is whole may hold anything
                 raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
-        self.folder.add_start(s.device, plugins.loaded)
+        self.folder.add_start(s.device, plugins.loaded, plugins.sources())
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
