@@ -222,6 +222,7 @@ def train(command: "Command[Any, Any]") -> None:
             return sweep(command, [a for a in arguments if a not in launchers.FLAGS])
         launchers.require_none(arguments)
         session, built = command.prepare(arguments)
+        print("\n".join(map(printable, command.foretold(session, built))), file=sys.stderr)
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
         finished, fault = command.execute(session, built)
         if fault:

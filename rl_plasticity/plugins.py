@@ -7,11 +7,14 @@ environment), or is an installed package with an entry point in the group ``rl_p
 make a module load.
 """
 
+import hashlib
 import importlib
+import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import metadata
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from rl_plasticity.errors import SettingsError, first_line
 from rl_plasticity.settings import Setting
@@ -21,6 +24,7 @@ Plugins = Annotated[
 ]
 ENTRY_POINTS = "rl_plasticity.plugins"
 loaded: list[str] = []  # the modules named in this process, in order: workers import the same
+_digests: dict[str, tuple[Any, str]] = {}  # of each module's source, with the import that it was taken at
 
 
 def load(plugins: Plugins = ()) -> None:
@@ -44,8 +48,17 @@ def load_one(module: str, asked: str) -> None:
         importlib.import_module(module)
     except Exception as error:  # whatever the module raises
         raise SettingsError(f"{asked}: cannot import {module!r}: {first_line(error)}") from error
+    _remember_source(module)
     if module not in loaded:
         loaded.append(module)
+
+
+def sources() -> dict[str, str]:
+    """A SHA-256 of the source of each plug, as it was when it was imported: of its file, or of all its package's files.
+
+    What else a plug imports is not in it.
+    """
+    return {module: _digests[module][1] for module in dict.fromkeys([*loaded, *_load_installed()])}
 
 
 def module_of(env: str) -> str:
@@ -60,9 +73,30 @@ def missing(named: Iterable[str]) -> str:
 
 
 @cache
-def _load_installed() -> None:
+def _load_installed() -> tuple[str, ...]:
+    """The modules of installed plugs."""
+    modules = []
     for entry in metadata.entry_points(group=ENTRY_POINTS):
         try:
             entry.load()
         except Exception as error:  # whatever the package raises
             raise SettingsError(f"the installed plug {entry.name!r} ({entry.value}): {first_line(error)}") from error
+        _remember_source(entry.module)
+        modules.append(entry.module)
+    return tuple(modules)
+
+
+def _remember_source(module: str) -> None:
+    """Take a digest of a module's source once for each import: the file may be edited while the process runs."""
+    spec = sys.modules[module].__spec__  # another one after a reload
+    if module in _digests and _digests[module][0] is spec:
+        return
+    package = sys.modules[module.partition(".")[0]]
+    file = getattr(package, "__file__", None) and getattr(sys.modules[module], "__file__", None)
+    files = [Path(file)] if file else []
+    if file and hasattr(package, "__path__"):
+        files = sorted(path for place in package.__path__ for path in Path(place).rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(b"%s\0%s\0" % (path.name.encode("utf-8", "surrogateescape"), path.read_bytes()))
+    _digests[module] = (spec, digest.hexdigest())

@@ -19,7 +19,7 @@ from rl_plasticity import command_line, terminal
 from rl_plasticity.command_line import aligned, columns
 from rl_plasticity.errors import SettingsError, nearest, printable, shown
 from rl_plasticity.paths import exists
-from rl_plasticity.runs.folder import Row, RunFolder, find
+from rl_plasticity.runs.folder import Row, RunFolder, RunName, find
 from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
 
@@ -27,7 +27,8 @@ HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS] [--serve | se
 
 Prints a line for each run in the folders: runs' own folders, a sweep's folder (searched for runs) or globs. How far it
 is (of all env steps or epochs), its updates a second, when it will end (local time, and how long that is), and its last
-return or accuracy (the mean over its seeds). Where all runs lie in one folder, that stands at the top.
+return or accuracy (the mean over its seeds; each of several settings side by side has its own). Where all runs lie in
+one folder, that stands at the top.
 
   running   at work
   finished  made all its steps
@@ -58,8 +59,8 @@ class Status(NamedTuple):
         unit: which of the two.
         rate: updates a second; one update is of all runs in the process together. 0 if not known.
         ends: when, in seconds since 1970; only of a run at work.
-        latest: the last evaluation, for people.
-        note: one line, why it failed.
+        latest: the last evaluation, for people; empty where several settings trained side by side.
+        note: one line, why it failed, or each setting's last evaluation.
     """
 
     folder: RunFolder
@@ -150,7 +151,8 @@ def _read(folder: RunFolder) -> Status:
         rate = timing.get("updates_per_second", 0.0)
         if 0 <= timing.get("seconds_left", -1) < 1e9:
             ends = folder.timing_csv.stat().st_mtime + timing["seconds_left"]
-    latest = _mean(folder.last_rows("metrics.csv", LATEST))
+    latest, of_each = _latest(folder.last_rows("metrics.csv", LATEST))
+    note = "; ".join(filter(None, (note, of_each)))
     return Status(folder, state, max(steps), total, unit, rate, ends, latest, note)
 
 
@@ -172,13 +174,21 @@ def _state(folder: RunFolder, done: int, total: int) -> tuple[str, str]:
     return "killed", f"last sign of life {_when(changed, time.time())}"
 
 
-def _mean(rows: Sequence[Row]) -> str:
-    """The mean over the runs of the best known of LATEST, with its name."""
+def _latest(rows: Sequence[Row]) -> tuple[str, str]:
+    """The best known of LATEST, the mean over the seeds: of the only group with its name, or of each of several."""
     for name, words in LATEST.items():
-        values = [row.value for row in rows if row.name == name]
-        if values:
-            return f"{words} {sum(values) / len(values):.4g}"
-    return ""
+        groups: dict[str, list[float]] = {}
+        for row in rows:
+            if row.name == name:
+                settings = RunName.parse(row.run).settings
+                label = " ".join(v if s.endswith(".name") else f"{s.rpartition('.')[2]}={v}" for s, v in settings)
+                groups.setdefault(label, []).append(row.value)
+        means = {label: f"{sum(values) / len(values):.4g}" for label, values in groups.items()}
+        if len(means) == 1:
+            return f"{words} {next(iter(means.values()))}", ""
+        if means:
+            return "", f"{words}: " + ", ".join(f"{label} {mean}" for label, mean in means.items())
+    return "", ""
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,13 @@ from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import Plan, say_what_never_acts, say_what_never_begins, say_what_never_comes
+from rl_plasticity.runs.plan import (
+    Plan,
+    say_what_is_never_logged,
+    say_what_never_acts,
+    say_what_never_begins,
+    say_what_never_comes,
+)
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.seeding import RunStreams, derive
@@ -160,6 +166,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
     updates = expected_updates(s, sequence)
     say_what_never_acts({"net": learner.regularizer}, updates, s.batch_size)
     say_what_never_comes(plan.interventions, updates, sequence.num_tasks)
+    say_what_is_never_logged(s, updates)
     interventions = list(plan.interventions)
     if sequence.decay_at_epochs:
         at = [after(epoch) for epoch in sequence.decay_at_epochs]
@@ -260,6 +267,12 @@ def planned_updates(s: Supervised, parts: Parts) -> float:
     return expected_updates(s, parts.sequence, of=math.floor) if parts.learner.runs else 0
 
 
+def length(s: Supervised, parts: Parts) -> tuple[float, str]:
+    """How many updates a run makes, and in what."""
+    tasks = f"{parts.sequence.num_tasks} {'task' if parts.sequence.num_tasks == 1 else 'tasks'}"
+    return expected_updates(s, parts.sequence), f"{tasks} of {s.epochs_per_task} epochs"
+
+
 def train(session: Session[Supervised], parts: Parts) -> bool:
     """Train on every task until the last epoch, or until the session ends; from its checkpoint if it has one.
 
@@ -268,6 +281,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     """
     s, plan = session.settings, session.plan
     data, sequence, learner = parts.data, parts.sequence, parts.learner
+    log_every, measure_every = int(s.log_every_updates), int(s.measure_every_updates)
     at = Counts(online=torch.zeros(len(plan.seeds), dtype=torch.float64, device=s.device))
     order = RunStreams([derive(n, ORDER) for n in plan.seeds])  # of the images, and of the augmentation
     total = sequence.num_tasks * s.epochs_per_task
@@ -308,7 +322,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
         return shares.each(updates_of)
 
     def is_watched(updates: int) -> bool:
-        return session.is_watched(updates, parts.interventions, s.log_every_updates)
+        return session.is_watched(updates, parts.interventions, log_every)
 
     per_epoch = updates_per_epoch(first, s.batch_size)
     saved = {"learner": learner, "order": order, "probe": probe} | ({"starts": parts.starts} if parts.starts else {})
@@ -319,7 +333,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     task = sequence.task(min(at.step, total - 1) // s.epochs_per_task)
     try:
         if is_new:
-            if s.measure_every_updates or s.measure_every_epochs:
+            if measure_every or s.measure_every_epochs:
                 measure()
             session.save()  # a run killed at any moment can be resumed
         while session.goes_on():
@@ -336,14 +350,14 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
             epoch = batches(task, data, order, s.batch_size, learner.runs)
             for several in stretches(epoch, lambda n: n == at_once or is_watched(at.updates + n)):
                 make = learn
-                if parts.steps and (at.updates + 1) % s.log_every_updates == 0:
+                if parts.steps and (at.updates + 1) % log_every == 0:
                     make = parts.steps.of(learn)
                 metrics = make(several)
                 at.updates, at.batches = at.updates + len(several), at.batches + len(several)
                 for online in metrics.pop("online").unbind(-1):
                     at.online += online
                 apply_([i for i in parts.interventions if i[0].due(at.updates)], learner, task, data)
-                if at.updates % s.log_every_updates == 0:
+                if at.updates % log_every == 0:
                     log_update(session, learner, metrics)
                 session.call("on_update")
             at.step += 1
@@ -360,12 +374,12 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
             if s.measure_every_epochs:
                 due = at.step % s.measure_every_epochs == 0
             else:
-                due = ended and 0 < s.measure_every_updates <= at.updates - at.measured
-            if due or (at.step == total and (s.measure_every_epochs or s.measure_every_updates)):
+                due = ended and 0 < measure_every <= at.updates - at.measured
+            if due or (at.step == total and (s.measure_every_epochs or measure_every)):
                 measure()
             if at.step % s.checkpoint_every_epochs == 0:
                 session.save()
-            session.clock.show(at.step)
+            session.show()
             session.call("on_step")
         session.save()
     finally:
@@ -486,7 +500,7 @@ def log_update(session: Session[Any], learner: Learner, metrics: Mapping[str, Te
     session.results.flush()
 
 
-command = Command(Supervised, build, train, planned_updates)
+command = Command(Supervised, build, train, planned_updates, length)
 
 if __name__ == "__main__":
     command_line.train(command)

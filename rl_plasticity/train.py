@@ -32,7 +32,13 @@ from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import Plan, say_what_never_acts, say_what_never_begins, say_what_never_comes
+from rl_plasticity.runs.plan import (
+    Plan,
+    say_what_is_never_logged,
+    say_what_never_acts,
+    say_what_never_begins,
+    say_what_never_comes,
+)
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, PROBE, evaluation_envs, make_agent, task_of
@@ -138,6 +144,7 @@ def build(s: Train, plan: Plan) -> Parts:
         print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
     say_what_never_comes(plan.interventions, planned_updates(s), tasks)
     say_what_never_begins(s, "update", planned_updates(s))
+    say_what_is_never_logged(s, planned_updates(s))
     regularizers = {name: learner.regularizer for name, learner in agent.learners.items()}
     say_what_never_acts(regularizers, planned_updates(s), s.batch_size)
     if s.prime_updates and s.prime_after_env_steps >= s.total_env_steps:
@@ -201,6 +208,11 @@ def planned_updates(s: Train, _: Parts | None = None) -> float:
     return s.prime_updates + max(0, s.total_env_steps - s.random_env_steps) * s.replay_ratio
 
 
+def length(s: Train, _: Parts) -> tuple[float, str]:
+    """How many updates a run makes, and in what."""
+    return planned_updates(s), f"{s.total_env_steps} env steps"
+
+
 def train(session: Session[Train], parts: Parts) -> bool:
     """Train until the last env step, or until the session ends; from its checkpoint if it has one.
 
@@ -211,10 +223,11 @@ def train(session: Session[Train], parts: Parts) -> bool:
     agent, buffer = parts.agent, parts.buffer
     envs = parts.open(s, plan)
     eval_envs = parts.eval_envs
+    log_every, measure_every = int(s.log_every_updates), int(s.measure_every_updates)
     zeros = torch.zeros(len(plan.seeds), dtype=torch.float64)
     at = Counts(episode_return=zeros.clone(), first_return=zeros.clone(), task_area=zeros.clone())
     probes = nn.ModuleDict()
-    if s.measure_every_updates:
+    if measure_every:
         batch, noise = frozen_transitions(session, agent, eval_envs)
         examples, losses = agent.inputs(batch), partial(agent.example_losses, batch, noise)
         probes.update({name: Probe(learner, examples[name]) for name, learner in agent.learners.items()})
@@ -227,7 +240,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
             session.log({f"{network}/{name}": value for name, value in measures.items()})
 
     def is_watched(updates: int) -> bool:
-        return session.is_watched(updates, plan.interventions, s.log_every_updates, s.measure_every_updates)
+        return session.is_watched(updates, plan.interventions, log_every, measure_every)
 
     def learn(due: int, is_logged: bool = True) -> Mapping[str, Tensor]:
         """So many updates; the metrics of the last one."""
@@ -256,9 +269,9 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 if intervention.due(at.updates):
                     inputs = agent.inputs(batch_of(made - 1, slice(None)))
                     intervention.apply_(agent, runs=runs, inputs=inputs)
-            if is_logged and at.updates % s.log_every_updates == 0:
+            if is_logged and at.updates % log_every == 0:
                 log_update(session, agent, metrics)
-            if is_logged and s.measure_every_updates and at.updates % s.measure_every_updates == 0:
+            if is_logged and measure_every and at.updates % measure_every == 0:
                 measure()
             session.call("on_update")
         session.clock.end_updates(due)
@@ -271,7 +284,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
         session.clock.latest = f"primed with {s.prime_updates - left + now} of {s.prime_updates} updates"
         if now == left:
             log_update(session, agent, metrics)
-            if s.measure_every_updates:
+            if measure_every:
                 measure()
             session.save()
 
@@ -288,7 +301,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
     try:
         if is_new:
             buffer.start(torch.from_numpy(envs.reset()).to(s.device))
-            if s.measure_every_updates:
+            if measure_every:
                 measure()
             if s.env["switch_every_env_steps"]:
                 at.first_return = first_return()
@@ -296,7 +309,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
         while session.goes_on():
             if at.step == s.prime_after_env_steps and (left := unprimed(s, at)):
                 prime(left)
-                session.clock.show(at.step)
+                session.show()
                 continue
             if ends_task(s, at.step):  # only now: a checkpoint holds the agent that was evaluated
                 next_task(session, agent, buffer)
@@ -323,7 +336,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
 
             if not beside:
                 learn(updates_due(s, at.step))
-            if s.prime_updates and s.measure_every_updates and at.step == s.prime_after_env_steps - 1:
+            if s.prime_updates and measure_every and at.step == s.prime_after_env_steps - 1:
                 measure()
 
             if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps or ends_task(s, at.step):
@@ -343,7 +356,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                     at.first_return, at.task_area = first_return(), torch.zeros_like(area)
             if at.step % s.checkpoint_every_env_steps == 0:
                 session.save()
-            session.clock.show(at.step)
+            session.show()
             session.call("on_step")
         session.save()
     finally:
@@ -417,7 +430,7 @@ def log_update(session: Session[Any], agent: Agent, metrics: Mapping[str, Tensor
     session.results.flush()
 
 
-command = Command(Train, build, train, planned_updates)
+command = Command(Train, build, train, planned_updates, length)
 
 if __name__ == "__main__":
     command_line.train(command)

@@ -396,6 +396,38 @@ def test_a_run_made_with_a_plug_says_what_to_add(tmp_path, forget, monkeypatch, 
     assert "episodes a run: 1" in capsys.readouterr().out
 
 
+def test_the_provenance_holds_a_digest_of_each_plug_s_source_as_it_was_imported(tmp_path, module, forget):
+    text = "from rl_plasticity.metrics import METRICS, OfWeights\nMETRICS['n'] = OfWeights(lambda m, s: s.sum(-1))\n"
+    module(text)
+
+    def digest(name):
+        folder = run([*PENDULUM, "plugins=[mine]", "total_env_steps=21"], tmp_path / name)
+        return RunFolder(folder).starts[-1]["plugin_sources"]["mine"]
+
+    first = digest("a")
+    module(text.replace("s.sum", "-s.sum"))
+    assert digest("b") == first  # this process has the code that it imported
+    forget()
+    changed = digest("c")
+    assert changed != first
+    module(text)
+    forget()
+    assert digest("d") == first
+
+
+def test_the_digest_of_a_package_is_of_all_its_files(tmp_path, monkeypatch, forget):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine").mkdir()
+    found = []
+    for text in ("x = 1\n", "x = 2\n"):
+        (tmp_path / "mine" / "__init__.py").write_text("")
+        (tmp_path / "mine" / "part.py").write_text(text)
+        plugins.load(["mine"])
+        found.append(plugins.sources()["mine"])
+        forget()
+    assert found[0] != found[1]
+
+
 def test_a_run_is_not_resumed_without_the_metrics_it_had(tmp_path, module, forget):
     module("from rl_plasticity.metrics import METRICS, OfWeights\nMETRICS['n'] = OfWeights(lambda m, s: s.sum(-1))\n")
     folder = run([*PENDULUM, "plugins=[mine]"], tmp_path / "run", StopAfter(45))

@@ -130,6 +130,15 @@ def test_the_last_return_is_the_mean_over_the_seeds_however_much_was_logged_sinc
     assert read(folder).done == 11999
 
 
+def test_settings_side_by_side_have_a_return_each_and_no_mean_over_them(tmp_path):
+    rows = {f"reg.name={reg} seed={seed}": curve([value + seed]) for reg, value in (("none", 1.0), ("swr", 100.0))
+            for seed in (0, 2)}  # fmt: skip
+    found = read(write_run(tmp_path / "run", RL, rows))
+    assert found.latest == ""
+    assert found.note.endswith("return: none 2, swr 101")
+    assert "return: none 2, swr 101" in "\n".join(table([found], NOW))
+
+
 @pytest.mark.parametrize(
     ("file", "content", "note"),
     [

@@ -10,6 +10,7 @@ from folders import PENDULUM, SMALL, go, resume, rows, run
 from rl_plasticity.agents import ReplayBuffer
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.train import command
 
 # Prefill, resets, evaluations and checkpoints, all at different times; two runs. An episode has 100 env steps.
@@ -134,6 +135,31 @@ def test_resuming_a_finished_run_changes_nothing(uninterrupted):
     before = (uninterrupted / "metrics.csv").read_bytes()
     resume(uninterrupted)
     assert (uninterrupted / "metrics.csv").read_bytes() == before
+
+
+EXTENSIBLE = [*SWINGUP, "eval_every_env_steps=45"]
+
+
+@pytest.mark.parametrize("stops", [(), (95,)])
+def test_a_finished_run_that_is_extended_equals_one_that_was_as_long_from_the_start(stops, tmp_path):
+    long, short = "total_env_steps=135", "total_env_steps=90"
+    whole = run([*EXTENSIBLE, "buffer_size=1000", long], tmp_path / "whole")
+    folder = run([*EXTENSIBLE, "buffer_size=1000", short], tmp_path / "run")
+    for stop in stops:  # and it goes on without being told again
+        go(command, [f"resume={folder}", long], StopAfter(stop - 90))
+    go(command, [f"resume={folder}", *([] if stops else [long])])
+    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    assert_equal_states(*(checkpoint.load(f / "checkpoints")["agent"] for f in (folder, whole)))
+    assert RunFolder(folder).settings["total_env_steps"] == 135
+
+
+def test_a_run_cannot_be_made_shorter_and_a_refused_extension_changes_no_file(uninterrupted):
+    before = (uninterrupted / "config.yaml").read_bytes()
+    with pytest.raises(SettingsError, match="total_env_steps=5: a run can only be extended"):
+        command.prepare([f"resume={uninterrupted}", "total_env_steps=5"])
+    with pytest.raises(SettingsError, match="leave out seed=5"):
+        command.prepare([f"resume={uninterrupted}", "total_env_steps=5000", "seed=5"])
+    assert (uninterrupted / "config.yaml").read_bytes() == before
 
 
 def test_resuming_takes_no_other_settings(uninterrupted):

@@ -28,6 +28,7 @@ TASK = {
 }
 OF_ENV = ("env.name", "env.sequence", "env.changes")  # what the first is called says the others too
 LENGTHS = ("total_env_steps", "num_tasks")
+PLUGS = "plugins."  # before a module's name: a digest of its code, as a setting that tells groups apart
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,13 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[Run]] = defaultdict(list)
     for run in runs:
         alike[identity(run.settings, left_out)].append(run)
-    shared = [{n: v for n, v in of_group[0].settings.items() if n not in left_out} for of_group in alike.values()]
+    apart = [part for of_group in alike.values() for part in _by_plugs(of_group)]
+    shared = [{n: v for n, v in of_group[0].settings.items() if n not in left_out} | plugs for plugs, of_group in apart]
     order, called = differing(shared), labels(shared)
     groups = []
-    for label, settings, of_group in zip(called, shared, _without(leave_out, called, [*alike.values()]), strict=True):
+    for label, settings, of_group in zip(
+        called, shared, _without(leave_out, called, [p for _, p in apart]), strict=True
+    ):
         tasks: dict[str, dict[int, Run]] = defaultdict(dict)
         for run in of_group:
             of_task = tasks[" ".join(_task(run.settings, name) for name in named)]
@@ -141,6 +145,8 @@ def labels(settings: Sequence[Settings]) -> list[str]:
                 peers = [o.get(name) for o in settings if _choice(o, choice) == _choice(s, choice)]
                 if name not in s or len({_canonical(v) for v in peers}) == 1:
                     continue
+            if name.startswith(PLUGS) and name not in s:
+                continue
             key = _last(name) if lasts.count(_last(name)) == 1 else name
             parts.append(f"{key}={short(s.get(name))}")
         made.append(" ".join(parts))
@@ -171,6 +177,22 @@ def short(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _by_plugs(runs: Sequence[Run]) -> list[tuple[Settings, list[Run]]]:
+    """Runs with equal settings, apart where a plug had other code, after the digests that tell them apart."""
+    digests: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        for module, digest in run.plugs.items():
+            digests[module].add(digest)
+    changed = sorted(module for module, found in digests.items() if len(found) > 1)
+    parts: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        parts[tuple(run.plugs.get(module, "") for module in changed)].append(run)
+    return [
+        ({f"{PLUGS}{module}": digest for module, digest in zip(changed, found, strict=True)}, of_part)
+        for found, of_part in parts.items()
+    ]
 
 
 def _without(leave_out: Sequence[str], called: Sequence[str], groups: Sequence[list[Run]]) -> list[list[Run]]:

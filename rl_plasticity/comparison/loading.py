@@ -41,6 +41,16 @@ class Run:
     def __str__(self) -> str:
         return f"{self.folder} (seed {self.seed})"
 
+    @property
+    def plugs(self) -> dict[str, str]:
+        """Eight digits of the digest of each plug's source; joined by + where it changed between the starts."""
+        found: dict[str, dict[str, None]] = {}
+        for start in self.starts:
+            sources = start.get("plugin_sources")
+            for module, digest in sources.items() if isinstance(sources, dict) else ():
+                found.setdefault(str(module), {})[str(digest)[:8]] = None
+        return {module: "+".join(digests) for module, digests in found.items()}
+
 
 def read(folder: RunFolder) -> list[Run]:
     """The runs that were trained in `folder`, one for each seed and setting.

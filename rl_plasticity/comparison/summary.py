@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rl_plasticity.comparison import steps
-from rl_plasticity.comparison.groups import Group
+from rl_plasticity.comparison.groups import PLUGS, Group
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
@@ -327,6 +327,7 @@ def summarize(
     _warn_of_few_seeds(rows, warnings)
     _warn_of_diverged(comparison, groups, warnings)
     _warn_of_versions(groups, warnings)
+    _warn_of_plugs(groups, warnings)
     return replace(comparison, rows=rows, warnings=warnings)
 
 
@@ -604,6 +605,20 @@ def _warn_of_versions(groups: Sequence[Group], warnings: list[str]) -> None:
         if len(versions) > 1:
             listed = _listed([short_version(v) for v in versions])
             warnings.append(f"runs of different {'versions' if name == 'rl_plasticity' else 'commits'}: {listed}")
+
+
+def _warn_of_plugs(groups: Sequence[Group], warnings: list[str]) -> None:
+    """Of plugs whose code was not the same in all runs: these are not pooled."""
+    apart: dict[str, list[str]] = {}
+    for g in groups:
+        for name in (n for n in g.settings if n.startswith(PLUGS)):
+            apart.setdefault(name.removeprefix(PLUGS), []).append(g.label)
+    for module, named in apart.items():
+        warnings.append(f"the code of the plug {module} changed between runs, which are not pooled: {_listed(named)}")
+    for run in (run for g in groups for run in g.runs):
+        for module, digests in run.plugs.items():
+            if "+" in digests:
+                warnings.append(f"the code of the plug {module} changed while {run} was trained")
 
 
 def short_version(version: str) -> str:

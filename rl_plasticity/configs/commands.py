@@ -37,7 +37,6 @@ Logger = Annotated[
 ]
 Out = Annotated[str, Setting("the run's folder; auto: results/ and a short name", belongs_to="machine")]
 Resume = Annotated[str | None, Setting("a run's folder: continue it", belongs_to="machine")]
-LogEvery = Annotated[int, Setting(least=1, belongs_to="watched")]
 First = Annotated[int, Setting("of the first run", least=0)]
 Runs = Annotated[int, Setting("how many runs train at once, with consecutive seeds", least=1)]
 
@@ -64,10 +63,18 @@ class Train:
     eval_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 10_000
     eval_episodes: Annotated[int, Setting("in an evaluation", least=1)] = 10
     checkpoint_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 50_000
-    log_every_updates: LogEvery = 16_000
+    log_every_updates: Annotated[
+        int | Literal["auto"],
+        Setting("losses and norms; auto: a sixtieth of the run, at most 16000", least=1, belongs_to="watched"),
+    ] = "auto"
     measure_every_updates: Annotated[
-        int, Setting("plasticity metrics on frozen transitions; 0: never", least=0, belongs_to="watched")
-    ] = 16_000
+        int | Literal["auto"],
+        Setting(
+            "plasticity metrics on frozen transitions; auto: a sixtieth of the run, at most 16000; 0: never",
+            least=0,
+            belongs_to="watched",
+        ),
+    ] = "auto"
     device: Device = "auto"
     threads: Threads = "auto"
     compile: Compile = "auto"
@@ -107,11 +114,19 @@ class Supervised:
     lr: Annotated[float, Setting("the optimizer's learning rate", least=0)] = 1e-3
     eval_every_epochs: Annotated[int, Setting("and at the end of each task", least=1, belongs_to="watched")] = 10
     checkpoint_every_epochs: Annotated[int, Setting(least=1, belongs_to="watched")] = 50
-    log_every_updates: LogEvery = 500
+    log_every_updates: Annotated[
+        int | Literal["auto"],
+        Setting("losses and norms; auto: a sixtieth of the run, at most 500", least=1, belongs_to="watched"),
+    ] = "auto"
     measure_every_updates: Annotated[
-        int,
-        Setting("plasticity metrics on frozen images, at the end of a task; 0: never", least=0, belongs_to="watched"),
-    ] = 5000
+        int | Literal["auto"],
+        Setting(
+            "plasticity metrics on frozen images, at the end of a task; auto: a sixtieth of the run, at most 5000; 0: "
+            "never",
+            least=0,
+            belongs_to="watched",
+        ),
+    ] = "auto"
     measure_every_epochs: Annotated[
         int | None, Setting("the same at the end of an epoch; null: as above", least=1, belongs_to="watched")
     ] = None
@@ -190,6 +205,18 @@ LEFT_OUT: dict[type[Any] | None, tuple[str, ...]] = {
 }
 EACH_TASK = {"every_updates": None, "every_tasks": 1}  # when interventions come where there are tasks
 DEFAULT_PRESET = {Train: "paper", Supervised: "none"}
+
+
+# The longest periods that ``auto`` chooses, in updates.
+LONGEST: dict[type[Any], dict[str, int]] = {
+    Train: {"log_every_updates": 16_000, "measure_every_updates": 16_000},
+    Supervised: {"log_every_updates": 500, "measure_every_updates": 5000},
+}
+
+
+def period(updates: float, longest: int) -> int:
+    """About a sixtieth of so many updates, to one digit: 31 680 updates are measured every 500."""
+    return max(1, min(longest, int(float(f"{updates / 60:.0e}"))))
 
 
 def called(kind: type[Any]) -> str:

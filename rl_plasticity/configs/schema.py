@@ -3,8 +3,9 @@
 Short forms of ours, besides Hydra's own: ``env=NAME`` for ``env.name=NAME``, and ``reg=spectral+l2`` for several
 regularizers in a chain, whose settings are ``reg.l2.coef=...``. A list trains all its members side by side in one
 process, each with every seed: ``reg=[none,spectral,swr]``, ``reset=[none,periodic]``, ``reg.coef=[1e-5,1e-4]``,
-``reset.every_updates=[1000,10000]``; in a list of names ``all`` stands for those that are not in it. A preset is a set
-of such settings, which come before those of the command line (`presets`).
+``reset.every_updates=[1000,10000]``; in a list of names ``all`` stands for those that are not in it. With
+``reg=spectral``, ``reg.spectral.coef`` is the full name of ``reg.coef``. A preset is a set of such settings, which come
+before those of the command line (`presets`).
 """
 
 import warnings
@@ -31,6 +32,7 @@ from rl_plasticity.configs.commands import (
     called,
     presets,
 )
+from rl_plasticity.configs.elsewhere import ELSEWHERE
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Given, as_written, flat_values, parse
 from rl_plasticity.errors import SettingsError, nearest, shown
@@ -210,7 +212,9 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None) -> dict[st
     if choice == "none" and group == "reset":
         return {"name": "none"}
     if not isinstance(choice, str) or choice not in kind.names:
-        raise SettingsError(f"unknown {group} {shown(choice)}{nearest(choice, names_of(group))}")
+        others = [f"{other}={choice}" for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE and choice in names_of(other)]
+        hint = f"; did you mean {others[0]!r}?" if others else nearest(choice, names_of(group))
+        raise SettingsError(f"unknown {group} {shown(choice)}{hint}")
     left_out = LEFT_OUT.get(command, ())
     return {"name": choice, **{n: d for n, d in kind.settings(choice).items() if f"{group}.{n}" not in left_out}}
 
@@ -248,7 +252,17 @@ def _with_preset(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     if name not in presets(kind):
         raise SettingsError(f"unknown preset {shown(name)}{nearest(name, presets(kind))}")
     defaults = {group: KINDS[group].default for group in GROUPS[kind]}
-    return {**files.settings(called(kind), name, given, defaults), **given, "preset": name}
+    preset = files.settings(called(kind), name, given, defaults)
+    own: dict[str, Any] = {}
+    for setting, value in given.items():
+        group, _, rest = setting.partition(".")
+        choice = given.get(group, preset.get(group, defaults.get(group)))
+        if isinstance(choice, str) and rest.startswith(f"{choice}."):  # in full, as where several are chosen
+            setting = f"{group}.{rest.removeprefix(f'{choice}.')}"
+        if setting in own:
+            raise SettingsError(f"{setting} is given twice")
+        own[setting] = value
+    return {**preset, **own, "preset": name}
 
 
 def _several(group: str, choice: str | list[Any], command: type[Any] | None) -> dict[str, Any]:
@@ -265,11 +279,16 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], group
     if name.endswith(".name") and group in groups:
         return SettingsError(f"{name} cannot be set: choose with {group}=")
     if group in groups and "." in name and groups[group].keys() == {"name"}:
-        return SettingsError(f"{name}: {group}={groups[group]['name']} has no settings")
+        words = f"{name}: {group}={groups[group]['name']} has no settings"
+        hint = f"; of a sweep's runs that choose another, write {group}.NAME.{name.rpartition('.')[2]}"
+        return SettingsError(words + (hint if name.count(".") == 1 else ""))
     of_each = [d for d in declared if d.startswith(f"{group}.") and d.rpartition(".")[2] == name.rpartition(".")[2]]
     if group in groups and name.count(".") == 1 and len(of_each) > 1:
         return SettingsError(f"{name}: each of several has its own, {' and '.join(of_each)}")
-    return SettingsError(f"unknown setting {shown(name)}{nearest(name, [*GROUPS[kind], *declared])}")
+    valid = [*GROUPS[kind], *declared]
+    here = ELSEWHERE.get(kind, {}).get(name, "")
+    hint = f"; did you mean {here!r}?" if here.partition("=")[0] in valid else nearest(name, valid)
+    return SettingsError(f"unknown setting {shown(name)}{hint}")
 
 
 def _resolved(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

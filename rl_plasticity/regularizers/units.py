@@ -225,9 +225,11 @@ class _Recycled:
         modules = dict(innermost(net).named_modules())
         for unit in self.units:
             if unit.activation not in modules:
+                function = unit.activation.removesuffix("()")
+                module = next((name for name in dir(nn) if name.lower() == function), "ReLU")
                 raise ValueError(
                     f"{method} looks at activations that are modules, and {unit.activation!r} is a function: use the "
-                    "module of torch.nn in the network"
+                    f"module nn.{module}() in the network; torch's own layers take activation=nn.{module}()"
                 )
             owner._require_plain([unit.incoming, *unit.outgoing])
         known = {(unit.activation, unit.call) for unit in self.units}

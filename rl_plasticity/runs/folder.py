@@ -352,8 +352,13 @@ class RunFolder(os.PathLike[str]):
             dict.fromkeys([*(map(str, named) if isinstance(named, list) else []), *([module] if module else [])])
         )
 
-    def add_start(self, device: str, plugins: Sequence[str] = ()) -> None:
-        """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time."""
+    def add_start(self, device: str, plugins: Sequence[str] = (), sources: Mapping[str, str] | None = None) -> None:
+        """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time.
+
+        Args:
+            plugins: the modules that were named.
+            sources: a digest of each plug's source, see `plugins.sources`.
+        """
         import torch
 
         starts = self.all_starts()
@@ -365,6 +370,7 @@ class RunFolder(os.PathLike[str]):
                 "rl_plasticity": __version__,
                 "commit": _commit(),
                 "plugins": list(plugins),
+                "plugin_sources": dict(sources or {}),
                 "libraries": {name: metadata.version(name) for name in libraries},
                 "python": platform.python_version(),
                 "platform": platform.platform(),

@@ -87,8 +87,9 @@ def difference(folder: RunFolder, s: Train | Supervised) -> str | None:
         saved = identity(schema.load_saved(type(s), folder.settings))
     except SettingsError:
         return None
+    watched = schema.marked(type(s), "watched")
     for setting, value in identity(s).items():
-        if saved.get(setting) != value:
+        if saved.get(setting) != value and not (value == "auto" and setting in watched):  # it has decided that
             return f"holds a run with {setting}={saved.get(setting)}, not {value}"
     return ""
 

@@ -19,6 +19,8 @@ from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunName
 from rl_plasticity.settings import settings_of
 
+NEVER_MEASURED = "plasticity will not be measured after the start"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -99,6 +101,48 @@ def say_what_never_begins(s: Train | Supervised, unit: str, total: float) -> Non
         if setting.endswith(f".from_{unit}"):
             for late in (v for v in (value if isinstance(value, list) else [value]) if v and v >= total):
                 print(f"a method never begins: {setting}={late}, and the run has {total:.0f} {unit}s", file=sys.stderr)
+
+
+def say_what_is_never_logged(s: Train | Supervised, updates: float) -> None:
+    """A line for each of the periods that are longer than the run of so many updates."""
+    for what, setting in (("no loss will be logged", "log_every_updates"), (NEVER_MEASURED, "measure_every_updates")):
+        every = getattr(s, setting)
+        at_the_end = setting == "measure_every_updates" and isinstance(s, Supervised)
+        if every != "auto" and every > updates >= 1 and not at_the_end:
+            print(f"{what}: {setting}={every}, and the run has {updates:.0f} updates", file=sys.stderr)
+
+
+def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> list[str]:
+    """What is going to happen: which runs, how many updates, how often each is looked at, and where it is written.
+
+    Args:
+        updates, length: of each run: so many updates in ``3000 env steps``.
+    """
+    crossed: dict[str, dict[str, None]] = {}
+    for name in plan.names:
+        for setting, value in name.settings:
+            crossed.setdefault(setting, {})[value] = None
+    seeds = f"seed {s.seed}" if s.seeds == 1 else f"seeds {s.seed} to {s.seed + s.seeds - 1}"
+    lists = [f"{setting.removesuffix('.name')}={','.join(values)}" for setting, values in crossed.items()]
+    number = len(plan.names)
+    unit, episodes = ("env_steps", s.eval_episodes) if isinstance(s, Train) else ("epochs", 0)
+    periods = {word: getattr(s, f"{word}_every_updates") for word in ("measure", "log")}
+    words = {"measure": "plasticity is measured", "log": "losses are logged"}
+    often = [f"{words[word]} every {every} updates" if every else "" for word, every in periods.items()]
+    if isinstance(s, Supervised) and s.measure_every_epochs:
+        often[0] = f"{words['measure']} every {s.measure_every_epochs} epochs"
+    elif isinstance(s, Supervised) and often[0]:
+        often[0] = f"{words['measure']} at the end of a task, at most every {s.measure_every_updates} updates"
+    of_episodes = f" (episodes: {episodes})" if episodes else ""
+    often.append(
+        f"evaluated every {getattr(s, f'eval_every_{unit}')} {unit.replace('_', ' ')}{of_episodes} and at the end"
+    )
+    return [
+        f"{number} {'run' if number == 1 else 'runs at once'}: {' x '.join([*lists, seeds])}",
+        f"updates of each: {updates:.0f}, in {length}",
+        ", ".join(filter(None, often)),
+        f"results in {s.out}",
+    ]
 
 
 def say_what_never_comes(interventions: Iterable[tuple[Intervention, Any]], updates: float, tasks: int) -> None:

@@ -49,6 +49,7 @@ def _alike(a: Any, b: Any) -> bool:
 
 INTERRUPTED = 100  # times a second: two threads were 280 to 330 times beside a busy process, at most 34 at rest
 WATCHED = 10.0  # seconds of updates
+TOLD = 10.0  # seconds of learning, before the first rates are written
 
 
 class Clock:
@@ -75,15 +76,22 @@ class Clock:
     ) -> None:
         self.unit, self.total, self.updates_per_step = unit, total, updates_per_step
         self.device, self.compiles, self.threads = device, compiles, threads
-        # miniters: left to itself tqdm learns from a thousand quick random steps to be silent for the next thousand.
-        self.bar = tqdm(total=total, initial=step, unit=f" {unit}", smoothing=0.1, mininterval=1, miniters=1)
+        self.bar = self._bar(step, "")  # random steps and compiling say nothing about how long updates take
         self.latest = "no evaluation yet"
         self.mark, self.mark_step = time.perf_counter(), step
         self.updates, self.in_updates, self.rate = 0, 0.0, 0.0
         self.warm = False  # the first updates may include compiling; they do not count
         self.started = self.learning_since = 0.0
-        self.announced = False
+        self.begins_anew = False  # at the first step behind the first updates
+        self.announced = self.told = False
         self.interruptions, self.watched = 0, 0.0  # of updates by several threads
+
+    def _bar(self, step: int, left: str) -> "tqdm[Any]":
+        """One that begins at this step, with what is `left` as tqdm writes it."""
+        form = f"{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}} [{{elapsed}}{left}, {{rate_fmt}}{{postfix}}]"
+        # miniters: left to itself tqdm learns from a thousand quick random steps to be silent for the next thousand.
+        regular: dict[str, Any] = {"smoothing": 0.1, "mininterval": 1, "miniters": 1, "bar_format": form}
+        return tqdm(total=self.total, initial=step, unit=f" {self.unit}", **regular)
 
     def start_updates(self) -> None:
         """Updates begin now."""
@@ -103,7 +111,9 @@ class Clock:
             self._watch(seconds)
         else:
             self.interruptions = 0
-            self.warm, self.learning_since = True, time.perf_counter()
+            self.warm, self.begins_anew, self.learning_since = True, True, time.perf_counter()
+            if self.compiles:
+                self.bar.write(f"compiling the update: done in {seconds:.0f} s", file=sys.stderr)
 
     def _watch(self, seconds: float) -> None:
         """Say once if other processes interrupt threads that wait for each other."""
@@ -119,8 +129,14 @@ class Clock:
             self.threads = 1
         self.interruptions, self.watched = 0, 0.0
 
-    def rates(self, step: int) -> dict[str, float]:
-        """Since the last call: steps and updates (of all runs together: one) a second; then start anew.
+    def is_time_to_tell(self) -> bool:
+        """Whether the rates can be told for the first time: once, when updates have been made for some seconds."""
+        return not self.told and self.rate > 0 and time.perf_counter() - self.learning_since > TOLD
+
+    def rates(self, step: int, anew: bool = True) -> dict[str, float]:
+        """Since the last call: steps and updates (of all runs together: one) a second; then start anew, if asked to.
+
+        The first call counts from the first updates on, which may include compiling, if `show` was called before.
 
         And how many steps are done and left, and how many seconds: updates at their rate, and for each step what it
         took besides. Steps before the first update say nothing about the later ones, so there the seconds are left out.
@@ -132,11 +148,19 @@ class Clock:
         rates |= {f"{unit}_done": float(step), f"{unit}_left": float(left)}
         if self.rate and steps:
             rates["seconds_left"] = left * (self.updates_per_step / self.rate + (seconds - self.in_updates) / steps)
-        self.mark, self.mark_step, self.updates, self.in_updates = now, step, 0, 0.0
+        self.told = True
+        if anew:
+            self.mark, self.mark_step, self.updates, self.in_updates = now, step, 0, 0.0
         return rates
 
     def show(self, step: int) -> None:
-        """Move the bar."""
+        """Move the bar; behind the first updates a new one begins, which estimates how long the rest takes."""
+        if self.begins_anew:
+            self.begins_anew = False
+            self.bar.leave = False
+            self.bar.close()
+            self.bar = self._bar(step, "<{remaining}")
+            self.mark, self.mark_step, self.updates, self.in_updates = time.perf_counter(), step, 0, 0.0
         self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {self.latest}", refresh=False)
         self.bar.update(step - self.bar.n)
         if not self.announced and self.rate and time.perf_counter() - self.learning_since > 60:

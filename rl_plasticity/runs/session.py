@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rl_plasticity import plugins, precision
 from rl_plasticity.compiled import set_tracing
 from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import LONGEST, Supervised, Train, period
 from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import FaultyRun, SettingsError, first_line
 from rl_plasticity.interventions import Intervention
@@ -28,7 +28,7 @@ from rl_plasticity.runs import checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock
-from rl_plasticity.runs.plan import Plan
+from rl_plasticity.runs.plan import Plan, foretold
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results, require, require_as_saved
 from rl_plasticity.runs.trained import saved_settings, threads_of_torch
@@ -37,6 +37,7 @@ from rl_plasticity.shares import Cut, Shares, cuts, largest_matrix
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")
 COMPILE_FROM_UPDATES = 10_000  # compiling takes as long as it saves in 6 000 (SAC, cnn) to 11 000 (mlp) updates
+LENGTH = "total_env_steps"  # the one setting of its own that a run can be resumed with: a larger one extends it
 RESULTS = Path("results")  # where runs go unless they are told
 
 
@@ -171,7 +172,7 @@ class Session(Generic[S]):
                 raise FaultyRun(f"cannot resume: {error}") from error
             except Exception as error:  # a file that is whole may hold anything
                 raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
-        self.folder.add_start(s.device, plugins.loaded)
+        self.folder.add_start(s.device, plugins.loaded, plugins.sources())
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
@@ -233,6 +234,12 @@ class Session(Generic[S]):
         self.clock.latest = summary
         self.call("on_evaluation")
 
+    def show(self) -> None:
+        """Move the progress bar; write the first rates before the first evaluation, which may be far, for `status`."""
+        self.clock.show(self.progress.step)
+        if self.clock.is_time_to_tell():
+            self.results.write_timing(self.axis, self.clock.rates(self.progress.step, anew=False))
+
     def save(self) -> None:
         """Write a checkpoint, unless one was written at this step and number of updates.
 
@@ -285,6 +292,7 @@ class Command(Generic[S, B]):
         build: what it makes of settings and plan before anything is written; raises ValueError or ImportError.
         train: the loop, until the last step or `Session.goes_on` says no; returns whether the last step was made.
         planned_updates: how many updates that could be compiled a run makes.
+        length: how many updates a run makes in all, and in how many steps, for people.
     """
 
     def __init__(
@@ -293,12 +301,14 @@ class Command(Generic[S, B]):
         build: Callable[[S, Plan], B],
         train: Callable[[Session[S], B], bool],
         planned_updates: Callable[[S, B], float],
+        length: Callable[[S, B], tuple[float, str]],
     ) -> None:
         self.kind: type[S] = kind
         self.name = kind.__name__.lower()
         self.build: Callable[[S, Plan], B] = build
         self.train: Callable[[Session[S], B], bool] = train
         self.planned_updates: Callable[[S, B], float] = planned_updates
+        self.length: Callable[[S, B], tuple[float, str]] = length
 
     def run(self, settings: Mapping[str, Any], callbacks: Mapping[str, Any]) -> RunFolder:
         """From Python: make one run, and return its folder.
@@ -341,6 +351,10 @@ class Command(Generic[S, B]):
             journal.end(f"failed: {fault}")
             return False, fault
 
+    def foretold(self, session: Session[S], built: B) -> list[str]:
+        """Four lines for people, before the run starts: see `plan.foretold`."""
+        return foretold(session.settings, session.plan, *self.length(session.settings, built))
+
     def check(self, settings: S) -> None:
         """See that these settings can be run, perhaps on another machine: only that one knows whether it has a GPU.
 
@@ -373,7 +387,13 @@ class Command(Generic[S, B]):
             folder, lock, made = _claimed(settings)
             otherwise.callback(_remove, folder, made)
             otherwise.enter_context(lock)
-            settings = replace(settings, out=str(folder))
+            # Periods are decided last: they are no part of the name.
+            periods: Any = {
+                name: period(self.length(settings, built)[0], longest)
+                for name, longest in LONGEST[self.kind].items()
+                if getattr(settings, name) == "auto"
+            }
+            settings = replace(settings, out=str(folder), **periods)
             try:
                 folder.write_settings(schema.dump(settings))
             except OSError as error:
@@ -388,12 +408,15 @@ class Command(Generic[S, B]):
         folder = RunFolder(settings.resume)
         _require_own(folder)
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
-        if others := [g.text for g in given if g.name not in machine]:
+        if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
             raise SettingsError(f"cannot resume {folder}: {plugs}")
         anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
-        settings = replace(saved_settings(self.kind, folder), **anew)
+        before = saved_settings(self.kind, folder)
+        if LENGTH in anew and anew[LENGTH] < (made := getattr(before, LENGTH)):
+            raise SettingsError(f"{LENGTH}={anew[LENGTH]}: a run can only be extended, and {folder} has {made}")
+        settings = replace(before, **anew)
         for g in given:
             if g.name not in anew and g.name != "plugins":
                 group, _, name = g.name.partition(".")
@@ -414,6 +437,8 @@ class Command(Generic[S, B]):
             built = self._built(settings, plan)
             otherwise.callback(built.close)
             settings = self._decided(settings, plan, built)
+            if LENGTH in anew:  # its next start need not be told again
+                folder.write_settings(schema.dump(replace(settings, out=before.out)))
             otherwise.pop_all()
         return Session(settings, folder, plan, saved, lock, callbacks), built
 
@@ -610,5 +635,7 @@ def _has_steps(folder: RunFolder) -> bool:
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:
     """What two settings differ in, apart from what belongs to the machine."""
     before, after = (schema.without_machine(kind, settings) for settings in (saved, now))
+    if LENGTH in after and type(was := before.get(LENGTH)) is int and after[LENGTH] > was:  # it was extended
+        before[LENGTH] = after[LENGTH]
     names = dict.fromkeys([*before, *after])
     return [f"{n} is {after.get(n)!r}, was {before.get(n)!r}" for n in names if before.get(n) != after.get(n)]

@@ -1,24 +1,27 @@
 """Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 hydra/launcher=joblib``.
 
 Every combination of the values is a run like any other, in the folder of its usual name under ``out=`` (results) that
-holds it, or else in the first that is free. What has finished is skipped, what is half done is resumed: a sweep that
-was stopped goes on with the same command.
+holds it, or else in the first that is free. A setting that names a choice, ``reg.spectral.coef=1e-3``, is for the runs
+that make this choice. What has finished is skipped, what is half done is resumed: a sweep that was stopped goes on with
+the same command.
 """
 
 import itertools
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity import plugins
-from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs import presets, schema, written
+from rl_plasticity.configs.commands import GROUPS, Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
 from rl_plasticity.runs.plan import require_countable
@@ -94,12 +97,13 @@ def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) ->
     if "resume" in paths:
         raise SettingsError("a sweep resumes what is half done by itself: leave out resume=")
     out = Path(paths.get("out", RESULTS)).absolute()
-    own = [a for a in arguments if not a.startswith("out=")]
+    own: list[str] = [a for a in arguments if not a.startswith("out=")]
     loaded: dict[tuple[str, ...], S] = {}
     combined: dict[tuple[str, ...], S] = {}
-    for combination in itertools.product(*(written.each(kind, a) for a in own)):
-        if combination in combined:
-            raise SettingsError(f"the same run twice: {' '.join(combination)!r}")
+    combinations = [*itertools.product(*(written.each(kind, a) for a in own))]
+    if twice := [c for c, number in Counter(combinations).items() if number > 1]:
+        raise SettingsError(f"the same run twice: {' '.join(twice[0])!r}")
+    for combination in dict.fromkeys(_where_chosen(kind, combinations)):
         others = tuple(a for a in combination if not a.startswith("seed="))
         seeds = [written.parse(a).value for a in combination if a.startswith("seed=")]
         if others in loaded and len(seeds) == 1 and type(seeds[0]) is int and seeds[0] >= 0:
@@ -162,6 +166,29 @@ def _short(path: Path) -> Path:
 
 def _distinct(settings: Sequence[Any]) -> list[Any]:
     return [one for i, one in enumerate(settings) if one not in settings[:i]]
+
+
+def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Each combination without the settings of choices that only others make: ``reg.spectral.coef`` with reg=none."""
+    choosing = (*GROUPS[kind], "preset", "plugins")
+
+    @cache
+    def prefixes(choices: tuple[str, ...]) -> set[str]:
+        """What the names of settings begin with that these choices have: ``reg.spectral.``."""
+        settings = schema.load(kind, choices)
+        chosen = {group: schema.choice_of(getattr(settings, group)) for group in GROUPS[kind]}
+        leaves = ((g, prefix, leaf) for g, choice in chosen.items() for prefix, leaf in presets.leaves(g, choice))
+        return {f"{group}.{leaf}." if prefix == group else f"{prefix}." for group, prefix, leaf in leaves}
+
+    names = {argument.partition("=")[0] for argument in combinations[0]}
+    if all(name.count(".") < 2 for name in names):
+        yield from combinations
+        return
+    own = [prefixes(tuple(a for a in c if a.partition("=")[0] in choosing)) for c in combinations]
+    everywhere = set().union(*own)
+    for combination, here in zip(combinations, own, strict=True):
+        elsewhere = tuple(everywhere - here)
+        yield tuple(a for a in combination if a.startswith(tuple(here)) or not a.startswith(elsewhere))
 
 
 def _require_different(combined: Mapping[tuple[str, ...], Train | Supervised]) -> None:

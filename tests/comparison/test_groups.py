@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 from folders import curve, tasks, write_run
 
 from rl_plasticity.comparison.groups import group, labels, short
 from rl_plasticity.comparison.loading import read
+from rl_plasticity.comparison.summary import summarize
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 
@@ -172,3 +175,32 @@ def test_settings_in_the_names_of_runs_make_groups(tmp_path):
     a, b = group([run for place in (folder, other) for run in read(RunFolder(place))])
     assert (a.label, b.label) == ("coef=1e-5", "coef=1e-3")
     assert [run.seed for run in a.runs] == [0, 1, 5]
+
+
+def test_runs_whose_plug_had_other_code_are_not_pooled_and_a_warning_says_so(tmp_path):
+    runs = runs_of(tmp_path, *[["reg=l2", f"seed={i}"] for i in range(3)], ["reg=none"], seeds=1)
+    a, b = {"plugin_sources": {"mine": "a" * 64}}, {"plugin_sources": {"mine": "b" * 64}}
+    for number, starts in enumerate([[a], [b], [b, b], [a]]):
+        runs[number] = replace(runs[number], seed=number, starts=starts)
+    groups = group(runs)
+    assert {g.label: len(g.runs) for g in groups} == {"none": 1, "l2 mine=aaaaaaaa": 1, "l2 mine=bbbbbbbb": 2}
+    warnings = summarize(groups).warnings
+    assert (
+        "the code of the plug mine changed between runs, which are not pooled: l2 mine=aaaaaaaa, l2 mine="
+        in " ".join(warnings)
+    )
+
+
+def test_equal_code_and_plugs_that_others_were_made_without_keep_a_group_together(tmp_path):
+    runs = runs_of(tmp_path, ["reg=l2"], seeds=3)
+    same = {"plugin_sources": {"mine": "a" * 64}}
+    runs[0], runs[1] = replace(runs[0], starts=[same]), replace(runs[1], starts=[same, same])
+    (g,) = group(runs)  # the last one, of an earlier version or made without the plug, says nothing
+    assert g.label == "l2"
+    assert not [w for w in summarize([g]).warnings if "the plug mine" in w]
+
+
+def test_a_plug_that_changed_while_a_run_was_trained_is_named(tmp_path):
+    (run,) = runs_of(tmp_path, ["reg=l2"], seeds=1)
+    run = replace(run, starts=[{"plugin_sources": {"mine": d * 64}} for d in "ab"])
+    assert f"the code of the plug mine changed while {run} was trained" in summarize(group([run])).warnings

@@ -3,8 +3,9 @@ from dataclasses import asdict
 import pytest
 
 from rl_plasticity.agents import AGENTS
-from rl_plasticity.configs import commands, schema
+from rl_plasticity.configs import commands, schema, written
 from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.elsewhere import ELSEWHERE
 from rl_plasticity.configs.help import describe
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import INTERVENTIONS
@@ -27,6 +28,14 @@ def test_the_defaults_are_the_paper_s():
     assert (s.agent["hidden"], s.agent["layer_norm"], s.agent["num_critics"]) == ([256, 256], True, 1)
     assert (s.agent["lr"], s.agent["discount"], s.agent["tau"], s.agent["init_alpha"]) == (3e-4, 0.99, 0.005, 1.0)
     assert (s.reg, s.reset, s.preset) == ({"name": "none"}, {"name": "none"}, "paper")
+
+
+def test_a_setting_may_be_written_with_the_name_of_its_choice():
+    assert schema.load(Train, ["reg=spectral", "reg.spectral.coef=0.5"]) == schema.load(
+        Train, ["reg=spectral", "reg.coef=0.5"]
+    )
+    tasks = schema.load(Supervised, ["reset=periodic", "reset.periodic.every_updates=5"])  # and then not by tasks
+    assert (tasks.reset["every_updates"], tasks.reset["every_tasks"]) == (5, None)
 
 
 def test_all_in_a_list_is_every_name_that_is_not_in_it_and_is_saved_as_those_names():
@@ -144,9 +153,34 @@ BAD = {
     f"seed=1{'0' * 26}": "seed must be an integer from 0 up, got 1000",
     f"seed={'9' * 5000}": "cannot read 'seed=999",
     f"reg={'x' * 5000}": "unknown reg 'xxxx",
+    "reg=periodic": "unknown reg 'periodic'; did you mean 'reset=periodic'?",
+    "reg=spectral+redo": "unknown reg 'redo'; did you mean 'reset=redo'?",
+    "reset=spectral": "unknown reset 'spectral'; did you mean 'reg=spectral'?",
+    "lr=1e-3": "unknown setting 'lr'; did you mean 'agent.lr'?",
+    "gamma=0.9": "unknown setting 'gamma'; did you mean 'agent.discount'?",
+    "utd=4": "unknown setting 'utd'; did you mean 'replay_ratio'?",
+    "n_envs=4": "unknown setting 'n_envs'; did you mean 'seeds'?",
+    "learning_starts=5": "unknown setting 'learning_starts'; did you mean 'random_env_steps'?",
+    "buffer=5": "unknown setting 'buffer'; did you mean 'buffer_size'?",
+    "weight_decay=5": "unknown setting 'weight_decay'; did you mean 'reg=weight_decay'?",
     "out=\udcff\udcfe": r"out must be a word, got '\udcff\udcfe' (not UTF-8)",
     "agent.lr=1e308": "agent.lr must be a number from 0 up, got 1e+308 (32 bits hold numbers up to 3.4e38)",
 }
+
+
+@pytest.mark.parametrize("kind", [Train, Supervised])
+def test_a_name_from_elsewhere_is_no_setting_here_and_what_it_stands_for_is_one(kind):
+    names = {*settings_of(kind), *commands.GROUPS[kind]}
+    for choices in ([], ["reset=periodic"]):
+        settings = schema.load(kind, choices)
+        names |= {name for name, _ in written.flat_values(asdict(settings))}
+    for name, here in ELSEWHERE[kind].items():
+        *choices, setting = here.split()
+        if "=" in setting:
+            choices, setting = [setting], "reg"
+        schema.load(kind, choices)
+        assert setting in names, here
+        assert name not in names, name
 
 
 @pytest.mark.parametrize("argument", BAD)

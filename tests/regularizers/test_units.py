@@ -259,8 +259,11 @@ def test_activations_that_are_functions_networks_without_hidden_units_and_bad_li
         def forward(self, x):
             return self.b(F.relu(self.a(x)))
 
-    with pytest.raises(ValueError, match="is a function: use the module"):
+    with pytest.raises(ValueError, match=r"is a function: use the module nn\.ReLU\(\)"):
         ContinualBackprop(Functional())
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+    with pytest.raises(ValueError, match=r"'gelu\(\)' is a function: .*layers take activation=nn\.GELU\(\)"):
+        make_regularizer("continual_backprop", nn.Sequential(nn.Linear(4, 8), layer), example=torch.randn(3, 5, 4))
     with pytest.raises(ValueError, match="nothing to act on"):
         ContinualBackprop(nn.Sequential(nn.Linear(5, 3)))
     with pytest.raises(SettingsError, match="least must be at most most=10"):

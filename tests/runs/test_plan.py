@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ from conftest import StopAfter, once
 from folders import go, resume
 
 from rl_plasticity import supervised, train
-from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.configs.schema import load
+from rl_plasticity.configs.commands import Supervised, Train, period
+from rl_plasticity.configs.schema import load, load_saved
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, SideBySide
+from rl_plasticity.runs import naming
+from rl_plasticity.runs.folder import RunFolder, RunName
 from rl_plasticity.runs.plan import Plan, variants
 
 PENDULUM = [
@@ -220,3 +223,67 @@ def test_what_a_run_is_too_short_for_is_said_once(module, arguments, said, capsy
     lines = [line for line in capsys.readouterr().err.splitlines() if "first action" in line or "no reset" in line]
     assert len(lines) == len(said)
     assert "".join(said) in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [  # train makes 60 updates, supervised 12
+        (train, ["measure_every_updates=61"], ["plasticity will not be measured after the start: measure_every_upd"]),
+        (train, ["measure_every_updates=60", "log_every_updates=60"], []),
+        (train, ["log_every_updates=61"], ["no loss will be logged: log_every_updates=61, and the run has 60 updates"]),
+        (train, ["log_every_updates=61", "random_env_steps=50"], []),  # no update at all, as is said
+        (train, ["log_every_updates=auto", "measure_every_updates=auto"], []),
+        (supervised, ["log_every_updates=13"], ["no loss will be logged: log_every_updates=13"]),
+        (supervised, ["measure_every_updates=13"], []),  # the end of the run is measured whatever the period
+    ],
+)
+def test_what_will_never_be_logged_or_measured_is_said_before_the_run(module, arguments, said, capsys):
+    s = load(module.command.kind, once([*(PENDULUM if module is train else DIGITS), *arguments]))
+    module.build(s, Plan.of(s)).close()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "measured" in line or "logged" in line]
+    assert len(lines) == len(said)
+    assert "".join(said) in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("updates", "longest", "expected"),
+    [(31_680, 16_000, 500), (15_840_000, 16_000, 16_000), (6000, 500, 100), (59, 500, 1), (0, 500, 1), (90, 500, 2)],
+)
+def test_a_period_is_a_sixtieth_of_the_run_and_long_runs_keep_theirs(updates, longest, expected):
+    assert period(updates, longest) == expected
+
+
+def test_a_short_run_without_periods_logs_losses_and_measures_about_sixty_times(tmp_path):
+    short = [a for a in PENDULUM if not a.startswith(("log_every", "measure_every"))]
+    folder = go(train.command, once([*short, "replay_ratio=3", f"out={tmp_path}/run"]))
+    saved = load_saved(Train, RunFolder(folder).settings)
+    assert (saved.log_every_updates, saved.measure_every_updates) == (2, 2)  # of 90 updates
+    metrics = RunFolder(folder).metrics()[RunName((), 0)]
+    assert len(metrics["critic/loss"].steps) > 20  # at an env step that logs twice, the last one counts
+    assert len(metrics["critic/distance"].steps) > 20
+
+
+def test_a_run_is_known_by_its_folder_whatever_its_periods_were_decided_to(tmp_path):
+    short = [a for a in PENDULUM if not a.startswith(("log_every", "measure_every"))]
+    asked = load(Train, once([*short, "measure_every_updates=0"]))
+    folder = go(train.command, once([*short, "measure_every_updates=0", f"out={tmp_path}/run"]))
+    assert naming.difference(RunFolder(folder), asked) == ""
+    assert "log_every_updates" in naming.difference(RunFolder(folder), replace(asked, log_every_updates=7))
+    assert "measure_every" not in naming.name(load(Train, short))
+
+
+def test_four_lines_say_what_is_going_to_happen(tmp_path):
+    session, built = train.command.prepare(
+        once([*PENDULUM, "reg=[none,l2]", "reg.l2.coef=[1e-3,1e-2]", "reset=[none,periodic]", "seeds=2", "seed=3",
+              "reset.periodic.every_updates=5", f"out={tmp_path}/run", "total_env_steps=60"])
+    )  # fmt: skip
+    built.close()
+    session.lock.release()
+    runs, updates, often, where = train.command.foretold(session, built)
+    assert runs == "12 runs at once: reg=none,l2 x reset=none,periodic x reg.coef=0.001,0.01 x seeds 3 to 4"
+    assert updates == "updates of each: 80, in 60 env steps"
+    assert often == (
+        "plasticity is measured every 40 updates, losses are logged every 20 updates, evaluated every 50 env steps "
+        "(episodes: 1) and at the end"
+    )
+    assert where == f"results in {session.folder}"

@@ -34,6 +34,35 @@ def test_the_time_left_counts_updates_at_their_rate_and_each_step_s_own_share(mo
     assert rates["seconds_left"] == pytest.approx(779 * (2 / 4 + 0.25))
 
 
+def test_the_estimate_begins_anew_when_the_first_updates_are_made(monkeypatch, capsys):
+    clock = Clock("env steps", total=1000, step=0, updates_per_step=1, compiles=True)
+    now = [clock.mark]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    now[0] += 1
+    clock.show(500)  # random steps
+    assert "remaining" not in clock.bar.bar_format
+    clock.start_updates()
+    now[0] += 57
+    clock.end_updates(1)
+    assert "compiling the update: done in 57 s" in capsys.readouterr().err
+    clock.show(501)
+    assert "remaining" in clock.bar.bar_format
+    assert (clock.bar.initial, clock.bar.n) == (501, 501)
+    assert not clock.is_time_to_tell()
+    for step in range(502, 513):
+        clock.start_updates()
+        now[0] += 1
+        clock.end_updates(1)
+        clock.show(step)
+    assert clock.is_time_to_tell()
+    rates = clock.rates(512, anew=False)
+    assert rates["seconds_left"] == pytest.approx(488)
+    assert rates["env_steps_per_second"] == pytest.approx(1)
+    assert clock.rates(512) == rates  # the first ones go on to the evaluation
+    assert not clock.is_time_to_tell()
+    clock.close()
+
+
 def test_progress_is_restored_whole():
     one, other = Progress(3, 7), Progress()
     one.more = torch.tensor([1.0, 2.0])  # what a command's own counts with

@@ -34,7 +34,7 @@ def command_whose_loop(outcome):
             raise outcome
         return outcome
 
-    return Command(Train, lambda s, plan: Nothing(), loop, lambda s, built: 0)
+    return Command(Train, lambda s, plan: Nothing(), loop, lambda s, built: 0, lambda s, built: (0, "no steps"))
 
 
 @pytest.mark.parametrize(

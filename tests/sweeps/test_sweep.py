@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from rl_plasticity import command_line
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Train
+from rl_plasticity.configs import schema, written
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
 from rl_plasticity.supervised import command
@@ -47,9 +47,52 @@ def test_each_run_has_the_name_and_the_settings_it_would_have_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["reg=none,spectral", "reg.spectral.coef=1e-3"], [("none", {}), ("spectral", {"coef": 1e-3})]),
+        (
+            ["reg=none,spectral", "reg.spectral.coef=1e-3,1e-2"],
+            [("none", {}), ("spectral", {"coef": 1e-3}), ("spectral", {"coef": 1e-2})],
+        ),
+        (
+            ["reset.periodic.every_updates=2000", "reset=none,periodic,head"],
+            [("none", {}), ("periodic", {"every_updates": 2000}), ("head", {})],
+        ),
+        (["reg=l2,spectral+l2", "reg.l2.coef=1e-3"], [("l2", {"coef": 1e-3}), ("spectral+l2", {"l2.coef": 1e-3})]),
+        (["reg=swr,[none,swr]", "reg.swr.coef=0.25"], [("swr", {"coef": 0.25}), (["none", "swr"], {"swr.coef": 0.25})]),
+    ],
+)
+def test_a_setting_that_names_a_choice_is_for_the_runs_that_make_it(arguments, expected):
+    group = "reset" if "reset" in arguments[0] else "reg"
+    found = [getattr(run.settings, group) for run in runs(Train, arguments)]
+    assert [schema.choice_of(settings) for settings in found] == [choice for choice, _ in expected]
+    for settings, (_, own) in zip(found, expected, strict=True):
+        values = dict(written.flat_values(settings))
+        assert {name: values[name] for name in own} == own
+        usual = schema.chosen(group, schema.choice_of(settings), Train)
+        defaults = {name: declared.default for name, declared in schema.declared_in(usual).items()}
+        assert {name: values[name] for name in defaults if name not in own} == {
+            name: default for name, default in defaults.items() if name not in own
+        }
+
+
+def test_a_setting_of_a_choice_that_the_preset_of_a_run_makes_is_for_that_run():
+    found = runs(Supervised, ["preset=none,wrs-cifar10", "net.mlp.widths=[7]"])
+    assert [(run.settings.net["name"], run.settings.net.get("widths")) for run in found] == [
+        ("mlp", [7]),
+        ("resnet18", None),
+    ]
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["seed=0,0"], "the same run twice"),
+        (["reg=none,none", "reg.spectral.coef=1"], "the same run twice: 'reg=none reg.spectral.coef=1'"),
+        (["reg=none,l2", "reg.spectral.coef=1"], "reg.spectral.coef: reg=none has no settings"),
+        (["reg=none,spectral", "reg.spectral.coeff=1"], "did you mean 'reg.coef'"),
+        (["reg=none,spectral", "reg.spectral.coef=1", "reg.coef=1"], "write reg.NAME.coef"),
+        (["reg=spectral", "reg.spectral.coef=1", "reg.coef=1"], "reg.coef is given twice"),
+        (["seed=0,0"], "the same run twice: 'seed=0'"),
         (["lr=1e-3,0.001"], "the same run twice"),
         (["device=cpu,auto"], "the same run twice"),
         (["seed=0,1", "seeds=2"], "both train seed 1"),
