@@ -36,13 +36,16 @@ MEASURED += ["gradient_rank", "representation_change"]
 RESETS = ["none", *INTERVENTIONS]
 # Each regularizer with one reset, alone or in three runs; the contract says what each reset does to the state of each.
 # The order mixes them, as the test below asks for.
-SAMPLE = [(reg, RESETS[(5 * i + i // len(RESETS)) % len(RESETS)], (1, 3)[i % 2]) for i, reg in enumerate(REGULARIZERS)]
+SAMPLE = [
+    (reg, RESETS[(5 * i + 2 * (i // len(RESETS))) % len(RESETS)], (1, 3)[i % 2]) for i, reg in enumerate(REGULARIZERS)
+]
 
 
 def test_the_sample_has_penalties_and_projections_with_each_reset():
+    looking = {"ewc", "churn", "feature_rank"}  # whose project_ does not change the weights
     for reset in RESETS:
-        regs = [REGULARIZERS[reg] for reg, other, _ in SAMPLE if other == reset]
-        projections = [kind for kind in regs if kind.project_ is not Regularizer.project_]
+        regs = [reg for reg, other, _ in SAMPLE if other == reset]
+        projections = [r for r in regs if REGULARIZERS[r].project_ is not Regularizer.project_ and r not in looking]
         assert len(regs) >= 2
         assert 0 < len(projections) < len(regs)
 

@@ -108,7 +108,7 @@ def test_every_part_that_a_run_names_is_saved_and_restored(tmp_path, monkeypatch
 
 def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
     folder = run(PENDULUM, tmp_path / "run", StopAfter(30))
-    for argument in ("seed=5", "reg=l2", "total_env_steps=70", "out=elsewhere", "compile=true"):
+    for argument in ("seed=5", "reg=l2", "replay_ratio=3", "out=elsewhere", "compile=true"):
         with pytest.raises(SettingsError, match="takes its settings from there; leave out"):
             command.prepare([f"resume={folder}", argument])
     resume(folder, StopAfter(2))
