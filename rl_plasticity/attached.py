@@ -64,7 +64,7 @@ def attach(
         regularizer: made for `net`; or a name, which `make_regularizer` makes one of with the `settings`.
         optimizer: what trains `net`: one or several.
         net: the network or the part of it that is trained; wrapped by ``torch.compile``, ``DataParallel``,
-            ``DistributedDataParallel`` or ``AveragedModel`` or not.
+            ``DistributedDataParallel``, ``AveragedModel`` or Lightning's Fabric or not.
 
     Raises:
         SettingsError: an unknown name or setting; settings for a regularizer that is made already; an optimizer that
@@ -78,7 +78,9 @@ def attach(
     """
     if not isinstance(net, nn.Module):
         raise SettingsError(f"net must be a network, got {type(net).__name__}: attach(regularizer, optimizer, net)")
-    called, net, optimizers = net, unwrapped(net), _listed(optimizer)
+    # Fabric's wrapper converts inputs: they are seen where they have been.
+    called = dict(net._modules.items()).get("_forward_module") or net
+    net, optimizers = unwrapped(net), _listed(optimizer)
     _check_held(optimizers, net)
     _check_kinds(net)
     if isinstance(regularizer, str):

@@ -239,10 +239,15 @@ def is_trained(net: nn.Module, name: str) -> bool:
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
-    """`net` without what torch wraps around a network: compiled, data parallel in one process or several, averaged."""
+    """`net` without what is wrapped around a network: compiled, data parallel in one process or several, averaged.
+
+    And what Lightning's Fabric sets up.
+    """
     while True:
         if "_orig_mod" in net._modules:  # torch.compile's wrapper, whose type only the compiler's import brings
             inner = net._modules["_orig_mod"]
+        elif "_forward_module" in net._modules:  # Fabric's
+            inner = net._modules["_forward_module"]
         elif isinstance(net, _WRAPPERS):
             inner = net.module
         else:

@@ -110,6 +110,17 @@ def plain_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
+class FabricModule(nn.Module):
+    """What Lightning's Fabric sets up: it converts inputs before the network sees them."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self._forward_module = net
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return self._forward_module(*(x.to(next(self.parameters()).dtype) for x in args))
+
+
 CASES = {
     "plain": Case(_seeded(plain_mlp), lambda: torch.randn(6, 5)),
     "stacked1": Case(lambda seeds: MLP((5, 8, 8, 3), seeds), lambda: torch.randn(1, 6, 5), (1,)),

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from conftest import plain_mlp, set_apart_
+from conftest import FabricModule, plain_mlp, set_apart_
 from torch import nn
 from torch.nn import functional as F
 
@@ -218,7 +218,7 @@ def test_what_cannot_be_followed_is_not_guessed_at():
         make_regularizer("wrs", net, example=(torch.randn(2, 3),))
 
 
-@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, torch.optim.swa_utils.AveragedModel])
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, torch.optim.swa_utils.AveragedModel, FabricModule])
 @pytest.mark.parametrize("name", [n for n in REGULARIZERS if n != "none"])
 def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap):
     plain = plain_mlp()

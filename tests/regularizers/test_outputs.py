@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from conftest import CASES, SmallCNN, plain_mlp
+from conftest import CASES, FabricModule, SmallCNN, plain_mlp
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -188,7 +188,7 @@ def test_less_churn_is_what_it_leads_to():
 # --- in loops of one's own ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrap", [lambda net: net, torch.nn.DataParallel])
+@pytest.mark.parametrize("wrap", [lambda net: net, torch.nn.DataParallel, FabricModule])
 def test_attached_it_sees_what_the_loop_calls_the_network_with(wrap):
     net = plain_mlp()
     by_hand = copy.deepcopy(net)
@@ -198,7 +198,7 @@ def test_attached_it_sees_what_the_loop_calls_the_network_with(wrap):
     regularizer = Churn(by_hand, coef=5.0)
     for x in torch.randn(10, 6, 5):
         optimizers[0].zero_grad()
-        called(x).square().mean().backward()
+        called(x.double() if wrap is FabricModule else x).square().mean().backward()
         with torch.no_grad():
             called(2 * x)  # an evaluation in between
         optimizers[0].step()
