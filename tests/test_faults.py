@@ -294,6 +294,7 @@ def test_ctrl_c_while_the_package_is_imported_ends_without_a_traceback(tmp_path)
     (tmp_path / "torch.py").write_text("import time; print('importing', flush=True); time.sleep(10_000)")
     here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "rl_plasticity.train", *PENDULUM, f"out={tmp_path / 'run'}"]
+    subprocess.run([*command[:3], "--help"], check=True, stdout=subprocess.DEVNULL)  # keeps what settings there are
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=here) as process:
         assert process.stdout.readline() == b"importing\n"
         process.send_signal(signal.SIGINT)
