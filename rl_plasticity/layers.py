@@ -360,7 +360,7 @@ def _parts(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool
     stored = {name: name for name, p in module._parameters.items() if p is not None}
     if parametrize.is_parametrized(module):
         for name, chain in module.parametrizations.items():  # type: ignore[union-attr, operator]
-            with _evaluated(module):  # spectral_norm moves its vectors where a training module's weight is computed
+            with eval_mode(module):  # spectral_norm moves its vectors where a training module's weight is computed
                 shape = getattr(module, name).shape
             same = [n for n, p in chain._parameters.items() if p.shape == shape]
             stored |= {name: f"parametrizations.{name}.{(same or [*chain._parameters])[-1]}"}
@@ -383,14 +383,15 @@ def _parts(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool
 
 
 @contextmanager
-def _evaluated(module: nn.Module) -> Iterator[None]:
-    modes = [(inner, inner.training) for inner in module.modules()]
-    module.eval()
+def eval_mode(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside, each module's own mode afterwards: looking must not move BatchNorm's statistics."""
+    modes = {module: module.training for module in net.modules()}
+    net.eval()
     try:
         yield
     finally:
-        for inner, mode in modes:
-            inner.training = mode
+        for module, mode in modes.items():
+            module.training = mode
 
 
 _ATTENTION = ("q_proj_weight", "k_proj_weight", "v_proj_weight")

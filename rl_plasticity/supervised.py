@@ -25,7 +25,7 @@ from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.configs.schema import arguments_of
 from rl_plasticity.errors import choose
 from rl_plasticity.interventions import Intervention, LearningRateDecay
-from rl_plasticity.layers import runs_of
+from rl_plasticity.layers import eval_mode, runs_of
 from rl_plasticity.learner import Learner
 from rl_plasticity.networks import make_network
 from rl_plasticity.optimizers import OPTIMIZERS, Optimizer
@@ -44,7 +44,6 @@ from rl_plasticity.runs.plan import (
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.seeding import RunStreams, derive
-from rl_plasticity.structure import eval_mode
 from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load
 from rl_plasticity.tasks.data import Split
 

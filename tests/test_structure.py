@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from conftest import FabricModule, plain_mlp, set_apart_
+from conftest import FabricModule, RMSNorm, plain_mlp, set_apart_
 from torch import nn
 from torch.nn import functional as F
 
@@ -421,17 +421,6 @@ def test_units_that_the_network_returns_are_not_hidden(returned):
 
 
 # --- bare parameters --------------------------------------------------------------------------------------------------
-
-
-class RMSNorm(nn.Module):
-    """As language models have it: its class is unknown."""
-
-    def __init__(self, n):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(n))
-
-    def forward(self, x):
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
 
 class Bare(nn.Module):

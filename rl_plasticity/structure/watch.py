@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import reason
-from rl_plasticity.layers import role_of
+from rl_plasticity.layers import eval_mode, role_of
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.operations import VIEWS, operation_of, plain
 from rl_plasticity.structure.trace import flat
@@ -192,18 +192,6 @@ def _at_the_end(module: nn.Module, do: Callable[..., None], name: str) -> Any:
     """A hook that calls ``do(name, module, inputs, output)`` after the module."""
     hook: Any = lambda m, args, kwargs, output: do(name, m, (args, kwargs), output)  # noqa: E731
     return module.register_forward_hook(hook, with_kwargs=True)
-
-
-@contextmanager
-def eval_mode(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, each module's own mode afterwards: looking must not move BatchNorm's statistics."""
-    modes = {module: module.training for module in net.modules()}
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from conftest import RMSNorm
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
@@ -34,15 +35,6 @@ def spectral_oracle(matrices=(), vectors=(), gains=()):
 
 
 # --- bare parameters ------------------------------------------------------------------------------------------------
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, n):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(n))
-
-    def forward(self, x):
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
 
 class BareLinear(nn.Module):
