@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from rl_plasticity import AGENTS, MLP, Batch, Learner, Regularizer, Setting
 from rl_plasticity.agents.sac import Critic, critic_loss
-from rl_plasticity.learner import copy_runs_
-from rl_plasticity.optimizers import Adam
+from rl_plasticity.learning.learner import copy_runs_
+from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.settings import checked

@@ -16,14 +16,14 @@ if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_
 
 if TYPE_CHECKING:
     from rl_plasticity.agents import AGENTS, SAC, Agent, Batch, ReplayBuffer
-    from rl_plasticity.attached import attach
+    from rl_plasticity.diagnosis.probe import Probe, measure
     from rl_plasticity.errors import FaultyRun, SettingsError
     from rl_plasticity.interventions import INTERVENTIONS, Intervention, make_intervention
-    from rl_plasticity.learner import Learner
+    from rl_plasticity.learning.attached import attach
+    from rl_plasticity.learning.learner import Learner
+    from rl_plasticity.learning.optimizers import OPTIMIZERS
     from rl_plasticity.metrics import METRICS
     from rl_plasticity.networks import MLP, NETWORKS
-    from rl_plasticity.optimizers import OPTIMIZERS
-    from rl_plasticity.probe import Probe, measure
     from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, make_regularizer
     from rl_plasticity.runs.folder import RunFolder
     from rl_plasticity.settings import Setting
@@ -33,14 +33,14 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "agents": ("AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer"),
-    "attached": ("attach",),
+    "learning.attached": ("attach",),
     "errors": ("FaultyRun", "SettingsError"),
     "interventions": ("INTERVENTIONS", "Intervention", "make_intervention"),
-    "learner": ("Learner",),
+    "learning.learner": ("Learner",),
     "metrics": ("METRICS",),
     "networks": ("MLP", "NETWORKS"),
-    "optimizers": ("OPTIMIZERS",),
-    "probe": ("Probe", "measure"),
+    "learning.optimizers": ("OPTIMIZERS",),
+    "diagnosis.probe": ("Probe", "measure"),
     "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
     "runs.folder": ("RunFolder",),
     "settings": ("Setting",),

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_plasticity.diagnosis.probe import PROBE_SIZE, by_layer, rows_of_units
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.layers import Layer, lookup, wide
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import Optimizer
 from rl_plasticity.metrics import (
     generalized_gaussian_shape,
     project_to_span,
     representation_change,
     representation_distance,
 )
-from rl_plasticity.optimizers import Optimizer
-from rl_plasticity.probe import PROBE_SIZE, by_layer, rows_of_units
 from rl_plasticity.structure import activations_of, read, untouched
+from rl_plasticity.structure.layer import Layer, lookup, wide
 
 LARGEST = 16_000_000  # activations of each run that are kept from task to task: 64 MB
 

@@ -20,17 +20,16 @@ from torch import Tensor
 
 from rl_plasticity import command_line
 from rl_plasticity.closer_look import EffectiveSteps, TaskStarts, channel_norms, convolutions, layer_called, span_shapes
-from rl_plasticity.compiled import compiled
+from rl_plasticity.compiling.compiled import compiled
+from rl_plasticity.compiling.precision import in_bfloat16, read_bfloat16_
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.configs.schema import arguments_of
+from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.errors import choose
 from rl_plasticity.interventions import Intervention, LearningRateDecay
-from rl_plasticity.layers import eval_mode, runs_of
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.networks import make_network
-from rl_plasticity.optimizers import OPTIMIZERS, Optimizer
-from rl_plasticity.precision import in_bfloat16, read_bfloat16_
-from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunFolder
@@ -44,6 +43,7 @@ from rl_plasticity.runs.plan import (
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Command, Session
 from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.structure.layer import eval_mode, runs_of
 from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load
 from rl_plasticity.tasks.data import Split
 

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.rollout import evaluate, first_episode
-from rl_plasticity.compiled import compiled
+from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.configs.commands import Train, updates_after
+from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError
-from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunFolder

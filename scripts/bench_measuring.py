@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.compiled import compiled
+from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.schema import load
-from rl_plasticity.probe import PROBE_SIZE, Probe, size_of
+from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.runs.folder import RunFolder, RunName
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.results import Results

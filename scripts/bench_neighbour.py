@@ -17,8 +17,8 @@ import torch
 from bench_updates import BATCH, GROUP, SIZES, filled_buffer
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.compiled import compiled, set_tracing
-from rl_plasticity.shares import Shares, cuts, largest_matrix
+from rl_plasticity.compiling.compiled import compiled, set_tracing
+from rl_plasticity.compiling.shares import Shares, cuts, largest_matrix
 
 SECONDS = 3.0
 BUSY = [sys.executable, "-c", "while True: pass"]

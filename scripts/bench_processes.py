@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from bench_updates import GROUP, SIZES, filled_buffer, make_agent, updates
 
-from rl_plasticity.compiled import compiled
+from rl_plasticity.compiling.compiled import compiled
 
 SECONDS = 4.0
 

@@ -21,8 +21,8 @@ import torch
 
 from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.agents.sac import Critic, critic_loss
-from rl_plasticity.compiled import compiled
-from rl_plasticity.learner import Learner
+from rl_plasticity.compiling.compiled import compiled
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 

@@ -40,10 +40,10 @@ import torch
 from torch import Tensor
 
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer, Step
-from rl_plasticity.compiled import compiled
+from rl_plasticity.compiling.compiled import compiled
+from rl_plasticity.compiling.precision import decided, pays_from, read_bfloat16_
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import StackedLinear
-from rl_plasticity.precision import decided, pays_from, read_bfloat16_
 from rl_plasticity.regularizers import make_regularizer
 
 SIZES = {"cheetah-run": (17, 6), "quadruped-run": (78, 12), "dog-run": (223, 38)}  # obs_dim, act_dim

@@ -40,11 +40,11 @@ from bench_updates import SIZES, products
 from torch import Tensor, nn
 
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer, Step
-from rl_plasticity.compiled import Captured, compiled
+from rl_plasticity.compiling.compiled import Captured, compiled
+from rl_plasticity.compiling.precision import has_bfloat16, pays_from, read_bfloat16_, tf32
 from rl_plasticity.interventions import make_intervention
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import make_network
-from rl_plasticity.precision import has_bfloat16, pays_from, read_bfloat16_, tf32
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
 from rl_plasticity.runs.folder import processor
 

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_plasticity import precision, train
+from rl_plasticity import train
+from rl_plasticity.compiling import precision
 from rl_plasticity.metrics.statistics import area_under_curve, paired_differences, student_interval
 from rl_plasticity.networks import StackedLinear
 from rl_plasticity.runs.folder import Curve, RunFolder

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.compiled import keep_compiled
+from rl_plasticity.compiling.compiled import keep_compiled
 from rl_plasticity.networks import CNN, MLP
 
 

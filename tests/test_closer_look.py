@@ -22,11 +22,11 @@ from rl_plasticity.closer_look import (
     span_shapes,
 )
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import SGD, Adam, AdamP
 from rl_plasticity.metrics import generalized_gaussian_shape, project_to_input_span
 from rl_plasticity.networks import MLP
 from rl_plasticity.networks.resnet import BasicBlock
-from rl_plasticity.optimizers import SGD, Adam, AdamP
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.supervised import command, cross_entropy

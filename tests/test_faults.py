@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from rl_plasticity import command_line, supervised, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.probe import PROBE_SIZE
 from rl_plasticity.runs.checkpoint import load
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal

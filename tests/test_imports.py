@@ -30,14 +30,13 @@ LAYERS = (
     ("tasks", "envs"),
     ("agents",),
     ("closer_look",),
-    ("probe",),
-    ("compiled", "rewrites"),
+    ("diagnosis",),
+    ("compiling",),
     ("interventions",),
-    ("learner", "attached"),
-    ("precision", "shares"),
-    ("regularizers", "networks", "optimizers", "torch_state", "metrics", "plugins"),
+    ("learning",),
+    ("regularizers", "networks", "metrics", "plugins"),
     ("structure",),
-    ("layers", "seeding", "attributes"),
+    ("seeding",),
     ("settings",),
     ("errors", "paths", "seeds", "step", "terminal"),
 )
@@ -142,7 +141,7 @@ def imported_with_only(modules, *distributions):
 
 
 def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone():
-    rooms = ("regularizers", "interventions", "metrics", "learner", "attached", "probe")
+    rooms = ("regularizers", "interventions", "metrics", "learning.learner", "learning.attached", "diagnosis.probe")
     modules = [f"rl_plasticity.{name}" for name in rooms]
     assert "torch" in imported_with_only(modules, "torch", "numpy")
     for name in ("gymnasium", "hydra", "omegaconf", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_plasticity import precision
+from rl_plasticity.compiling import precision
 from rl_plasticity.networks import StackedLinear
 
 

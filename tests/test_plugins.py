@@ -220,7 +220,7 @@ import torch
 from rl_plasticity import DATA, INTERVENTIONS, METRICS, MLP, NETWORKS, OPTIMIZERS, TASKS, Intervention, Setting
 from rl_plasticity.interventions.base import learners_of
 from rl_plasticity.metrics import OfWeights
-from rl_plasticity.optimizers import Optimizer
+from rl_plasticity.learning.optimizers import Optimizer
 from rl_plasticity.tasks import Source, TaskSequence
 
 

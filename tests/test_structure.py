@@ -777,7 +777,7 @@ def test_every_named_network_can_be_read_without_an_example():
 
 
 def test_a_head_reset_says_what_it_needs():
-    from rl_plasticity.learner import Learner
+    from rl_plasticity.learning.learner import Learner
 
     with pytest.raises(ValueError, match=r"a head reset must know the output layers, and Twin\.forward cannot be"):
         HeadReset().apply_(Learner(lambda seeds: Twin(looked_at)))

@@ -13,9 +13,9 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.interventions import INTERVENTIONS
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS, make_network
-from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.seeding import RunStreams

@@ -25,10 +25,10 @@ from matplotlib import pyplot as plt
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.metrics.statistics import student_interval
 from rl_plasticity.networks import make_network
-from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import SoftWeightRescaling
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import layers

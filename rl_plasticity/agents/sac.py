@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learner import Learner, copy_runs_
+from rl_plasticity.learning.learner import Learner, copy_runs_
+from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.networks import MLP, Hypersphere, ObservationNorm, Simba
 from rl_plasticity.networks.activations import Activation
 from rl_plasticity.networks.mlp import Init
-from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.settings import Setting, checked, settings_of

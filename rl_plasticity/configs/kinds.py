@@ -93,7 +93,7 @@ KINDS: dict[str, Kind] = {
     "task": Kind("tasks:TASKS", "random_labels", given=("num_tasks",)),
     "data": Kind("tasks:DATA", "digits", ("tasks:load",)),
     "net": Kind("networks:NETWORKS", "mlp", ("networks:make_network",)),
-    "optimizer": Kind("optimizers:OPTIMIZERS", "adam", given=("lr",)),
+    "optimizer": Kind("learning.optimizers:OPTIMIZERS", "adam", given=("lr",)),
 }
 
 # --- what is kept: by place and choice (empty for a function), the declared settings ---------------------------------

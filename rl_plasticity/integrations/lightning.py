@@ -11,8 +11,8 @@ except ModuleNotFoundError:  # the same library, alone
     from lightning_fabric.utilities import move_data_to_device
     from pytorch_lightning import Callback, LightningModule, Trainer
 
-from rl_plasticity.attached import Attached, attach
 from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.learning.attached import Attached, attach
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.structure import Example
 

@@ -12,8 +12,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from torch import nn
 from torch.optim import Optimizer
 
-from rl_plasticity.attached import Attached, attach
 from rl_plasticity.errors import SettingsError, choose, nearest
+from rl_plasticity.learning.attached import Attached, attach
 from rl_plasticity.regularizers import REGULARIZERS, Regularizer, make_regularizer
 
 Trained = dict[str, tuple[nn.Module, Optimizer]]

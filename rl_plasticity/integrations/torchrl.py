@@ -9,8 +9,8 @@ from tensordict import TensorDictParams
 from torch.optim import Optimizer
 from torchrl.objectives import LossModule
 
-from rl_plasticity.attached import Attached, attach
 from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.learning.attached import Attached, attach
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.structure import Example, read
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rl_plasticity.attached import Attached, attach
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.learning.attached import Attached, attach
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.structure import Example
 

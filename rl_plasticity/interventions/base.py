@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.torch_state import Optimizers
 from rl_plasticity.regularizers import Regularizer
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example
-from rl_plasticity.torch_state import Optimizers
 
 
 class Moments(Protocol):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, first_line
-from rl_plasticity.layers import runs_of, unwrapped
-from rl_plasticity.learner import copy_runs_
+from rl_plasticity.learning.learner import copy_runs_
+from rl_plasticity.learning.torch_state import Optimizers, TorchState
 from rl_plasticity.regularizers import Regularizer
-from rl_plasticity.torch_state import Optimizers, TorchState
+from rl_plasticity.structure.layer import runs_of, unwrapped
 
 
 class PlainNet:

@@ -17,9 +17,9 @@ from rl_plasticity.interventions.base import (
     Target,
     learners_of,
 )
-from rl_plasticity.layers import lookup, wide
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, untouched
+from rl_plasticity.structure.layer import lookup, wide
 
 
 class ReDo(Intervention):

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
-from rl_plasticity.layers import COMPUTED, Layer, lookup, wide
-from rl_plasticity.learner import Learner, copy_runs_
-from rl_plasticity.optimizers import orthogonalized
+from rl_plasticity.learning.learner import Learner, copy_runs_
+from rl_plasticity.learning.optimizers import orthogonalized
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, read
+from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, wide
 
 
 class PeriodicReset(Intervention):

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import per_run
 from rl_plasticity.settings import Setting
+from rl_plasticity.structure.layer import per_run
 
 Activation = Annotated[
     Literal["relu", "leaky_relu", "smooth_leaky", "gelu", "silu", "elu", "crelu", "rational", "deep_fourier"],

@@ -1,6 +1,5 @@
 """The core: what a network's layers are, and every regularizer, found by name in `REGULARIZERS`."""
 
-from rl_plasticity.layers import Layer, runs_of
 from rl_plasticity.regularizers.base import Chain, Regularizer, Unregularized
 from rl_plasticity.regularizers.making import REGULARIZERS, make_regularizer
 from rl_plasticity.regularizers.outputs import Churn, FeatureRank
@@ -11,6 +10,7 @@ from rl_plasticity.regularizers.side_by_side import SideBySide
 from rl_plasticity.regularizers.units import ContinualBackprop, SelfNormalizedResets
 from rl_plasticity.regularizers.windowed import Windowed, require_window
 from rl_plasticity.structure import HiddenUnits, hidden_units, layers
+from rl_plasticity.structure.layer import Layer, runs_of
 
 REGULARIZERS |= {
     "none": Unregularized,

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import Layer, Widened, is_trained, lookup, runs_of, unwrapped
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, read
+from rl_plasticity.structure.layer import Layer, Widened, is_trained, lookup, runs_of, unwrapped
 
 Share = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
 Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]

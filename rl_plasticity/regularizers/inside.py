@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import first_line
-from rl_plasticity.layers import SomeRuns, kind_of, lookup, unwrapped
 from rl_plasticity.structure import Arguments, Example, arguments_of
+from rl_plasticity.structure.attributes import attributes_kept
+from rl_plasticity.structure.layer import SomeRuns, kind_of, lookup, unwrapped
 
 _HOOKS = [name for name in nn.Module().__dict__ if name.startswith("_forward")]
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import COMPUTED, lookup, runs_of, wide
 from rl_plasticity.regularizers.base import Regularizer, Strength
 from rl_plasticity.regularizers.inside import Inside, call, innermost
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, tensors_in
+from rl_plasticity.structure.layer import COMPUTED, lookup, runs_of, wide
 
 
 class Churn(Regularizer):

@@ -7,10 +7,10 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import lookup, per_run, wide
 from rl_plasticity.regularizers.base import Of, Regularizer, Strength, added_up
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Structure
+from rl_plasticity.structure.layer import lookup, per_run, wide
 
 
 def _sum(value: Tensor, runs: tuple[int, ...]) -> Tensor:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import lookup, per_run, wide
 from rl_plasticity.regularizers.base import Of, Regularizer, Share
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Structure
+from rl_plasticity.structure.layer import lookup, per_run, wide
 
 
 class WeightClipping(Regularizer):

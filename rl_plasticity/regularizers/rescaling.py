@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import COMPUTED, Layer, Widened, lookup, per_run, unwrapped, wide
 from rl_plasticity.regularizers.base import Regularizer, Share
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, not_homogeneous, outputs
+from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, per_run, unwrapped, wide
 
 
 class SoftWeightRescaling(Regularizer):

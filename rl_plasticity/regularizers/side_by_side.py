@@ -8,9 +8,9 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import SomeRuns, lookup
 from rl_plasticity.regularizers.base import Regularizer, term_of
 from rl_plasticity.structure import Arguments, Example, arguments_of, with_tensors
+from rl_plasticity.structure.layer import SomeRuns, lookup
 
 
 class SideBySide(Regularizer):

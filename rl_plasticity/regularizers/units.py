@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import SomeRuns, is_trained, lookup, per_run, wide
 from rl_plasticity.regularizers.base import Look, Regularizer, Share
 from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenUnits, Structure, recyclable
+from rl_plasticity.structure.layer import SomeRuns, is_trained, lookup, per_run, wide
 
 
 class ContinualBackprop(Regularizer):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import lookup, per_run
 from rl_plasticity.regularizers.base import Look, Regularizer, term_of
 from rl_plasticity.regularizers.side_by_side import SideBySide
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example
+from rl_plasticity.structure.layer import lookup, per_run
 
 
 class Windowed(Regularizer):

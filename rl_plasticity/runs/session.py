@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import plugins, precision
-from rl_plasticity.compiled import set_tracing
+from rl_plasticity import plugins
+from rl_plasticity.compiling import precision
+from rl_plasticity.compiling.compiled import set_tracing
+from rl_plasticity.compiling.shares import Cut, Shares, cuts, largest_matrix
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import LONGEST, Supervised, Train, period
 from rl_plasticity.configs.written import Given
@@ -32,7 +34,6 @@ from rl_plasticity.runs.plan import Plan, foretold
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results, require, require_as_saved
 from rl_plasticity.runs.trained import saved_settings, threads_of_torch
-from rl_plasticity.shares import Cut, Shares, cuts, largest_matrix
 
 S = TypeVar("S", Train, Supervised)
 B = TypeVar("B", bound="Built")

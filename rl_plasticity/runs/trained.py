@@ -12,12 +12,12 @@ from torch import nn
 
 from rl_plasticity import plugins
 from rl_plasticity.agents import AGENTS, Agent, rollout
+from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, choose, closest, first_line, nearest
 from rl_plasticity.paths import exists
-from rl_plasticity.precision import read_bfloat16_
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan

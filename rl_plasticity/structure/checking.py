@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rl_plasticity.layers import Layer, Widened, lookup, unwrapped
+from rl_plasticity.structure.layer import Layer, Widened, lookup, unwrapped
 from rl_plasticity.structure.watch import Example, arguments_of, tensors_in, untouched, with_tensors
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from rl_plasticity.layers import is_plain, role_of
+from rl_plasticity.structure.layer import is_plain, role_of
 
 VIEWS = {
     "unsqueeze", "squeeze", "view", "reshape", "expand", "expand_as", "contiguous", "to", "type", "type_as", "float",

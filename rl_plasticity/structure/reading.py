@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.layers import BareRole, Layer, lookup, role_of, unwrapped
 from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.checking import recyclable
+from rl_plasticity.structure.layer import BareRole, Layer, lookup, role_of, unwrapped
 from rl_plasticity.structure.trace import trace
 from rl_plasticity.structure.walk import RAW, Walk, said_of
 from rl_plasticity.structure.watch import Example, arguments_of, watch, watched_call, with_tensors

@@ -10,8 +10,8 @@ import torch
 from torch import fx, nn
 
 from rl_plasticity.errors import reason
-from rl_plasticity.layers import Layer, role_of
 from rl_plasticity.seeding import random_states_kept
+from rl_plasticity.structure.layer import Layer, role_of
 from rl_plasticity.structure.operations import operation_of, plain
 from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import COMPUTED, Layer, Role, kind_of, lookup, parts_of, role_of, runs_of
 from rl_plasticity.structure import operations as ops
+from rl_plasticity.structure.layer import COMPUTED, Layer, Role, kind_of, lookup, parts_of, role_of, runs_of
 
 RAW = -1  # stands for the network's own inputs among the inputs of a node
 

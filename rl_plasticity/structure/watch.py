@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from rl_plasticity.attributes import attributes_kept
 from rl_plasticity.errors import reason
-from rl_plasticity.layers import eval_mode, role_of
 from rl_plasticity.seeding import random_states_kept
+from rl_plasticity.structure.attributes import attributes_kept
+from rl_plasticity.structure.layer import eval_mode, role_of
 from rl_plasticity.structure.operations import VIEWS, operation_of, plain
 from rl_plasticity.structure.trace import flat
 from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined

@@ -23,9 +23,9 @@ from rl_plasticity.configs.commands import Supervised, Train, updates_after
 from rl_plasticity.configs.schema import arguments_of
 from rl_plasticity.envs import make_env
 from rl_plasticity.errors import FaultyRun
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.networks import make_network
-from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import processor, write_text
 from rl_plasticity.runs.plan import Plan

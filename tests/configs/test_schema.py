@@ -9,8 +9,8 @@ from rl_plasticity.configs.elsewhere import ELSEWHERE
 from rl_plasticity.configs.help import describe
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import INTERVENTIONS
+from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.networks import NETWORKS
-from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.settings import settings_of

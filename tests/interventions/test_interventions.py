@@ -21,9 +21,9 @@ from rl_plasticity.interventions import (
     ShrinkAndPerturb,
     make_intervention,
 )
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.networks import MLP, make_network, vgg16
-from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import Chain, layers, make_regularizer
 
 

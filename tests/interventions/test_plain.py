@@ -14,10 +14,10 @@ from rl_plasticity.agents import SAC
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import Intervention, LearningRateDecay, make_intervention
 from rl_plasticity.interventions.base import learners_of
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.torch_state import TorchState
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import make_regularizer
-from rl_plasticity.torch_state import TorchState
 
 
 def muon(net):

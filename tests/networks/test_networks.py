@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import runs_of
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS, make_network
 from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import layers
+from rl_plasticity.structure.layer import runs_of
 
 STACKED = ("mlp", "cnn", "cnn_bn", "kumar_cnn")
 SINGLE = [name for name in NETWORKS if name not in STACKED]

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from rl_plasticity.interventions import make_intervention
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MeanOnlyBatchNorm2d
 from rl_plasticity.regularizers import REGULARIZERS, hidden_units, layers, make_regularizer
 from rl_plasticity.structure import read

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import CNN, MLP, bound_weight_norms_, standardize_weights_
 from rl_plasticity.regularizers import REGULARIZERS, hidden_units, layers, make_regularizer, runs_of
 

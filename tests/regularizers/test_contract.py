@@ -10,9 +10,9 @@ from torch import nn
 from torch.func import functional_call
 
 from rl_plasticity.interventions import INTERVENTIONS, make_intervention
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.networks import MLP
-from rl_plasticity.optimizers import OPTIMIZERS
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Windowed, make_regularizer
 from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import read

@@ -14,9 +14,9 @@ from torch.optim.lr_scheduler import LambdaLR, LinearLR, MultiStepLR
 from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import LearningRateDecay, PeriodicReset
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.networks import MLP
-from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import Chain, SideBySide, WeightDecay, WeightRescaling, make_regularizer
 
 LR, DECAY, STEPS, MILESTONES = 0.01, 0.3, 60, (20, 40)

@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from rl_plasticity import attach
 from rl_plasticity.agents import SAC
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import SGD
 from rl_plasticity.networks import MLP
-from rl_plasticity.optimizers import SGD
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Churn, FeatureRank, Windowed, make_regularizer
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))

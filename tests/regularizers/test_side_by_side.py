@@ -8,7 +8,7 @@ from conftest import CASES, loss_of
 from torch import nn
 
 from rl_plasticity.interventions import PeriodicReset
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import REGULARIZERS, SideBySide, make_regularizer
 

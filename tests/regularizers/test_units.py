@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rl_plasticity import attach
 from rl_plasticity.agents import SAC
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, ContinualBackprop, SelfNormalizedResets, SideBySide, make_regularizer
 

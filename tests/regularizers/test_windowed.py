@@ -10,9 +10,9 @@ from torch import nn
 from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import HeadReset, PeriodicReset
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import SGD
 from rl_plasticity.networks import MLP
-from rl_plasticity.optimizers import SGD
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
 
 STRONG = {"coef": 0.1}

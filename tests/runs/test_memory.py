@@ -12,7 +12,7 @@ from rl_plasticity.agents import AGENTS, SAC
 from rl_plasticity.configs.commands import Train
 from rl_plasticity.configs.schema import load
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import NETWORKS, make_network
 from rl_plasticity.runs import memory
 from rl_plasticity.sweeps import sweep

@@ -8,14 +8,14 @@ from folders import PENDULUM, resume, rows, run, run_supervised
 from test_compiled import assert_close_states, random_batch, rewritten, spectral_and_swr
 from torch import nn
 
-from rl_plasticity import precision
 from rl_plasticity.agents import SAC
-from rl_plasticity.compiled import compiled
+from rl_plasticity.compiling import precision
+from rl_plasticity.compiling.compiled import compiled
+from rl_plasticity.compiling.precision import decided, pays_from, read_bfloat16_, tf32
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP, NETWORKS, StackedLinear
-from rl_plasticity.precision import decided, pays_from, read_bfloat16_, tf32
 from rl_plasticity.runs.session import resolved
 
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.errors import first_line, nearest
-from rl_plasticity.layers import Layer, runs_of, unwrapped, wide
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
     OfFeatures,
@@ -31,6 +30,7 @@ from rl_plasticity.metrics import (
 )
 from rl_plasticity.structure import Example, HiddenUnits, Structure, activations_of, arguments_of, read, untouched
 from rl_plasticity.structure import operations as ops
+from rl_plasticity.structure.layer import Layer, runs_of, unwrapped, wide
 
 PROBE_SIZE = 256  # examples whose activations are looked at
 GRADIENTS = 32  # of them, those of which each one's gradient is taken

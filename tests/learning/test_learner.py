@@ -5,9 +5,9 @@ import torch
 from conftest import CASES, loss_of, plain_mlp
 from torch import nn
 
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.networks import MLP
-from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import make_regularizer
 
 

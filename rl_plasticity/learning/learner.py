@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import runs_of
-from rl_plasticity.optimizers import Adam, Optimizer
+from rl_plasticity.learning.optimizers import Adam, Optimizer
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_, term_of
 from rl_plasticity.seeding import derive
 from rl_plasticity.structure import Example
+from rl_plasticity.structure.layer import runs_of
 
 
 class Learner(nn.Module):

@@ -43,7 +43,7 @@ def compiled(update: Callable[..., Any], device: str = "cpu") -> Callable[..., A
 
 def _graph(update: Callable[..., Any], device: str) -> Callable[..., Any]:
     keep_compiled()
-    from rl_plasticity.rewrites import Rewrites  # brings the compiler, whose import takes as long as torch's
+    from rl_plasticity.compiling.rewrites import Rewrites  # brings the compiler, whose import takes as long as torch's
 
     set_tracing()
     options: dict[str, Any] = {

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.layers import unwrapped
+from rl_plasticity.learning.torch_state import TorchState, stepped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import Look, added_up, forget_, gradients_of, term_of
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import with_tensors
-from rl_plasticity.torch_state import TorchState, stepped
+from rl_plasticity.structure.layer import unwrapped
 
 
 def attach(

@@ -5,8 +5,8 @@ import torch
 from conftest import CASES, SmallCNN, plain_mlp
 from torch import nn
 
+from rl_plasticity.learning.optimizers import OPTIMIZERS, SGD, UPGD, Adam, AdamP, AdamW, Muon, RMSprop, orthogonalized
 from rl_plasticity.networks import MLP
-from rl_plasticity.optimizers import OPTIMIZERS, SGD, UPGD, Adam, AdamP, AdamW, Muon, RMSprop, orthogonalized
 
 
 def step(net, optimizer, x):

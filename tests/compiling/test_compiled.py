@@ -8,13 +8,13 @@ import torch._inductor.compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.compiled import Captured, compiled, keep_compiled
+from rl_plasticity.compiling.compiled import Captured, compiled, keep_compiled
+from rl_plasticity.compiling.rewrites import Rewrites
 from rl_plasticity.interventions import make_intervention
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.networks import MLP
-from rl_plasticity.optimizers import Adam
 from rl_plasticity.regularizers import Chain, SideBySide, make_regularizer
-from rl_plasticity.rewrites import Rewrites
 
 aten, prims = torch.ops.aten, torch.ops.prims
 

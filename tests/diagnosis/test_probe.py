@@ -9,7 +9,8 @@ from conftest import CASES, plain_mlp
 from torch import nn
 
 import rl_plasticity
-from rl_plasticity.learner import Learner
+from rl_plasticity.diagnosis.probe import Probe, measure, size_of
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
     OfFeatures,
@@ -22,7 +23,6 @@ from rl_plasticity.metrics import (
     stable_rank,
 )
 from rl_plasticity.networks import MLP, standardize_weights_
-from rl_plasticity.probe import Probe, measure, size_of
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.supervised import cross_entropy
 

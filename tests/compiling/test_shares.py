@@ -9,11 +9,11 @@ from folders import PENDULUM, resume, run, run_supervised
 
 from rl_plasticity import supervised, train
 from rl_plasticity.agents import SAC
-from rl_plasticity.compiled import set_tracing
+from rl_plasticity.compiling.compiled import set_tracing
+from rl_plasticity.compiling.shares import Cut, Shares, cuts
 from rl_plasticity.regularizers import Chain, SideBySide, make_regularizer
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.session import cores
-from rl_plasticity.shares import Cut, Shares, cuts
 
 
 def values(folder):

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.layers import per_run, runs_of, wide
 from rl_plasticity.seeding import key_of, normal_at
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import read
+from rl_plasticity.structure.layer import per_run, runs_of, wide
 
 LearningRate = Annotated[float, Setting("learning rate", least=0)]
 Eps = Annotated[float, Setting("added to the root of the second moment", least=0)]

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
 from rl_plasticity.agents.sac import Critic
-from rl_plasticity.layers import runs_of, unwrapped
 from rl_plasticity.networks import MLP
 from rl_plasticity.structure import hidden_units, layers
+from rl_plasticity.structure.layer import runs_of, unwrapped
 
 
 def summary(net):

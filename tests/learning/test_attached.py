@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from rl_plasticity import attach, make_intervention, measure
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learner import Learner
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
 

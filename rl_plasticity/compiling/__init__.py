@@ -1,0 +1,1 @@
+"""Compiled updates, and the arithmetic of their matrix products."""

@@ -1,0 +1,1 @@
+"""How plastic a network is."""
