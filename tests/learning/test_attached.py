@@ -910,7 +910,7 @@ def test_sharded_parameters_are_refused(one_process):
 
 
 def test_the_example_of_plain_torch_trains_and_prints_its_penalty(capsys):
-    main = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "plain_torch.py"))["main"]
+    main = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "plain_torch.py"))["main"]
     assert main(steps=30) < 1.3  # log(4) = 1.39 at the start
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
