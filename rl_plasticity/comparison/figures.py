@@ -167,11 +167,11 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
         look = looks[row.group.label]
         points = np.concatenate(row.final)
         points = points[np.isfinite(points)]
-        if math.isfinite(row.mean.value):
-            (bar,) = axes.barh(y, row.mean.value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
+        if math.isfinite(row["mean"].value):
+            (bar,) = axes.barh(y, row["mean"].value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
             bar.set_gid(look.gid)
-        if row.mean.interval:
-            axes.plot(row.mean.interval, [y, y], color="black", lw=1, gid=look.gid)
+        if row["mean"].interval:
+            axes.plot(row["mean"].interval, [y, y], color="black", lw=1, gid=look.gid)
         spread = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(len(points))
         axes.scatter(
             points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3, gid=look.gid
@@ -213,19 +213,18 @@ def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
 
 
 def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
-    rows = [row for row in c.rows if row.improvement is not None]
-    figure = Figure(figsize=(COLUMN, 0.6 + 0.28 * len(rows)))
+    found = [(row, estimate) for row in c.rows if (estimate := row.get("improvement"))]
+    figure = Figure(figsize=(COLUMN, 0.6 + 0.28 * len(found)))
     axes = figure.subplots()
-    for y, row in enumerate(rows):
-        assert row.improvement is not None
+    for y, (row, estimate) in enumerate(found):
         look = looks[row.group.label]
-        if row.improvement.interval:
+        if estimate.interval:
             band: dict[str, Any] = {"lw": 5, "alpha": 0.4, "solid_capstyle": "butt"}
-            axes.plot(row.improvement.interval, [y, y], color=look.colour, gid=look.gid, **band)
-        axes.plot(row.improvement.value, y, "o", color=look.colour, ms=4, gid=look.gid)
+            axes.plot(estimate.interval, [y, y], color=look.colour, gid=look.gid, **band)
+        axes.plot(estimate.value, y, "o", color=look.colour, ms=4, gid=look.gid)
     axes.axvline(0.5, color="#888888", lw=0.6, ls=(0, (1, 2)), zorder=0)
     axes.set_xlim(-0.03, 1.03)
-    _label_rows(axes, [row.group.label for row in rows])
+    _label_rows(axes, [row.group.label for row, _ in found])
     assert c.baseline is not None
     axes.set_xlabel(f"P(better than {c.baseline.label})")
     caption = (
@@ -249,12 +248,12 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
         for i, (label, rows) in enumerate(zip(names, families, strict=True)):
             x = [float(row.group.settings[name]) for row in rows]
             look = cycled(i)
-            axes.plot(x, [row.mean.value for row in rows], marker="o", ms=3, label=label, **look)
-            if all(row.mean.interval for row in rows):
-                low, high = np.array([row.mean.interval for row in rows]).T
+            axes.plot(x, [row["mean"].value for row in rows], marker="o", ms=3, label=label, **look)
+            if all(row["mean"].interval for row in rows):
+                low, high = np.array([row["mean"].interval for row in rows]).T
                 axes.fill_between(x, low, high, color=look["color"], alpha=BAND, lw=0)
         if len(plain) == 1 and not any(plain[0] in rows for rows in families):
-            axes.axhline(plain[0].mean.value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
+            axes.axhline(plain[0]["mean"].value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
         axes.set_xscale("log")
         ticks = sorted({float(row.group.settings[name]) for rows in families for row in rows})
         if len(ticks) <= 6:
@@ -343,7 +342,7 @@ def _looks(c: Comparison) -> dict[str, Look]:
     baseline = c.baseline.label if c.baseline else None
     others = [row.group.label for row in c.rows if row.group.label != baseline]
     if len(c.rows) > COLOURED:
-        best = sorted((r for r in c.rows if r.group.label != baseline), key=lambda r: -c.sign * r.iqm.value)
+        best = sorted((r for r in c.rows if r.group.label != baseline), key=lambda r: -c.sign * r["iqm"].value)
         coloured = {row.group.label for row in best[: len(PALETTE) - 2]}
         others = [label for label in others if label in coloured]
     looks = {row.group.label: Look(GREY, "-", 1, i) for i, row in enumerate(c.rows)}

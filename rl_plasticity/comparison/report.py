@@ -140,13 +140,13 @@ def _explained(c: Comparison) -> str:
     if c.scale != 1:
         text += ", divided by 1000"
     text += ": mean ± standard error, and interquartile mean (IQM)"
-    if any(row.iqm.interval for row in c.rows):
+    if any(row["iqm"].interval for row in c.rows):
         text += f", from {FEW} seeds on with its 95 % stratified bootstrap interval"
     text += ". "
     text += "Mean over tasks: of the same value. " if c.unit == "task" else "AUC: mean over the curve up to there. "
     if any(row.diverged for row in c.rows):
         text += "Runs that are not finite are the worst in IQM and P(improvement) and left out of the other means. "
-    if any(row.online is not None for row in c.rows):
+    if any(row.get("online") for row in c.rows):
         text += "Online accuracy: on each batch before it was learned, mean over tasks. "
     if c.target is not None:
         text += "Steps to the target: median over runs, never counting as infinite, and how many reached it. "

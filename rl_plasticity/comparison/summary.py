@@ -24,35 +24,26 @@ FEW_HINT = f"With fewer than {FEW} seeds that is a hint at most."
 
 
 class Estimate(NamedTuple):
-    """A number, its 95 % interval where there are enough runs for one, and how many runs or pairs it is of."""
+    """A number, its 95 % interval where there are enough runs for one, and how many runs or pairs it is of.
+
+    `runs` are the numbers of the single runs, where the table shows how many of them are finite.
+    """
 
     value: float
     interval: Interval | None = None
     note: str = ""
     n: int | None = None
+    runs: Array | None = None
 
 
 @dataclass(frozen=True)
 class Row:
     """The statistics of one group. Lists are over tasks; scores are by rising seed.
 
-    A score that is not finite, of a run that diverged, counts as the worst in what goes by ranks (the interquartile
-    mean, the probability of improvement) and is left out of the other means.
-
     Args:
         diverged: how many of its runs have a final score that is not finite.
         final: at the last common step.
-        auc: means over the common steps up to there.
-        change: supervised: the last common task's value minus the first's.
-        online: supervised: mean over tasks of the online accuracy.
-        late: of tasks that change in reinforcement learning: the mean of the last third of the tasks less that of the
-            first third, in whole rounds of a sequence.
-        first, drop: of tasks that change in reinforcement learning: mean over tasks of the return before anything of
-            the task was learned; of those that came before how far that is below the end of their last time.
-        recovery: of those tasks of all runs the env steps until that is reached again; infinity: not in that time.
-        reach: the steps at which each run reached the target, infinity for never; None without a target.
-        improvement, gap: over the baseline; None for the baseline and without one.
-        joint: the gap's interval that holds for all groups at once: each at 1 - 0.05 / groups (Bonferroni).
+        estimates: by the names in `STATISTICS`; those that do not apply are left out.
     """
 
     group: Group
@@ -60,20 +51,13 @@ class Row:
     seeds: int
     diverged: int
     final: list[Array]
-    mean: Estimate
-    error: float
-    iqm: Estimate
-    auc: Estimate
-    change: Estimate | None
-    late: Estimate | None
-    online: Estimate | None
-    first: Estimate | None
-    drop: Estimate | None
-    recovery: Array | None
-    reach: Array | None
-    improvement: Estimate | None
-    gap: Estimate | None
-    joint: Interval | None
+    estimates: Mapping[str, Estimate]
+
+    def __getitem__(self, name: str) -> Estimate:
+        return self.estimates[name]
+
+    def get(self, name: str) -> Estimate | None:
+        return self.estimates.get(name)
 
     @property
     def label(self) -> str:
@@ -152,76 +136,57 @@ class Comparison:
 
     def table(self) -> list[list[str]]:
         """The statistics as text: a header, then a line for each group. Columns without numbers are left out."""
-        number, rows = self.number, self.rows
+        rows = self.rows
         columns = {
             "group": [row.label for row in rows],
             "seeds": [f"{row.seeds} ({row.diverged} not finite)" if row.diverged else str(row.seeds) for row in rows],
-            "final": [
-                number(row.mean.value) + (f" ± {number(row.error)}" if math.isfinite(row.error) else "") for row in rows
-            ],
-            "IQM [95 %]" if any(row.iqm.interval for row in rows) else "IQM": [shown(row.iqm, number) for row in rows],
-            "mean over tasks" if self.unit == "task" else "AUC": [number(row.auc.value) for row in rows],
         }
-        if any(row.change is not None for row in rows):
-            columns["last - first task"] = [number(row.change.value) if row.change else "" for row in rows]
-        if any(row.late is not None for row in rows):
-            columns["last - first third"] = [number(row.late.value) if row.late else "" for row in rows]
-        if any(row.online is not None for row in rows):
-            columns["online accuracy"] = [f"{row.online.value:.3f}" if row.online else "" for row in rows]
-        if any(row.first is not None for row in rows):
-            columns["before learning"] = [number(row.first.value) if row.first else "" for row in rows]
-        if any(row.drop is not None for row in rows):
-            columns["drop of a task that returns"] = [number(row.drop.value) if row.drop else "" for row in rows]
-            columns["env steps to recover"] = [_reached(r.recovery) if r.recovery is not None else "" for r in rows]
-        if self.target is not None:
-            columns[f"{self.unit}s to {self.target:g}"] = [_reached(row.reach) for row in rows if row.reach is not None]
-        if self.baseline is not None:
-            bracket = " [95 %]" if any(row.improvement and row.improvement.interval for row in rows) else ""
-            columns[f"P(improvement){bracket}"] = [
-                shown(row.improvement, "{:.2f}".format) if row.improvement else "" for row in rows
-            ]
-            columns["gap [95 %]"] = [
-                shown(row.gap, self.fine(row.gap.value, *(row.gap.interval or ()))) if row.gap else "baseline"
-                for row in rows
-            ]
-            columns["pairs"] = [row.gap.note if row.gap else "" for row in rows]
+        for statistic in STATISTICS:
+            found = [row.get(statistic.name) for row in rows]
+            if statistic.heading and any(found):
+                heading = statistic.heading if isinstance(statistic.heading, str) else statistic.heading(self)
+                if statistic.brackets and any(estimate and estimate.interval for estimate in found):
+                    heading += " [95 %]"
+                columns[heading] = [
+                    statistic.show(self, row, estimate) if estimate else statistic.absent
+                    for row, estimate in zip(rows, found, strict=True)
+                ]
         return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
     def verdict(self) -> str:
         """What was compared and what the numbers say, in a few sentences. They name no causes."""
-        best, *others = sorted(self.rows, key=lambda r: -self.sign * r.iqm.value)
+        best, *others = sorted(self.rows, key=lambda r: -self.sign * r["iqm"].value)
         where = f"each of {len(self.tasks)} tasks" if len(self.tasks) > 1 else self.tasks[0]
         text = f"{self.chosen}{counted(len(self.rows), 'group')} of {self.seeds} on {where}. "
         divided = ", return / 1000" if self.scale != 1 else ""
         lower = ", lower is better" if self.better == "lower" else ""
         name = f"{self.metric} (interquartile mean{divided}, at {self.where}{lower})"
-        if not math.isfinite(best.iqm.value):
+        if not math.isfinite(best["iqm"].value):
             return f"{text}In no group is {name} finite."
         if not others:
-            return f"{text}{name} is {shown(best.iqm, self.number)} for {best.group.label}."
+            return f"{text}{name} is {shown(best['iqm'], self.number)} for {best.group.label}."
         end = "highest" if self.better == "higher" else "lowest"
         text += f"The {end} {name} of the {len(self.rows)} is that of {best.label}"
         measured = best
         if best.group is self.baseline:  # which has no gap to itself; the next best has
             measured = others[0]
-            text += f", the baseline: {shown(best.iqm, self.number)}; the next is {measured.label}"
-        text += f": {shown(measured.iqm, self.number)}"
+            text += f", the baseline: {shown(best['iqm'], self.number)}; the next is {measured.label}"
+        text += f": {shown(measured['iqm'], self.number)}"
         if self.baseline is None:
             return text + "."
-        gap = measured.gap
-        assert gap is not None
+        gap, joint = measured["gap"], measured.get("joint")
         if not math.isfinite(gap.value):
             return f"{text}. No run of one of the two is finite, so there is no gap to name."
-        write = self.fine(gap.value, *(measured.joint or ()))
+        write = self.fine(*((gap.value, *joint.interval) if joint and joint.interval else (gap.value,)))
         how = "above" if gap.value >= 0 else "below"
         if gap.note.startswith("unpaired"):
             text += f". The mean of {measured.label} is {write(abs(gap.value))} {how} that of {self.baseline.label}"
         else:
             text += f". Seed by seed ({gap.note.partition(':')[0]} that both have) {measured.label} is on average "
             text += f"{write(abs(gap.value))} {how} {self.baseline.label}"
-        if measured.joint is None:
+        if joint is None or joint.interval is None:
             return f"{text}; with 1 seed there is no interval, so this may be chance.{self._diverged(measured)}"
-        low, high = measured.joint
+        low, high = joint.interval
         many = f" that holds for all {len(others)} groups at once" if len(others) > 1 else ""
         unpaired = ", unpaired" if gap.note == "unpaired" else ""
         text += f" (95 % interval{many} [{write(low)}, {write(high)}]{unpaired}), which "
@@ -248,41 +213,22 @@ class Comparison:
         everywhere = self.tasks[0] if len(self.tasks) == 1 else "all"
         step = self.at[self.tasks[0]] if len({self.at[t] for t in self.tasks}) == 1 else ""
         for row in self.rows:
-            label, reached = row.group.label, iter(row.reach if row.reach is not None else ())
+            label, reach = row.group.label, row.get("reach")
+            reached = iter(() if reach is None or reach.runs is None else reach.runs)
             for task, scores in zip(self.tasks, row.final, strict=True):
                 for run, value in zip(row.group.tasks[task], scores, strict=True):
                     of_run = [label, task, run.seed, self.metric]
                     writer.writerow([*of_run, self.at[task], "final", float(value), "", "", 1])
-                    if row.reach is not None:
-                        reach = float(next(reached))
-                        writer.writerow([*of_run, self.at[task], "steps_to_reach", reach, "", "", 1])
-            for name, estimate in self._estimates(row).items():
-                if estimate is not None:
+                    for steps_of_run in itertools.islice(reached, 1):
+                        writer.writerow([*of_run, self.at[task], "steps_to_reach", float(steps_of_run), "", "", 1])
+            for statistic in filter(lambda statistic: statistic.csv, STATISTICS):
+                if (estimate := row.get(statistic.name)) is not None:
                     low, high = estimate.interval or ("", "")
+                    unpaired = statistic.name == "gap" and estimate.note.startswith("unpaired")
+                    name = "gap_unpaired" if unpaired else statistic.csv
                     counted = [estimate.value, low, high, "" if estimate.n is None else estimate.n]
                     writer.writerow([label, everywhere, "", self.metric, step, name, *counted])
         return out.getvalue()
-
-    def _estimates(self, row: Row) -> dict[str, Estimate | None]:
-        """A row's numbers by their names in ``comparison.csv``."""
-        estimates: dict[str, Estimate | None] = {
-            "mean": row.mean,
-            "standard_error": Estimate(row.error, n=row.mean.n),
-            "iqm": row.iqm,
-            "area_under_curve": row.auc,
-            "last_minus_first_task": row.change,
-            "last_minus_first_third": row.late,
-            "online_accuracy": row.online,
-            "first_return": row.first,
-            "drop_of_a_task_that_returns": row.drop,
-            "probability_of_improvement": row.improvement,
-            "gap_unpaired" if row.gap and row.gap.note.startswith("unpaired") else "gap_paired": row.gap,
-            "gap_all_at_once": row.gap._replace(interval=row.joint) if row.gap and row.joint else None,
-        }
-        if self.kind == "train" and self.metric == "eval/return" and _is_control(row.group.runs[0]):
-            score = row.mean.value if self.scale != 1 else float(statistics.normalized_score(np.array(row.mean.value)))
-            estimates["normalized_score"] = Estimate(score, n=row.mean.n)
-        return estimates
 
 
 def summarize(
@@ -370,6 +316,225 @@ def mean(scores: list[Array], enough: int = FEW) -> Estimate:
 # ------------------------------------------------------------------------------------------------------------------
 
 
+class Sample(NamedTuple):
+    """What the statistics of a group are of.
+
+    Args:
+        curves: of each task ``[runs, steps]``, in the scale of the table.
+        compared: how many groups have a gap to the baseline.
+    """
+
+    c: Comparison
+    group: Group
+    curves: list[Array]
+    compared: int
+
+    @property
+    def final(self) -> list[Array]:
+        return [of_task[:, -1] for of_task in self.curves]
+
+    def against(self, baseline: Group) -> list[Array]:
+        """The baseline's final scores."""
+        return [of_task[:, -1] for of_task in _curves(self.c, baseline)]
+
+    @property
+    def changes(self) -> bool:
+        """Whether tasks of reinforcement learning change, so that the first and the last are not alike."""
+        return any(r.settings.get("env.sequence") or r.settings.get("env.changes") for r in self.group.runs)
+
+
+def _standard_error(s: Sample) -> Estimate:
+    finite = _finite(s.final)
+    return Estimate(statistics.standard_error(finite), n=sum(map(len, finite)))
+
+
+def _iqm(s: Sample) -> Estimate:
+    return _of_ranks(statistics.iqm, s.final, better=s.c.better)
+
+
+def _areas(s: Sample) -> Estimate:
+    each = zip(s.c.tasks, s.curves, strict=True)
+    return mean([np.array([statistics.area_under_curve(s.c.steps[t], v) for v in values]) for t, values in each])
+
+
+def _last_minus_first_task(s: Sample) -> Estimate | None:
+    if s.c.unit != "task" or s.changes or min(s.c.at[t] for t in s.c.tasks) == 1:
+        return None
+    return mean([of_task[:, -1] - of_task[:, 0] for of_task in s.curves])
+
+
+def _last_minus_first_third(s: Sample) -> Estimate | None:
+    """Of tasks that change: the means over thirds of the tasks, in whole rounds of a sequence."""
+    rounds = max(len(r.settings.get("env.sequence") or [None]) for r in s.group.runs)
+    third = min(values.shape[1] for values in s.curves) // (3 * rounds) * rounds
+    if s.c.unit != "task" or not s.changes or not third:
+        return None
+    return mean([of_task[:, -third:].mean(1) - of_task[:, :third].mean(1) for of_task in s.curves])
+
+
+def _over_tasks(metric: str) -> Callable[[Sample], Estimate | None]:
+    """The mean over tasks of a metric that all runs have by then."""
+
+    def of(s: Sample) -> Estimate | None:
+        values = [[_until(r, metric, s.c.at[t]) for r in s.group.tasks[t]] for t in s.c.tasks]
+        if s.c.unit != "task" or not all(map(len, itertools.chain(*values))):
+            return None
+        return mean([np.array([of_run.mean() for of_run in of_task]) for of_task in values])
+
+    return of
+
+
+def _recovery(s: Sample) -> Estimate | None:
+    """Of the tasks that return the env steps until the end of their last time is reached again; infinity: never."""
+    if _over_tasks("task/drop")(s) is None:
+        return None
+    values = [_until(r, "task/recovery_env_steps", s.c.at[t]) for t in s.c.tasks for r in s.group.tasks[t]]
+    return Estimate(math.nan, runs=np.concatenate(values))
+
+
+def _reach(s: Sample) -> Estimate | None:
+    """The steps at which each run reached the target, infinity for never."""
+    if s.c.target is None:
+        return None
+    runs = [(t, values) for t, of_task in zip(s.c.tasks, s.curves, strict=True) for values in of_task]
+    target, signed = s.c.sign * s.c.target, ((t, statistics.worst(s.c.sign * values)) for t, values in runs)
+    return Estimate(
+        math.nan, runs=np.array([statistics.steps_to_reach(s.c.steps[t], values, target) for t, values in signed])
+    )
+
+
+def _improvement(s: Sample) -> Estimate | None:
+    if s.c.baseline is None or s.group is s.c.baseline:
+        return None
+    both = s.final, s.against(s.c.baseline)
+    signed = [[s.c.sign * scores for scores in of_group] for of_group in both]
+    return _of_ranks(statistics.probability_of_improvement, *signed)
+
+
+def _gap(s: Sample, level: float = 0.95) -> Estimate | None:
+    """The difference of means, by seed where each task has 2 or more that both groups have."""
+    if s.c.baseline is None or s.group is s.c.baseline:
+        return None
+    x, y = s.final, s.against(s.c.baseline)
+    scores = [
+        [
+            {run.seed: float(v) for run, v in zip(of.tasks[t], values, strict=True) if math.isfinite(v)}
+            for t, values in zip(s.c.tasks, z, strict=True)
+        ]
+        for of, z in ((s.group, x), (s.c.baseline, y))
+    ]
+    pairs = [statistics.paired_differences(a, b) for a, b in zip(*scores, strict=True)]
+    number = min(map(len, pairs))
+    samples, note = [_finite(x), _finite(y)], "unpaired"
+    if number > 1 or (number == 1 and all(len(of_task) == 1 for of_task in (*x, *y))):
+        samples, note = [pairs], counted(number, "seed")
+    fewest = min(len(of_task) for strata in samples for of_task in strata)
+    value = math.nan
+    if fewest:
+        value = float(statistics.mean(samples[0])) - sum(float(statistics.mean(strata)) for strata in samples[1:])
+    n = sum(map(len, samples[0]))
+    if fewest < 2:
+        return Estimate(value, None, f"{note}: no interval", n)
+    return Estimate(value, statistics.student_interval(*samples, level=level), note, n)
+
+
+def _gap_at_once(s: Sample) -> Estimate | None:
+    gap = _gap(s, level=1 - 0.05 / max(1, s.compared))  # Bonferroni
+    return gap if gap and gap.interval else None
+
+
+def _normalized_score(s: Sample) -> Estimate | None:
+    if s.c.kind != "train" or s.c.metric != "eval/return" or not _is_control(s.group.runs[0]):
+        return None
+    of_mean = mean(s.final)
+    score = of_mean.value if s.c.scale != 1 else float(statistics.normalized_score(np.array(of_mean.value)))
+    return Estimate(score, n=of_mean.n)
+
+
+def _number(c: Comparison, row: Row, estimate: Estimate) -> str:
+    return c.number(estimate.value)
+
+
+def _with_interval(c: Comparison, row: Row, estimate: Estimate) -> str:
+    return shown(estimate, c.number)
+
+
+def _mean_and_error(c: Comparison, row: Row, estimate: Estimate) -> str:
+    error = row["error"].value
+    return c.number(estimate.value) + (f" ± {c.number(error)}" if math.isfinite(error) else "")
+
+
+def _median_reached(c: Comparison, row: Row, estimate: Estimate) -> str:
+    assert estimate.runs is not None
+    median = float(np.median(estimate.runs))
+    number = f"{median:.0f}" if math.isfinite(median) else "not reached"
+    return f"{number} ({np.isfinite(estimate.runs).sum()} of {len(estimate.runs)})"
+
+
+class Statistic(NamedTuple):
+    """A number of each group: a column of the table, a row of ``comparison.csv``.
+
+    Args:
+        name: in `Row.estimates`.
+        csv: in ``comparison.csv``; empty: it is not there.
+        of: computes it; None where it does not apply.
+        heading: of its column; empty: it is in ``comparison.csv`` alone.
+        show: the text of its cell.
+        absent: the text where it does not apply.
+        brackets: whether the heading says so where there are intervals.
+    """
+
+    name: str
+    csv: str
+    of: Callable[[Sample], Estimate | None]
+    heading: str | Callable[[Comparison], str] = ""
+    show: Callable[[Comparison, Row, Estimate], str] = _number
+    absent: str = ""
+    brackets: bool = False
+
+
+STATISTICS = (
+    Statistic("mean", "mean", lambda s: mean(s.final), "final", _mean_and_error),
+    Statistic("error", "standard_error", _standard_error),
+    Statistic("iqm", "iqm", _iqm, "IQM", _with_interval, brackets=True),
+    Statistic("auc", "area_under_curve", _areas, lambda c: "mean over tasks" if c.unit == "task" else "AUC"),
+    Statistic("change", "last_minus_first_task", _last_minus_first_task, "last - first task"),
+    Statistic("late", "last_minus_first_third", _last_minus_first_third, "last - first third"),
+    Statistic(
+        "online",
+        "online_accuracy",
+        _over_tasks("task/online_accuracy"),
+        "online accuracy",
+        lambda c, row, e: f"{e.value:.3f}",
+    ),
+    # Of tasks that change: the return before anything of a task was learned; of those that came before, how far that
+    # is below the end of their last time.
+    Statistic("first", "first_return", _over_tasks("task/first_return"), "before learning"),
+    Statistic("drop", "drop_of_a_task_that_returns", _over_tasks("task/drop"), "drop of a task that returns"),
+    Statistic("recovery", "", _recovery, "env steps to recover", _median_reached),
+    Statistic("reach", "", _reach, lambda c: f"{c.unit}s to {c.target:g}", _median_reached),
+    Statistic(
+        "improvement",
+        "probability_of_improvement",
+        _improvement,
+        "P(improvement)",
+        lambda c, row, e: shown(e, "{:.2f}".format),
+        brackets=True,
+    ),
+    Statistic(
+        "gap",
+        "gap_paired",
+        _gap,
+        "gap [95 %]",
+        lambda c, row, e: shown(e, c.fine(e.value, *(e.interval or ()))),
+        "baseline",
+    ),
+    Statistic("pairs", "", _gap, "pairs", lambda c, row, e: e.note),
+    Statistic("joint", "gap_all_at_once", _gap_at_once),
+    Statistic("normalized_score", "normalized_score", _normalized_score),
+)
+
+
 def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> list[Group]:
     """The groups with only the runs that have the metric; the others are warned of."""
     left = []
@@ -430,76 +595,21 @@ def _is_control(run: Run) -> bool:
 
 def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
     """The statistics of a group; `compared` groups have a gap to the baseline."""
-    curves = _curves(c, g)
-    final = [of_task[:, -1] for of_task in curves]
-    areas = [
-        np.array([statistics.area_under_curve(c.steps[t], values) for values in of_task])
-        for t, of_task in zip(c.tasks, curves, strict=True)
-    ]
-    change = late = recovery = reach = improvement = gap = joint = None
-    same = not any(r.settings.get("env.sequence") or r.settings.get("env.changes") for r in g.runs)
-    if c.unit == "task" and same and min(c.at[t] for t in c.tasks) > 1:
-        change = mean([of_task[:, -1] - of_task[:, 0] for of_task in curves])
-    rounds = max(len(r.settings.get("env.sequence") or [None]) for r in g.runs)
-    third = min(values.shape[1] for values in curves) // (3 * rounds) * rounds
-    if c.unit == "task" and not same and third:
-        late = mean([of_task[:, -third:].mean(1) - of_task[:, :third].mean(1) for of_task in curves])
-
-    def over_tasks(metric: str) -> Estimate | None:
-        """The mean over tasks of a metric that all runs have by then."""
-        values = [[_until(r, metric, c.at[t]) for r in g.tasks[t]] for t in c.tasks]
-        if c.unit != "task" or not all(map(len, itertools.chain(*values))):
-            return None
-        return mean([np.array([of_run.mean() for of_run in of_task]) for of_task in values])
-
-    online, first, drop = map(over_tasks, ("task/online_accuracy", "task/first_return", "task/drop"))
-    if drop is not None:
-        recovery = np.concatenate([_until(r, "task/recovery_env_steps", c.at[t]) for t in c.tasks for r in g.tasks[t]])
-    if c.target is not None:
-        reach = np.array(
-            [
-                statistics.steps_to_reach(c.steps[t], statistics.worst(c.sign * values), c.sign * c.target)
-                for t, of_task in zip(c.tasks, curves, strict=True)
-                for values in of_task
-            ]
-        )
-    if c.baseline is not None and g is not c.baseline:
-        other = [of_task[:, -1] for of_task in _curves(c, c.baseline)]
-        signed = [[c.sign * scores for scores in of_group] for of_group in (final, other)]
-        improvement = _of_ranks(statistics.probability_of_improvement, *signed)
-        gap, joint = _gap(g, c.baseline, final, other, c.tasks, compared)
+    sample = Sample(c, g, _curves(c, g), compared)
+    found = {statistic.name: statistic.of(sample) for statistic in STATISTICS}
     return Row(
         group=g,
         unfinished=unfinished,
-        seeds=min(len(s) for s in final),
-        diverged=int(sum((~np.isfinite(s)).sum() for s in final)),
-        final=final,
-        mean=mean(final),
-        error=statistics.standard_error(_finite(final)),
-        iqm=_of_ranks(statistics.iqm, final, better=c.better),
-        auc=mean(areas),
-        change=change,
-        late=late,
-        online=online,
-        first=first,
-        drop=drop,
-        recovery=recovery,
-        reach=reach,
-        improvement=improvement,
-        gap=gap,
-        joint=joint,
+        seeds=min(len(s) for s in sample.final),
+        diverged=int(sum((~np.isfinite(s)).sum() for s in sample.final)),
+        final=sample.final,
+        estimates={name: estimate for name, estimate in found.items() if estimate is not None},
     )
 
 
 def _curves(c: Comparison, g: Group) -> list[Array]:
     """Of each task the runs' values at the common steps, ``[runs, steps]``, in the scale of the table."""
     return [np.array([steps.at(r.curves[c.metric], c.steps[t]) for r in g.tasks[t]]) * c.scale for t in c.tasks]
-
-
-def _reached(steps: Array) -> str:
-    median = float(np.median(steps))
-    number = f"{median:.0f}" if math.isfinite(median) else "not reached"
-    return f"{number} ({np.isfinite(steps).sum()} of {len(steps)})"
 
 
 def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -> Group | None:
@@ -534,33 +644,6 @@ def _of_ranks(statistic: Callable[..., Array], *samples: list[Array], better: Di
     return Estimate(float(statistic(*ranked)), interval, n=sum(map(len, ranked[0])))
 
 
-def _gap(
-    g: Group, baseline: Group, x: list[Array], y: list[Array], tasks: Sequence[str], compared: int
-) -> tuple[Estimate, Interval | None]:
-    """The difference of means, by seed where each task has 2 or more that both groups have; and the joint interval."""
-    scores = [
-        [
-            {run.seed: float(v) for run, v in zip(of.tasks[t], values, strict=True) if math.isfinite(v)}
-            for t, values in zip(tasks, z, strict=True)
-        ]
-        for of, z in ((g, x), (baseline, y))
-    ]
-    pairs = [statistics.paired_differences(a, b) for a, b in zip(*scores, strict=True)]
-    number = min(map(len, pairs))
-    samples, note = [_finite(x), _finite(y)], "unpaired"
-    if number > 1 or (number == 1 and all(len(s) == 1 for s in (*x, *y))):
-        samples, note = [pairs], counted(number, "seed")
-    fewest = min(len(s) for strata in samples for s in strata)
-    value = math.nan
-    if fewest:
-        value = float(statistics.mean(samples[0])) - sum(float(statistics.mean(strata)) for strata in samples[1:])
-    n = sum(len(s) for s in samples[0])
-    if fewest < 2:
-        return Estimate(value, None, f"{note}: no interval", n), None
-    joint = statistics.student_interval(*samples, level=1 - 0.05 / compared)
-    return Estimate(value, statistics.student_interval(*samples), note, n), joint
-
-
 def _until(run: Run, metric: str, task: int) -> Array:
     """The values of a metric of tasks, up to this one; none where it was not measured."""
     curve = run.curves.get(metric)
@@ -573,7 +656,7 @@ def _warn_of_few_seeds(rows: Sequence[Row], warnings: list[str]) -> None:
     if single:
         warnings.append(f"1 seed: no interval for {_listed(single)}")
     if few:
-        gaps = any(row.gap and row.gap.interval for row in rows)
+        gaps = any((gap := row.get("gap")) and gap.interval for row in rows)
         what = "only gaps have an interval, and a wide one" if gaps else "there is no interval"
         warnings.append(f"fewer than {FEW} seeds, so {what}: {_listed(few)}")
 

@@ -47,7 +47,7 @@ def groups_in(folder):
 def test_the_best_on_validation_images_is_compared_on_test_images(runs):
     comparison = compare(runs, choose=["reg.coef"])
     assert [row.group.label for row in comparison.rows] == ["none", "l2 coef=1e-4", "spectral coef=1e-3"]
-    assert [row.mean.value for row in comparison.rows] == pytest.approx([0.095, 0.295, 0.59])
+    assert [row["mean"].value for row in comparison.rows] == pytest.approx([0.095, 0.295, 0.59])
     assert comparison.metric == "task/test_accuracy"
     assert comparison.verdict().startswith(
         "Chosen: l2 coef=1e-4 (0.405) from l2 coef=1e-3 (0.205), by task/validation_accuracy of 2 seeds at task 2; "
@@ -126,7 +126,7 @@ def test_seeds_that_decide_are_not_compared(tmp_path):
     folder = returns(tmp_path / "runs", [9, 9, 1], [1, 1, 9])  # by the last seed the second, by all the first
     comparison = compare(folder, choose=["reg.coef"], choose_seeds=[2])
     (row,) = comparison.rows
-    assert (row.group.settings["reg.coef"], row.mean.value) == (2, 1)
+    assert (row.group.settings["reg.coef"], row["mean"].value) == (2, 1)
     assert [run.seed for run in row.group.runs] == [0, 1]
     assert not any("made the choice too" in warning for warning in comparison.warnings)
 
