@@ -25,14 +25,16 @@ from rl_plasticity.runs.folder import find, write_text
 
 # rl_plasticity.comparison needs torch, and matplotlib: --help and a misspelt name do without.
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from rl_plasticity.comparison.summary import Comparison
     from rl_plasticity.metrics import Direction
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
 
 Compares the runs in the folders: runs' own folders, a sweep's folder (searched for runs) or globs. Runs are grouped by
-everything but the seed. Prints a table; writes comparison.csv, report.html (one file, to open in a browser) and
-figures/ (PNG and PDF).
+everything but the seed. Prints a table; writes comparison.csv, table.tex (for a paper), report.html (one file, to
+open in a browser) and figures/ (PNG and PDF).
 
   out=FOLDER         where to; default: comparison. A comparison that lies there is replaced, anything else is not
   metric=NAME        default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
@@ -123,6 +125,40 @@ def compare(
     return comparison
 
 
+def frame(*places: str | os.PathLike[str], mix: Sequence[str] = (), leave_out: Sequence[str] = ()) -> "DataFrame":
+    """All metrics of several folders as one tidy pandas ``DataFrame``, with groups as `compare` makes them.
+
+    The columns are group, task, seed, one for each setting in which groups differ, metric, step and value. Rows of one
+    run and metric follow each other.
+
+    Args:
+        places: as of `compare`; also `mix` and `leave_out`.
+
+    Raises:
+        SettingsError: as `compare`, or pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise SettingsError("frame() needs pandas: pip install pandas") from None
+    from rl_plasticity.comparison.groups import differing, group
+    from rl_plasticity.comparison.loading import read
+
+    named, below = find(places)
+    groups = group([run for folder in (*named, *below) for run in read(folder)], mix, leave_out)
+    settings = differing([g.settings for g in groups])
+    parts = [
+        pandas.DataFrame({"metric": metric, "step": curve.steps, "value": curve.values}).assign(
+            group=g.label, task=task, seed=run.seed, **{n: [g.settings.get(n)] * len(curve.steps) for n in settings}
+        )
+        for g in groups
+        for task, runs in g.tasks.items()
+        for run in runs
+        for metric, curve in run.curves.items()
+    ]
+    return pandas.concat(parts, ignore_index=True)[["group", "task", "seed", *settings, "metric", "step", "value"]]
+
+
 def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """The places to look for runs, and the options as `compare` takes them.
 
@@ -201,7 +237,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
         with tempfile.TemporaryDirectory(prefix=".comparison-", dir=out.parent) as beside:
             new = Path(beside) / "new"
             (new / "figures").mkdir(parents=True)
-            pictures, files = [], ["comparison.csv", "report.html"]
+            pictures, files = [], ["comparison.csv", "table.tex", "report.html"]
             for drawn in draw(comparison):
                 png = io.BytesIO()
                 drawn.figure.savefig(png, dpi=200, format="png")
@@ -214,6 +250,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
                 picture = Picture(drawn.name, drawn.title, inline(shown), png.getvalue(), width, drawn.caption)
                 pictures.append(picture)
             write_text(new / "comparison.csv", comparison.to_csv())
+            write_text(new / "table.tex", comparison.to_latex())
             write_text(new / "report.html", render(comparison, pictures, colours(comparison), command, files))
             if replaceable(out):  # as it may no longer be, with what came there meanwhile
                 for name in _files_of(out):

@@ -10,7 +10,7 @@ make a module load.
 import hashlib
 import importlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ Plugins = Annotated[
 ]
 ENTRY_POINTS = "rl_plasticity.plugins"
 loaded: list[str] = []  # the modules named in this process, in order: workers import the same
-_digests: dict[str, tuple[Any, str]] = {}  # of each module's source, with the import that it was taken at
+_sources: dict[str, tuple[Any, dict[str, bytes]]] = {}  # of each module its files, with the import they were read at
 
 
 def load(plugins: Plugins = ()) -> None:
@@ -58,7 +58,25 @@ def sources() -> dict[str, str]:
 
     What else a plug imports is not in it.
     """
-    return {module: _digests[module][1] for module in dict.fromkeys([*loaded, *_load_installed()])}
+    return {module: _digest(files) for module, files in source_files().items()}
+
+
+def source_files() -> dict[str, dict[str, bytes]]:
+    """The files of each plug by their names, below its package if it is one, as they were when it was imported."""
+    return {module: _sources[module][1] for module in dict.fromkeys([*loaded, *_load_installed()])}
+
+
+def used(constructors: Iterable[Any], env: str = "") -> list[str]:
+    """The plugs that these constructors, or the environment, come from."""
+    homes = {str(getattr(make, "__module__", "")).partition(".")[0] for make in constructors}
+    homes.add(module_of(env).partition(".")[0])
+    return [module for module in source_files() if module.partition(".")[0] in homes]
+
+
+def changed(before: Mapping[str, str]) -> list[str]:
+    """The plugs whose source has another digest now than `before`."""
+    now = sources()
+    return [module for module, digest in before.items() if now.get(module, digest) != digest]
 
 
 def module_of(env: str) -> str:
@@ -87,16 +105,25 @@ def _load_installed() -> tuple[str, ...]:
 
 
 def _remember_source(module: str) -> None:
-    """Take a digest of a module's source once for each import: the file may be edited while the process runs."""
+    """Read a module's source once for each import: the file may be edited while the process runs."""
     spec = sys.modules[module].__spec__  # another one after a reload
-    if module in _digests and _digests[module][0] is spec:
+    if module in _sources and _sources[module][0] is spec:
         return
     package = sys.modules[module.partition(".")[0]]
     file = getattr(package, "__file__", None) and getattr(sys.modules[module], "__file__", None)
-    files = [Path(file)] if file else []
     if file and hasattr(package, "__path__"):
-        files = sorted(path for place in package.__path__ for path in Path(place).rglob("*.py"))
+        found = [(Path(place), path) for place in package.__path__ for path in Path(place).rglob("*.py")]
+        files = {path.relative_to(place.parent).as_posix(): path.read_bytes() for place, path in sorted(found)}
+    else:
+        files = {Path(file).name: Path(file).read_bytes()} if file else {}
+    _sources[module] = (spec, files)
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    """Of one file what ``sha256sum`` prints; of several, of their names and contents."""
+    if len(files) == 1:
+        return hashlib.sha256(*files.values()).hexdigest()
     digest = hashlib.sha256()
-    for path in files:
-        digest.update(b"%s\0%s\0" % (path.name.encode("utf-8", "surrogateescape"), path.read_bytes()))
-    _digests[module] = (spec, digest.hexdigest())
+    for name, content in files.items():
+        digest.update(b"%s\0%s\0" % (name.encode("utf-8", "surrogateescape"), content))
+    return digest.hexdigest()

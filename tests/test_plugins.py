@@ -1,13 +1,17 @@
 """Plugs: what a module adds by name is as good as built in, and no file can make one load."""
 
+import hashlib
 import json
+import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import StopAfter, assert_equal_states
 from folders import EXAMPLES, PENDULUM, resume, rows, run, run_supervised, without_what_plugs_add
 
+import rl_plasticity
 from rl_plasticity import SettingsError, command_line, plugins, supervised, train
 from rl_plasticity.agents import AGENTS, Batch
 from rl_plasticity.compare import compare
@@ -426,6 +430,50 @@ def test_the_digest_of_a_package_is_of_all_its_files(tmp_path, monkeypatch, forg
         found.append(plugins.sources()["mine"])
         forget()
     assert found[0] != found[1]
+
+
+PULL = """
+from rl_plasticity import REGULARIZERS, Regularizer
+class Pull(Regularizer):
+    def __init__(self, net, coef: float = 1e-3):
+        super().__init__(net, coef)
+    def penalty(self, net):
+        return self.coef * sum(p.square().flatten(len(self.runs)).sum(-1) for p in net.parameters())
+REGULARIZERS["pull"] = Pull
+"""
+PLUGGED = ["plugins=[mine]", *DIGITS]
+
+
+def test_a_folder_keeps_the_code_of_its_plugs_and_a_digest_that_sha256sum_prints(tmp_path, module, forget):
+    for text, seed in ((PULL, 0), (f"{PULL}# other\n", 1)):
+        module(text)
+        folder = run_supervised([*PLUGGED, "reg=pull", f"seed={seed}"], tmp_path / f"run{seed}")
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        assert RunFolder(folder).starts[-1]["plugin_sources"] == {"mine": digest}
+        assert (folder / "plugins" / f"mine-{digest[:8]}" / "mine.py").read_text() == text
+        forget()
+
+
+def test_a_sweep_is_refused_where_the_code_that_its_results_used_changed(tmp_path, module, forget, monkeypatch, capsys):
+    for text, status, told in ((PULL, 0, "2 succeeded"), (f"{PULL}# other\n", 2, "other code of the plug mine")):
+        module(text)
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(rl_plasticity.__file__).parents[1]}")
+        arguments = [*PLUGGED, f"out={tmp_path / 'here'}"]
+        got, *said = main(monkeypatch, capsys, *arguments, "-m", "reg=none,pull", of=supervised.command)
+        assert (got, told in "".join(said)) == (status, True)
+        forget()
+    got, *said = main(monkeypatch, capsys, *arguments, "-m", "reg=none", of=supervised.command)  # uses nothing of it
+    assert (got, "1 skipped" in "".join(said)) == (0, True)
+
+
+def test_resuming_with_other_code_of_a_plug_says_so(tmp_path, module, forget, capsys):
+    module(PULL)
+    folder = run_supervised([*PLUGGED, "reg=pull"], tmp_path / "run", StopAfter(1))
+    module(f"{PULL}# other\n")
+    forget()
+    capsys.readouterr()
+    supervised.command.prepare([f"resume={folder}", "plugins=[mine]"])
+    assert "the code of the plug mine is not what it was" in capsys.readouterr().err
 
 
 def test_a_run_is_not_resumed_without_the_metrics_it_had(tmp_path, module, forget):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rl_plasticity.comparison import steps
-from rl_plasticity.comparison.groups import Group, differing, identity
+from rl_plasticity.comparison.groups import Group, differing, identity, short
 from rl_plasticity.comparison.summary import better_of, counted, default_metric
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
@@ -80,12 +80,26 @@ def choose(
         more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
         numbers = sorted({len(runs) for g in deciding for runs in g.tasks.values()})
         of = counted(numbers[-1], "seed") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
+        warnings += _at_the_edge(family, family[order[0]])
         told.append(f"{best} from {', '.join(others[:SHOWN])}{more}, by {by} of {of} at {at}")
         chosen.append(family[order[0]])
     kept = [g for g in groups if any(g is one for one in chosen)]
     if seeds:
         kept = [_of_seeds(g, {run.seed for run in g.runs}.difference(seeds)) for g in kept]
     return kept, f"Chosen: {'; '.join(told)}. "
+
+
+def _at_the_edge(family: Sequence[Group], best: Group) -> list[str]:
+    """A warning for each number that is the smallest or the largest of three or more that there were."""
+    said = []
+    for name in differing([g.settings for g in family]):
+        values = [g.settings.get(name) for g in family]
+        numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        if len(numbers) == len(values) and len({*numbers}) > 2 and (value := float(best.settings[name])):
+            for end, what in ((min(numbers), "smallest"), (max(numbers), "largest")):
+                if value == end:
+                    said.append(f"{best.label}: {name}={short(value)} is the {what} tried; a better one may lie beyond")
+    return said
 
 
 def _of_seeds(g: Group, seeds: Collection[int]) -> Group:

@@ -30,6 +30,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 COLOURED = 1 + len(PALETTE)
 GREY = "#b8b8b8"
 BAND = 0.18
+FEW_POINTS = 8  # a line through so few is not how the metric went
 THIN = 200  # steps of the line of one run
 FIRST = ("sigma1", "weight_norm", "gradient_norm", "q_overestimation")  # of the metrics, as in the papers
 STYLE: dict[Any, Any] = {
@@ -378,7 +379,7 @@ def _curve(
     look = looks[g.label]
     values = np.array([steps.at(curve, common) for curve in curves])
     means, low, high = statistics.mean_curve(values)
-    marker = "o" if len(common) == 1 or (_is_of_tasks(metric) and len(common) <= 30) else ""
+    marker = "o" if len(common) <= FEW_POINTS or (_is_of_tasks(metric) and len(common) <= 30) else ""
     drawn: dict[str, Any] = {"color": look.colour, "gid": look.gid}
     axes.plot(common, means, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2, **drawn)
     few = len(values) < FEW  # whose interval is shown nowhere

@@ -183,12 +183,12 @@ def _by_plugs(runs: Sequence[Run]) -> list[tuple[Settings, list[Run]]]:
     """Runs with equal settings, apart where a plug had other code, after the digests that tell them apart."""
     digests: dict[str, set[str]] = defaultdict(set)
     for run in runs:
-        for module, digest in run.plugs.items():
+        for module, digest in run.plugs_used.items():
             digests[module].add(digest)
     changed = sorted(module for module, found in digests.items() if len(found) > 1)
     parts: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        parts[tuple(run.plugs.get(module, "") for module in changed)].append(run)
+        parts[tuple(run.plugs_used.get(module, "") for module in changed)].append(run)
     return [
         ({f"{PLUGS}{module}": digest for module, digest in zip(changed, found, strict=True)}, of_part)
         for found, of_part in parts.items()

@@ -44,10 +44,21 @@ class Run:
     @property
     def plugs(self) -> dict[str, str]:
         """Eight digits of the digest of each plug's source; joined by + where it changed between the starts."""
+        return self._plugs(only_used=False)
+
+    @property
+    def plugs_used(self) -> dict[str, str]:
+        """`plugs`, of those that something comes from which the settings choose."""
+        return self._plugs(only_used=True)
+
+    def _plugs(self, only_used: bool) -> dict[str, str]:
         found: dict[str, dict[str, None]] = {}
         for start in self.starts:
             sources = start.get("plugin_sources")
+            used = start.get("plugins_used") if only_used else None
             for module, digest in sources.items() if isinstance(sources, dict) else ():
+                if isinstance(used, list) and module not in used:
+                    continue
                 found.setdefault(str(module), {})[str(digest)[:8]] = None
         return {module: "+".join(digests) for module, digests in found.items()}
 

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -153,6 +154,15 @@ class Comparison:
                 ]
         return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
+    def to_latex(self) -> str:
+        """The table as a LaTeX ``tabular`` with the rules of booktabs; ``\\usepackage{booktabs}`` is all it needs."""
+        escaped = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "±": r"$\pm$"})
+        escaped |= str.maketrans({"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"})
+        head, *lines = [" & ".join(cell.translate(escaped) for cell in line) + r" \\" for line in self.table()]
+        columns = "l" + "r" * (len(self.table()[0]) - 1)
+        parts = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
+        return "\n".join([*parts, r"\end{tabular}"]) + "\n"
+
     def verdict(self) -> str:
         """What was compared and what the numbers say, in a few sentences. They name no causes."""
         best, *others = sorted(self.rows, key=lambda r: -self.sign * r["iqm"].value)
@@ -265,6 +275,8 @@ def summarize(
     scale = _scale(groups, kind, metric, warnings) if len(every_task) > 1 else 1.0
     reference = _baseline(groups, baseline, warnings)
     direction = direction or better_of(metric)
+    if not any(common[task][-1] for task in tasks):
+        warnings.append(f"{metric} was measured at step 0 alone by all: what is compared is before any training")
     if direction is None and len(groups) > 1:
         warnings.append(f"{metric} does not say which values are better: higher counts as better; else better=lower")
     known: Direction = direction or "higher"
@@ -615,6 +627,9 @@ def _curves(c: Comparison, g: Group) -> list[Array]:
 def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -> Group | None:
     if label is not None:
         named = {g.label: g for g in groups}
+        beginning = [g for g in groups if g.label.startswith(f"{label} ")]
+        if label not in named and len(beginning) == 1:  # without what tells it from groups that were not chosen
+            return beginning[0]
         if label not in named:
             raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
         return named[label]
@@ -698,10 +713,15 @@ def _warn_of_plugs(groups: Sequence[Group], warnings: list[str]) -> None:
             apart.setdefault(name.removeprefix(PLUGS), []).append(g.label)
     for module, named in apart.items():
         warnings.append(f"the code of the plug {module} changed between runs, which are not pooled: {_listed(named)}")
-    for run in (run for g in groups for run in g.runs):
-        for module, digests in run.plugs.items():
-            if "+" in digests:
-                warnings.append(f"the code of the plug {module} changed while {run} was trained")
+    for g in groups:
+        unused = {(m, digest) for r in g.runs for m, digest in r.plugs.items() if m not in r.plugs_used}
+        for module, number in Counter(module for module, _ in unused).items():
+            if number > 1:
+                warnings.append(f"{g.label}: the plug {module}, of which it uses nothing, changed: its runs are pooled")
+        for run in g.runs:
+            for module, digests in run.plugs.items():
+                if "+" in digests:
+                    warnings.append(f"the code of the plug {module} changed while {run} was trained")
 
 
 def short_version(version: str) -> str:

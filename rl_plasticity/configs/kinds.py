@@ -68,6 +68,18 @@ class Kind(NamedTuple):
         return {name: one for name, one in declared.items() if name not in self.given}
 
 
+def constructors(groups: Mapping[str, Mapping[str, Any]]) -> list[Callable[..., Any]]:
+    """What groups of settings choose, members of a chain or a list included."""
+    found = []
+    for group, choice in groups.items():
+        makers, waiting = KINDS[group].choices, [choice]
+        while waiting:
+            one = waiting.pop()
+            found += [makers[one["name"]]] if one.get("name") in makers else []
+            waiting += [member for member in one.values() if isinstance(member, Mapping)]
+    return found
+
+
 def window_in_epochs(
     updates_after: Callable[[int], int],
     from_epoch: Annotated[int, Setting("the method begins after so many epochs of the whole run", least=0)] = 0,

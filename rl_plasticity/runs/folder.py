@@ -40,6 +40,7 @@ Kind = Literal["train", "supervised"]
 HEADER = "run,step,name,value"
 MOST = 1 << 17  # bytes of a config.yaml; a run's has some thousands
 TIME = "%Y-%m-%dT%H:%M:%S%z"  # as time.strftime writes one
+LARGEST_PLUG = 1_000_000  # bytes of source that are kept beside the results
 # The groups, each with a name, that tell whose settings they are.
 GROUPS: dict[Kind, tuple[str, ...]] = {
     "train": ("env", "reg", "reset"),
@@ -352,17 +353,34 @@ class RunFolder(os.PathLike[str]):
             dict.fromkeys([*(map(str, named) if isinstance(named, list) else []), *([module] if module else [])])
         )
 
-    def add_start(self, device: str, plugins: Sequence[str] = (), sources: Mapping[str, str] | None = None) -> None:
+    @property
+    def plugin_sources(self) -> dict[str, str]:
+        """A digest of each plug that the newest start used a choice of."""
+        start = self.starts[-1] if self.starts else {}
+        sources, used = start.get("plugin_sources"), start.get("plugins_used")
+        if not (isinstance(sources, dict) and isinstance(used, list)):
+            return {}
+        return {str(module): str(digest) for module, digest in sources.items() if module in used}
+
+    def add_start(
+        self,
+        device: str,
+        plugins: Sequence[str] = (),
+        sources: Mapping[str, str] | None = None,
+        used: Sequence[str] = (),
+    ) -> None:
         """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time.
 
         Args:
             plugins: the modules that were named.
             sources: a digest of each plug's source, see `plugins.sources`.
+            used: the plugs that something the settings choose comes from.
         """
         import torch
 
         starts = self.all_starts()
-        libraries = ("torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core")
+        libraries = ["torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core"]
+        libraries += ["scipy", "scikit-learn"]
         starts.append(
             {
                 "time": time.strftime(TIME),
@@ -371,6 +389,7 @@ class RunFolder(os.PathLike[str]):
                 "commit": _commit(),
                 "plugins": list(plugins),
                 "plugin_sources": dict(sources or {}),
+                "plugins_used": list(used),
                 "libraries": {name: metadata.version(name) for name in libraries},
                 "python": platform.python_version(),
                 "platform": platform.platform(),
@@ -381,6 +400,17 @@ class RunFolder(os.PathLike[str]):
             }
         )
         write_text(self.provenance, json.dumps({"starts": starts}, indent=2) + "\n")
+
+    def keep_sources(self, files: Mapping[str, Mapping[str, bytes]], digests: Mapping[str, str]) -> None:
+        """Copy each plug's files below ``plugins/``, beside those of earlier starts if they were others."""
+        for module, contents in files.items():
+            if sum(map(len, contents.values())) > LARGEST_PLUG:
+                continue
+            for name, content in contents.items():
+                path = Path(self) / "plugins" / f"{module}-{digests[module][:8]}" / name
+                if not path.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_text(path, content)
 
 
 def processor() -> str:
@@ -474,9 +504,10 @@ def open_file(path: Path) -> IO[bytes]:
     return os.fdopen(number, "rb")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str | bytes) -> None:
     """Write a small file, whole or not at all; of names that are not UTF-8 the bytes as escapes."""
-    write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
+    content = text if isinstance(text, bytes) else text.encode(errors="backslashreplace")
+    write_atomically(path, lambda file: file.write(content))
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:

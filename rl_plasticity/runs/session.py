@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -23,8 +24,9 @@ from rl_plasticity.compiling.compiled import set_tracing
 from rl_plasticity.compiling.shares import Cut, Shares, cuts, largest_matrix
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import LONGEST, Supervised, Train, period
+from rl_plasticity.configs.kinds import KINDS, constructors
 from rl_plasticity.configs.written import Given
-from rl_plasticity.errors import FaultyRun, SettingsError, first_line
+from rl_plasticity.errors import FaultyRun, SettingsError, first_line, one_line
 from rl_plasticity.interventions import Intervention
 from rl_plasticity.runs import checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
@@ -173,7 +175,10 @@ class Session(Generic[S]):
                 raise FaultyRun(f"cannot resume: {error}") from error
             except Exception as error:  # a file that is whole may hold anything
                 raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
-        self.folder.add_start(s.device, plugins.loaded, plugins.sources())
+        groups = {name: group for name, group in vars(s).items() if name in KINDS}
+        used = plugins.used(constructors(groups), str(groups.get("env", {}).get("name")))
+        self.folder.add_start(s.device, plugins.loaded, plugins.sources(), used)
+        self.folder.keep_sources(plugins.source_files(), plugins.sources())
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
@@ -413,6 +418,9 @@ class Command(Generic[S, B]):
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
             raise SettingsError(f"cannot resume {folder}: {plugs}")
+        for module in plugins.changed(folder.plugin_sources):
+            said = f"{folder}: the code of the plug {module} is not what it was: numbers may differ from those before"
+            print(one_line(said), file=sys.stderr)
         anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
         before = saved_settings(self.kind, folder)
         if LENGTH in anew and anew[LENGTH] < (made := getattr(before, LENGTH)):

@@ -24,6 +24,7 @@ from rl_plasticity.configs import presets, schema, written
 from rl_plasticity.configs.commands import GROUPS, Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import require_countable
 from rl_plasticity.runs.session import RESULTS, Command
 from rl_plasticity.sweeps import launchers
@@ -57,6 +58,12 @@ def sweep(command: Command[Any, Any], arguments: Sequence[str]) -> int:
 
 def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launcher) -> int:
     """Make these runs, and print what became of each; returns and raises as `sweep`."""
+    for run in everything:
+        for module in plugins.changed(RunFolder(run.folder).plugin_sources):
+            raise SettingsError(
+                f"{_short(run.folder)} was made with other code of the plug {module} (see its folder plugins): choose "
+                "another out=, or take that code"
+            )
     todo = [run for run in everything if not finished(run.folder)]
     # A run's seeds are as good as another's.
     for settings in _distinct([replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]):

@@ -5,7 +5,7 @@ import math
 import pytest
 from folders import curve, tasks, write_run
 
-from rl_plasticity.compare import compare, parse
+from rl_plasticity.compare import compare, frame, parse
 from rl_plasticity.comparison.choosing import choose
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
@@ -54,6 +54,23 @@ def test_the_best_on_validation_images_is_compared_on_test_images(runs):
         "spectral coef=1e-3 (0.71) from spectral coef=0.01 (0.605), spectral coef=1e-4 (0.505), "
         "by task/validation_accuracy of 2 to 3 seeds at task 2. 3 groups of "
     )
+
+
+def test_a_choice_at_the_edge_of_what_was_tried_is_warned_of(runs):
+    warnings = compare(runs, choose=["reg.coef"]).warnings
+    assert not any("tried" in warning for warning in warnings)  # spectral's is in the middle, l2 has two
+    sweep(runs / "g", ["reg=l2", "reg.coef=1e-5"], ([0.2, 0.9], [0.2, 0.3]))
+    warnings = compare(runs, choose=["reg.coef"]).warnings
+    assert "l2 coef=1e-5: reg.coef=1e-5 is the smallest tried; a better one may lie beyond" in warnings
+
+
+def test_a_frame_of_several_folders_has_the_groups_that_compare_makes(runs):
+    pytest.importorskip("pandas")
+    both = frame(runs / "b", runs / "f")
+    assert [*both.columns][:3] == ["group", "task", "seed"]
+    ends = both[(both.metric == "task/test_accuracy") & (both.step == 2)]
+    assert ends.groupby("group").value.mean().to_dict() == pytest.approx({"none": 0.095, "spectral": 0.59})
+    assert set(both["reg.name"]) == {"none", "spectral"}
 
 
 def test_what_is_chosen_stands_on_the_page_and_the_command_takes_the_option(runs, tmp_path, monkeypatch):

@@ -191,6 +191,17 @@ def test_runs_whose_plug_had_other_code_are_not_pooled_and_a_warning_says_so(tmp
     )
 
 
+def test_runs_that_use_nothing_of_a_plug_are_pooled_whatever_its_code_and_a_warning_says_so(tmp_path):
+    runs = runs_of(tmp_path, ["reg=l2"], ["reg=none"], seeds=2)
+    for number, digest in enumerate("abab"):
+        used = ["mine"] if number < 2 else []
+        start = {"plugin_sources": {"mine": digest * 64}, "plugins_used": used}
+        runs[number] = replace(runs[number], starts=[start])
+    groups = group(runs)
+    assert {g.label: len(g.runs) for g in groups} == {"none": 2, "l2 mine=aaaaaaaa": 1, "l2 mine=bbbbbbbb": 1}
+    assert "none: the plug mine, of which it uses nothing, changed: its runs are pooled" in summarize(groups).warnings
+
+
 def test_equal_code_and_plugs_that_others_were_made_without_keep_a_group_together(tmp_path):
     runs = runs_of(tmp_path, ["reg=l2"], seeds=3)
     same = {"plugin_sources": {"mine": "a" * 64}}

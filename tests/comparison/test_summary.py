@@ -1,5 +1,6 @@
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -410,3 +411,30 @@ def test_a_metric_without_a_direction_says_so_and_takes_one(tmp_path):
     c = summarize(groups, name, direction="lower")
     assert c.rows[1]["improvement"].value == 0
     assert not any("does not say" in warning for warning in c.warnings)
+
+
+def test_the_table_is_latex_with_its_cells_escaped(tmp_path):
+    c = summarize(groups_of(tmp_path, (["reg=l2", *STEPS], finals(1, 2)), (["reg=none", *STEPS], finals(3, 5))))
+    text = c.to_latex()
+    head, *cells = c.table()
+    assert text.startswith("\\begin{tabular}{l" + "r" * (len(head) - 1) + "}\n\\toprule\ngroup & seeds & final")
+    assert "IQM" in text
+    assert "[95 \\%]" in text
+    assert "$\\pm$" in text
+    assert text.count(" \\\\\n") == 3
+    assert [line.split(" & ")[0] for line in text.splitlines() if line.startswith(("l2", "none"))] == [
+        line[0] for line in cells
+    ]
+
+
+def test_what_was_measured_before_any_training_is_not_compared_in_silence(tmp_path):
+    groups = groups_of(tmp_path, (STEPS, {0: curve([1.0], every=0)}), (["reg=l2", *STEPS], {0: curve([2.0], every=0)}))
+    assert any("before any training" in w for w in summarize(groups).warnings)
+
+
+def test_a_baseline_is_found_by_its_method_where_one_group_begins_with_it(tmp_path):
+    both = groups_of(tmp_path, (["reg=l2", "reg.coef=1e-2", *STEPS], finals(1)), (["reg=swr", *STEPS], finals(3)))
+    labelled = [replace(both[0], label="l2 coef=0.01"), both[1]]
+    assert summarize(labelled, baseline="l2").baseline.label == "l2 coef=0.01"
+    with pytest.raises(SettingsError, match="no group is called 'l2'"):
+        summarize([labelled[0], replace(both[1], label="l2 coef=0.1")], baseline="l2")
