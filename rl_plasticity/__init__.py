@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rl_plasticity.networks import MLP, NETWORKS
     from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, make_regularizer
     from rl_plasticity.runs.folder import RunFolder
+    from rl_plasticity.runs.trained import load_agent
     from rl_plasticity.settings import Setting
     from rl_plasticity.tasks import DATA, TASKS
 
@@ -43,6 +44,7 @@ _HOMES = {
     "diagnosis.probe": ("Probe", "measure"),
     "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
     "runs.folder": ("RunFolder",),
+    "runs.trained": ("load_agent",),
     "settings": ("Setting",),
     "tasks": ("DATA", "TASKS"),
 }
@@ -71,6 +73,7 @@ __all__ = [
     "Setting",
     "SettingsError",
     "attach",
+    "load_agent",
     "make_intervention",
     "make_regularizer",
     "measure",

@@ -15,12 +15,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from time import monotonic
 
-from rl_plasticity import status
 from rl_plasticity.compare import compare
 from rl_plasticity.comparison import report
 from rl_plasticity.comparison.figures import colours, draw, for_page
 from rl_plasticity.comparison.svg import inline
 from rl_plasticity.errors import SettingsError, printable
+from rl_plasticity.runs import state
 from rl_plasticity.runs.folder import RunFolder, find
 
 HOST = "127.0.0.1"
@@ -98,8 +98,8 @@ class Server(ThreadingHTTPServer):
             folders = self._folders()
         except SettingsError as error:
             return "no runs", f'<section id="status"><p class="lead">{escape(str(error))}</p></section>'
-        states = ("running", *(s for s in reversed(status.STATES) if s != "running"))
-        found = sorted(map(status.read, folders), key=lambda s: (states.index(s.state), s.folder.path))
+        states = ("running", *(s for s in reversed(state.STATES) if s != "running"))
+        found = sorted(map(state.read, folders), key=lambda s: (states.index(s.state), s.folder.path))
         parents = {s.folder.path.parent for s in found}
         one_place = len(parents) == 1
         where = f"in {parents.pop()}, " if one_place else ""
@@ -107,7 +107,7 @@ class Server(ThreadingHTTPServer):
         filled = [i for i in range(len(header)) if any(row[i] for row in cells)]
         rows = [f"<tr>{''.join(f'<td>{row[i]}</td>' for i in filled)}</tr>" for row in cells]
         table = report.rows_of([header[i] for i in filled], rows)
-        counted, clock = status.counted(found), time.strftime("%H:%M:%S", time.localtime(now))
+        counted, clock = state.counted(found), time.strftime("%H:%M:%S", time.localtime(now))
         lead = f'<p class="lead">{escape(counted)}</p><p class="muted">{escape(where)}at {clock}</p>'
         return counted.partition(": ")[2], f'<section id="status">{lead}{table}</section>'
 
@@ -155,14 +155,14 @@ class Server(ThreadingHTTPServer):
         return repr(states)
 
 
-def _cells(s: status.Status, now: float, one_place: bool) -> tuple[str, ...]:
+def _cells(s: state.Status, now: float, one_place: bool) -> tuple[str, ...]:
     """A row of the table of runs, as HTML."""
-    state, *others = map(escape, status.cells_of(s, now))
+    word, *others = map(escape, state.cells_of(s, now))
     name = escape(s.folder.path.name if one_place else str(s.folder))
     note = f'<div class="muted">{escape(s.note)}</div>' if s.note else ""
     if s.total:
         others[0] = f'<progress max="{s.total}" value="{min(s.done, s.total)}"></progress> {others[0]}'
-    return (name + note, f'<span class="{state}">{state}</span>', *others)
+    return (name + note, f'<span class="{word}">{word}</span>', *others)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -8,7 +8,7 @@ import pytest
 from conftest import StopAfter
 from folders import PENDULUM, curve, resume, run, write_run
 
-from rl_plasticity import status
+from rl_plasticity import load_agent, status
 from rl_plasticity.compare import compare, show
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.runs.folder import RunFolder, find, write_text
@@ -74,7 +74,7 @@ def test_what_hydra_would_call_is_an_unknown_setting(below, folder, tmp_path, mo
     where = below.removesuffix("  ")  # the group's line, or the beginning
     assert where in text
     config.write_text(text.replace(where, f"{where}{indent}_target_: os.mkdir\n{indent}path: pwned\n", 1))
-    for go_on in (lambda: resume(folder), lambda: RunFolder(folder).load_agent()):
+    for go_on in (lambda: resume(folder), lambda: load_agent(folder)):
         with pytest.raises(SettingsError, match="_target_"):
             go_on()
     assert not (tmp_path / "pwned").exists()
@@ -86,7 +86,7 @@ def test_what_a_saved_setting_refers_to_is_not_looked_up(folder, monkeypatch):
     config.write_text(config.read_text().replace("gym:Pendulum-v1", "${oc.env:SECRET}"))
     assert RunFolder(folder).settings["env"]["name"] == "${oc.env:SECRET}"
     with pytest.raises(SettingsError) as caught:
-        RunFolder(folder).load_agent()
+        load_agent(folder)
     assert "hunter2" not in str(caught.value)
 
 
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_is_no_file_is_passed_over(folder):
     newest = [*RunFolder(folder).saved_steps.values()][-1]
     newest.unlink()
     os.mkfifo(newest)
-    assert RunFolder(folder).load_agent() is not None
+    assert load_agent(folder) is not None
 
 
 def test_a_circle_of_links_and_links_to_runs_elsewhere_end(fake, tmp_path):

@@ -20,10 +20,13 @@ PACKAGE = ROOT / "rl_plasticity"
 
 # From the top. A module imports from its own room and from those below; rooms of one line know nothing of each other.
 LAYERS = (
-    ("reproduce", "live"),
-    ("train", "supervised", "evaluate", "watch", "status", "compare", "__main__"),
+    ("reproduce",),
+    ("train", "supervised", "evaluate", "watch", "status", "__main__"),
+    ("live",),
+    ("compare",),
     ("integrations",),
-    ("sweeps", "command_line"),
+    ("command_line",),
+    ("sweeps",),
     ("comparison",),
     ("runs",),
     ("configs",),
@@ -47,21 +50,21 @@ FILES = {
 }
 
 
-def statements(body):
-    """The imports that are made when the module is: not those in functions and for type checkers."""
-    for node in body:
+def statements(tree):
+    """The imports of a file, those in functions too, but not those for type checkers."""
+    for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
-            yield from statements([*node.body, *node.orelse])
-        elif isinstance(node, ast.Try | ast.With):
-            yield from statements([*node.body, *(n for h in getattr(node, "handlers", []) for n in h.body)])
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from (one for other in node.orelse for one in statements(other))
+        else:
+            yield from statements(node)
 
 
 def imports(path):
     """The modules of this package that a file imports."""
     found = set()
-    for node in statements(ast.parse(path.read_text()).body):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         else:

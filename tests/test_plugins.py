@@ -12,7 +12,7 @@ from conftest import StopAfter, assert_equal_states
 from folders import EXAMPLES, PENDULUM, resume, rows, run, run_supervised, without_what_plugs_add
 
 import rl_plasticity
-from rl_plasticity import SettingsError, command_line, plugins, supervised, train
+from rl_plasticity import SettingsError, command_line, load_agent, plugins, supervised, train
 from rl_plasticity.agents import AGENTS, Batch
 from rl_plasticity.compare import compare
 from rl_plasticity.configs import schema
@@ -311,7 +311,7 @@ def test_an_environment_of_ones_own_is_named_with_its_module_or_registered_by_a_
     folder = run([*WIDE, *how, "seeds=2"], tmp_path / "run", StopAfter(41))
     train.command.execute(*train.command.prepare([f"resume={folder}", "plugins=[mine]"]))
     assert {row["step"] for row in rows(folder, "eval/return")} == {"60"}
-    assert RunFolder(folder).load_agent() is not None
+    assert load_agent(folder) is not None
 
 
 def test_the_processes_of_environments_have_it_too(tmp_path, module):
@@ -393,7 +393,7 @@ def test_a_run_made_with_a_plug_says_what_to_add(tmp_path, forget, monkeypatch, 
     with pytest.raises(SettingsError, match=r"unknown agent 'td3'.*made with plugs: add plugins=\[td3\]$"):
         evaluate(RunFolder(folder), Evaluate())
     with pytest.raises(SettingsError, match=r"add plugins=\[td3\]$"):
-        RunFolder(folder).load_agent()
+        load_agent(folder)
     assert "td3" not in sys.modules
     monkeypatch.setattr(sys, "argv", ["rl_plasticity.evaluate", str(folder), "plugins=[td3]"])
     command_line.look_at(Evaluate, evaluate)
@@ -491,7 +491,7 @@ def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):
     good, record = config.read_text(), provenance.read_text()
 
     def refused(message):
-        for look in (lambda: resume(folder), lambda: RunFolder(folder).load_agent()):
+        for look in (lambda: resume(folder), lambda: load_agent(folder)):
             with pytest.raises(SettingsError, match=message):
                 look()
         assert "mine" not in sys.modules
@@ -509,7 +509,7 @@ def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):
     starts = json.loads(record)
     starts["starts"][-1]["plugins"] = ["mine"]
     provenance.write_text(json.dumps(starts))
-    assert RunFolder(folder).load_agent() is not None
+    assert load_agent(folder) is not None
     with pytest.raises(SettingsError, match=r"add plugins=\[mine\]"):
         resume(folder)
     assert "mine" not in sys.modules
@@ -537,7 +537,7 @@ def test_a_run_from_python_takes_groups_and_lists_and_gives_its_folder(tmp_path)
     assert isinstance(folder, RunFolder)
     assert [name.settings for name in folder.metrics()] == [(("reg.coef", "0.001"),), (("reg.coef", "0.01"),)]
     assert folder.settings["agent"]["hidden"] == [16, 16]
-    agent = folder.load_agent()
+    agent = load_agent(folder)
     assert agent.act(torch.zeros(2, 1, 3)).shape == (2, 1, 1)
     train.run(**QUICK, reg=["none", "l2"], seeds=2, out=tmp_path / "b")
     assert len(compare(tmp_path / "a", tmp_path / "b").table()) == 5
@@ -551,7 +551,7 @@ def test_a_supervised_run_from_python_has_no_agent(tmp_path):
     )  # fmt: skip
     assert folder.settings["reg"]["l2"]["coef"] == 0.001
     with pytest.raises(SettingsError, match=r"a run of rl_plasticity\.train is needed"):
-        folder.load_agent()
+        load_agent(folder)
 
 
 @pytest.mark.parametrize(

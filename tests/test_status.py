@@ -11,6 +11,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock
+from rl_plasticity.runs.state import SILENT
 from rl_plasticity.status import HELP, STATES, Status, command, parse, table
 
 NOW = time.mktime((2026, 3, 4, 12, 0, 0, 0, 0, -1))
@@ -71,7 +72,7 @@ def test_a_run_that_was_killed_differs_from_one_at_work_only_in_its_lock(rl):
     assert read(rl).state == "killed"
 
 
-@pytest.mark.parametrize(("age", "state"), [(60, "running"), (status.SILENT + 60, "killed")])
+@pytest.mark.parametrize(("age", "state"), [(60, "running"), (SILENT + 60, "killed")])
 def test_a_run_of_a_machine_whose_locks_are_not_seen_goes_by_the_age_of_its_files(rl, age, state):
     found = read(aged(said(rl), age))
     assert found.state == state
@@ -101,7 +102,7 @@ def test_a_folder_without_a_log_is_finished_at_its_last_step_only(tmp_path):
     done = write_run(tmp_path / "a", RL, {"0": curve([5.0], every=10000)})
     part = write_run(tmp_path / "b", RL, {"0": curve([5.0], every=9999)})
     assert read(done).state == "finished"
-    assert read(aged(part, status.SILENT + 60)).state == "killed"
+    assert read(aged(part, SILENT + 60)).state == "killed"
 
 
 def test_epochs_of_a_supervised_run_come_from_its_timing_and_its_checkpoints_not_from_its_updates(tmp_path):

@@ -34,8 +34,6 @@ from rl_plasticity.paths import exists, expanded
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from rl_plasticity.agents import Agent
-
 Kind = Literal["train", "supervised"]
 HEADER = "run,step,name,value"
 MOST = 1 << 17  # bytes of a config.yaml; a run's has some thousands
@@ -296,16 +294,6 @@ class RunFolder(os.PathLike[str]):
             if start == 0 or len(last) < len(rows) or size >= 1 << 24:
                 return [row for row in last if file == "timing.csv" or not is_mean(row.run)]
             size *= 8
-
-    def load_agent(self, step: int | None = None, device: str = "auto") -> "Agent":
-        """The agents of all runs, as the checkpoint of this env step, or the newest, holds them.
-
-        Raises:
-            SettingsError: it is no RL run's folder, or there is no such checkpoint.
-        """
-        from rl_plasticity.runs.trained import load_agent
-
-        return load_agent(self, step, device)
 
     @property
     def saved_steps(self) -> dict[int, Path]:

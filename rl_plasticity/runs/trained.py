@@ -1,6 +1,7 @@
 """What a run has trained, from its folder: its settings, its checkpoints, its agents."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
@@ -200,13 +201,13 @@ class Trained:
         return runs
 
 
-def load_agent(folder: RunFolder, step: int | None = None, device: str = "auto") -> Agent:
+def load_agent(folder: str | os.PathLike[str], step: int | None = None, device: str = "auto") -> Agent:
     """The agents of all runs of an RL run's folder, as the checkpoint of this env step, or the newest, holds them.
 
     Raises:
-        SettingsError: see `Trained`.
+        SettingsError: it is no RL run's folder, or there is no such checkpoint.
     """
-    trained = Trained.of(folder, device, step)
+    trained = Trained.of(RunFolder(folder), device, step)
     envs = trained.envs([0])
     try:
         return trained.agent(envs)
