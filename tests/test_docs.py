@@ -12,7 +12,9 @@ from test_imports import LAYERS
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-TABLE = re.compile(r"^    python (scripts/(?:results_table|foretell)\.py docs/.+)\n\n((?:\|.+\n)+)", re.MULTILINE)
+TABLE = re.compile(
+    r"^    python (scripts/(?:results_table|foretell|already_trained)\.py docs/.+)\n\n((?:\|.+\n)+)", re.MULTILINE
+)
 
 
 def prose(page):

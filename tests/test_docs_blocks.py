@@ -82,12 +82,31 @@ from transformers import Trainer, TrainingArguments
 model, data = nn.Linear(3, 2), []
 arguments = TrainingArguments(output_dir="out", report_to=[], use_cpu=True)
 """
+A_NIGHT = """
+def train(net, optimizer): net(x).square().mean().backward(); optimizer.step()
+torch.save({"net": make_net().state_dict(), "optimizer": optimizer.state_dict()}, "network.pt")
+"""
 PYTHON: dict[str, list[Block]] = {
     "README.md": [
         Block("handle = attach(", before=A_LOOP, after="assert handle.regularizer.coef == 1e-4"),
         Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
         Block("train.run(", instead=(('env="cheetah-run", preset="demo"', "**TINY"),)),
         Block("# my_plug.py", before=A_PLUG),
+    ],
+    "already-trained.md": [
+        Block(
+            "saved = torch.load",
+            before=A_LOOP + A_NIGHT,
+            after="assert torch.load('network.pt')['regularizer'].keys() == handle.state_dict().keys()",
+        ),
+        Block(
+            "make_net(), coef",
+            before="new, make_net_of = make_net(), make_net\nmake_net = lambda: new",
+            after="initial = handle.state_dict()['initial/0/weight']\nmake_net = make_net_of\n"
+            "assert torch.equal(initial, new[0].weight) and not torch.equal(initial, net[0].weight)",
+        ),
+        Block("fill_(", after="assert handle.state_dict()['coef'] == torch.tensor(1e-2)"),
+        Block("make_intervention"),
     ],
     "adding-a-regularizer.md": [
         Block(
@@ -186,6 +205,8 @@ NOT_RUN = {
     "pip install --constraint constraints.txt torch --extra-index-url https://download.pytorch.org/whl/cpu": INSTALLS,
     "pip install --constraint constraints.txt '.[rl]'": INSTALLS,
     "jupyter lab examples/notebooks": "waits for a reader; their cells are run by tests/examples/test_notebooks.py",
+    "python examples/trained_every_day.py method=none days=30": "trains for a minute; shorter in tests/examples",
+    "python examples/trained_every_day.py method=spectral": "likewise",
     "docker build -t rl_plasticity .": CONTAINER,
     "docker run --rm -v '$PWD/results:/work/results' rl_plasticity train env=cheetah-run preset=demo": CONTAINER,
     "docker run --rm -v '$PWD/results:/work/results' rl_plasticity status results": CONTAINER,

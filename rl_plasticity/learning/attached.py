@@ -503,10 +503,16 @@ def _check_kinds(net: nn.Module) -> None:
 def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], net: nn.Module) -> None:
     """Whether all that the regularizer acts on is the network's, and what of it is trainable some optimizer's."""
     parameters = dict(net.named_parameters())
-    acted_on = dict.fromkeys(_acted_on(regularizer))
+    acted_on = _acted_on(regularizer)
     unknown = [name for name in acted_on if name not in parameters]
     if unknown:
         raise SettingsError(f"the regularizer was made for another network: this one has no parameter {_few(unknown)}")
+    for name, theirs in acted_on.items():
+        mine = parameters[name].shape[len(regularizer.runs) :]
+        if theirs not in (mine, None):
+            raise SettingsError(
+                f"the regularizer was made for another network: {name!r} is {[*mine]} here, {[*theirs]} there"
+            )
     held = {name for optimizer in optimizers for name in _held(optimizer, net)}
     left = [name for name in acted_on if parameters[name].requires_grad and name not in held]
     if left:
@@ -516,13 +522,15 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
         )
 
 
-def _acted_on(regularizer: Regularizer) -> list[str]:
-    """The names of the parameters a regularizer acts on: of one that is made of others, theirs."""
+def _acted_on(regularizer: Regularizer) -> dict[str, torch.Size | None]:
+    """The shapes of the parameters a regularizer acts on, by name: of one that is made of others, theirs."""
     parts = [m for m in regularizer.modules() if isinstance(m, Regularizer) and m is not regularizer]
     if parts:
-        return [name for part in parts for name in _acted_on(part)]
+        return {name: shape for part in parts for name, shape in _acted_on(part).items()}
     names: list[str] | None = getattr(regularizer, "names", None)
-    return names if names is not None else [name for y in regularizer.layers for name in y.parameter_names]
+    if names is None:
+        names = [name for y in regularizer.layers for name in y.parameter_names]
+    return {name: regularizer.shapes.get(name) for name in names}
 
 
 def _few(names: Any) -> str:

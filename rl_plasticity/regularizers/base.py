@@ -78,6 +78,7 @@ class Regularizer(nn.Module):
         self.structure = read(net) if structure is None else structure
         self.layers = self.structure.layers
         self.runs = runs_of(net)
+        self.shapes = {n: p.shape[len(self.runs) :] for n, p in unwrapped(net).named_parameters()}  # of a run
         self.frozen = [name for name, p in unwrapped(net).named_parameters() if not p.requires_grad]
         self.register_buffer("coef", self._strength("coef", coef, net))
 

@@ -858,6 +858,16 @@ def test_bad_input_is_refused_in_one_line_that_says_what_is_wrong():
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["l2", "l2_init", "swr", "normalize_project", "continual_backprop"])
+def test_a_regularizer_made_for_other_shapes_is_refused_even_where_they_would_broadcast(name):
+    net, narrow = plain_mlp(), plain_mlp()
+    narrow[4] = nn.Linear(narrow[4].in_features, 1)  # l2_init would pull each output's weights to this one's
+    for wrap in (lambda r: r, lambda r: Chain(net, make_regularizer("l2", net), r), lambda r: Windowed(net, r, 1)):
+        with pytest.raises(SettingsError, match=r"another network: '4.weight' is \[3, \d\] here, \[1, \d\] there"):
+            attach(wrap(make_regularizer(name, narrow)), adam(net), net)
+    attach(make_regularizer(name, plain_mlp()), adam(net), net)
+
+
 def test_a_refused_attachment_leaves_no_hook():
     net = plain_mlp()
     optimizer = sgd(net)
@@ -904,6 +914,87 @@ def test_sharded_parameters_are_refused(one_process):
     whole = FullyShardedDataParallel(plain_mlp(), device_id=torch.device("cpu"))
     with pytest.raises(SettingsError, match=r"FullyShardedDataParallel\) are not supported"):
         attach("l2", sgd(whole), whole)
+
+
+# --- a network that was trained before ------------------------------------------------------------------------------
+
+
+def trained_and_reference(of_fresh):
+    """A network that was trained; what it was when the regularizer is made, or a new one; a loop that moves nothing."""
+    net, fresh = plain_mlp(), plain_mlp()
+    with torch.no_grad():
+        for p, q in zip(net.parameters(), fresh.parameters(), strict=True):
+            q.copy_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    reference = copy.deepcopy(fresh if of_fresh else net)
+    with torch.no_grad():  # and training goes on
+        for p in net.parameters():
+            p.mul_(3).add_(0.01 * torch.arange(p.numel()).reshape(p.shape))
+    return net, reference, torch.optim.SGD(net.parameters(), lr=0.0)
+
+
+def step_on(net, optimizer):
+    optimizer.zero_grad()
+    loss_of(net, data(1)[0]).backward()
+    of_loss = [p.grad.clone() for p in net.parameters()]
+    optimizer.step()
+    return of_loss
+
+
+@pytest.mark.parametrize("of_fresh", [False, True])
+def test_penalties_hold_on_to_the_weights_of_the_network_that_they_were_made_for(of_fresh):
+    net, reference, optimizer = trained_and_reference(of_fresh)
+    pairs = [*zip(net.parameters(), reference.parameters(), strict=True)]
+    squares = [(p - q).detach().square() for p, q in pairs]
+    ordered = [(p.flatten().sort().values - q.flatten().sort().values).detach().square().mean() for p, q in pairs]
+    at_once = {"l2_init": 0.15 * sum(t.sum() for t in squares), "wasserstein": 0.3 * sum(ordered)}
+    for name, penalty in at_once.items():
+        handle = attach(make_regularizer(name, reference, coef=0.3), optimizer, net)
+        step_on(net, optimizer)
+        torch.testing.assert_close(handle.penalty, penalty)
+        handle.remove()
+    regularizer = make_regularizer("ewc", reference, coef=0.3, fisher_decay=0.0, anchor_decay=1.0)
+    handle = attach(regularizer, optimizer, net)
+    gradients = step_on(net, optimizer)
+    assert handle.penalty == 0  # where gradients were large is not known yet
+    step_on(net, optimizer)
+    expected = 0.15 * sum((g.square() * t).sum() for g, t in zip(gradients, squares, strict=True))
+    torch.testing.assert_close(handle.penalty, expected)
+
+
+@pytest.mark.parametrize("of_fresh", [False, True])
+def test_projections_go_to_the_norms_and_weights_of_the_network_that_they_were_made_for(of_fresh):
+    for name, settings, layers in (("swr", {"coef": 1.0}, (0, 2, 4)), ("normalize_project", {}, (0, 2))):
+        net, reference, optimizer = trained_and_reference(of_fresh)
+        attach(make_regularizer(name, reference, **settings), optimizer, net)
+        step_on(net, optimizer)
+        for i in layers:
+            torch.testing.assert_close(net[i].weight.norm(), reference[i].weight.norm())
+    net, reference, optimizer = trained_and_reference(of_fresh)
+    attach(make_regularizer("hare_tortoise", reference, every_updates=1, momentum=1.0), optimizer, net)
+    step_on(net, optimizer)
+    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), reference.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("of_fresh", [False, True])
+def test_new_units_are_of_the_size_of_the_weights_of_the_network_that_they_were_made_for(of_fresh):
+    net, reference, optimizer = trained_and_reference(of_fresh)
+    before = net[0].weight.detach().clone()
+    attach(make_regularizer("continual_backprop", reference, coef=1.0, maturity=0), optimizer, net)
+    drawn = []
+    for _ in range(8):
+        step_on(net, optimizer)  # and a unit starts
+        drawn.append(net[0].weight[net[0].weight != before].detach().abs().max())
+    bound = 3**0.5 * reference[0].weight.square().mean().sqrt()
+    assert bound / 2 < max(drawn) <= bound
+
+
+def test_attached_before_its_weights_are_loaded_it_holds_on_to_the_new_networks():
+    net, fresh = plain_mlp(), plain_mlp()
+    trained, new = copy.deepcopy(net.state_dict()), copy.deepcopy(fresh.state_dict())
+    handle = attach("l2_init", adam(fresh), fresh, coef=0.3)
+    fresh.load_state_dict(trained)
+    expected = 0.15 * sum((trained[name] - new[name]).square().sum() for name in new)
+    torch.testing.assert_close(handle.regularizer.penalty(fresh), expected)
 
 
 # --- the example --------------------------------------------------------------------------------------------------

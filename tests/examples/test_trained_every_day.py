@@ -1,0 +1,101 @@
+"""A network that is trained every day: through its file it is the network of a loop that never stopped."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl_plasticity import REGULARIZERS, attach
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "trained_every_day.py"
+DAY = runpy.run_path(str(EXAMPLE))
+STEPS = 7
+# Each acts, and within three days of seven steps.
+SETTINGS = {
+    "wrs": {"every_updates": 4},
+    "hare_tortoise": {"every_updates": 4},
+    "continual_backprop": {"coef": 0.01, "maturity": 3},
+    "self_normalized_resets": {"every_updates": 5, "least": 100, "most": 300},
+}
+
+
+def never_stopped(method, days, **settings):
+    torch.manual_seed(0)
+    net = DAY["make_net"]()
+    optimizer = torch.optim.Adam(net.parameters(), lr=DAY["LR"])
+    handle = attach(method, optimizer, net, **settings)
+    accuracies = [DAY["train"](net, optimizer, day, STEPS) for day in range(1, days + 1)]
+    return {"net": net.state_dict(), "regularizer": handle.state_dict(), "method": method, "day": days}, accuracies
+
+
+def require_equal(one, other):
+    for part in ("net", "regularizer"):
+        assert one[part].keys() == other[part].keys()
+        assert all(torch.equal(one[part][name], other[part][name]) for name in one[part])
+    assert one["day"] == other["day"]
+
+
+@pytest.mark.parametrize("method", REGULARIZERS)
+def test_days_through_a_file_equal_a_loop_that_never_stopped(method, tmp_path):
+    settings = SETTINGS.get(method, {})
+    whole, accuracies = never_stopped(method, 3, **settings)
+    by_day = [DAY["one_day"](tmp_path / "network.pt", method, STEPS, **settings) for _ in range(3)]
+    assert by_day == [(1, accuracies[0]), (2, accuracies[1]), (3, accuracies[2])]
+    require_equal(torch.load(tmp_path / "network.pt"), whole)
+
+
+def test_new_processes_go_on_where_the_last_one_stopped(tmp_path):
+    command = [
+        sys.executable,
+        str(EXAMPLE),
+        "file=network.pt",
+        "method=l2_init",
+        "coef=1e-2",
+        "days=1",
+        f"steps={STEPS}",
+    ]
+    for day in (1, 2):
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        )  # fmt: skip
+        assert done.stdout.startswith(f"day   {day}  accuracy 0.")
+    require_equal(torch.load(tmp_path / "network.pt"), never_stopped("l2_init", 2, coef=1e-2)[0])
+
+
+def test_a_method_that_comes_late_holds_on_to_that_mornings_weights_and_keeps_them(tmp_path):
+    path = tmp_path / "network.pt"
+    DAY["one_day"](path, "none", STEPS)
+    first = torch.load(path)["net"]
+    for _ in range(2):
+        DAY["one_day"](path, "l2_init", STEPS, coef=1e-2)
+        held = torch.load(path)
+        for name, weights in first.items():
+            assert torch.equal(held["regularizer"][f"initial/{name.replace('.', '/')}"], weights)
+    assert not torch.equal(held["net"]["0.weight"], first["0.weight"])
+
+
+def test_a_write_that_fails_leaves_the_state_of_the_day_before(tmp_path, monkeypatch):
+    path = tmp_path / "network.pt"
+    DAY["one_day"](path, "none", STEPS)
+    before = path.read_bytes()
+
+    def half(state, file):
+        file.write(before[:100])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(OSError, match="no space"):
+        DAY["one_day"](path, "none", STEPS)
+    assert path.read_bytes() == before
+
+
+def test_every_day_has_other_labels_and_every_seed_other_inputs():
+    (inputs, monday), (same, tuesday), (others, _) = (DAY["data_of"](*which) for which in ((1,), (2,), (1, 1)))
+    assert torch.equal(inputs, same)
+    assert (monday == tuesday).float().mean() < 0.2
+    assert not torch.equal(inputs, others)
