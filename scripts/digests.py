@@ -26,6 +26,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -296,7 +297,9 @@ def mlp() -> nn.Module:
 
 
 def cnn_bn() -> nn.Module:
-    first = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)]
+    norm = nn.BatchNorm2d(4)
+    nn.init.constant_(norm.bias[:1], -9)  # a dead channel, for the methods that start such units again
+    first = [nn.Conv2d(3, 4, 3, padding=1), norm, nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*first, nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))
 
 
@@ -416,7 +419,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             before = {name: digest for digest, name in lines if fnmatch.fnmatch(name, given.only)}
         except (OSError, ValueError) as error:
             parser.error(f"{given.against} is no output of this script: {error}")
-    with tempfile.TemporaryDirectory() as temporary:
+    # In the main thread a run would take Ctrl-C as its own end, and the digest would be of a part.
+    one_thread: Settings = {"max_workers": 1, "initializer": torch.set_num_threads, "initargs": (1,)}
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(**one_thread) as beside:
         root = given.keep or Path(temporary)
         chosen = {name: make for name, make in digests(root).items() if fnmatch.fnmatch(name, given.only)}
         if not chosen:
@@ -427,7 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if name in chosen:
                 try:
                     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                        digest = chosen[name]()
+                        digest = beside.submit(chosen[name]).result()
                 except Exception as error:
                     fault = f"{type(error).__name__}: {error}"
                 else:
@@ -442,5 +447,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     sys.exit(main())
