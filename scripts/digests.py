@@ -1,105 +1,450 @@
-"""The numbers of a list of small runs, as SHA-256: ``python scripts/digests.py FOLDER > before``.
+"""Print SHA-256 digests of the numbers of many small runs: ``python scripts/digests.py > before``.
 
-For changes that must leave every number as it is: run it before and after, on one machine, and compare what it prints
-(``diff before after``). It trains RL and supervised runs with penalties, projections, chains, lists side by side and
-resets, kills one and resumes it, and compares the results; printed are the digests of every metrics.csv and of the
-comparisons' comparison.csv. Takes some three minutes on two cores.
+Use it for a change that must leave every number as it is: run it before the change, and after it, on the same machine,
+with ``--against before``. It takes six minutes of one core. Each line has a digest and the name of what it is of:
+
+- ``train/...``, ``supervised/...``: the metrics.csv of a run. The script makes each run a second time, in which it is
+  stopped, resumed, fails and is resumed again. The digests must be equal.
+- ``attach/...``, ``intervene/...``: the weights of a small torch network at the end of an ordinary training loop.
+- ``measure/...``: the plasticity metrics of such a network.
+- ``compare/...``: comparison.csv, and the numbers in the tables and curves of report.html.
+
+Regularizers, interventions, optimizers and task sequences come from the public dicts: a new one gets its lines by
+itself. The script uses the public API alone, so it runs unchanged before and after a change of everything behind it.
 """
 
+import argparse
+import contextlib
+import fnmatch
 import hashlib
+import io
+import json
+import re
 import signal
 import subprocess
 import sys
-import time
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-COMMON = ["device=cpu", "compile=false", "threads=1"]
-RL = [*COMMON, "env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "random_env_steps=20", "replay_ratio=2"]
-RL += ["total_env_steps=120", "eval_every_env_steps=60", "eval_episodes=2", "checkpoint_every_env_steps=40"]
-RL += ["log_every_updates=20", "measure_every_updates=50"]
-SUPERVISED = [*COMMON, "data.train_size=300", "batch_size=64", "epochs_per_task=3", "eval_every_epochs=1"]
-SUPERVISED += ["log_every_updates=3", "measure_every_updates=5", "checkpoint_every_epochs=2"]
-KILLED = ["env=cheetah-run", "total_env_steps=1500", "checkpoint_every_env_steps=300", "reset=periodic"]
-KILLED += ["reset.every_updates=700", "reg=spectral", "seeds=2"]
+import torch
+from torch import Tensor, nn
 
-RUNS: dict[str, tuple[str, list[str]]] = {
-    f"train_{reg}_{reset}": (
-        "train",
-        [*RL, f"reg={reg}", f"reset={reset}", *["reset.every_updates=70"] * (reset != "none"), "seeds=2"],
+from rl_plasticity import (
+    INTERVENTIONS,
+    OPTIMIZERS,
+    REGULARIZERS,
+    TASKS,
+    attach,
+    make_intervention,
+    measure,
+    supervised,
+    train,
+)
+from rl_plasticity.compare import compare
+
+Settings = dict[str, Any]
+
+# With their defaults these would do nothing in runs of a few updates.
+ACTING: dict[str, Settings] = {
+    "continual_backprop": {"coef": 0.05, "maturity": 3},
+    "ewc": {"coef": 10.0, "fisher_decay": 0.9, "anchor_decay": 0.9},
+    "hare_tortoise": {"every_updates": 4},
+    "normalize_project": {"every_updates": 3},
+    "redo": {"threshold": 0.5},
+    "selective_reinit": {"choose": "share", "factor": 0.1},
+    "self_normalized_resets": {"every_updates": 3, "least": 1, "most": 40, "quantile": 0.5},
+    "shrink_perturb": {"init": "fresh"},
+    "weight_clipping": {"coef": 0.5},
+    "wrs": {"every_updates": 3, "norm_decay": 1e-3},
+}
+
+
+def acting(names: str, **more: Any) -> Settings:
+    """A regularizer, or a chain of several, with settings that let each act in a few updates."""
+    parts = {name: ACTING.get(name, {}) for name in names.split("+")}
+    if len(parts) == 1:
+        return {"name": names, **parts[names], **more}
+    return {"name": names, **{name: own | more.get(name, {}) for name, own in parts.items()}}
+
+
+COMMON: Settings = {"device": "cpu", "compile": False, "threads": 1, "seeds": 2}
+
+PENDULUM: Settings = {"name": "gym:Pendulum-v1", "action_repeat": 4}  # 50 env steps an episode
+CARTPOLE: Settings = {"name": "cartpole-swingup", "action_repeat": 50}  # 20
+CHANGING: Settings = {"changes": ["observation_shift", "reward_flip"], "switch_every_env_steps": 20}
+RL: Settings = COMMON | {"env": PENDULUM, "agent": {"name": "sac", "hidden": [16, 16]}, "batch_size": 16}
+RL |= {"total_env_steps": 60, "random_env_steps": 10, "replay_ratio": 1, "checkpoint_every_env_steps": 20}
+RL |= {"eval_every_env_steps": 30, "eval_episodes": 1, "log_every_updates": 10, "measure_every_updates": 0}
+TRAIN: dict[str, Settings] = {
+    "plain": {"measure_every_updates": 20, "eval_episodes": 2},
+    "threads": {"threads": 2},
+    "one_seed": {"seeds": 1, "reg": "spectral", "measure_every_updates": 20},
+    "window": {"reg": acting("spectral", from_update=10, until_update=30)},
+    "window_on_data": {"reg": acting("continual_backprop", from_update=10, until_update=40)},
+    "chain": {"reg": acting("spectral+l2+wrs", l2={"coef": 1e-3}), "reset": {"name": "redo", "every_updates": 20}},
+    "chain_of_windows": {"reg": acting("churn+swr", churn={"until_update": 25}, swr={"from_update": 15})},
+    "methods": {
+        "reg": ["none", "wrs", "spectral+swr"],
+        "reset": {"name": "shrink_perturb", "every_updates": 20},
+        "seeds": 5,
+    },
+    "strengths": {"reg": {"name": "spectral", "coef": [1e-4, 1e-2]}},
+    "resets": {"reset": {"name": ["none", "periodic", "head"], "periodic": {"every_updates": 25}}, "seeds": 3},
+    "periods": {"reset": {"name": "head", "every_updates": [15, 30]}},
+    "primed": {"prime_updates": 25, "prime_after_env_steps": 15, "reg": "swr", "measure_every_updates": 20},
+    "primed_early": {"prime_updates": 20, "prime_after_env_steps": 5},
+    "sequence": {
+        "env": CARTPOLE | {"sequence": ["cartpole-swingup", "cartpole-balance"], "switch_every_env_steps": 20},
+        "on_change": "clear",
+        "reset": {"name": "periodic", "every_updates": None, "every_tasks": 1},
+    },
+    "dynamics": {"env": CARTPOLE | {"changes": ["dynamics"], "switch_every_env_steps": 25}, "buffer_size": 30},
+    "changes": {
+        "env": PENDULUM | CHANGING,
+        "reg": ["none", "l2_init"],
+        "reset": {"name": ["none", "periodic"], "periodic": {"every_updates": None, "every_tasks": 1}},
+        "seeds": 3,
+    },
+    "changes_primed": {
+        "env": PENDULUM | {"changes": ["action_flip", "observation_permutation"], "switch_every_env_steps": 25},
+        "prime_updates": 20,
+        "prime_after_env_steps": 15,
+        "reset": {"name": "redo", "every_updates": 20, "every_tasks": 1, "threshold": 0.5},
+        "on_change": "clear",
+    },
+    "overlap": {"overlap": True, "reg": acting("wrs")},
+    "overlap_workers": {"overlap": True, "reg": acting("wrs"), "env": PENDULUM | {"workers": 1}},
+    "simba": {"agent": {"name": "sac", "network": "simba", "actor_width": 8, "critic_width": 8}, "reg": "spectral"},
+    "hypersphere": {
+        "agent": {"name": "sac", "network": "hypersphere", "actor_width": 8, "critic_width": 8},
+        "reg": "hypersphere",
+        "measure_every_updates": 20,
+    },
+    "two_critics": {
+        "agent": {"name": "sac", "hidden": [16, 16], "num_critics": 2, "layer_norm": False, "log_std": "tanh"}
+    },
+    "normalized": {
+        "agent": {"name": "sac", "hidden": [16], "normalize_obs": True, "init": "torch", "activation": "crelu"}
+    },
+    "bfloat16": {"precision": "bfloat16", "bfloat16_from": 1, "reg": "spectral"},
+    "half_replay_ratio": {"replay_ratio": 0.5, "random_env_steps": 0},
+}
+
+CONTINUAL: Settings = COMMON | {"data": {"name": "digits", "train_size": 100}, "batch_size": 32, "num_tasks": 2}
+CONTINUAL |= {"net": {"name": "mlp", "widths": [16, 16]}, "epochs_per_task": 3, "checkpoint_every_epochs": 2}
+CONTINUAL |= {"eval_every_epochs": 2, "log_every_updates": 3, "measure_every_updates": 8}
+SUPERVISED: dict[str, Settings] = {
+    "plain": {},
+    "threads": {"threads": 2},
+    "window": {"reg": acting("spectral", from_epoch=1, until_epoch=4)},
+    "window_on_data": {"reg": acting("self_normalized_resets", from_epoch=2)},
+    "chain": {"reg": acting("spectral+weight_decay", weight_decay={"coef": 1e-3}), "optimizer": "adamp"},
+    "chain_of_windows": {"reg": acting("ewc+wrs", ewc={"until_epoch": 4}, wrs={"from_epoch": 2})},
+    "all": {"reg": ["all"]},
+    "methods": {"reg": ["none", "swr", "wrs+l2"], "reset": {"name": "head", "every_tasks": 1}, "seeds": 5},
+    "strengths": {"reg": {"name": "l2_init", "coef": [1e-4, 1e-2]}},
+    "decay": {
+        "task": {"name": "stationary", "decay_at_epochs": [1, 3]},
+        "num_tasks": None,
+        "epochs_per_task": 5,
+        "reg": ["swr", "wrs", "weight_decay"],
+    },
+    "augmented": {"data": {"name": "digits", "train_size": 64, "augment": True, "validation": 20}},
+    "layer_norm": {"net": {"name": "mlp", "widths": [16, 16], "layer_norm": True, "activation": "gelu"}, "reg": "swr"},
+    "measured": {"net": {"name": "cnn", "channels": 4, "widths": [8]}, "measure_tasks": True, "measure_steps": True},
+    "parametrized": {
+        "net": {"name": "cnn_bn", "channels": 4, "widths": [8], "parametrization": "weight_standardization"},
+        "optimizer": "sgd",
+        "measure_every_epochs": 2,
+        "measure_span_images": 16,
+    },
+    "unstacked": {
+        "net": "vit_tiny",
+        "seeds": 1,
+        "data": {"name": "digits", "train_size": 8},
+        "reg": "swr",
+        "precision": "bfloat16",
+    },
+    "bfloat16": {"precision": "bfloat16", "bfloat16_from": 1},
+}
+
+SAME = {"train/overlap_workers": "train/overlap"}  # the first must have the numbers of the second
+INTERRUPTED = {train: (23, 47), supervised: (1, 5)}  # the steps after which a run is stopped, and fails
+KILLED = ("train/plain", "supervised/plain")  # also by a signal, which takes a process of its own
+SWEEP = ["reg=none,spectral", "reg.spectral.coef=1e-4,1e-2", "seeds=5"]  # three runs
+COMPARISONS: dict[str, tuple[list[str], Settings]] = {
+    "train": (["train/methods", "train/plain"], {"target": -1650.0}),
+    "changing_tasks": (["train/changes"], {}),
+    "supervised": (["supervised/methods"], {"baseline": "none + head"}),
+    "sweep": (["sweep"], {"choose": ["reg.coef"], "choose_seeds": [0, 1]}),
+}
+
+
+def runs() -> dict[str, tuple[ModuleType, Settings]]:
+    """The command and the settings of each run, by name."""
+    methods = {f"reg/{name}": {"reg": acting(name)} for name in REGULARIZERS}
+    methods |= {f"reset/{name}": {"reset": acting(name, every_updates=7)} for name in INTERVENTIONS}
+    choices = {f"task/{name}": {"task": name} for name in TASKS if name != "stationary"}  # which has no second task
+    choices |= {f"optimizer/{name}": {"optimizer": name} for name in OPTIMIZERS}
+    found = {f"train/{name}": (train, RL | own) for name, own in (methods | TRAIN).items()}
+    return found | {
+        f"supervised/{n}": (supervised, CONTINUAL | own) for n, own in (methods | SUPERVISED | choices).items()
+    }
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# --- runs of the commands ---------------------------------------------------------------------------------------------
+
+
+class Failure(BaseException):
+    """An end that the package does not expect."""
+
+
+def of_run(name: str, root: Path) -> str:
+    """The digest of a run's metrics.csv.
+
+    Raises:
+        ArithmeticError: the run has other numbers when it is interrupted, or than its like in `SAME`.
+    """
+    command, settings = runs()[name]
+    digest = sha256(made(name, root) / "metrics.csv")
+    likes = {"when it fails and is resumed": partial(interrupted, command, settings, root / "interrupted" / name)}
+    if name in KILLED:
+        likes["when it is killed and resumed"] = partial(killed, command, settings, root / "killed" / name)
+    if name in SAME:
+        likes[f"than {SAME[name]}"] = partial(made, SAME[name], root)
+    for words, like in likes.items():
+        if sha256(like() / "metrics.csv") != digest:
+            raise ArithmeticError(f"it has other numbers {words}")
+    return digest
+
+
+def made(name: str, root: Path) -> Path:
+    """The folder of a run, or of the sweep, which is made unless it is there."""
+    folder = root / name
+    if folder.exists():
+        return folder
+    if name != "sweep":
+        command, settings = runs()[name]
+        command.run(**settings, out=folder)
+    else:
+        words = [f"{name}={value}" for name, value in flat(CONTINUAL) if name != "seeds"]
+        python("-m", "rl_plasticity.supervised", "-m", *words, *SWEEP, f"out={folder}")
+    return folder
+
+
+def flat(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Names and values as on the command line."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from ((name if key == "name" else f"{name}.{key}", text) for key, text in flat(value))
+        else:
+            yield name, value if isinstance(value, str) else json.dumps(value)
+
+
+def interrupted(command: ModuleType, settings: Settings, folder: Path) -> Path:
+    """Make a run that is stopped, resumed, fails some steps after a checkpoint and is resumed again."""
+    stops, fails = INTERRUPTED[command]
+
+    def stop(session: Any) -> None:
+        if session.progress.step == stops:
+            session.end_early()
+
+    def fail(session: Any) -> None:
+        if session.progress.step == fails:
+            raise Failure
+
+    command.run(**settings, out=folder, on_step=stop)
+    with contextlib.suppress(Failure):
+        command.run(resume=folder, on_step=fail)
+    command.run(resume=folder)
+    return folder
+
+
+def killed(command: ModuleType, settings: Settings, folder: Path) -> Path:
+    """Make a run in a process that is killed, and resume it here."""
+    step = INTERRUPTED[command][1]
+    lines = f"import json, os, sys; import {command.__name__} as command\n"
+    lines += f"kill = lambda session: session.progress.step == {step} and os.kill(os.getpid(), {signal.SIGKILL:d})\n"
+    lines += "command.run(**json.loads(sys.argv[1]), on_step=kill)"
+    python("-c", lines, json.dumps(settings | {"out": str(folder)}), status=-signal.SIGKILL)
+    command.run(resume=folder)
+    return folder
+
+
+def python(*arguments: str, status: int = 0) -> None:
+    """Run a process that must end with this status."""
+    ended = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    if ended.returncode != status:
+        raise ChildProcessError(f"a process ended with status {ended.returncode}, not {status}: {ended.stderr}")
+
+
+# --- loops of plain torch ---------------------------------------------------------------------------------------------
+
+
+def mlp() -> nn.Module:
+    first = [nn.Linear(12, 16), nn.LayerNorm(16), nn.ReLU()]
+    return nn.Sequential(*first, nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def cnn_bn() -> nn.Module:
+    norm = nn.BatchNorm2d(4)
+    nn.init.constant_(norm.bias[:1], -9)  # a dead channel, for the methods that start such units again
+    first = [nn.Conv2d(3, 4, 3, padding=1), norm, nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*first, nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))
+
+
+PLAIN = {"mlp": (mlp, (12,)), "cnn_bn": (cnn_bn, (3, 8, 8))}  # networks and the shapes of their inputs
+
+
+def of_loop(kind: str, regularizer: str = "none", intervention: str = "", closure: bool = False, **own: Any) -> str:
+    """The digest of a network's weights at the end of its loop.
+
+    Raises:
+        ArithmeticError: they are those without the method.
+    """
+    net, *_ = trained(kind, regularizer, intervention, closure, **own)
+    digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in net.state_dict().values())).hexdigest()
+    if (regularizer != "none" or intervention) and digest == of_loop(kind):
+        raise ArithmeticError("it changes no weight in this loop: settings with which it does belong in ACTING")
+    return digest
+
+
+def trained(
+    kind: str, regularizer: str = "none", intervention: str = "", closure: bool = False, **own: Any
+) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network after its loop, and the last batch."""
+    torch.manual_seed(0)
+    make, shape = PLAIN[kind]
+    net = make()
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3) if closure else torch.optim.Adam(net.parameters(), 1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    attach(regularizer, optimizer, net, **ACTING.get(regularizer, {}), **own)
+    for step in range(12):
+        x, y = torch.randn(16, *shape), torch.randint(4, (16,))
+
+        def loss(x: Tensor = x, y: Tensor = y) -> Tensor:
+            optimizer.zero_grad()
+            value = nn.functional.cross_entropy(net(x), y)
+            value.backward()
+            return value
+
+        if closure:
+            optimizer.step(loss)
+        else:
+            loss()
+            optimizer.step()
+        scheduler.step()
+        if intervention and step == 7:
+            settings = ACTING.get(intervention, {})
+            make_intervention(intervention, **settings).apply_(net, optimizer, example=(x,), make=make)
+    return net, x, y
+
+
+def of_measures(kind: str) -> str:
+    net, x, y = trained(kind)
+    measures = measure(net, x, nn.functional.cross_entropy, y)
+    return hashlib.sha256(repr({name: value.tolist() for name, value in sorted(measures.items())}).encode()).hexdigest()
+
+
+# --- comparisons ------------------------------------------------------------------------------------------------------
+
+
+def of_comparison(name: str, file: str, root: Path) -> str:
+    """The digest of comparison.csv, or of the numbers in report.html."""
+    out = root / "compare" / name
+    if not out.exists():
+        places, options = COMPARISONS[name]
+        compare(*(made(place, root) for place in places), out=out, **options)
+    if file == "comparison.csv":
+        return sha256(out / file)
+    return hashlib.sha256(" ".join(numbers((out / file).read_text())).encode()).hexdigest()
+
+
+def numbers(page: str) -> list[str]:
+    """The numbers in the tables and curves of a report, without what is folded: shared settings and provenance."""
+    page = re.sub(r"<details>.*?</details>", "", page, flags=re.DOTALL)
+    texts = re.findall(r"<td[^>]*>.*?</td>|<script type=\"application/json\">.*?</script>", page, flags=re.DOTALL)
+    text = " ".join(re.sub("<[^>]*>", "", text) for text in texts)
+    return re.findall(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", text)
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def digests(root: Path) -> dict[str, Callable[[], str]]:
+    """What makes each digest, by the name of its line; the runs and comparisons go to folders in `root`."""
+    found: dict[str, Callable[[], str]] = {name: partial(of_run, name, root) for name in runs()}
+    for kind in PLAIN:
+        found |= {f"attach/{name}/{kind}": partial(of_loop, kind, name) for name in REGULARIZERS}
+        found |= {f"intervene/{n}/{kind}": partial(of_loop, kind, "none", n) for n in INTERVENTIONS}
+        found[f"measure/{kind}"] = partial(of_measures, kind)
+    found["attach/spectral/closure"] = partial(of_loop, "mlp", "spectral", closure=True)
+    found["attach/swr/window"] = partial(of_loop, "mlp", "swr", from_update=3, until_update=8)
+    for name in COMPARISONS:
+        for file in ("comparison.csv", "report.html"):
+            found[f"compare/{name}/{file}"] = partial(of_comparison, name, file, root)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the digests; 1 if one cannot be made or is not what `--against` says, else 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="PATTERN", default="*", help="which lines: 'train/reg/*'")
+    parser.add_argument(
+        "--against",
+        metavar="FILE",
+        type=Path,
+        help="an earlier output: report on stderr what is not as it was, and exit with status 1",
     )
-    for reg in ("none", "spectral", "swr")
-    for reset in ("none", "periodic")
-}
-RUNS |= {
-    "train_chain": ("train", [*RL, "reg=spectral+l2", "reg.l2.coef=1e-3", "reset=redo", "reset.every_updates=60"]),
-    "train_methods": ("train", [*RL, "reg=[none,wrs,spectral+swr]", "reset=shrink_perturb", "reset.every_updates=80"]),
-    "train_strengths": ("train", [*RL, "reg=spectral", "reg.coef=[1e-4,1e-2]", "seeds=2"]),
-    "train_periods": ("train", [*RL, "reset=head", "reset.every_updates=[50,90]"]),
-    "train_critics": ("train", [*RL, "agent.num_critics=2", "agent.layer_norm=false", "reg=ewc"]),
-    "train_killed": ("train", [*RL, *KILLED]),
-}
-TASKS = ("random_labels", "pixel_permutation", "class_incremental", "warm_start", "continual_full", "stationary")
-RUNS |= {f"supervised_{t}": ("supervised", [*SUPERVISED, f"task={t}", "seeds=2"]) for t in TASKS[2:]}
-RUNS |= {
-    f"supervised_{t}": ("supervised", [*SUPERVISED, f"task={t}", "num_tasks=3", "seeds=2", "reset=head"])
-    for t in TASKS[:2]
-}
-RUNS |= {
-    f"supervised_{net}": ("supervised", [*SUPERVISED, f"net={net}", "num_tasks=2", "reg=l2_init"])
-    for net in ("cnn", "cnn_bn", "mlp")
-}
-RUNS |= {
-    "supervised_chain": ("supervised", [*SUPERVISED, "num_tasks=2", "reg=spectral+weight_decay", "optimizer=adamp"]),
-    "supervised_methods": ("supervised", [*SUPERVISED, "num_tasks=2", "reg=[none,swr,wrs]", "reset=periodic"]),
-    "supervised_parametrized": (
-        "supervised",
-        [*SUPERVISED, "num_tasks=2", "net=cnn_bn", "net.parametrization=weight_standardization", "optimizer=sgd"],
-    ),
-    "supervised_augmented": (
-        "supervised",
-        [*SUPERVISED, "task=stationary", "data.augment=true", "task.decay_at_epochs=[1]", "reg=swr"],
-    ),
-}
-
-
-def module(name: str, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", f"rl_plasticity.{name}", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
-def make(folder: Path) -> None:
-    """Make every run in `folder`, two at a time; `train_killed` is killed after its second checkpoint and resumed."""
-    waiting = [(name, kind, arguments) for name, (kind, arguments) in RUNS.items()]
-    running: dict[str, subprocess.Popen[bytes]] = {}
-    while waiting or running:
-        while waiting and len(running) < 2:
-            name, kind, arguments = waiting.pop(0)
-            last = {a.partition("=")[0]: a for a in arguments}
-            running[name] = module(kind, *last.values(), f"out={folder / name}")
-        time.sleep(0.1)
-        if "train_killed" in running and (folder / "train_killed/checkpoints/step_000000600.pt").exists():
-            running["train_killed"].send_signal(signal.SIGKILL)
-            running.pop("train_killed").wait()
-            running["resumed"] = module("train", f"resume={folder / 'train_killed'}")
-        for name, process in list(running.items()):
-            if process.poll() is not None:
-                if process.returncode:
-                    sys.exit(f"{name} failed: {process.communicate()[1].decode()}")
-                del running[name]
-
-
-def main() -> None:
-    folder = Path(sys.argv[1])
-    make(folder)
-    for kind in ("train", "supervised"):
-        comparable = [folder / n for n in RUNS if n in ("train_strengths", "supervised_methods") and n.startswith(kind)]
-        out = folder / f"comparison_{kind}"
-        done = module("compare", *map(str, comparable), f"out={out}")
-        if done.wait():
-            sys.exit(done.communicate()[1].decode())
-    for path in sorted([*folder.glob("*/metrics.csv"), *folder.glob("*/comparison.csv")]):
-        print(hashlib.sha256(path.read_bytes()).hexdigest(), path.relative_to(folder))
+    parser.add_argument(
+        "--keep", metavar="FOLDER", type=Path, help="a new folder for the runs; default: a temporary one"
+    )
+    given = parser.parse_args(arguments)
+    if given.keep and given.keep.exists():
+        parser.error(f"--keep {given.keep}: exists already")
+    before: dict[str, str] = {}
+    if given.against:
+        try:
+            lines = [line.split() for line in given.against.read_text().splitlines()]
+            before = {name: digest for digest, name in lines if fnmatch.fnmatch(name, given.only)}
+        except (OSError, ValueError) as error:
+            parser.error(f"{given.against} is no output of this script: {error}")
+    # In the main thread a run would take Ctrl-C as its own end, and the digest would be of a part.
+    one_thread: Settings = {"max_workers": 1, "initializer": torch.set_num_threads, "initargs": (1,)}
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(**one_thread) as beside:
+        root = given.keep or Path(temporary)
+        chosen = {name: make for name, make in digests(root).items() if fnmatch.fnmatch(name, given.only)}
+        if not chosen:
+            parser.error(f"--only {given.only}: no line has such a name; the lines are {', '.join(digests(root))}")
+        wrong = False
+        for name in chosen | before:
+            fault = f"is only in {given.against}"
+            if name in chosen:
+                try:
+                    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                        digest = beside.submit(chosen[name]).result()
+                except Exception as error:
+                    fault = f"{type(error).__name__}: {error}"
+                else:
+                    print(digest, name, flush=True)
+                    same = not given.against or digest == before.get(name)
+                    fault = "" if same else f"{'differs from' if name in before else 'is missing in'} {given.against}"
+            if fault:
+                wrong = True
+                print(f"{name}: {fault}", file=sys.stderr, flush=True)
+    return int(wrong)
 
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    sys.exit(main())
