@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rl_plasticity.networks import MLP, NETWORKS
     from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, make_regularizer
     from rl_plasticity.runs.folder import RunFolder
+    from rl_plasticity.runs.session import CALLBACKS
     from rl_plasticity.settings import Setting
     from rl_plasticity.tasks import DATA, TASKS
 
@@ -43,12 +44,14 @@ _HOMES = {
     "diagnosis.probe": ("Probe", "measure"),
     "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
     "runs.folder": ("RunFolder",),
+    "runs.session": ("CALLBACKS",),
     "settings": ("Setting",),
     "tasks": ("DATA", "TASKS"),
 }
 
 __all__ = [
     "AGENTS",
+    "CALLBACKS",
     "DATA",
     "INTERVENTIONS",
     "METRICS",
