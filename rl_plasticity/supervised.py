@@ -324,10 +324,10 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
                 due = ended and 0 < measure_every <= at.updates - at.measured
             if due or (at.step == total and (s.measure_every_epochs or measure_every)):
                 measure()
+            session.call("on_step")
             if at.step % s.checkpoint_every_epochs == 0:
                 session.save()
             session.show()
-            session.call("on_step")
         session.save()
     finally:
         session.close()

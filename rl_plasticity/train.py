@@ -352,10 +352,10 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 session.results.flush()
                 if at.step < s.total_env_steps:
                     at.first_return, at.task_area = first_return(), torch.zeros_like(area)
+            session.call("on_step")
             if at.step % s.checkpoint_every_env_steps == 0:
                 session.save()
             session.show()
-            session.call("on_step")
         session.save()
     finally:
         session.close()

@@ -171,6 +171,17 @@ def test_without_momentum_it_is_the_gradient_over_the_weight():
     assert logged_by(looking.on_update)["net/effective_step"].item() == pytest.approx(10 / 5)
 
 
+def test_the_first_step_of_a_task_is_over_the_weight_that_interventions_left():
+    learner = Learner(lambda seeds: nn.Linear(2, 1, bias=False), optimize=lambda net: SGD(net, lr=0.1, momentum=0.0))
+    looking = EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner))
+    looking.on_start(Session())
+    with torch.no_grad():
+        learner.net.weight.copy_(torch.tensor([[6.0, 8.0]]))
+    looking.on_task(Session())
+    learner.minimize(learner.net(torch.tensor([[3.0, 4.0]])).sum())
+    assert logged_by(looking.on_update)["net/effective_step"].item() == pytest.approx(5 / 10)
+
+
 def test_an_optimizer_whose_step_is_not_known_afterwards_is_refused():
     with pytest.raises(ValueError, match="the steps of AdamP are not known after an update: measure those of Adam or"):
         EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner_of(optimize=AdamP)))
