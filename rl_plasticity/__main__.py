@@ -15,7 +15,6 @@ COMMANDS = {
     "supervised": "train a network on a sequence of supervised tasks",
     "status": "what runs, how far it is, when it ends, what failed",
     "compare": "a table, figures and a page of what runs have learned",
-    "reproduce": "the figures and tables of the papers, whole or small",
     "evaluate": "the returns of a trained policy",
     "watch": "a trained policy as a video",
 }

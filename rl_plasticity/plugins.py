@@ -1,10 +1,10 @@
 """Plugs: modules that add to what the package offers by name.
 
 A module that is imported may add to the public dicts (`REGULARIZERS`, `INTERVENTIONS`, `AGENTS`, `NETWORKS`,
-`OPTIMIZERS`, `TASKS`, `DATA`, `METRICS`) and register Gymnasium environments. What it adds is as good as built in. A
-plug is named on the command line (``plugins=[my_module]``, or ``env=gym:my_module:My-v0`` for one that registers an
-environment), or is an installed package with an entry point in the group ``rl_plasticity.plugins``. No saved file can
-make a module load.
+`OPTIMIZERS`, `TASKS`, `DATA`, `METRICS`, `CALLBACKS`) and register Gymnasium environments. What it adds is as good as
+built in. A plug is named on the command line (``plugins=[my_module]``, or ``env=gym:my_module:My-v0`` for one that
+registers an environment), or is an installed package with an entry point in the group ``rl_plasticity.plugins``. No
+saved file can make a module load.
 """
 
 import hashlib

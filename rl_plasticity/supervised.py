@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from rl_plasticity import command_line
-from rl_plasticity.closer_look import EffectiveSteps, TaskStarts, channel_norms, convolutions, layer_called, span_shapes
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.compiling.precision import in_bfloat16, read_bfloat16_
 from rl_plasticity.configs.commands import Supervised
@@ -51,7 +50,6 @@ from rl_plasticity.tasks.data import Split
 NETWORK, TASK, ORDER = range(10, 13)
 EVALUATION_BATCH = 1000
 GATHERED = 2**20  # numbers of each run's images that are gathered at once in training
-SPAN_BATCH = 16  # images whose patches are in memory at a time
 
 Chosen = tuple[Intervention, list[int] | None]  # and the runs it is for
 
@@ -83,8 +81,6 @@ class Parts:
 
     Args:
         some: makes the learner of some of the runs.
-        starts, steps: what is measured only when asked for, see `closer_look`.
-        closely: the same, at each measurement.
     """
 
     data: Data
@@ -92,9 +88,7 @@ class Parts:
     learner: Learner
     some: Callable[[slice], Learner]
     interventions: list[Chosen]
-    starts: TaskStarts | None
-    steps: EffectiveSteps | None
-    closely: list[Callable[[], dict[str, Tensor]]]
+    callbacks: dict[str, object] = field(default_factory=dict)
 
     @property
     def is_stacked(self) -> bool:
@@ -170,44 +164,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
     if sequence.decay_at_epochs:
         at = [after(epoch) for epoch in sequence.decay_at_epochs]
         interventions.append((LearningRateDecay(at, sequence.decay, sequence.rebase), None))
-    return Parts(
-        data,
-        sequence,
-        learner,
-        lambda runs: learner_of(plan.some(runs)),
-        interventions,
-        *asked_for(s, data, sequence, learner),
-    )
-
-
-def asked_for(
-    s: Supervised, data: Data, sequence: TaskSequence, learner: Learner
-) -> tuple[TaskStarts | None, EffectiveSteps | None, list[Callable[[], dict[str, Tensor]]]]:
-    """What of `closer_look` the settings ask for, see `Parts`.
-
-    Raises:
-        ValueError: something cannot be measured, or would never be.
-    """
-    net, first, measures = learner.net, sequence.task(0), s.measure_every_epochs or s.measure_every_updates
-    if s.measure_tasks and sequence.num_tasks == 1:
-        raise ValueError("measure_tasks=true measures from one task's start to the next's, and there is one task")
-    if not measures and (s.measure_channels is not None or s.measure_span_images):
-        name = "measure_span_images" if s.measure_channels is None else "measure_channels"
-        raise ValueError(f"{name} needs a period: give measure_every_epochs, or measure_every_updates above 0")
-    starts = TaskStarts(learner, first_images(first, data, PROBE_SIZE, learner.runs)[0]) if s.measure_tasks else None
-    steps = EffectiveSteps(learner) if s.measure_steps else None
-    closely: list[Callable[[], dict[str, Tensor]]] = []
-    if s.measure_channels is not None:
-        closely.append(partial(channel_norms, net, layer_called(net, str(s.measure_channels))))
-    if s.measure_span_images:
-        kernels, wanted = convolutions(net), torch.arange(min(s.measure_span_images, first.rows.shape[-1]))
-
-        def of_span() -> dict[str, Tensor]:
-            parts = (rows.expand(len(first.rows), -1) for rows in torch.split(wanted, SPAN_BATCH))
-            return span_shapes(net, kernels, (inputs(first, data, rows, learner.runs)[0] for rows in parts))
-
-        closely.append(of_span)
-    return starts, steps, closely
+    return Parts(data, sequence, learner, lambda runs: learner_of(plan.some(runs)), interventions)
 
 
 def of_each_run(
@@ -297,16 +254,14 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     images, labels = first_images(first, data, PROBE_SIZE, learner.runs)
     probe = Probe(learner, [images])
     shares = session.divided(learner, parts.some)
-    at_once = 1 if parts.steps else shares.at_once
     plain = shares.updates(update)
     fast = shares.updates(update, partial(compiled, device=s.device)) if s.compile else plain
 
     def measure() -> None:
         at.measured = at.updates
         measures = probe.measure(cross_entropy, [labels])
-        for look in parts.closely:
-            measures |= look()
         session.log({f"net/{name}": value.reshape(-1) for name, value in measures.items()})
+        session.call("on_measurement")
 
     def learn(several: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
         """An update for each of these batches: the last one's metrics, and all online accuracies ``[runs, n]``."""
@@ -324,9 +279,8 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
         return session.is_watched(updates, parts.interventions, log_every)
 
     per_epoch = updates_per_epoch(first, s.batch_size)
-    saved = {"learner": learner, "order": order, "probe": probe} | ({"starts": parts.starts} if parts.starts else {})
     is_new = session.begin(
-        saved, at,
+        {"learner": learner, "order": order, "probe": probe}, at,
         unit="epochs", total=total, updates_per_step=per_epoch,
     )  # fmt: skip
     task = sequence.task(min(at.step, total - 1) // s.epochs_per_task)
@@ -341,17 +295,11 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
                 task = sequence.task(index)
                 at.online, at.batches = torch.zeros_like(at.online), 0
                 apply_([i for i in parts.interventions if i[0].due_at_task(index)], learner, task, data)
-                if parts.starts:
-                    since_last_start = parts.starts.next_()
-                    if index:
-                        session.log({f"task/{name}": value.reshape(-1) for name, value in since_last_start.items()})
+                session.call("on_task")
             session.clock.start_updates()
             epoch = batches(task, data, order, s.batch_size, learner.runs)
-            for several in stretches(epoch, lambda n: n == at_once or is_watched(at.updates + n)):
-                make = learn
-                if parts.steps and (at.updates + 1) % log_every == 0:
-                    make = parts.steps.of(learn)
-                metrics = make(several)
+            for several in stretches(epoch, lambda n: n == shares.at_once or is_watched(at.updates + n)):
+                metrics = learn(several)
                 at.updates, at.batches = at.updates + len(several), at.batches + len(several)
                 for online in metrics.pop("online").unbind(-1):
                     at.online += online
@@ -376,10 +324,10 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
                 due = ended and 0 < measure_every <= at.updates - at.measured
             if due or (at.step == total and (s.measure_every_epochs or measure_every)):
                 measure()
+            session.call("on_step")
             if at.step % s.checkpoint_every_epochs == 0:
                 session.save()
             session.show()
-            session.call("on_step")
         session.save()
     finally:
         session.close()

@@ -77,6 +77,7 @@ class Parts:
     buffer: ReplayBuffer
     envs: Envs | None = None
     is_stacked: bool = True
+    callbacks: dict[str, object] = field(default_factory=dict)
 
     def open(self, s: Train, plan: Plan) -> Envs:
         """The environments to train in; with worker processes, those to evaluate in are moved into such too."""
@@ -109,11 +110,6 @@ class Counts(Progress):
     first_return: Tensor = field(default_factory=lambda: torch.zeros(0))
     task_area: Tensor = field(default_factory=lambda: torch.zeros(0))
     evaluated_at: int = 0
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; earlier versions had no tasks."""
-        new = {"first_return": self.first_return, "task_area": self.task_area, "evaluated_at": 0}
-        super().load_state_dict({**new, **state})
 
 
 def build(s: Train, plan: Plan) -> Parts:
@@ -238,6 +234,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
         for network, (loss, targets) in losses().items():
             measures = cast(Probe, probes[network]).measure(loss, targets)
             session.log({f"{network}/{name}": value for name, value in measures.items()})
+        session.call("on_measurement")
 
     def is_watched(updates: int) -> bool:
         return session.is_watched(updates, plan.interventions, log_every, measure_every)
@@ -313,6 +310,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 continue
             if ends_task(s, at.step):  # only now: a checkpoint holds the agent that was evaluated
                 next_task(session, agent, buffer)
+                session.call("on_task")
             if observe is not None:
                 observe(buffer.newest_obs)
             if at.step < s.random_env_steps:
@@ -354,10 +352,10 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 session.results.flush()
                 if at.step < s.total_env_steps:
                     at.first_return, at.task_area = first_return(), torch.zeros_like(area)
+            session.call("on_step")
             if at.step % s.checkpoint_every_env_steps == 0:
                 session.save()
             session.show()
-            session.call("on_step")
         session.save()
     finally:
         session.close()

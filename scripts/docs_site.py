@@ -39,7 +39,6 @@ FUNCTIONS = {
     "supervised": "run",
     "status": "read",
     "compare": "compare",
-    "reproduce": "command",
     "evaluate": "evaluate",
     "watch": "watch",
 }
@@ -54,7 +53,7 @@ ALSO: dict[str, tuple[str, ...]] = {
     "comparison.summary": ("Comparison", "Estimate"),
     "configs.commands": ("Train", "Supervised", "Evaluate", "Watch"),
     "runs.folder": ("RunFolder", "RunName", "MetricName", "Curve", "find"),
-    "runs.session": ("Session",),
+    "runs.session": ("Session", "CALLBACKS"),
     "settings": ("Setting", "checked", "settings_of"),
     "status": ("Status",),
     "tasks.continual": (),

@@ -1,7 +1,6 @@
 """Folders as runs leave them: trained ones, and ones made without training."""
 
 import csv
-import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 import gymnasium as gym
 from conftest import StopAfter, once
 
-from rl_plasticity import plugins, supervised, train
+from rl_plasticity import CALLBACKS, plugins, supervised, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
@@ -98,23 +97,17 @@ def tasks(values: Sequence[float], every: int = 60) -> dict[str, list[tuple[int,
 @contextmanager
 def without_what_plugs_add(monkeypatch, *places):
     """Whatever plugs add, or import from below one of the places, is gone afterwards."""
-    dicts = [*(kind.choices for kind in KINDS.values()), METRICS, gym.registry]
+    dicts = [*(kind.choices for kind in KINDS.values()), METRICS, CALLBACKS, gym.registry]
     before, modules = [dict(d) for d in dicts], {*sys.modules}
     monkeypatch.setattr(plugins, "loaded", [])
     monkeypatch.syspath_prepend(EXAMPLES)
-    yield
-    for now, then in zip(dicts, before, strict=True):
-        now.clear()
-        now.update(then)
-    for name in {*sys.modules} - modules:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if file.startswith((str(EXAMPLES), *map(str, places))):
-            del sys.modules[name]
-
-
-def script(name):
-    """A module of scripts/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent.parent / f"scripts/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    try:
+        yield
+    finally:
+        for now, then in zip(dicts, before, strict=True):
+            now.clear()
+            now.update(then)
+        for name in {*sys.modules} - modules:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if file.startswith((str(EXAMPLES), *map(str, places))):
+                del sys.modules[name]

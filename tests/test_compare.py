@@ -157,15 +157,15 @@ def test_what_comes_from_outside_is_escaped(tmp_path):
         folder = write_run(tmp_path / f"{odd}{i}", [f"reset={reset}", "total_env_steps=1000"], {"0": curve([1.0])})
         config = (folder / "config.yaml").read_text()
         (folder / "config.yaml").write_text(config.replace("name: cheetah-run", "name: '<i>x&y'"))
-        command = '["<script>", "x y"]' if i else "\"python -m '<script>'\""  # as earlier versions wrote it, and now
-        (folder / "provenance.json").write_text(f'{{"starts": [{{"command": {command}, "device": "a<b"}}]}}')
+        starts = '{"starts": [{"command": "python -m \'<script>\'", "device": "a<b"}]}'
+        (folder / "provenance.json").write_text(starts)
     status, _, _ = call(tmp_path / f"{odd}0", tmp_path / f"{odd}1", f"out={tmp_path / 'out'}", "metric=eval/return")
     assert status == 0
     text = (tmp_path / "out" / "report.html").read_text()
     page = Page(text)
     assert not page.tags & {"b", "i"}
     assert re.findall(r"<script[^>]*>", text) == [DATA, DATA.replace(">", ' id="groups">'), "<script>"]
-    for shown in ("<i>x&y", f"{odd}0", "'<script>' 'x y'", "python -m '<script>'", "a<b"):
+    for shown in ("<i>x&y", f"{odd}0", "python -m '<script>'", "a<b"):
         assert shown in page.text
 
 

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TABLE = re.compile(
-    r"^    python (scripts/(?:results_table|foretell|already_trained)\.py docs/.+)\n\n((?:\|.+\n)+)", re.MULTILINE
+    r"^    python (-m papers\.(?:results_table|foretell) docs/.+|scripts/already_trained\.py docs/.+)\n\n((?:\|.+\n)+)",
+    re.MULTILINE,
 )
 
 
@@ -70,8 +71,9 @@ def test_every_picture_of_the_documents_is_shown_somewhere_and_small():
 def test_a_table_is_what_the_command_above_it_prints(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     for command, table in TABLE.findall(page.read_text()):
-        monkeypatch.setattr("sys.argv", shlex.split(command))
-        runpy.run_path(shlex.split(command)[0], run_name="__main__")
+        words = [word for word in shlex.split(command) if word != "-m"]
+        monkeypatch.setattr("sys.argv", words)
+        (runpy.run_path if words[0].endswith(".py") else runpy.run_module)(words[0], run_name="__main__")
         assert table.strip() in capsys.readouterr().out, command
 
 
@@ -82,7 +84,9 @@ def test_some_tables_are_printed_by_commands():
 def test_the_map_of_the_code_names_every_module_and_no_other():
     text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
     named = set(re.findall(r"[\w*]+\.(?:py|sh)\b", text))
-    there = {p.name for folder in ("rl_plasticity", "scripts", "examples") for p in (ROOT / folder).rglob("*.py")}
+    there = {
+        p.name for folder in ("rl_plasticity", "papers", "scripts", "examples") for p in (ROOT / folder).rglob("*.py")
+    }
     for name in named:
         assert name in there or any((ROOT / "scripts").glob(name)) or (ROOT / name).exists(), name
     folders = ("networks", "metrics")  # said in one line

@@ -14,13 +14,15 @@ import pytest
 from folders import PENDULUM, run, without_what_plugs_add
 from test_docs import PAGES, TABLE
 
-from rl_plasticity import command_line, compare, reproduce, status, supervised, train
+from papers import __main__ as papers
+from papers import study as studies
+from rl_plasticity import command_line, compare, status, supervised, train
 from rl_plasticity.__main__ import COMMANDS
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Evaluate, Supervised, Train, Watch
 from rl_plasticity.envs.control import check_name, make_env
 from rl_plasticity.evaluate import evaluate
-from rl_plasticity.sweeps import launchers, studies, sweep
+from rl_plasticity.sweeps import launchers, sweep
 
 DOCS = [page for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")]
 TINY = {
@@ -148,6 +150,7 @@ PYTHON: dict[str, list[Block]] = {
                 ("supervised.run(", "supervised.run(**TINY_DIGITS, "),
             ),
         ),
+        Block("class LargestWeight", instead=(("supervised.run(", "supervised.run(**TINY_DIGITS, "),)),
         Block("load_agent", before="import torch\nobs = torch.zeros(2, 1, 3)", after="assert act.shape == (2, 1, 1)"),
     ],
     "start.md": [
@@ -302,7 +305,7 @@ def command_lines(page):
                 break
             else:
                 raise AssertionError(f"{page.name}: neither a command nor in a block of its own: {line!r}")
-    yield from map(clean, re.findall(r"`(python -m rl_plasticity\.[^`]+)`", page.read_text()))
+    yield from map(clean, re.findall(r"`(python -m (?:rl_plasticity\.|papers )[^`]+)`", page.read_text()))
 
 
 def clean(command):
@@ -339,6 +342,12 @@ def check(command):
         SettingsError: as the command would.
     """
     name, *arguments = shlex.split(command)[2:]
+    if name == "papers":
+        if "--cost" in arguments:
+            assert {*arguments} <= {"--cost", *studies.names()}
+        else:
+            papers.command([*arguments, *["dry_run=true"][: len(arguments)]])
+        return
     name = name.removeprefix("rl_plasticity").removeprefix(".")
     if not name:
         return
@@ -365,10 +374,6 @@ def check(command):
         compare.parse(arguments)
     elif name == "status":
         status.parse(arguments)
-    elif "--cost" in arguments:
-        assert {*arguments} <= {"--cost", *studies.names()}
-    else:
-        reproduce.command([*arguments, *["dry_run=true"][: len(arguments)]])
 
 
 @pytest.fixture(scope="module")
@@ -413,9 +418,9 @@ def test_a_block_for_a_library_runs_where_the_library_is(library):
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_every_command_of_a_page_is_understood(page, capsys):
     write_modules(page)
-    tables = {clean(f"python {command}") for command, _ in TABLE.findall(page.read_text())}
+    tables = {clean(f"python -m {command}") for command, _ in TABLE.findall(page.read_text())}
     for command in command_lines(page):
-        if command.startswith("python -m rl_plasticity") and command not in NOT_RUN:
+        if re.match(r"python -m (rl_plasticity|papers\b(?!\.))", command) and command not in NOT_RUN:
             check(command)
         else:
             assert command in tables or command in NOT_RUN, f"{page.name}: run it, or say why not: {command!r}"

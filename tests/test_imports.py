@@ -1,6 +1,7 @@
 """Which part of the package imports which, and what has to be installed for each."""
 
 import ast
+import importlib
 import json
 import re
 import subprocess
@@ -20,7 +21,6 @@ PACKAGE = ROOT / "rl_plasticity"
 
 # From the top. A module imports from its own room and from those below; rooms of one line know nothing of each other.
 LAYERS = (
-    ("reproduce",),
     ("train", "supervised", "evaluate", "watch", "status", "__main__"),
     ("live",),
     ("compare",),
@@ -32,7 +32,6 @@ LAYERS = (
     ("configs",),
     ("tasks", "envs"),
     ("agents",),
-    ("closer_look",),
     ("diagnosis",),
     ("compiling",),
     ("interventions",),
@@ -42,6 +41,7 @@ LAYERS = (
     ("seeding",),
     ("settings",),
     ("errors", "paths", "seeds", "step", "terminal"),
+    ("reproduce",),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FILES = {
@@ -96,6 +96,63 @@ def test_a_module_imports_only_what_stands_below_it(name):
 def test_no_two_modules_import_each_other_however_far_around():
     order = [*TopologicalSorter(GRAPH).static_order()]  # raises CycleError
     assert len(order) == len(FILES)
+
+
+PAPERS = sorted((ROOT / "papers").rglob("*.py"))
+
+
+def promised():
+    """The names that a table of docs/python.md promises, by module."""
+    table = (ROOT / "docs" / "python.md").read_text().partition("## What else is public")[2].partition("\n## ")[0]
+    found = {}
+    for left, right in re.findall(r"^\| (`rl_plasticity.+?) \| (.+) \|$", table, re.MULTILINE):
+        for module in re.findall(r"`([\w.]+)`", left):
+            found.setdefault(module, set()).update(re.findall(r"`(\w+)`", right))
+    return found
+
+
+def asked_of_the_package(path):
+    """What a file imports from the package, in functions too, and what it takes of its modules: module and name."""
+    modules, found = {}, set()
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "rl_plasticity":
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in FILES:
+                    modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                    found.add((f"{node.module}.{alias.name}", "__name__"))
+                else:
+                    found.add((node.module, alias.name))
+        elif isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("rl_plasticity") for alias in node.names), path
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            found.add((modules[node.value.id], node.attr))
+    return found
+
+
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_the_papers_use_what_the_package_promises_to_everybody(path):
+    public = promised() | {"rl_plasticity": {*rl_plasticity.__all__}}
+    for module in ("rl_plasticity.metrics", "rl_plasticity.metrics.statistics"):
+        public[module] = {*vars(importlib.import_module(module))}
+    for module, name in asked_of_the_package(path):
+        assert module in public, f"{path.name}: {module}"
+        assert name in {"__name__", *public[module]}, f"{path.name}: {name} of {module}"
+
+
+def test_what_the_package_promises_is_there():
+    assert len(promised()) > 10
+    for module, names in promised().items():
+        assert names <= {*vars(importlib.import_module(module))}, module
+
+
+def test_the_package_never_imports_the_papers():
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.partition(".")[0] == "papers"], path
 
 
 # --------------------------------------------------------------------------------------------------------------------

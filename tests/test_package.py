@@ -73,7 +73,16 @@ def test_the_source_distribution_holds_each_file_once_and_no_links(built):
     assert not any(m.issym() or m.islnk() for m in members)
     top = {m.name.split("/")[1] for m in members}
     assert not top & {"agents", "envs", "configs"}
-    assert {"rl_plasticity", "tests", "scripts", "README.md", "LICENSE", "constraints.txt", "pyproject.toml"} <= top
+    assert {
+        "rl_plasticity",
+        "papers",
+        "tests",
+        "scripts",
+        "README.md",
+        "LICENSE",
+        "constraints.txt",
+        "pyproject.toml",
+    } <= top
     assert sum(m.name.endswith("/agents/sac.py") for m in members) == 1
 
 

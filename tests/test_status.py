@@ -120,7 +120,7 @@ def test_epochs_of_a_supervised_run_come_from_its_timing_and_its_checkpoints_not
 
 
 def test_the_last_return_is_the_mean_over_the_seeds_however_much_was_logged_since(tmp_path):
-    rows = {"0": curve([1.0, 10.0]), "1": curve([2.0, 20.0]), "mean": curve([1.5, 99.0])}
+    rows = {"0": curve([1.0, 10.0]), "1": curve([2.0, 20.0])}
     rows["1"] |= {"critic/loss": [(2000 + i, 0.5) for i in range(10_000)]}
     folder = write_run(tmp_path / "run", RL, rows)
     text = (folder / "metrics.csv").read_text().splitlines(keepends=True)

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -221,7 +220,6 @@ def _provenance(c: Comparison) -> str:
         for task, runs in row.group.tasks.items():
             for run in runs:
                 start = run.starts[-1] if run.starts else {}
-                command = start.get("command")  # a list in earlier versions
                 lines.append(
                     [
                         row.group.label,
@@ -232,7 +230,7 @@ def _provenance(c: Comparison) -> str:
                         str(start.get("rl_plasticity", "unknown")),
                         str(start.get("device", "unknown")),
                         str(start.get("time", "unknown")),
-                        shlex.join(map(str, command)) if isinstance(command, list) else str(command or "unknown"),
+                        str(start.get("command", "unknown")),
                     ]
                 )
     return _table(lines)

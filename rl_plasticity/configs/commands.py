@@ -130,20 +130,6 @@ class Supervised:
     measure_every_epochs: Annotated[
         int | None, Setting("the same at the end of an epoch; null: as above", least=1, belongs_to="watched")
     ] = None
-    measure_tasks: Annotated[
-        bool, Setting("how far hidden activations move from task start to task start", belongs_to="watched")
-    ] = False
-    measure_steps: Annotated[
-        bool, Setting("each layer's applied step over its weight, when updates are logged", belongs_to="watched")
-    ] = False
-    measure_channels: Annotated[
-        int | str | None,
-        Setting("a layer: the norm of each of its channels, at each measurement", belongs_to="watched"),
-    ] = None
-    measure_span_images: Annotated[
-        int,
-        Setting("shape of kernels in the span of their inputs from so many; 0: never", least=0, belongs_to="watched"),
-    ] = 0
     device: Device = "auto"
     threads: Threads = "auto"
     compile: Compile = "auto"

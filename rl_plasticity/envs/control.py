@@ -130,7 +130,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         """
         state = self.saved
         self.episode = state["episode"] - 1
-        self.steps = state.get("steps", 0) - len(state["actions"])  # earlier versions did not count: nothing changed
+        self.steps = state["steps"] - len(state["actions"])
         self.reset()
         for action in np.asarray(state["actions"]):
             self.step(action)

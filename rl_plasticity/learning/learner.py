@@ -104,7 +104,7 @@ class Learner(nn.Module):
             self.get_buffer(COUNTED + name).add_(number)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in counted_by(self):  # which earlier versions did not save
+        for name in counted_by(self):  # which version 0.2.0 did not save
             state_dict.setdefault(f"{prefix}{COUNTED}{name}", self.get_buffer(COUNTED + name))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

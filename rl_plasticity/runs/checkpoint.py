@@ -16,8 +16,7 @@ from rl_plasticity import __version__
 from rl_plasticity.errors import one_line, reason, shown
 from rl_plasticity.runs.folder import checkpoint_files, checkpoint_path, open_file, saved_steps, write_atomically
 
-FORMAT = 4  # of the files; 1 had no checksum and the whole replay buffer in each, 2 no named parts, 3 unused probes
-READABLE = (2, 3, 4)  # whose agents are where they are now
+FORMAT = 4  # of the files: one of another format is refused
 
 
 class Table(Protocol):
@@ -85,8 +84,7 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
     Says on stderr which damaged ones were passed over.
 
     Args:
-        whole: to go on from: with the rows of its table in ``table``, and of this format. Without, to look at: the
-            agents of earlier formats can be read too, and no rows are needed.
+        whole: to go on from, with the rows of its table in ``table``. Without, to look at: no rows are needed.
         allow_lost_rows: where both checkpoints need rows that are damaged, take the one that loses fewer: without those
             rows and the ones before them, as if the table were shorter; ``lost`` says how many those are.
 
@@ -108,7 +106,7 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
         except ValueError as error:
             problems.append(str(error))
             continue
-        if state.get("format") not in ((FORMAT,) if whole else READABLE):
+        if state.get("format") != FORMAT:
             theirs = f"version {state.get('version')} (file format {state.get('format')})"
             raise ValueError(f"{path} was written by {theirs}, this is version {__version__} (file format {FORMAT})")
         if whole and (problem := _add_table(folder, state)):

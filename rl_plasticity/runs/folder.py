@@ -225,9 +225,8 @@ class RunFolder(os.PathLike[str]):
         Raises:
             SettingsError: ``metrics.csv`` is missing, damaged or another program's.
         """
-        curves = {run: of_run for run, of_run in _curves(self.metrics_csv).items() if not is_mean(run)}
         try:
-            return {RunName.parse(run): of_run for run, of_run in curves.items()}
+            return {RunName.parse(run): of_run for run, of_run in _curves(self.metrics_csv).items()}
         except SettingsError as error:
             raise SettingsError(f"{self.metrics_csv} is damaged: {error}") from error
 
@@ -292,7 +291,7 @@ class RunFolder(os.PathLike[str]):
             last = [row for row in rows if row.step == rows[-1].step]
             # All rows of the last step were read if one of another step is before them; 16 MB are enough to find it.
             if start == 0 or len(last) < len(rows) or size >= 1 << 24:
-                return [row for row in last if file == "timing.csv" or not is_mean(row.run)]
+                return last
             size *= 8
 
     @property
@@ -460,11 +459,6 @@ def saved_steps(folder: Path) -> dict[int, Path]:
 def file_name(text: str) -> str:
     """A run's name, or that of a mean over runs, as the name of a file or a folder."""
     return text.strip().replace(" ", "_").replace("/", "-")
-
-
-def is_mean(run: str) -> bool:
-    """Whether rows of this `run` are a mean over runs, which earlier versions wrote and every reader passes over."""
-    return re.search("(^|[ =])mean$", run) is not None
 
 
 def require_new(path: Path, suffix: str) -> None:

@@ -1,11 +1,9 @@
 """What became of each start of a run: its ``log.txt``."""
 
-import math
 import os
 import platform
 import time
 from contextlib import suppress
-from datetime import datetime
 from typing import IO, NamedTuple, Self
 
 from rl_plasticity.errors import one_line
@@ -17,18 +15,6 @@ class Entry(NamedTuple):
 
     word: str
     text: str
-
-
-class Hours(NamedTuple):
-    """How long a run took.
-
-    Args:
-        clock: by the clock, which another process on the machine can lengthen.
-        cpu: of all cores together, which it cannot; None if an earlier version made the run and did not count them.
-    """
-
-    clock: float
-    cpu: float | None
 
 
 class Journal:
@@ -60,31 +46,6 @@ class Journal:
         """Add the CPU time since the start, and how it ended."""
         self.write(f"used {_cpu_s() - self._cpu_s:.2f} CPU seconds")
         self.write(event)
-
-
-def hours(folder: RunFolder) -> Hours:
-    """The hours of the starts that came to an end. When one was killed is not known, and it counts nothing."""
-    clock, cpu, started, used = 0.0, 0.0, None, math.nan
-    with suppress(OSError):
-        with open_file(folder.log) as file:
-            lines = file.read().decode(errors="replace").splitlines()
-        for line in filter(None, lines):
-            when, _, what = line.partition(" ")
-            try:
-                at = datetime.strptime(when, TIME)
-            except ValueError:  # cut off, as is what it would have said
-                started = None
-                continue
-            word, _, rest = what.partition(" ")
-            if word == "used":
-                with suppress(ValueError):
-                    used = float(rest.partition(" ")[0])
-                continue
-            if started and word.rstrip(":") in ("finished", "stopped", "failed"):
-                clock += max(0.0, (at - started).total_seconds())
-                cpu += used
-            started, used = (at if word == "started" else None), math.nan
-    return Hours(clock / 3600, None if math.isnan(cpu) else cpu / 3600)
 
 
 def _cpu_s() -> float:

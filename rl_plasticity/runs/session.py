@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -44,8 +44,14 @@ LENGTH = "total_env_steps"  # the one setting of its own that a run can be resum
 RESULTS = Path("results")  # where runs go unless they are told
 
 
+CALLBACKS: dict[str, Callable[[Any, Any], object]] = {}
+"""What looks at every run, by name: called as ``kind(settings, parts)`` before anything is written. See `Session`."""
+
+
 class Built(Protocol):
     """What a command makes of its settings before anything is written."""
+
+    callbacks: dict[str, object]
 
     @property
     def is_stacked(self) -> bool:
@@ -98,7 +104,7 @@ class StopSignal:
 class Session(Generic[S]):
     """One run, and all that its loop shares with the other command's.
 
-    Callbacks get the session: they can read everything, `parts` and `latest` above all, and call `end_early`.
+    Callbacks get the session: they can read everything, `parts` and `latest` above all, and call `log` and `end_early`.
 
     Args:
         settings: every ``auto`` decided.
@@ -106,7 +112,8 @@ class Session(Generic[S]):
         plan: of the runs that train at once.
         saved: the checkpoint to go on from.
         lock: of the folder.
-        callbacks: ``on_step``, ``on_update``, ``on_evaluation``.
+        callbacks: objects by name, whose methods ``on_step``, ``on_update``, ... are called. One that has a state is
+            saved and restored, as the part ``callbacks.NAME``.
 
     Attributes:
         parts: what the run is made of, by name.
@@ -127,12 +134,12 @@ class Session(Generic[S]):
         plan: Plan,
         saved: dict[str, Any] | None = None,
         lock: Lock | None = None,
-        callbacks: Mapping[str, Callable[["Session[S]"], object] | None] | None = None,
+        callbacks: Mapping[str, object] | None = None,
     ) -> None:
         self.settings: S = settings
         self.folder, self.plan, self.saved, self.lock = folder, plan, saved, lock
         self.stop = StopSignal()
-        self.callbacks: Mapping[str, Callable[[Session[S]], object] | None] = callbacks or {}
+        self.callbacks: Mapping[str, object] = callbacks or {}
         self.latest: dict[str, Tensor | np.ndarray] = {}
         self._ended_early = False
 
@@ -163,8 +170,12 @@ class Session(Generic[S]):
             FaultyRun: the checkpoint cannot be restored.
         """
         s = self.settings
-        self.parts, self.progress, self.total, self.unit, self.table = parts, progress, total, unit, table
+        watching: Any = {f"callbacks.{n}": c for n, c in self.callbacks.items() if hasattr(c, "load_state_dict")}
+        parts = self.parts = {**parts, **watching}
+        self.progress, self.total, self.unit, self.table = progress, total, unit, table
         if self.saved is not None:
+            if lost := [name for name in self.saved if name.startswith("callbacks.") and name not in parts]:
+                raise FaultyRun(f"cannot resume: the checkpoint holds the state of {lost[0]}, which is not loaded")
             try:
                 for name, part in {**parts, "progress": progress}.items():
                     state = self.saved[name]
@@ -185,6 +196,7 @@ class Session(Generic[S]):
         threads = torch.get_num_threads() if s.device == "cpu" else 1
         self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile), threads)
         self.saved_at = (progress.step, progress.updates) if self.saved is not None else None
+        self.call("on_start")
         return self.saved is None
 
     def divided(self, whole: Any, make: Callable[[slice], Any]) -> Shares[Any]:
@@ -199,9 +211,8 @@ class Session(Generic[S]):
     def is_watched(self, updates: int, interventions: Iterable[tuple[Intervention, Any]], *periods: int | None) -> bool:
         """Whether something is done after so many updates that needs those of all runs; no period is never."""
         comes = any(intervention.due(updates) for intervention, _ in interventions)
-        return (
-            comes or any(every and updates % every == 0 for every in periods) or bool(self.callbacks.get("on_update"))
-        )
+        watches = any(hasattr(callback, "on_update") for callback in self.callbacks.values())
+        return comes or watches or any(every and updates % every == 0 for every in periods)
 
     @property
     def axis(self) -> int:
@@ -221,10 +232,13 @@ class Session(Generic[S]):
         """For callbacks: stop after the step under way, and save."""
         self._ended_early = True
 
-    def call(self, name: Literal["on_step", "on_update", "on_evaluation"]) -> None:
-        """Call the callback of this name, if there is one."""
-        if callback := self.callbacks.get(name):
-            callback(self)
+    def call(
+        self, name: Literal["on_start", "on_task", "on_update", "on_evaluation", "on_measurement", "on_step"]
+    ) -> None:
+        """Call the method of this name of each callback that has it."""
+        for callback in self.callbacks.values():
+            if method := getattr(callback, name, None):
+                method(self)
 
     def log(self, values: Mapping[str, Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
         """Write metrics ``[runs]``, of the runs in the mask `where`."""
@@ -405,7 +419,7 @@ class Command(Generic[S, B]):
             except OSError as error:
                 raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
             otherwise.pop_all()
-        return Session(settings, folder, plan, None, lock, callbacks), built
+        return Session(settings, folder, plan, None, lock, _all(callbacks, built)), built
 
     def _resumed(
         self, settings: S, given: Sequence[Given], callbacks: Mapping[str, Any] | None
@@ -449,14 +463,19 @@ class Command(Generic[S, B]):
             if LENGTH in anew:  # its next start need not be told again
                 folder.write_settings(schema.dump(replace(settings, out=before.out)))
             otherwise.pop_all()
-        return Session(settings, folder, plan, saved, lock, callbacks), built
+        return Session(settings, folder, plan, saved, lock, _all(callbacks, built)), built
 
     def _built(self, settings: S, plan: Plan) -> B:
         try:
             require(settings.logger)
             if isinstance(settings.threads, int):
                 torch.set_num_threads(settings.threads)
-            return self.build(settings, plan)
+            with ExitStack() as otherwise:
+                built = self.build(settings, plan)
+                otherwise.callback(built.close)
+                built.callbacks = {name: kind(settings, built) for name, kind in CALLBACKS.items()}
+                otherwise.pop_all()
+            return built
         except (ValueError, ImportError, FaultyRun) as error:
             raise SettingsError(str(error)) from error
 
@@ -514,6 +533,12 @@ def last_checkpoint(folder: RunFolder) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------------
+
+
+def _all(of_this_run: Mapping[str, Any] | None, built: Built) -> dict[str, object]:
+    """The functions that were given for one run, as one callback, and those of `CALLBACKS`."""
+    given = {name: function for name, function in (of_this_run or {}).items() if function}
+    return {"of_this_run": SimpleNamespace(**given), **built.callbacks}
 
 
 def _plan(settings: Train | Supervised) -> Plan:

@@ -81,7 +81,7 @@ def _state(folder: RunFolder, done: int, total: int) -> tuple[str, str]:
     entry = last_entry(folder)
     if entry is not None and entry.word in ("finished", "stopped", "failed"):
         return entry.word, entry.text
-    if entry is None and 0 < total <= done:  # an older version's, or started from Python: it keeps no journal
+    if entry is None and 0 < total <= done:  # which could not be written
         return "finished", ""
     if is_held(folder):
         return "running", ""

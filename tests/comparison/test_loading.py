@@ -11,8 +11,8 @@ def read(folder):
     return loading.read(RunFolder(folder))
 
 
-def test_each_seed_of_a_folder_is_a_run_and_their_mean_is_none(tmp_path):
-    rows = {"3": curve([10.0, 20.0]), "4": curve([1.0, 2.0]), "mean": curve([5.5, 11.0])}
+def test_each_seed_of_a_folder_is_a_run(tmp_path):
+    rows = {"3": curve([10.0, 20.0]), "4": curve([1.0, 2.0])}
     runs = read(write_run(tmp_path / "a", ["env=cheetah-run"], rows))
     assert [run.seed for run in runs] == [3, 4]
     assert runs[1].curves["eval/return"].steps.tolist() == [1000, 2000]
@@ -66,11 +66,6 @@ def test_a_list_in_the_name_of_a_run_does_not_shift_the_columns(tmp_path):
     (run,) = read(write_run(tmp_path / "a", [], {"agent.hidden=[64,32] seed=1": curve([7.0])}))
     assert run.settings["agent.hidden"] == [64, 32]
     assert run.curves["eval/return"].values.tolist() == [7.0]
-
-
-def test_the_mean_over_the_seeds_of_a_setting_is_no_run(tmp_path):
-    rows = {"reg.coef=1e-05 seed=0": curve([1.0]), "reg.coef=1e-05 mean": curve([1.0])}
-    assert len(read(write_run(tmp_path / "a", ["reg=l2"], rows))) == 1
 
 
 def test_task_metrics_are_counted_by_task_and_borders_are_steps(tmp_path):

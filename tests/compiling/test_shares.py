@@ -70,14 +70,7 @@ DIGITS += ["device=cpu", "log_every_updates=7", "measure_every_updates=0", "opti
     "settings",
     [
         ["task=random_labels", "reg=[swr,wrs]", "reg.wrs.every_updates=3", "seeds=2"],
-        [
-            "task=stationary",
-            "num_tasks=1",
-            "task.decay_at_epochs=[2]",
-            "reg=weight_decay",
-            "seeds=4",
-            "measure_steps=true",
-        ],
+        ["task=stationary", "num_tasks=1", "task.decay_at_epochs=[2]", "reg=weight_decay", "seeds=4"],
         ["reset=shrink_perturb", "reset.every_updates=3", "seeds=3"],
     ],
     ids=["side by side", "a learning rate that decays", "reset"],

@@ -1,50 +1,37 @@
-from rl_plasticity.configs import before, kinds, schema, written
+from rl_plasticity.configs import schema, written
+from rl_plasticity.configs.before import GONE, SINCE
 from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.settings import settings_of
+from rl_plasticity.configs.kinds import KINDS
 
 
-def load(arguments):
-    return schema.load(Train, arguments)
+def without(tree, *names):
+    return {n: without(v, *names) if isinstance(v, dict) else v for n, v in tree.items() if n not in names}
 
 
-def test_settings_that_an_earlier_version_saved_are_read_as_what_it_did():
-    saved = {**vars(load(["reset=periodic"]))}
-    saved["reset"] = {**saved["reset"], "every_tasks": None}
-    saved["agent"] = {n: v for n, v in saved["agent"].items() if n not in ("init", "log_std", "temperature_loss")}
-    assert schema.load_saved(Train, saved) == load(["reset=periodic"])
-    assert schema.without_machine(Train, saved) == schema.without_machine(Train, vars(load(["reset=periodic"])))
+def same_run(kind, saved, now):
+    assert schema.load_saved(kind, saved) == now
+    assert schema.without_machine(kind, saved) == schema.without_machine(kind, vars(now))
 
 
-def test_a_run_from_before_there_were_closer_looks_was_not_looked_at_closely():
-    now = schema.load(Supervised, [])
-    new = ("measure_every_epochs", "measure_tasks", "measure_steps", "measure_channels", "measure_span_images")
-    saved = {name: value for name, value in vars(now).items() if name not in new}
-    assert schema.load_saved(Supervised, saved) == now
-    assert schema.without_machine(Supervised, saved) == schema.without_machine(Supervised, vars(now))
-
-
-def test_a_regularizer_that_an_earlier_version_saved_has_no_window_and_acts_on_all_parameters():
-    new = ("from_update", "until_update", "from_epoch", "until_epoch", "of", "rect_scale")
-
-    def without(tree):
-        return {n: without(v) if isinstance(v, dict) else v for n, v in tree.items() if n not in new}
-
+def test_settings_that_version_0_2_0_did_not_have_are_what_it_did():
+    agent = schema.load(Train, ["reset=periodic"])
+    saved = without(vars(agent), "log_std")
+    assert saved != vars(agent)
+    same_run(Train, saved, agent)
     for kind in (Train, Supervised):
-        for reg in ("l2", "spectral+weight_decay", "orthogonal", ["none", "wrs", "swr+l2"]):
+        for reg in ("orthogonal", "l2+orthogonal", ["none", "wrs", "orthogonal+l2"]):
             now = schema.load(kind, written.from_python({"reg": reg}))
-            saved = {**vars(now), "reg": without(now.reg)}
+            saved = {**vars(now), "reg": without(now.reg, "rect_scale")}
             assert saved["reg"] != now.reg
-            assert schema.load_saved(kind, saved) == now
-            assert schema.without_machine(kind, saved) == schema.without_machine(kind, vars(now))
+            same_run(kind, saved, now)
 
 
-def test_a_network_s_settings_that_an_earlier_run_did_not_have_are_what_it_was():
-    for choice, settings in before.BEFORE.items():
-        group, _, name = choice.partition("=")
-        if not name:  # settings of a command
-            continue
-        declared = settings_of(kinds.KINDS[group].choices[name])
-        values = before.up_to_date({f"{group}.name": name})
-        for key, value in settings.items():
-            default = declared[key.partition(".")[2]].default
-            assert value == values[key] == (list(default) if isinstance(default, tuple) else default), key
+def test_what_they_are_now_is_still_the_default():
+    for (group, choice), (name, value) in SINCE.items():
+        assert KINDS[group].settings(choice)[name].default == value
+
+
+def test_looks_that_version_0_2_0_took_make_no_other_run():
+    now = schema.load(Supervised, [])
+    for taken in (False, True):
+        same_run(Supervised, {**vars(now), **dict.fromkeys(GONE, taken)}, now)

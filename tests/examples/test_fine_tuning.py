@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rl_plasticity.sweeps import studies
+from papers import study as studies
 
 FOLDER = Path(__file__).parents[2] / "examples" / "fine_tuning"
 sys.path.insert(0, str(FOLDER))  # the scripts import each other as they do when one is run

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.journal import Journal, hours, last_entry
+from rl_plasticity.runs.journal import Journal, last_entry
 from rl_plasticity.runs.lock import Lock, is_held
 
 
@@ -74,27 +74,6 @@ def test_a_lock_is_released_once_and_can_then_be_taken(run):
     assert not is_held(run)
 
 
-def test_hours_are_those_of_starts_that_came_to_an_end_and_not_of_the_time_between_them(run):
-    events = ["10:00:00 started", "11:30:00 stopped at env step 3", "17:00:00 started", "18:00:00 started",
-              "18:15:00 failed: x", "20:00:00 started"]  # fmt: skip
-    run.log.write_text("\n\n".join(f"2026-11-22T{event.replace(' ', '+0000 ', 1)}" for event in events) + "\ncut")
-    assert hours(run) == (1.75, None)
-    run.log.unlink()
-    assert hours(run) == (0, 0)
-
-
-def test_cpu_hours_are_those_of_every_start_that_ended_or_they_are_not_known(run):
-    ended = ["10:00:00+0000 started", "10:30:00+0000 used 360.00 CPU seconds", "10:30:00+0000 stopped",
-             "11:00:00+0000 started", "11:10:00+0000 used 7200 CPU seconds",  # killed as it ended
-             "12:00:00+0000 started", "13:00:00+0000 used 1800.00 CPU seconds", "13:00:00+0000 failed: x"]  # fmt: skip
-    run.log.write_text("".join(f"2026-11-22T{line}\n" for line in ended))
-    assert hours(run) == (1.5, pytest.approx(0.6))
-    for used in ([], ["15:00:00+0000 used CPU"], ["15:00:00+0000 used 1x CPU seconds"]):
-        lines = [*ended, "14:00:00+0000 started", *used, "15:00:00+0000 finished"]
-        run.log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
-        assert hours(run) == (2.5, None)
-
-
 def test_the_end_of_a_run_says_its_cpu_time_and_that_of_processes_it_waited_for_but_no_other_time(run):
     before = sum(os.times()[:4])
     with Journal(run) as journal:
@@ -109,17 +88,3 @@ def test_the_end_of_a_run_says_its_cpu_time_and_that_of_processes_it_waited_for_
     assert last_entry(run) == ("finished", "")
     [used] = re.findall(r"\S+ used (\S+) CPU seconds\n", run.log.read_text())
     assert 0.45 < float(used) < most + 0.1
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["12:00:00+0000 started", "09:00:00+0000 finished"],  # the clock was set back
-        ["10:00:00+0000 started", "17:00:00+0000 sta", "18:00:00+0000 finished"],  # cut off, by a kill
-        ["10:00:00+0000 started", "17:00:", "18:00:00+0000 finished"],
-        ["10:00:00+0000 finished", "11:00:00+0000 stopped"],
-    ],
-)
-def test_a_damaged_journal_makes_no_hours(lines, run):
-    run.log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
-    assert hours(run).clock == 0

@@ -1,4 +1,6 @@
-"""Weights scaled with and without proportionality, Figure 1 of the SWR paper: ``python swr_figure1.py --data cifar10``.
+"""Weights scaled with and without proportionality, Figure 1 of the SWR paper.
+
+``python papers/swr_figure1.py --data cifar10``
 
 Section 3.2: a CNN is trained for 100 epochs; its weights are scaled by a ratio in every layer, once alone and once as
 in Theorem 1, the bias of layer l by the ratio to the power of l, so that f' = C f; then it is trained for 50 more.
@@ -24,16 +26,12 @@ import torch
 from matplotlib import pyplot as plt
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
-from rl_plasticity.learning.learner import Learner
-from rl_plasticity.learning.optimizers import Adam
+from rl_plasticity import DATA, NETWORKS, OPTIMIZERS, TASKS, Learner, SettingsError, make_regularizer
 from rl_plasticity.metrics.statistics import student_interval
-from rl_plasticity.networks import make_network
-from rl_plasticity.regularizers import SoftWeightRescaling
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import layers
 from rl_plasticity.supervised import batches, cross_entropy, evaluate
-from rl_plasticity.tasks import DATA, TASKS, Data, Task, load, sizes
+from rl_plasticity.tasks import Data, Task, load, sizes
 
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 SEEDS = range(5)
@@ -57,12 +55,13 @@ def scale_(net: nn.Module, ratio: float, proportional: bool) -> None:
         if weight is not None:
             weight.mul_(ratio)
     if proportional:  # with all its strength SWR goes to the norms that it has seen: its factor is the ratio
-        SoftWeightRescaling(target, coef=1.0).project_(net)
+        make_regularizer("swr", target, coef=1.0).project_(net)
 
 
 def learner_of(shape: tuple[int, ...], num_classes: int, seeds: Sequence[int]) -> Learner:
     """The CNN with Adam, untrained."""
-    return Learner(lambda s: make_network("cnn", shape, num_classes, s), seeds, optimize=lambda net: Adam(net, lr=1e-3))
+    adam, cnn = OPTIMIZERS["adam"], NETWORKS["cnn"]
+    return Learner(lambda s: cnn(shape, num_classes, s), seeds, optimize=lambda net: adam(net, lr=1e-3))
 
 
 def train(learner: Learner, task: Task, data: Data, order: RunStreams, epochs: int, batch_size: int) -> Tensor:

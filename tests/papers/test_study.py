@@ -3,14 +3,23 @@ import re
 from pathlib import Path
 
 import pytest
+from folders import without_what_plugs_add
 
-from rl_plasticity.comparison import groups, paper
+from papers import cost, layout
+from papers import study as studies
+from rl_plasticity.comparison import groups
 from rl_plasticity.configs import schema, written
 from rl_plasticity.runs import naming
-from rl_plasticity.sweeps import cost, studies
 
+LOOKS = Path(__file__).parents[2] / "papers" / "looks"
 DOCS = Path(__file__).parents[2] / "docs"
 SMALL = [(name, small) for name in studies.names() for small in (False, True)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_look_stays():
+    with pytest.MonkeyPatch.context() as monkeypatch, without_what_plugs_add(monkeypatch, LOOKS):
+        yield
 
 
 def each_value(arguments, kind):
@@ -40,7 +49,7 @@ def test_every_value_of_every_study_can_be_set(study):
     assert study.where
     if study.is_script:
         return
-    kind = study.kind
+    kind = study.makes.kind
     seen = {}
     for i, (label, arguments) in enumerate(study.arguments().items()):
         shared = [a if i == 0 else written.each(kind, a)[0] for a in arguments if a in study.settings]
@@ -58,10 +67,10 @@ def test_so_many_seeds_are_given_whether_they_train_in_one_process_or_each_in_it
 def test_what_a_study_draws_is_what_can_be_drawn(study):
     if study.is_script or study.draw.get("kind") == "table":
         return
-    panels, columns = paper._panels(study.draw, {label: [] for label in study.methods})
+    panels, columns = layout._panels(study.draw, {label: [] for label in study.methods})
     assert columns >= 0
     assert {label for panel in panels for label in panel.methods} <= study.methods.keys()
-    assert {panel.kind for panel in panels} <= paper._DRAWN.keys()
+    assert {panel.kind for panel in panels} <= layout._DRAWN.keys()
 
 
 def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(study, of_one_seed):
@@ -86,11 +95,11 @@ def test_the_costs_of_every_study_are_those_of_its_runs(study, of_one_seed):
     runs = run_updates = 0
     for label, of_method in of_one_seed.items():
         (seeds,) = (a for a in study.arguments()[label] if a.startswith(("seed=", "seeds=")))
-        processes, of_each = len(written.each(study.kind, seeds)), 1
+        processes, of_each = len(written.each(study.makes.kind, seeds)), 1
         if seeds.startswith("seeds="):
             of_each = int(seeds.removeprefix("seeds="))
         runs += processes * len(of_method)
-        run_updates += processes * of_each * sum(cost.updates(run.settings) for run in of_method)
+        run_updates += processes * of_each * sum(cost.updates(vars(run.settings)) for run in of_method)
     assert (costs.runs, costs.run_updates) == (runs, run_updates)
 
 

@@ -8,11 +8,13 @@ from subprocess import CompletedProcess
 import pytest
 from folders import run_supervised
 
-from rl_plasticity import compare, reproduce
+from papers import __main__ as papers
+from papers import cost
+from papers import study as studies
+from rl_plasticity import compare
 from rl_plasticity.configs import schema
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.sweeps import cost, studies
 from rl_plasticity.sweeps.launchers import Basic
 
 TINY = ["data.train_size=60", "num_tasks=2", "epochs_per_task=2", "net.widths=[4]", "seeds=2"]
@@ -42,7 +44,7 @@ def test_a_study_makes_its_runs_its_figure_and_a_page_and_again_only_what_is_mis
     two = replace(two, pages=pages)
     monkeypatch.setattr(studies, "load", lambda name, small: two)
     asked = [EXPONENTS, "small=true", f"out={tmp_path}", *TINY]
-    assert reproduce.command(asked) == 0
+    assert papers.command(asked) == 0
     place = tmp_path / "small" / EXPONENTS
     said = capsys.readouterr()
     assert "2 succeeded" in said.out
@@ -60,18 +62,18 @@ def test_a_study_makes_its_runs_its_figure_and_a_page_and_again_only_what_is_mis
     assert record["given"] == TINY
     assert record["cpu_hours_of_ended_starts"] is not None
     assert record["run_updates"] == 2 * 2 * 2 * 2 * 2  # methods, seeds, tasks, epochs, batches
-    assert record["command"] == f"python -m rl_plasticity.reproduce {shlex.join(asked)}"
+    assert record["command"] == f"python -m papers {shlex.join(asked)}"
     assert {run["method"] for run in record["runs"].values()} == {"none", "k = 4"}
     before = {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("metrics.csv")}
-    monkeypatch.setattr(reproduce, "draw", lambda *_: None)
-    assert reproduce.command(asked) == 0
+    monkeypatch.setattr(papers, "draw", lambda *_: None)
+    assert papers.command(asked) == 0
     assert "0 succeeded, 0 failed, 0 stopped, 2 skipped" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_dry_run_says_each_method_s_command_and_writes_nothing(tmp_path, capsys):
     asked = [EXPONENTS, f"out={tmp_path}", "dry_run=true", "device=cuda", "hydra/launcher=joblib", "data.root=/a b"]
-    assert reproduce.command(asked) is None
+    assert papers.command(asked) is None
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 5
     assert said[1].startswith("k = 1: python -m rl_plasticity.supervised -m preset=spectral-fashion,spectral-mnist")
@@ -104,14 +106,14 @@ def test_a_dry_run_says_each_method_s_command_and_writes_nothing(tmp_path, capsy
 )
 def test_bad_input_is_refused_before_anything_is_written(arguments, said, tmp_path):
     with pytest.raises(SettingsError, match=said):
-        reproduce.command([*arguments, f"out={tmp_path}"])
+        papers.command([*arguments, f"out={tmp_path}"])
     assert not [*tmp_path.iterdir()]
 
 
 LIST = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from rl_plasticity import reproduce
+from papers import __main__ as papers
 
 def forbid(event, args):
     writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
@@ -119,7 +121,7 @@ def forbid(event, args):
         raise AssertionError(f"{event} {args}")
 
 sys.addaudithook(forbid)
-reproduce.command(["out=nowhere"])
+papers.command(["out=nowhere"])
 assert "torch" not in sys.modules
 """
 
@@ -139,31 +141,30 @@ def test_the_list_s_hours_are_recorded_ones_and_say_of_which_machine_and_clock(t
     whole = studies.Cost(10, 10_000_000, 2.25, True, "Processor X")
     small = studies.Cost(5, 432_000, 0.03125, False, "Processor Y")
     monkeypatch.setattr(studies, "_costs", lambda: {(EXPONENTS, "whole"): whole, (EXPONENTS, "small"): small})
-    reproduce.command([f"out={tmp_path}"])
+    papers.command([f"out={tmp_path}"])
     said = capsys.readouterr().out
     assert [EXPONENTS, "1e+07", "2.2*", "4.3e+05", "0.031", "never"] in [line.split() for line in said.splitlines()]
     assert "Processor X and Processor Y" in said
     monkeypatch.setattr(studies, "_costs", lambda: dict.fromkeys([(EXPONENTS, "whole"), (EXPONENTS, "small")],
                                                                  studies.Cost(5, 2, None, False, "")))  # fmt: skip
-    reproduce.command([f"out={tmp_path}"])
+    papers.command([f"out={tmp_path}"])
     assert [EXPONENTS, "2", "2", "never"] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_the_cost_is_measured_once_on_each_machine_and_rates_by_the_clock_are_none(tmp_path, capsys, monkeypatch):
+def test_the_cost_is_measured_once_on_each_machine(tmp_path, capsys, monkeypatch):
     measured = []
     monkeypatch.setattr(cost, "seconds_per_update", lambda s: measured.append(s) or 3600.0)
-    keys = {cost.key(run.settings) for small in (False, True) for of_method in
+    keys = {cost.key(vars(run.settings)) for small in (False, True) for of_method in
             studies.load(EXPONENTS, small).runs(tmp_path).values() for run in of_method}  # fmt: skip
     machine = cost.Rates(tmp_path / "none").machine
-    (tmp_path / "rates.json").write_text(json.dumps({machine: dict.fromkeys(keys, 1e9)}))  # of earlier versions
     for _ in range(2):
-        reproduce.command(["--cost", EXPONENTS, f"out={tmp_path}"])
+        papers.command(["--cost", EXPONENTS, f"out={tmp_path}"])
         said = capsys.readouterr()
         # 5 methods, 2 data sets, 10 seeds, 50 tasks of 80 epochs of 25 batches; an hour for each update
         assert [EXPONENTS, "1e+07", "10,000,000", "4.3e+05", "432,000"] in [s.split() for s in said.out.splitlines()]
         assert "CPU hours" in said.out
         assert f"1 of 1: {EXPONENTS}" in said.err
-    assert len(measured) == 2  # one for MNIST and Fashion-MNIST, one for the digits
+    assert len(measured) == 3  # MNIST, Fashion-MNIST with LayerNorm, and the digits; not one for each exponent
     kept = json.loads((tmp_path / "cpu_rates.json").read_text())
     assert kept == {machine: dict.fromkeys(keys, 3600.0)}
 
@@ -171,15 +172,13 @@ def test_the_cost_is_measured_once_on_each_machine_and_rates_by_the_clock_are_no
 def test_a_script_gets_its_folder_its_arguments_and_what_is_given_besides_as_options(tmp_path, capsys, monkeypatch):
     asked = ["swr/figure-1", "small=true", f"out={tmp_path}", "data=mnist"]
     place = tmp_path / "small/swr/figure-1"
-    reproduce.command([*asked, "dry_run=true"])
-    said = f"python examples/papers/swr_figure1.py --small --out {place}/figure.png --data mnist\n"
+    papers.command([*asked, "dry_run=true"])
+    said = f"python papers/swr_figure1.py --small --out {place}/figure.png --data mnist\n"
     assert capsys.readouterr().out == said
     assert not place.exists()
     called = []
-    monkeypatch.setattr(
-        reproduce.subprocess, "run", lambda call, check: called.append(call) or CompletedProcess(call, 3)
-    )
-    assert reproduce.command(asked) == 3
+    monkeypatch.setattr(papers.subprocess, "run", lambda call, check: called.append(call) or CompletedProcess(call, 3))
+    assert papers.command(asked) == 3
     assert [part.removeprefix(f"{studies.REPOSITORY}/") for part in called[0][1:]] == said.split()[1:]
     assert "swr/figure-1: failed" in capsys.readouterr().out
     assert not place.exists()  # there is nothing in it
@@ -197,7 +196,7 @@ def test_a_script_s_cost_is_what_it_says_itself_on_one_thread_and_asked_for_once
 
     monkeypatch.setattr(cost.subprocess, "run", said)
     for _ in range(2):
-        reproduce.command(["--cost", "wrs/figure-7-counting", f"out={tmp_path}"])
+        papers.command(["--cost", "wrs/figure-7-counting", f"out={tmp_path}"])
         assert [line.split() for line in capsys.readouterr().out.splitlines()][1] == [
             "wrs/figure-7-counting", "2e+02", "2", "10", "1",
         ]  # fmt: skip
@@ -209,30 +208,51 @@ def test_a_script_s_cost_is_what_it_says_itself_on_one_thread_and_asked_for_once
     failed = CompletedProcess([], 1, "", "Traceback\nNo module named 'x'\n")
     monkeypatch.setattr(cost.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(FaultyRun, match=r"fine_tuning/detection.py: No module named 'x'"):
-        reproduce.command(["--cost", "wrs/figure-9", f"out={tmp_path}"])
-
-
-def test_a_script_that_is_not_here_is_said_to_be_in_the_repository(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(studies, "REPOSITORY", tmp_path)
-    for asked in (["swr/figure-1"], ["--cost", "swr/figure-1"]):
-        with pytest.raises(SettingsError, match="a script of the repository: clone it"):
-            reproduce.command([*asked, f"out={tmp_path}"])
-    assert not [*tmp_path.iterdir()]
-    monkeypatch.setattr(studies, "names", lambda: ["swr/figure-1"])
-    reproduce.command(["--cost", f"out={tmp_path}"])
-    assert "swr/figure-1" not in capsys.readouterr().out  # of all, what is there
+        papers.command(["--cost", "wrs/figure-9", f"out={tmp_path}"])
 
 
 def test_a_study_is_whole_small_or_some_of_its_runs(tmp_path):
     study = studies.load(EXPONENTS, small=True)
-    assert reproduce.state(study, tmp_path) == ""
+    assert papers.state(study, tmp_path) == ""
     runs = [run for of_method in study.runs(tmp_path / "small" / EXPONENTS / "runs").values() for run in of_method]
     for n, run in enumerate(runs):
         run.folder.mkdir(parents=True)
         (run.folder / "config.yaml").write_text(schema.dump(run.settings))
         (run.folder / "log.txt").write_text("2026-11-22T00:00:00+00:00 finished at step 1\n")
-        assert reproduce.state(study, tmp_path) == ("small" if n == 4 else f"small: {n + 1} of 5")
+        assert papers.state(study, tmp_path) == ("small" if n == 4 else f"small: {n + 1} of 5")
     record = tmp_path / "small" / EXPONENTS / "record.json"
     for text, words in (('{"given": []}', ""), ('{"given": ["seeds=3", "lr=1"]}', " with seeds=3 lr=1"), ("[", "")):
         record.write_text(text)
-        assert reproduce.state(study, tmp_path) == f"small{words}"
+        assert papers.state(study, tmp_path) == f"small{words}"
+
+
+def called(*arguments, cwd):
+    return subprocess.run([sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+def test_the_command_ends_with_one_line_and_status_2_for_bad_input():
+    done = called("papers", "spectral/figur-3", cwd=studies.REPOSITORY)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "papers: unknown figure or table 'spectral/figur-3'; did you mean 'spectral/figure-3'?\n"
+
+
+def test_the_command_of_before_goes_on_in_a_checkout_and_says_where_it_went(tmp_path):
+    done = called("rl_plasticity.reproduce", "swr/figure-1", "small=true", "dry_run=true", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == "rl_plasticity.reproduce is now python -m papers\n"
+    assert done.stdout.startswith("python papers/swr_figure1.py --small")
+
+
+def test_the_command_of_before_says_that_a_wheel_has_no_papers_even_beside_a_package_of_that_name(tmp_path):
+    place = tmp_path / "rl_plasticity"
+    place.mkdir()
+    for name in ("__init__.py", "reproduce.py"):
+        (place / name).write_bytes((studies.REPOSITORY / "rl_plasticity" / name).read_bytes())
+    other = tmp_path / "elsewhere" / "papers"
+    other.mkdir(parents=True)
+    (other / "__main__.py").write_text("raise AssertionError")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import runpy; "
+    code += "runpy.run_module('rl_plasticity.reproduce', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=other.parent, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "rl_plasticity.reproduce is now python -m papers in a checkout of the repository: clone it\n"

@@ -1,11 +1,10 @@
-"""``scripts/task_ends.py``: the returns at the ends of tasks that change."""
+"""``python -m papers.task_ends``: the returns at the ends of tasks that change."""
 
 import pytest
-from folders import curve, script, write_run
+from folders import curve, write_run
 
+from papers import task_ends
 from rl_plasticity.errors import SettingsError
-
-task_ends = script("task_ends")
 
 
 def test_there_is_a_line_for_each_run_and_task_with_its_method_and_what_was_known_before(tmp_path):

@@ -1,13 +1,12 @@
-"""``scripts/foretell.py``: rank correlations of early measures with later returns."""
+"""``python -m papers.foretell``: rank correlations of early measures with later returns."""
 
 import numpy as np
 import pytest
-from folders import curve, script, write_run
+from folders import curve, write_run
 from scipy.stats import spearmanr
 
+from papers import foretell
 from rl_plasticity.errors import SettingsError
-
-foretell = script("foretell")
 
 
 def test_within_one_task_it_is_spearman_s_with_ties():

@@ -1,9 +1,8 @@
-"""``scripts/results_table.py``: a study's numbers as a page's table."""
+"""``python -m papers.results_table``: a study's numbers as a page's table."""
 
 import pytest
-from folders import script
 
-results_table = script("results_table")
+from papers import results_table
 
 FIGURE = "panel,method,mark,metric,seed,mean_of_run,low,high,n"
 COMPARISON = "group,task,seed,metric,step,statistic,value,low,high,n"

@@ -1,4 +1,4 @@
-"""The papers' figures and tables: which runs each takes, and how many of them there are. Data, in ``configs/study``.
+"""A figure or a table: which runs it takes, and how many of them there are. Data, in ``studies``.
 
 A file there is a paper. It names methods once, by the labels of the paper's legends, and has an entry for each figure
 and table::
@@ -11,7 +11,7 @@ and table::
         command: supervised                  # train, or a script of the repository with its arguments in `settings`
         settings: task=pixel_permutation preset=spectral-svhn,spectral-cifar10 seed=range(0,10)   # as a sweep's
         methods: [none, L2]                  # labels, or a mapping like the one above for methods of its own
-        draw: ...                            # see `comparison.paper`
+        draw: ...                            # see `layout`
         pages:                               # comparison pages by their folder; without it one of all
           primed: {where: {prime_updates: 30000}, baseline: none}
         small: {settings: ..., methods: ..., draw: ...}      # in minutes; what it does not name is as above
@@ -32,13 +32,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity import SettingsError
+from rl_plasticity.errors import nearest
 
 if TYPE_CHECKING:
     from rl_plasticity.sweeps.sweep import Run
 
-REPOSITORY = Path(__file__).parents[2]  # whose scripts a study may name; a wheel has none
-FOLDER = Path(__file__).parents[1] / "configs" / "study"
+REPOSITORY = Path(__file__).parents[1]
+FOLDER = Path(__file__).parent / "studies"
 
 
 class Cost(NamedTuple):
@@ -93,22 +94,15 @@ class Study:
 
     @property
     def script(self) -> Path:
-        """Its file.
-
-        Raises:
-            SettingsError: it is not here.
-        """
-        path = REPOSITORY / self.command
-        if not path.exists():
-            raise SettingsError(f"{self.name} is made by {self.command}, a script of the repository: clone it")
-        return path
+        """Its file."""
+        return REPOSITORY / self.command
 
     @property
-    def kind(self) -> type[Any]:
-        """Settings of its command."""
-        from rl_plasticity.configs.commands import Supervised, Train  # not to list studies, which takes no torch
+    def makes(self) -> Any:
+        """The command that trains."""
+        from rl_plasticity import supervised, train  # not to list studies, which takes no torch
 
-        return {"train": Train, "supervised": Supervised}[self.command]
+        return {"train": train.command, "supervised": supervised.command}[self.command]
 
     @property
     def cost(self) -> Cost:
@@ -134,7 +128,7 @@ class Study:
         found: dict[str, list[Run]] = {}
         for label, arguments in self.arguments(given).items():
             try:
-                found[label] = sweep.runs(self.kind, [*arguments, f"out={out}"], taken)
+                found[label] = sweep.runs(self.makes.kind, [*arguments, f"out={out}"], taken)
             except SettingsError as error:
                 raise SettingsError(f"of {self.name}, {label}: {error}") from error
             taken |= {run.folder for run in found[label]}

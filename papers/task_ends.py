@@ -1,4 +1,4 @@
-"""The returns at the ends of tasks that change: ``python scripts/task_ends.py FOLDER > FILE.csv``.
+"""The returns at the ends of tasks that change: ``python -m papers.task_ends FOLDER > FILE.csv``.
 
 Of every finished run of ``train`` below FOLDER a line for each task: the run's folder, its method, seed and the task's
 number from 0, the return before anything of it was learned (and before an intervention) and the return at its end.
@@ -9,10 +9,9 @@ import csv
 import sys
 from pathlib import Path
 
+from rl_plasticity import RunFolder, SettingsError
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
-from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import RunFolder
 
 COLUMNS = ("folder", "method", "seed", "task", "first_return", "return")
 

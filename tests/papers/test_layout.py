@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 from folders import write_run
 
-from rl_plasticity.comparison import loading, paper
+from papers import layout
+from papers import study as studies
+from rl_plasticity.comparison import loading
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.sweeps import studies
 
 TASK = ["num_tasks=2", "epochs_per_task=10"]
 
@@ -27,7 +28,7 @@ def lines(axes):
 
 def test_a_line_is_the_mean_of_the_seeds_and_its_band_one_standard_error(tmp_path):
     runs = supervised(tmp_path / "a", seeds={0: of_task(0.2, 0.4), 1: of_task(0.6, 0.5)})
-    axes = paper.draw({"metrics": ["task/train_accuracy"], "x": "task"}, {"none": runs}).axes[0]
+    axes = layout.draw({"metrics": ["task/train_accuracy"], "x": "task"}, {"none": runs}).axes[0]
     assert lines(axes) == {"black": ([1.0, 2.0], [pytest.approx(0.4), pytest.approx(0.45)])}
     corners = axes.collections[0].get_paths()[0].vertices
     assert {round(y, 6) for x, y in corners if x == 1} == {0.2, 0.6}  # sd 0.2828 / sqrt(2)
@@ -43,14 +44,14 @@ def test_rows_and_columns_are_the_values_of_their_settings_and_metrics_are_rows_
             tmp_path / f"{i}", f"task={task}", f"net.layer_norm={norm}", seeds={0: of_task(0.1 * (i + 1), 0.5)}
         )
     ]
-    figure = paper.draw(spec, {"none": runs})
+    figure = layout.draw(spec, {"none": runs})
     assert [axes.get_title() for axes in figure.axes] == [
         "layer_norm=false, label_flip", "layer_norm=false\nrandom_labels",  # too wide for a line
         "layer_norm=true, label_flip", "layer_norm=true, random_labels",
     ]  # fmt: skip
     assert [[y[1][0] for y in lines(axes).values()] for axes in figure.axes] == [[0.1], [], [], [0.2]]
     assert [text.get_text() for text in figure.axes[1].texts] == ["no such number"]
-    two = paper.draw({"columns": "task.name", "metrics": ["task/train_accuracy", "net/loss"]}, {"none": runs})
+    two = layout.draw({"columns": "task.name", "metrics": ["task/train_accuracy", "net/loss"]}, {"none": runs})
     assert [axes.get_ylabel() for axes in two.axes] == ["training accuracy"] * 2 + ["net/loss"] * 2
 
 
@@ -58,9 +59,9 @@ def test_epochs_count_from_the_end_of_the_tasks_before(tmp_path):
     curve = {"eval/test_accuracy": [(0, 0.0), (20, 0.1), (40, 0.2), (70, 0.3), (100, 0.4)]}
     runs = supervised(tmp_path / "a", seeds={0: curve})
     spec = {"metrics": ["eval/test_accuracy"], "x": "epoch"}
-    whole = paper.draw(spec, {"none": runs}).axes[0]
+    whole = layout.draw(spec, {"none": runs}).axes[0]
     assert lines(whole)["black"][0] == [0, 5, 10, 17.5, 25]  # 10 epochs of 4 updates; then an epoch is counted alike
-    second = paper.draw(spec | {"tasks_before": 1}, {"none": runs}).axes[0]
+    second = layout.draw(spec | {"tasks_before": 1}, {"none": runs}).axes[0]
     assert lines(second)["black"] == ([0, 5, 10], [0.2, 0.3, 0.4])  # 10 epochs of 6 updates
 
 
@@ -73,7 +74,7 @@ def test_strengths_are_means_over_the_run_in_their_order_and_what_has_none_is_a_
             for run in supervised(tmp_path / coef, "reg=spectral", f"reg.coef={coef}", seeds={0: of_task(0.1, end)})
         ],
     }
-    axes = paper.draw({"kind": "strengths", "over": "reg.coef", "metrics": ["task/train_accuracy"]}, methods).axes[0]
+    axes = layout.draw({"kind": "strengths", "over": "reg.coef", "metrics": ["task/train_accuracy"]}, methods).axes[0]
     flat = next(line for line in axes.lines if line.get_linestyle() == ":")
     assert flat.get_ydata() == pytest.approx([0.3, 0.3])
     curve = next(line for line in axes.lines if line.get_marker() == "o")
@@ -81,7 +82,7 @@ def test_strengths_are_means_over_the_run_in_their_order_and_what_has_none_is_a_
     assert curve.get_ydata() == pytest.approx([0.3, 0.5])
     assert axes.get_xscale() == "log"
     methods["l2"] = supervised(tmp_path / "l2", "reg=l2", "reg.coef=2e-4", seeds={0: of_task(0.1, 0.2)})
-    axes = paper.draw({"kind": "strengths", "over": "reg.coef", "metrics": ["task/train_accuracy"]}, methods).axes[0]
+    axes = layout.draw({"kind": "strengths", "over": "reg.coef", "metrics": ["task/train_accuracy"]}, methods).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1e-4", "", "0.01"]  # 2e-4 has no room beside it
 
 
@@ -89,9 +90,9 @@ def test_layers_stand_in_the_network_s_order_and_a_family_is_a_line_for_each_mem
     shapes = {f"net/weight_shape/{layer}": [(0, 2.0), (100, value)] for layer, value in [("0", 1.5), ("10", 1.2)]}
     shapes |= {"net/weight_shapes/0": [(100, 7.0)], "net/weight_shape": [(100, 9.0)]}
     runs = supervised(tmp_path / "a", seeds={0: shapes})
-    layers = paper.draw({"kind": "layers", "metrics": ["net/weight_shape"]}, {"none": runs}).axes[0]
+    layers = layout.draw({"kind": "layers", "metrics": ["net/weight_shape"]}, {"none": runs}).axes[0]
     assert lines(layers) == {"black": ([1, 2], [1.5, 1.2])}
-    family = paper.draw({"kind": "family", "metrics": ["net/weight_shape"]}, {"none": runs}).axes[0]
+    family = layout.draw({"kind": "family", "metrics": ["net/weight_shape"]}, {"none": runs}).axes[0]
     assert [line.get_ydata().tolist() for line in family.lines] == [[2, 1.5], [2, 1.2]]
 
 
@@ -102,7 +103,7 @@ def test_a_panel_of_its_own_has_its_runs_methods_and_scale(tmp_path):
     }
     methods["l2"] += supervised(tmp_path / "strong", "reg=l2", "reg.coef=1e-1", seeds={0: of_task(0.7, 0.8)})
     panel = {"metric": "task/train_accuracy", "where": {"reg.coef": 0.1}, "methods": ["none", "l2"], "log": True}
-    axes = paper.draw({"columns": 1, "panels": [panel | {"title": "here"}]}, methods).axes[0]
+    axes = layout.draw({"columns": 1, "panels": [panel | {"title": "here"}]}, methods).axes[0]
     assert sorted(line.get_ydata().tolist() for line in axes.lines) == [[0.1, 0.2], [0.7, 0.8]]
     assert (axes.get_title(), axes.get_yscale()) == ("here", "log")
 
@@ -118,7 +119,7 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
         "l2": of("l2", "false", 0.6),
     }
     panel = {"kind": "rows", "metric": "eval/test_accuracy", "by": "net.layer_norm"}
-    figure = paper.draw({"columns": 2, "panels": [panel | {"methods": ["none", "l2"]}, panel]}, methods)
+    figure = layout.draw({"columns": 2, "panels": [panel | {"methods": ["none", "l2"]}, panel]}, methods)
     axes, again = figure.axes
     marks = {(line.get_color(), line.get_ydata()[0]): line.get_xdata()[0] for line in axes.lines}
     assert list(marks.values()) == pytest.approx([0.45, 0.15, 0.45])  # the first value counts 10 updates of 40
@@ -133,7 +134,7 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["layer_norm=false", "layer_norm=true"]
     assert [line.get_color() for line in figure.legends[0].get_lines()] == [false, true]
     assert again.get_xlim() == axes.get_xlim()  # to be compared
-    header, *written = paper.numbers({"columns": 1, "panels": [panel | {"title": "here"}]}, methods)
+    header, *written = layout.numbers({"columns": 1, "panels": [panel | {"title": "here"}]}, methods)
     lines_of = [dict(zip(header, line, strict=True)) for line in written]
     of_none = [line for line in lines_of if (line["method"], line["mark"]) == ("none", "true")]
     assert {line["seed"]: float(line["mean_of_run"]) for line in of_none} == pytest.approx(
@@ -143,8 +144,8 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
     assert (float(of_none[2]["low"]), float(of_none[2]["high"])) == pytest.approx((0.45 - half, 0.45 + half), rel=1e-3)
     assert len(written) == 3 + 3 + 2
     assert {line["panel"] for line in lines_of} == {"here"}
-    assert paper.numbers({"metrics": ["eval/test_accuracy"]}, methods) == []
-    alone = paper.draw({"columns": 1, "panels": [panel | {"by": ""}]}, {"l2": methods["l2"]})
+    assert layout.numbers({"metrics": ["eval/test_accuracy"]}, methods) == []
+    alone = layout.draw({"columns": 1, "panels": [panel | {"by": ""}]}, {"l2": methods["l2"]})
     assert [line.get_xdata()[0] for line in alone.axes[0].lines] == pytest.approx([0.45])
     assert not alone.legends
 
@@ -157,14 +158,14 @@ def test_rows_beside_curves_are_named_and_have_the_colours_of_their_curves(tmp_p
     }
     spec = studies.load("rl/continual-walker").draw
     panels = [panel | {"metric": "task/train_accuracy"} for panel in spec["panels"]]
-    figure = paper.draw(spec | {"panels": panels}, methods)
+    figure = layout.draw(spec | {"panels": panels}, methods)
     curves, rows = figure.axes
     assert [label.get_text() for label in rows.get_yticklabels()] == ["none", "l2"]
     assert all(tick.label1.get_visible() for tick in rows.yaxis.get_major_ticks())
     colours = [line.get_color() for line in curves.lines]
     assert [line.get_color() for line in rows.lines] == colours
     assert [line.get_color() for line in figure.legends[0].get_lines()] == colours
-    again = paper.draw({"columns": 2, "panels": [panels[1], panels[1] | {"methods": ["l2"]}, panels[1]]}, methods).axes
+    again = layout.draw({"columns": 2, "panels": [panels[1], panels[1] | {"methods": ["l2"]}, panels[1]]}, methods).axes
     shown = [all(tick.label1.get_visible() for tick in axes.yaxis.get_major_ticks()) for axes in again]
     assert shown == [True, True, True]  # other methods, and a new line
 
@@ -181,10 +182,10 @@ def test_rows_leave_out_what_is_not_finite_and_say_so_and_runs_that_share_no_ste
         "swr": of("swr", [(10, 0.2)], [(11, 0.2)]),
     }
     spec = {"columns": 1, "panels": [{"kind": "rows", "metric": "eval/test_accuracy"}]}
-    axes = paper.draw(spec, methods).axes[0]
+    axes = layout.draw(spec, methods).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "l2 (2 not finite)", "swr"]
     assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([0.4, 0.4])
-    means = {line[1]: line[5:] for line in paper.numbers(spec, methods)[1:] if not line[4]}
+    means = {line[1]: line[5:] for line in layout.numbers(spec, methods)[1:] if not line[4]}
     assert means["l2"] == means["none"]
     assert means["l2"][-1] == "2"
     assert "swr" not in means
@@ -206,21 +207,21 @@ def test_the_strength_that_some_seeds_choose_is_shown_for_the_others_alone(tmp_p
     panel = {"kind": "rows", "metric": "task/train_accuracy", "choose": [8, 9]}
     spec = {"columns": 1, "panels": [panel]}
     methods = swept(tmp_path)
-    axes = paper.draw(spec, methods).axes[0]
+    axes = layout.draw(spec, methods).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "l2 1e-3"]
     assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([0.6, 0.3])
-    rows = paper.numbers(spec, methods)[1:]
+    rows = layout.numbers(spec, methods)[1:]
     assert [(row[1], row[4]) for row in rows] == [(n, s) for n in ("none", "l2 1e-3") for s in ("0", "1", "")]
 
 
 def test_heat_has_a_cell_for_each_strength_of_a_method_from_the_smallest_to_the_largest(tmp_path):
     spec = {"columns": 1, "panels": [{"kind": "heat", "metric": "task/train_accuracy"}]}
     methods = swept(tmp_path)
-    axes = paper.draw(spec, methods).axes[0]
+    axes = layout.draw(spec, methods).axes[0]
     grid = axes.images[0].get_array().filled(np.nan)
     np.testing.assert_allclose(grid, [[0.6, np.nan, np.nan], [0.5, np.nan, 0.75]])
     assert [text.get_text() for text in axes.texts] == ["0.60", "1e-3", "0.01", "0.1"]
-    assert [row[2] for row in paper.numbers(spec, methods) if row[1] == "l2" and not row[4]] == ["1e-3", "0.01", "0.1"]
+    assert [row[2] for row in layout.numbers(spec, methods) if row[1] == "l2" and not row[4]] == ["1e-3", "0.01", "0.1"]
 
 
 def test_runs_of_a_method_that_differ_in_several_settings_have_no_strength(tmp_path):
@@ -230,7 +231,7 @@ def test_runs_of_a_method_that_differ_in_several_settings_have_no_strength(tmp_p
         for run in supervised(tmp_path / f"{i}", "reg=l2", *more, seeds={0: of_task(0.2, 0.4)})
     ]
     with pytest.raises(SettingsError, match=r"differ in several settings: lr, reg\.coef"):
-        paper.draw({"columns": 1, "panels": [{"kind": "heat", "metric": "task/train_accuracy"}]}, {"l2": runs})
+        layout.draw({"columns": 1, "panels": [{"kind": "heat", "metric": "task/train_accuracy"}]}, {"l2": runs})
 
 
 def test_a_table_is_mean_and_standard_deviation_at_the_end_with_the_number_of_seeds(tmp_path):
@@ -239,14 +240,14 @@ def test_a_table_is_mean_and_standard_deviation_at_the_end_with_the_number_of_se
         "WRS": supervised(tmp_path / "wrs", "reg=wrs", seeds={0: of_task(0.1, 0.7)}),
     }
     spec = {"kind": "table", "by": ["data.name"], "metrics": ["task/train_accuracy"]}
-    assert paper.table(spec, methods) == [
+    assert layout.table(spec, methods) == [
         ["method", "digits"], ["WD", f"0.5000 ± {np.std([0.4, 0.6], ddof=1):.4f} (2)"], ["WRS", "0.7000 (1)"],
     ]  # fmt: skip
 
 
 def test_more_methods_than_colours_are_told_apart_by_dashes(tmp_path):
     runs = {str(i): supervised(tmp_path / str(i), "reg=l2", seeds={0: of_task(0.1, 0.1 + i / 20)}) for i in range(12)}
-    figure = paper.draw({"metrics": ["task/train_accuracy"], "x": "task"}, runs)
+    figure = layout.draw({"metrics": ["task/train_accuracy"], "x": "task"}, runs)
     drawn = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines]
     assert len({*drawn}) == 12
     assert [(line.get_color(), line.get_linestyle()) for line in figure.legends[0].get_lines()] == drawn

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from papers import study as studies
 from rl_plasticity.networks import make_network
-from rl_plasticity.sweeps import studies
 from rl_plasticity.tasks import load
 
-PAPERS = Path(__file__).parents[2] / "examples" / "papers"
+PAPERS = Path(__file__).parents[2] / "papers"
 FIGURE_6 = runpy.run_path(str(PAPERS / "spectral_figure6.py"))
 FIGURE_1 = runpy.run_path(str(PAPERS / "swr_figure1.py"))
 

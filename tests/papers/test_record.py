@@ -1,8 +1,13 @@
 import json
+import math
 
+import pytest
 from folders import write_run
 
-from rl_plasticity.sweeps import record, studies
+from papers import record
+from papers import study as studies
+from papers.record import hours
+from rl_plasticity.runs.folder import RunFolder
 
 START = {
     "time": "2026-11-22T10:00:00+0000", "rl_plasticity": "0.1.0", "commit": "abc", "python": "3.11", "plugins": [],
@@ -57,3 +62,43 @@ def test_runs_of_earlier_versions_damaged_and_missing_provenance_leave_gaps_and_
     assert made["first_start"] is None
     assert (made["hours_of_ended_starts"], made["cpu_hours_of_ended_starts"]) == (2, None)  # a clock alone
     assert len(made["runs"]) == 3
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder(tmp_path)
+
+
+def test_hours_are_those_of_starts_that_came_to_an_end_and_not_of_the_time_between_them(run):
+    events = ["10:00:00 started", "11:30:00 stopped at env step 3", "17:00:00 started", "18:00:00 started",
+              "18:15:00 failed: x", "20:00:00 started"]  # fmt: skip
+    run.log.write_text("\n\n".join(f"2026-11-22T{event.replace(' ', '+0000 ', 1)}" for event in events) + "\ncut")
+    assert hours(run) == (1.75, pytest.approx(math.nan, nan_ok=True))
+    run.log.unlink()
+    assert hours(run) == (0, 0)
+
+
+def test_cpu_hours_are_those_of_every_start_that_ended_or_they_are_not_known(run):
+    ended = ["10:00:00+0000 started", "10:30:00+0000 used 360.00 CPU seconds", "10:30:00+0000 stopped",
+             "11:00:00+0000 started", "11:10:00+0000 used 7200 CPU seconds",  # killed as it ended
+             "12:00:00+0000 started", "13:00:00+0000 used 1800.00 CPU seconds", "13:00:00+0000 failed: x"]  # fmt: skip
+    run.log.write_text("".join(f"2026-11-22T{line}\n" for line in ended))
+    assert hours(run) == (1.5, pytest.approx(0.6))
+    for used in ([], ["15:00:00+0000 used CPU"], ["15:00:00+0000 used 1x CPU seconds"]):
+        lines = [*ended, "14:00:00+0000 started", *used, "15:00:00+0000 finished"]
+        run.log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
+        assert hours(run) == (2.5, pytest.approx(math.nan, nan_ok=True))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["12:00:00+0000 started", "09:00:00+0000 finished"],  # the clock was set back
+        ["10:00:00+0000 started", "17:00:00+0000 sta", "18:00:00+0000 finished"],  # cut off, by a kill
+        ["10:00:00+0000 started", "17:00:", "18:00:00+0000 finished"],
+        ["10:00:00+0000 finished", "11:00:00+0000 stopped"],
+    ],
+)
+def test_a_damaged_journal_makes_no_hours(lines, run):
+    run.log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
+    assert hours(run)[0] == 0

@@ -1,4 +1,4 @@
-"""Which measure foretells that an agent will stay bad: ``python scripts/foretell.py FOLDER --at 3500``.
+"""Which measure foretells that an agent will stay bad: ``python -m papers.foretell FOLDER --at 3500``.
 
 Of every run of ``train`` below FOLDER (the priming study's, say) that has ended it takes each plasticity metric of the
 critic at one early env step, Q's mean and overestimation at the nearest step up to there, and the mean return over the
@@ -17,6 +17,7 @@ A correlation says that a measure could be used to sort runs; it does not say th
 
 import argparse
 import csv
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,16 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from rl_plasticity import RunFolder, SettingsError
 from rl_plasticity.comparison.groups import IGNORED, differing, labels, short
 from rl_plasticity.comparison.loading import Run, read
-from rl_plasticity.comparison.summary import FEW
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.errors import nearest
 from rl_plasticity.metrics.statistics import value_at
-from rl_plasticity.runs.folder import RunFolder, RunName
 
 OTHERS = ("q_mean", "q_overestimation")
 COLUMNS = ("folder", "seed", "at", "return")
 RESAMPLES = 10_000
+FEW = 5  # groups: with fewer there is no interval
 SMALLEST = 1e-9  # of a sum of squared ranks: below it is rounding, and all ranks are the same
 Array = NDArray[np.float64]
 
@@ -133,12 +134,21 @@ def chosen(runs: Sequence[Seen], where: Sequence[str]) -> list[Seen]:
     """
     for one in where:
         name, _, text = one.partition("=")
-        value = short(RunName(((name, text),), 0).values[name])
+        value = short(_value(text))
         there = dict.fromkeys(run.settings.get(name, "") for run in runs)
         if value not in there:
             raise SettingsError(f"no run has {one}; there are {', '.join(filter(None, there))}{nearest(value, there)}")
         runs = [run for run in runs if run.settings.get(name) == value]
     return [*runs]
+
+
+def _value(text: str) -> object:
+    """A number, a truth value or null as JSON writes it; everything else is text."""
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return text
+    return value
 
 
 def ranks(values: Array, strata: Sequence[object]) -> Array:

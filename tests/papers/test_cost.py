@@ -3,15 +3,15 @@ import time
 import pytest
 import torch
 
+from papers import cost
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.sweeps import cost
 
 DIGITS = ["data.train_size=100", "batch_size=32", "epochs_per_task=3", "seeds=2"]
 
 
 def updates(kind, *arguments):
-    return cost.updates(schema.load(kind, arguments))
+    return cost.updates(vars(schema.load(kind, arguments)))
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def updates(kind, *arguments):
         (["task=warm_start"], 2 * 3 * (2 + 4)),  # 50, then 100
         (["task=continual_full", "batch_size=10"], 2 * 3 * 55),  # 10, 20, ... 100
         (["task=continual_limited"], 2 * 3 * 10),
-        (["task=stationary", "reg=[none,l2]"], 2 * 2 * 3 * 4),
+        (["task=stationary"], 2 * 3 * 4),
     ],
 )
 def test_supervised_updates_are_those_of_every_task_epoch_and_run(arguments, expected):
@@ -43,14 +43,14 @@ def test_an_agent_s_updates_begin_after_the_random_env_steps():
     [(Supervised, ["net.widths=[8]", "seeds=2"]), (Train, ["env=gym:Pendulum-v1", "agent.hidden=[8,8]"])],
 )
 def test_an_update_is_measured_on_noise_and_settings_that_do_not_matter_to_it_are_measured_once(kind, arguments):
-    settings = schema.load(kind, [*arguments, "batch_size=16"])
+    settings = vars(schema.load(kind, [*arguments, "batch_size=16"]))
     assert 0 < cost.seconds_per_update(settings) < 1
-    assert cost.key(settings) == cost.key(schema.load(kind, [*arguments, "batch_size=16", "reg=l2"]))
-    assert cost.key(settings) != cost.key(schema.load(kind, [*arguments, "batch_size=32"]))
+    assert cost.key(settings) == cost.key(vars(schema.load(kind, [*arguments, "batch_size=16", "reg=l2"])))
+    assert cost.key(settings) != cost.key(vars(schema.load(kind, [*arguments, "batch_size=32"])))
 
 
 def test_an_update_is_measured_by_the_cpu_time_of_one_thread_and_not_by_what_else_the_machine_does(monkeypatch):
-    settings = schema.load(Supervised, ["seeds=2"])
+    settings = vars(schema.load(Supervised, ["seeds=2"]))
     threads, waits, works = [], 0.0, 0.0
 
     def update():
@@ -60,7 +60,7 @@ def test_an_update_is_measured_by_the_cpu_time_of_one_thread_and_not_by_what_els
         while time.process_time() < until:
             pass
 
-    monkeypatch.setattr(cost, "_of_network", lambda s, plan: (update, 1.0))
+    monkeypatch.setattr(cost, "_of_network", lambda s, seeds: (update, 1.0))
     torch.set_num_threads(2)
     waits = 0.02
     assert cost.seconds_per_update(settings) < 0.005

@@ -1,6 +1,6 @@
 """A figure or a table in a paper's layout: the same panels, axes and lines, from runs of one's own.
 
-What to draw is data (``draw:`` of a study, see `sweeps.studies`)::
+What to draw is data (``draw:`` of a study, see `study`)::
 
     rows: net.name                     # a setting, each of whose values is a row of panels; or left out
     columns: data.name                 # likewise
@@ -15,8 +15,9 @@ table has a column for each combination of the values of the settings in ``by``.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import matplotlib
@@ -27,14 +28,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from rl_plasticity.comparison import steps, summary
-from rl_plasticity.comparison.figures import BAND, PAGE, PALETTE, STYLE, cycled
+from rl_plasticity import SettingsError
+from rl_plasticity.comparison.figures import PALETTE, STYLE
 from rl_plasticity.comparison.groups import short
 from rl_plasticity.comparison.loading import Run
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.folder import Curve
 
+PAGE = 6.9  # inches
+BAND = 0.18  # how opaque
 Methods = Mapping[str, Sequence[Run]]  # by their label
 WORDS = {
     "task/train_accuracy": "training accuracy",
@@ -171,10 +173,8 @@ def numbers(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
                 of_mark = [panel.title, label, short(value) if value is not None else "", panel.metric]
                 of_runs = zip(seeds, means.tolist(), strict=True)
                 lines += [[*of_mark, str(seed), repr(mean), "", "", "1"] for seed, mean in of_runs]
-                of_all = summary.mean([means], enough=2)
-                mean = repr(of_all.value) if of_all.n else ""
-                low, high = map(repr, of_all.interval) if of_all.interval else ("", "")
-                lines.append([*of_mark, "", mean, low, high, str(of_all.n)])
+                texts = [*map(repr, _mean_and_interval(means)), "", "", ""][:3]
+                lines.append([*of_mark, "", *texts, str(np.isfinite(means).sum())])
     header = ["panel", "method", "mark", "metric", "seed", "mean_of_run", "low", "high", "n"]
     return [header, *lines] if lines else []
 
@@ -235,7 +235,21 @@ def _look(methods: Methods, label: str) -> dict[str, Any]:
     plain = all(r.settings.get("reg.name") == r.settings.get("reset.name") == "none" for r in methods[first])
     if plain and label == first:
         return {"color": "black", "ls": "-"}
-    return cycled((others if plain else [first, *others]).index(label))
+    again, colour = divmod((others if plain else [first, *others]).index(label), len(PALETTE))
+    return {"color": PALETTE[colour], "ls": "--" if again else "-"}
+
+
+def _shared(curves: Iterable[Curve]) -> NDArray[np.int64]:
+    """The steps at which all of these curves have a value; there may be none."""
+    common: NDArray[np.int64] = reduce(np.intersect1d, (curve.steps for curve in curves))
+    return common
+
+
+def _mean_and_interval(means: Array) -> list[float]:
+    """Of the finite ones, with both ends of Student's 95 % interval where there are two; empty where there is none."""
+    finite = means[np.isfinite(means)]
+    interval = statistics.student_interval([finite]) if len(finite) > 1 else ()
+    return [float(finite.mean()), *interval] if len(finite) else []
 
 
 def _mean_and_error(values: Array) -> tuple[Array, Array]:
@@ -256,14 +270,14 @@ def _curves(axes: Axes, panel: Panel, methods: Methods) -> None:
         curves = [(run, run.curves[panel.metric]) for run in runs if panel.metric in run.curves]
         if not curves:
             continue
-        common = steps.shared(panel.metric, [curve for _, curve in curves])
+        common = _shared(curve for _, curve in curves)
         before = int(curves[0][0].borders[panel.tasks_before - 1]) if panel.tasks_before else 0
         common = common[common >= before]
         if not len(common):
             continue
         if len(common) > 500:
             common = common[np.linspace(0, len(common) - 1, 500).astype(int)]
-        values = np.array([steps.at(curve, common) for _, curve in curves])
+        values = np.array([statistics.value_at(*curve, common) for _, curve in curves])
         x = _axis(common, before, curves[0][0], panel)
         _line(axes, x, values, _look(methods, label), "o" if len(common) < 20 else "")
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
@@ -308,12 +322,12 @@ def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
         colour = "black" if panel.choose else _look(methods, label)["color"]
         look = marks[value] if panel.by else marks[value] | {"color": colour}
         at = labels.index(label) + 0.18 * (2 * [*marks].index(value) - len(marks) + 1)
-        of_all = summary.mean([means], enough=2)
-        left_out[label] += len(means) - (of_all.n or 0)
-        if of_all.interval:
-            axes.hlines(at, *of_all.interval, color=look["color"], lw=1)
-        if of_all.n:
-            axes.plot(of_all.value, at, **look)
+        left_out[label] += int((~np.isfinite(means)).sum())
+        value_and_interval = _mean_and_interval(means)
+        if len(value_and_interval) > 1:
+            axes.hlines(at, value_and_interval[1], value_and_interval[2], color=look["color"], lw=1)
+        if value_and_interval:
+            axes.plot(value_and_interval[0], at, **look)
     axes.set_yticks(range(len(labels)), [f"{n} ({left_out[n]} not finite)" if left_out[n] else n for n in labels])
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlabel(panel.x_label or f"{WORDS.get(panel.metric, panel.metric)}, mean of a run")
@@ -327,10 +341,10 @@ def _means(panel: Panel, methods: Methods) -> Iterator[tuple[str, Any, list[int]
         for (value,) in _values(measured, [setting]):
             here = [run for run in measured if _values([run], [setting]) == [(value,)]]
             curves = [run.curves[panel.metric] for run in here]
-            common = steps.shared(panel.metric, curves)
+            common = _shared(curves)
             if not len(common):  # as curves have no line then
                 continue
-            means = [statistics.area_under_curve(common, steps.at(curve, common)) for curve in curves]
+            means = [statistics.area_under_curve(common, statistics.value_at(*curve, common)) for curve in curves]
             yield label, value, [run.seed for run in here], np.array(means)
 
 

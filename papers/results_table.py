@@ -1,21 +1,20 @@
-"""A study's numbers as a page's table: ``python scripts/results_table.py FILE.csv``, see ``--help``.
+"""A study's numbers as a page's table: ``python -m papers.results_table FILE.csv``, see ``--help``.
 
-Of a ``figure.csv`` (``reproduce``) a row for each method and a column for each panel and mark, and against a method the
-differences of the means over a run, seed by seed, likewise; of a ``comparison.csv`` (``compare``) each group's final
-mean, the mean over the run, for tasks that change the last third less the first, and the gap to the baseline. Intervals
-are of 95 %; the last column's hold for all groups at once. A column has three digits of its largest number; means are
-of the runs that are finite, and it says where some are not.
+Of a ``figure.csv`` (``python -m papers``) a row for each method and a column for each panel and mark, and against a
+method the differences of the means over a run, seed by seed, likewise; of a ``comparison.csv`` (``compare``) each
+group's final mean, the mean over the run, for tasks that change the last third less the first, and the gap to the
+baseline. Intervals are of 95 %; the last column's hold for all groups at once. A column has three digits of its largest
+number; means are of the runs that are finite, and it says where some are not.
 """
 
 import argparse
 import csv
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rl_plasticity.comparison.summary import Comparison
 from rl_plasticity.metrics.statistics import paired_differences, student_interval
 
 GAPS = {"gap_paired": "", "gap_unpaired": " (unpaired)"}
@@ -132,13 +131,22 @@ def _finite(n: int, runs: int) -> str:
 
 def _texts(cells: dict[str, Cell]) -> dict[str, str]:
     """A column's, by the row."""
-    write = Comparison.fine(*(number for cell in cells.values() for number in cell.numbers))
+    write = _fine([number for cell in cells.values() for number in cell.numbers])
     texts = {}
     for row, cell in cells.items():
         written = [text if text.startswith("-") else cell.sign + text for text in map(write, cell.numbers)]
         between = f" [{', '.join(written[1:])}]" if len(written) > 1 else ""
         texts[row] = f"{''.join(written[:1])}{between}{cell.note}".strip()
     return texts
+
+
+def _fine(values: Sequence[float]) -> Callable[[float], str]:
+    """How numbers of a column are written: three digits of the largest of them, as many decimals for all."""
+    largest = max(map(abs, filter(math.isfinite, values)), default=0)
+    decimals = 3 - math.ceil(math.log10(largest)) if largest else 1
+    if decimals > 6:
+        return "{:.2e}".format
+    return lambda value: f"{value:.{max(0, decimals)}f}"
 
 
 def main() -> None:

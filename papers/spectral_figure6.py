@@ -1,4 +1,4 @@
-"""A large spectral norm can impede trainability, Figure 6 of the spectral paper: ``python spectral_figure6.py``.
+"""A large spectral norm can impede trainability, Figure 6 of the spectral paper: ``python papers/spectral_figure6.py``.
 
 Appendix A.1: a network without biases, f(x) = w2 ReLU(W1 x) with W1 = [[-1, c], [1/c, -1]] and w2 = [1/c, c], fits the
 inputs x1 = (0, 1) and x2 = (1, 0), both with target 1, without error, whatever c is; the spectral norm of W1 is

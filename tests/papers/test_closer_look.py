@@ -1,27 +1,21 @@
-"""What is measured only when asked for, against hand-computed numbers; in training it changes nothing and resumes."""
+"""What is measured for the papers alone, by hand-computed numbers; in training it changes nothing and resumes."""
 
 import math
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from conftest import CASES, StopAfter
-from folders import resume, rows, run_supervised
+from folders import go, rows, run_supervised, without_what_plugs_add
 from scipy import stats
 from torch import nn
 
-from rl_plasticity import closer_look
-from rl_plasticity.closer_look import (
-    Covariance,
-    EffectiveSteps,
-    TaskStarts,
-    channel_norms,
-    convolutions,
-    layer_called,
-    patches,
-    span_shapes,
-)
-from rl_plasticity.errors import SettingsError
+from papers import closer_look
+from papers.closer_look import ChannelNorms, Covariance, EffectiveSteps, SpanShapes, TaskStarts, patches
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import SGD, Adam, AdamP
 from rl_plasticity.metrics import generalized_gaussian_shape, project_to_input_span
@@ -31,6 +25,8 @@ from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.supervised import command, cross_entropy
 
+LOOKS = Path(closer_look.__file__).parent / "looks"
+SETTINGS = SimpleNamespace(measure_every_epochs=1, measure_every_updates=0, log_every_updates=1)
 SMALL = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=3", "device=cpu"]
 SMALL += ["compile=false", "threads=1", "eval_every_epochs=1", "log_every_updates=2", "measure_every_updates=0"]
 
@@ -54,13 +50,39 @@ def update_of(learner):
     return update
 
 
+class Session:
+    """What a callback sees of a run."""
+
+    settings = SETTINGS
+
+    def __init__(self):
+        self.logged, self.progress = {}, SimpleNamespace(step=1, updates=0)
+
+    def log(self, values):
+        self.logged = values
+
+
+def logged_by(call):
+    """What a callback's method logs, by name."""
+    session = Session()
+    call(session)
+    return session.logged
+
+
+def starts_of(learner, images, monkeypatch):
+    """`TaskStarts` of a run whose first task has these images."""
+    monkeypatch.setattr(closer_look, "first_images", lambda task, data, most, runs: (images, None))
+    sequence = SimpleNamespace(num_tasks=2, task=lambda i: None)
+    return TaskStarts(SETTINGS, SimpleNamespace(learner=learner, sequence=sequence, data=None))
+
+
 # --- from the start of one task to the start of the next -----------------------------------------------------------
 
 
-def test_the_representation_change_is_since_the_last_start_and_of_all_hidden_layers():
+def test_the_representation_change_is_since_the_last_start_and_of_all_hidden_layers(monkeypatch):
     learner = learner_of()
     x, _ = labelled()
-    starts = TaskStarts(learner, x)
+    starts = starts_of(learner, x, monkeypatch)
 
     def hidden():
         first = torch.relu(learner.net[0](x)).detach()
@@ -69,25 +91,25 @@ def test_the_representation_change_is_since_the_last_start_and_of_all_hidden_lay
     before = hidden()
     for i in range(3):
         update_of(learner)(*labelled(i))
-    after, found = hidden(), starts.next_()
+    after, found = hidden(), logged_by(starts.on_task)
     norm = torch.linalg.matrix_norm
     change = {name: norm(after[name] - before[name]) / norm(before[name]) for name in before}
     apart = {name: (after[name] - before[name]).norm(dim=-1).mean(-1) for name in before}
     for quantity, expected in (("representation_change", change), ("representation_distance", apart)):
-        torch.testing.assert_close(found[quantity], (expected["1"] + expected["3"]) / 2)
-        torch.testing.assert_close(found[f"{quantity}/3"], expected["3"])
-        assert (found[quantity] > 0).all()
-    assert all((value == 0).all() for value in starts.next_().values())  # since that start nothing has moved
+        torch.testing.assert_close(found[f"task/{quantity}"], (expected["1"] + expected["3"]) / 2)
+        torch.testing.assert_close(found[f"task/{quantity}/3"], expected["3"])
+        assert (found[f"task/{quantity}"] > 0).all()
+    assert all((value == 0).all() for value in logged_by(starts.on_task).values())  # since that start nothing has moved
 
 
-def test_in_a_residual_network_every_activation_counts_those_behind_a_sum_too():
+def test_in_a_residual_network_every_activation_counts_those_behind_a_sum_too(monkeypatch):
     def make(seeds):
         return nn.Sequential(
             nn.Conv2d(1, 4, 3), nn.ReLU(), BasicBlock(4, 4, 1, nn.BatchNorm2d, "relu"), nn.Flatten(), nn.Linear(64, 3)
         )
 
-    found = TaskStarts(Learner(make), torch.randn(6, 1, 6, 6)).next_()
-    names = {name.partition("/")[2] for name in found} - {""}
+    found = logged_by(starts_of(Learner(make), torch.randn(6, 1, 6, 6), monkeypatch).on_task)
+    names = {name.removeprefix("task/").partition("/")[2] for name in found} - {""}
     assert names == {"1", "2.residual.2", "2.relu"}
 
 
@@ -95,16 +117,17 @@ def test_so_many_images_are_looked_at_as_their_activations_are_kept(monkeypatch)
     x, _ = labelled()
     learner = learner_of()
     monkeypatch.setattr(closer_look, "LARGEST", 14 * 7 + 5)  # 8 + 6 activations for each image and run
-    assert TaskStarts(learner, x).images.shape == (2, 7, 5)
-    alone = TaskStarts(learner_of([3]), x[:1])
+    assert starts_of(learner, x, monkeypatch).images.shape == (2, 7, 5)
+    alone = starts_of(learner_of([3]), x[:1], monkeypatch)
     assert alone.images.shape == (1, 7, 5)  # whatever trains beside it
     monkeypatch.setattr(closer_look, "LARGEST", 3)
-    assert TaskStarts(learner, x).images.shape == (2, 1, 5)
+    assert starts_of(learner, x, monkeypatch).images.shape == (2, 1, 5)
 
 
-def test_a_network_without_hidden_layers_has_no_representation():
-    with pytest.raises(ValueError, match="hidden layers are measured, and the network has none"):
-        TaskStarts(Learner(lambda seeds: nn.Linear(5, 3)), torch.randn(6, 5))
+def test_a_network_without_hidden_layers_is_not_measured_and_that_is_said(monkeypatch, capsys):
+    starts = starts_of(Learner(lambda seeds: nn.Linear(5, 3)), torch.randn(6, 5), monkeypatch)
+    assert capsys.readouterr().err == "how far hidden layers move is not measured: the network has none\n"
+    assert logged_by(starts.on_task) == {}
 
 
 # --- the applied step -----------------------------------------------------------------------------------------------
@@ -114,7 +137,8 @@ def test_a_network_without_hidden_layers_has_no_representation():
 @pytest.mark.parametrize("reg", ["none", "spectral", "wrs"])
 def test_the_effective_step_is_what_the_optimizer_moved_the_weight_by_over_lr_and_the_weight_it_had(optimize, reg):
     learner = learner_of(reg=reg, optimize=optimize)
-    watched = EffectiveSteps(learner).of(update_of(learner))
+    looking, session = EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner)), Session()
+    looking.on_start(session)
     lr, project = learner.optimizer.lr.item(), learner.regularizer.project_
     moved = {}
 
@@ -125,47 +149,64 @@ def test_the_effective_step_is_what_the_optimizer_moved_the_weight_by_over_lr_an
     learner.regularizer.project_ = before_projection
     for i in range(4):
         weight = learner.net[2].weight.detach().clone()
-        found = watched(*labelled(i))
+        update_of(learner)(*labelled(i))
+        session.progress.updates += 1
+        looking.on_update(session)
+        found = session.logged
         step = (weight - moved["2.weight"]).double() / lr
         expected = step.norm(dim=(-1, -2)) / weight.double().norm(dim=(-1, -2))
-        torch.testing.assert_close(found["effective_step/2"].double(), expected, rtol=1e-3, atol=0)
-        mean = torch.stack([found[f"effective_step/{layer}"] for layer in (0, 2, 4)]).mean(0)
-        torch.testing.assert_close(found["effective_step"], mean)
-        assert found["effective_step"].shape == (2,)
+        torch.testing.assert_close(found["net/effective_step/2"].double(), expected, rtol=1e-3, atol=0)
+        mean = torch.stack([found[f"net/effective_step/{layer}"] for layer in (0, 2, 4)]).mean(0)
+        torch.testing.assert_close(found["net/effective_step"], mean)
+        assert found["net/effective_step"].shape == (2,)
 
 
 def test_without_momentum_it_is_the_gradient_over_the_weight():
     learner = Learner(lambda seeds: nn.Linear(2, 1, bias=False), optimize=lambda net: SGD(net, lr=0.1, momentum=0.0))
     with torch.no_grad():
         learner.net.weight.copy_(torch.tensor([[3.0, 4.0]]))
-    found = EffectiveSteps(learner).of(lambda x: learner.minimize(learner.net(x).sum()))(torch.tensor([[6.0, 8.0]]))
-    assert found["effective_step"].item() == pytest.approx(10 / 5)
+    looking = EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner))
+    looking.on_start(Session())
+    learner.minimize(learner.net(torch.tensor([[6.0, 8.0]])).sum())
+    assert logged_by(looking.on_update)["net/effective_step"].item() == pytest.approx(10 / 5)
+
+
+def test_the_first_step_of_a_task_is_over_the_weight_that_interventions_left():
+    learner = Learner(lambda seeds: nn.Linear(2, 1, bias=False), optimize=lambda net: SGD(net, lr=0.1, momentum=0.0))
+    looking = EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner))
+    looking.on_start(Session())
+    with torch.no_grad():
+        learner.net.weight.copy_(torch.tensor([[6.0, 8.0]]))
+    looking.on_task(Session())
+    learner.minimize(learner.net(torch.tensor([[3.0, 4.0]])).sum())
+    assert logged_by(looking.on_update)["net/effective_step"].item() == pytest.approx(5 / 10)
 
 
 def test_an_optimizer_whose_step_is_not_known_afterwards_is_refused():
     with pytest.raises(ValueError, match="the steps of AdamP are not known after an update: measure those of Adam or"):
-        EffectiveSteps(learner_of(optimize=AdamP))
+        EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner_of(optimize=AdamP)))
 
 
 # --- channels -------------------------------------------------------------------------------------------------------
 
 
-def test_each_channel_s_norm_is_that_of_its_kernel():
+def test_each_channel_s_norm_is_that_of_its_kernel_in_the_fifth_convolution_or_the_last():
     net = CASES["stacked_cnn_bn"].of_seeds(range(3))
-    name, conv = next((name, m) for name, m in net.named_modules() if isinstance(m, nn.Conv2d))
-    found = channel_norms(net, layer_called(net, name))
+    *_, (name, conv) = ((name, m) for name, m in net.named_modules() if isinstance(m, nn.Conv2d))
+    found = logged_by(ChannelNorms(SETTINGS, SimpleNamespace(learner=SimpleNamespace(net=net))).on_measurement)
     assert len(found) == conv.weight.shape[1]
-    torch.testing.assert_close(found[f"channel_norm/{name}/2"], conv.weight.detach()[:, 2].flatten(1).norm(dim=-1))
-
-
-def test_a_layer_that_is_not_there_is_named_with_the_nearest():
-    net = nn.Sequential()
-    net.add_module("features", nn.Linear(3, 3))
-    with pytest.raises(SettingsError, match="no layer with a weight matrix is called 'feature'; did you mean 'feature"):
-        layer_called(net, "feature")
+    expected = conv.weight.detach()[:, 2].flatten(1).norm(dim=-1)
+    torch.testing.assert_close(found[f"net/channel_norm/{name}/2"], expected)
+    seven = nn.Sequential(*(nn.Conv2d(2, 2, 1) for _ in range(7)))
+    found = logged_by(ChannelNorms(SETTINGS, SimpleNamespace(learner=SimpleNamespace(net=seven))).on_measurement)
+    assert found.keys() == {"net/channel_norm/4/0", "net/channel_norm/4/1"}
 
 
 # --- the span of the inputs -----------------------------------------------------------------------------------------
+
+
+def spans_of(net):
+    return SpanShapes(SETTINGS, SimpleNamespace(learner=SimpleNamespace(net=net)))
 
 
 def test_patches_are_what_the_kernel_is_applied_to():
@@ -196,23 +237,21 @@ def test_the_shape_in_the_span_is_that_of_the_kernel_times_the_eigenvectors_of_i
     net = nn.Sequential(nn.Conv2d(2, 40, 1), nn.Flatten(), nn.Linear(40, 3))
     with torch.no_grad():
         net[0].weight.copy_((coordinates[:, :1] * u + coordinates[:, 1:] * v).view(40, 2, 1, 1))
-    found = span_shapes(net, convolutions(net), [pixels[:3].view(3, 2, 1, 1), pixels[3:].view(1, 2, 1, 1)])
-    torch.testing.assert_close(
-        found["span_shape"], generalized_gaussian_shape(coordinates.flatten()), rtol=1e-4, atol=0
-    )
+    found = spans_of(net).shapes([pixels[:3].view(3, 2, 1, 1), pixels[3:].view(1, 2, 1, 1)])
+    torch.testing.assert_close(found["0"], generalized_gaussian_shape(coordinates.flatten()), rtol=1e-4, atol=0)
     in_parameters = generalized_gaussian_shape(net[0].weight.detach().flatten())
-    assert abs(in_parameters - found["span_shape"]) > 0.05
+    assert abs(in_parameters - found["0"]) > 0.05
 
 
 def test_behind_other_layers_it_is_of_each_run_s_own_features():
     case = CASES["stacked_cnn_bn"]
     net, x = case.of_seeds(range(3)), case.input()
-    kernels = convolutions(net)
+    spans = spans_of(net)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    found = span_shapes(net, kernels, [x[:, :2], x[:, 2:]])
+    found = spans.shapes([x[:, :2], x[:, 2:]])
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(value.shape == (3,) for value in found.values())
-    last = kernels[-1].name
+    last = spans.layers[-1].name
     features = x
     net.eval()
     for name, module in net.named_children():
@@ -220,21 +259,34 @@ def test_behind_other_layers_it_is_of_each_run_s_own_features():
             inputs, matrix = patches(module, features, (3,)), module.weight.detach().flatten(2)
         features = module(features).detach()
     expected = generalized_gaussian_shape(project_to_input_span(matrix, inputs).flatten(-2), skip_zeros=True)
-    torch.testing.assert_close(
-        found[f"span_shape/{last}" if len(kernels) > 1 else "span_shape"], expected, rtol=1e-3, atol=1e-3
-    )
+    torch.testing.assert_close(found[last], expected, rtol=1e-3, atol=1e-3)
 
 
 # --- in training ----------------------------------------------------------------------------------------------------
 
-ASKED = ["measure_tasks=true", "measure_steps=true", "measure_channels=2", "measure_every_epochs=1"]
-RUN = [*SMALL, "seeds=2", "reg=swr", "reset=shrink_perturb", "checkpoint_every_epochs=3"]
+RUN = [*SMALL, "seeds=2", "reg=swr", "reset=shrink_perturb", "checkpoint_every_epochs=3", "measure_every_epochs=1"]
 NEW = ("task/representation", "net/effective_step", "net/channel_norm")
+CNN = [*(a for a in SMALL if not a.startswith("net.")), "net=cnn_bn", "measure_every_epochs=1"]
+
+
+def plugs(*looks):
+    return f"plugins=[{','.join(f'papers.looks.{look}' for look in looks)}]"
+
+
+def run_looked_at(arguments, looks, folder, stop=None):
+    """Make one run with these looks, and leave none of them behind."""
+    with pytest.MonkeyPatch.context() as monkeypatch, without_what_plugs_add(monkeypatch, LOOKS):
+        return run_supervised([*arguments, plugs(*looks)], folder, stop)
+
+
+def resume_looked_at(folder, *looks):
+    with pytest.MonkeyPatch.context() as monkeypatch, without_what_plugs_add(monkeypatch, LOOKS):
+        return go(command, [f"resume={folder}", plugs(*looks)])
 
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    return run_supervised([*RUN, *ASKED], tmp_path_factory.mktemp("asked") / "run")
+    return run_looked_at(RUN, ["tasks", "steps"], tmp_path_factory.mktemp("asked") / "run")
 
 
 def test_asking_changes_no_number_of_training(asked, tmp_path):
@@ -249,9 +301,20 @@ def test_asking_changes_no_number_of_training(asked, tmp_path):
 
 @pytest.mark.parametrize("stop", [3, 4])  # within a task, and between two
 def test_a_run_that_is_looked_at_closely_resumes_bit_for_bit(stop, asked, tmp_path):
-    folder = run_supervised([*RUN, *ASKED], tmp_path / "run", StopAfter(stop))
-    resume(folder, command=command)
+    folder = run_looked_at(RUN, ["tasks", "steps"], tmp_path / "run", StopAfter(stop))
+    resume_looked_at(folder, "tasks", "steps")
     assert (folder / "metrics.csv").read_bytes() == (asked / "metrics.csv").read_bytes()
+
+
+def test_a_run_that_was_looked_at_closely_is_not_resumed_without(tmp_path):
+    folder = run_looked_at(RUN, ["tasks"], tmp_path / "run", StopAfter(3))
+    before = (folder / "metrics.csv").read_bytes()
+    with pytest.raises(SettingsError, match=r"add plugins=\[papers.looks.tasks\]"):
+        go(command, [f"resume={folder}"])
+    shutil.move(folder / "provenance.json", tmp_path)  # what names the plugs
+    with pytest.raises(FaultyRun, match=r"the state of callbacks\.task_starts, which is not loaded"):
+        go(command, [f"resume={folder}"])
+    assert (folder / "metrics.csv").read_bytes() == before
 
 
 def steps(folder, name, run="0"):
@@ -260,52 +323,47 @@ def steps(folder, name, run="0"):
 
 def test_each_is_measured_when_the_documentation_says(asked):
     # 3 updates in an epoch, 2 epochs in a task, 3 tasks.
-    assert steps(asked, "net/balancedness") == steps(asked, "net/channel_norm/2/9") == [*range(0, 19, 3)]
     assert steps(asked, "task/representation_change") == steps(asked, "task/representation_distance") == [6, 12]
     assert steps(asked, "net/effective_step/0") == steps(asked, "net/loss") == [*range(2, 19, 2)]
 
 
-def test_a_period_in_epochs_counts_over_tasks_and_the_end_is_always_measured(tmp_path):
-    folder = run_supervised([*SMALL, "measure_every_epochs=4"], tmp_path / "run")
-    assert steps(folder, "net/distance") == [0, 12, 18]
-
-
 def test_the_start_of_a_task_is_behind_its_interventions(tmp_path):
     # Nothing is learned: only the reset at the second task's start moves the network.
-    arguments = [*SMALL, "num_tasks=2", "epochs_per_task=1", "lr=0", "measure_tasks=true"]
-    still = run_supervised(arguments, tmp_path / "still")
-    reset = run_supervised([*arguments, "reset=periodic"], tmp_path / "reset")
+    arguments = [*SMALL, "num_tasks=2", "epochs_per_task=1", "lr=0"]
+    still = run_looked_at(arguments, ["tasks"], tmp_path / "still")
+    reset = run_looked_at([*arguments, "reset=periodic"], ["tasks"], tmp_path / "reset")
     change = [float(rows(folder, "task/representation_change")[0]["value"]) for folder in (still, reset)]
     assert change[0] == 0 < change[1]
 
 
-def test_a_convolutional_run_measures_the_shapes_in_the_span(tmp_path):
-    arguments = [a for a in SMALL if not a.startswith("net.")]
-    arguments += ["net=cnn_bn", "seeds=2", "num_tasks=1", "epochs_per_task=1", "data.train_size=100"]
-    folder = run_supervised([*arguments, "measure_every_epochs=1", "measure_span_images=20"], tmp_path / "run")
+def test_a_convolutional_run_measures_channels_and_the_shapes_in_the_span_with_the_plasticity_metrics(tmp_path):
+    arguments = [*CNN, "seeds=2", "num_tasks=1", "epochs_per_task=1", "data.train_size=100"]
+    folder = run_looked_at(arguments, ["channels", "span"], tmp_path / "run")
     names = {r["name"] for r in rows(folder) if "span_shape" in r["name"]}
     assert names == {"net/span_shape", "net/span_shape/0", "net/span_shape/4"}
     values = [float(r["value"]) for r in rows(folder, "net/span_shape/4")]
-    assert len(values) == 2 * 2  # runs, at start and end
     assert all(0.1 < value < 20 for value in values)
+    measured = steps(folder, "net/stable_rank")
+    assert steps(folder, "net/span_shape") == steps(folder, "net/channel_norm/4/1") == measured
+    assert len(measured) == 2  # start and end
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("look", "arguments", "said"),
     [
-        (["measure_every_epochs=0"], "measure_every_epochs must be an integer from 1 up or null, got 0"),
-        (["measure_every_epochs=1", "measure_channels=hidden"], "no layer with a weight matrix is called 'hidden'"),
-        (["measure_channels=0"], "measure_channels needs a period: give measure_every_epochs, or"),
-        (["measure_span_images=9"], "measure_span_images needs a period: give measure_every_epochs, or"),
-        (["measure_every_epochs=1", "measure_span_images=9"], "the network has no convolution of images"),
-        (["measure_steps=true", "optimizer=adamp"], "the steps of AdamP are not known after an update"),
-        (["measure_tasks=true", "task=stationary", "num_tasks=1"], "measure_tasks=true measures from one task's start"),
+        ("channels", ["measure_every_epochs=1"], "papers.looks.channels measures a convolution, and the network has"),
+        ("channels", ["net=cnn"], "papers.looks.channels needs a period: give measure_every_epochs, or"),
+        ("span", ["net=cnn"], "papers.looks.span needs a period: give measure_every_epochs, or"),
+        ("span", ["measure_every_epochs=1"], "the network has no convolution of images"),
+        ("steps", ["optimizer=adamp"], "the steps of AdamP are not known after an update"),
+        ("tasks", ["task=stationary", "num_tasks=1"], "papers.looks.tasks measures from one task's start"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_is_written(arguments, said, tmp_path):
-    given = [a for a in SMALL if a.partition("=")[0] not in {b.partition("=")[0] for b in arguments}]
+def test_what_cannot_be_measured_is_refused_before_anything_is_written(look, arguments, said, tmp_path):
+    replaced = {b.partition("=")[0] for b in arguments} | ({"net.widths"} if "net=cnn" in arguments else set())
+    given = [a for a in SMALL if a.partition("=")[0] not in replaced]
     with pytest.raises(SettingsError) as error:
-        command.prepare([*given, *arguments, f"out={tmp_path / 'run'}"])
+        run_looked_at([*given, *arguments], [look], tmp_path / "run")
     assert said in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()

@@ -1,0 +1,293 @@
+"""What is measured for figures of the papers alone: it costs time, memory or many rows of ``metrics.csv``.
+
+Each class is a callback of ``rl_plasticity.supervised``. A plug of its own adds it: ``plugins=[papers.looks.tasks]``.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_plasticity import Learner
+from rl_plasticity.metrics import (
+    feature_matrix,
+    generalized_gaussian_shape,
+    project_to_span,
+    representation_change,
+    representation_distance,
+)
+from rl_plasticity.structure import HiddenUnits, activations_of, read, untouched
+from rl_plasticity.supervised import first_images, inputs
+
+LARGEST = 16_000_000  # activations of each run that are kept from task to task: 64 MB
+IMAGES = 256  # of the first task, whose activations are looked at
+SPAN_BATCH = 16  # images whose patches are in memory at a time
+
+
+class TaskStarts(nn.Module):
+    """How far the hidden activations have moved from the start of one task to the start of the next.
+
+    Of every activation behind a layer, on the same images at every task. Source: Lewandowski et al. (2024), section 5.2
+    and Figure 3, "average representation change". It does not say on which inputs, nor whether the distance is relative
+    to the activations' size: both are measured. The network is in evaluation mode.
+
+    The activations at the last start are saved, so a resumed run goes on measuring as it would have.
+
+    Args:
+        settings: of the run.
+        parts: what it is made of; the images are the first ones of its first task, as many as have `LARGEST`
+            activations in all hidden layers.
+
+    Raises:
+        ValueError: there is one task.
+    """
+
+    images: Tensor
+
+    def __init__(self, settings: Any, parts: Any) -> None:
+        super().__init__()
+        if parts.sequence.num_tasks == 1:
+            raise ValueError("papers.looks.tasks measures from one task's start to the next's, and there is one task")
+        learner: Learner = parts.learner
+        images = first_images(parts.sequence.task(0), parts.data, IMAGES, learner.runs)[0]
+        self._learner = (learner,)  # in a tuple: not a submodule
+        k = len(learner.runs)
+        structure = read(learner.net)
+        structure = read(learner.net, images.narrow(k, 0, 1)) if structure.unknown else structure
+        self.units = [] if structure.unknown else structure.activations()
+        self.register_buffer("images", images.narrow(k, 0, 1), persistent=False)
+        if not self.units:
+            reason = structure.unknown or "the network has none"
+            print(f"how far hidden layers move is not measured: {reason}", file=sys.stderr)
+            return
+        of_one = sum(activations.numel() for activations in self._activations()) // math.prod(learner.runs)
+        number = max(1, min(LARGEST // of_one, images.shape[k]))
+        self.images = images.narrow(k, 0, number).clone()
+        for i, activations in enumerate(self._activations()):
+            self.register_buffer(f"start_{i}", activations)
+
+    @torch.no_grad()
+    def on_task(self, session: Any) -> None:
+        """A task starts: log how far it is from the last start, on average and by layer."""
+        if not self.units:
+            return
+        starts = [self.get_buffer(f"start_{i}") for i in range(len(self.units))]
+        pairs = dict(zip([u.name for u in self.units], zip(starts, self._activations(), strict=True), strict=True))
+        values = by_layer("representation_change", {n: representation_change(*pair) for n, pair in pairs.items()})
+        values |= by_layer("representation_distance", {n: representation_distance(*pair) for n, pair in pairs.items()})
+        for start, now in pairs.values():
+            start.copy_(now)
+        if session.progress.step:
+            log(session, "task", values)
+
+    def _activations(self) -> list[Tensor]:
+        """Of each layer ``[*runs, examples, units]``."""
+        learner = self._learner[0]
+        with untouched(learner.net):
+            found = activations_of(learner.net, self.units, self.images)
+        return [rows_of_units(unit, a, learner.runs) for unit, a in zip(self.units, found, strict=True)]
+
+
+class EffectiveSteps:
+    """The effective gradient norm of each layer: that of the step that was applied to its weight, over the weight's.
+
+    ||d|| / ||W|| with W <- W - lr * d: for Adam d = m_hat / (sqrt(v_hat) + eps), for SGD its momentum (so without
+    momentum the gradient). What a regularizer's projection does to the weight is no part of the step, a penalty's
+    gradient is. Source: Liu et al. (2021), section III-B and Figure 2a: "the gradient norm is computed using the
+    normalized gradients by the second-order momentum, i.e. the actual gradients applied to parameters".
+
+    The step is read from the optimizer's moments after each logged update, so the update itself is the same, bit for
+    bit, and may be compiled. Of a weight that is computed (``net.parametrization``) it is the trained tensor that is
+    measured. An intervention that empties the moments at a logged update leaves a step of zero.
+
+    Args:
+        settings: of the run.
+        parts: with a learner whose optimizer says its last step (``direction``).
+
+    Raises:
+        ValueError: another optimizer.
+    """
+
+    def __init__(self, settings: Any, parts: Any) -> None:
+        learner = self.learner = parts.learner
+        self.layers = [layer for layer in read(learner.net).layers if layer.matrix(learner.net) is not None]
+        try:
+            self._norms(learner.optimizer.direction)
+        except TypeError as error:
+            name = type(learner.optimizer).__name__
+            raise ValueError(
+                f"the steps of {name} are not known after an update: measure those of Adam or SGD"
+            ) from error
+
+    def on_start(self, session: Any) -> None:
+        """Remember the weights that the next update starts from."""
+        self.before = self._norms(self.learner.net.get_parameter)
+
+    on_task = on_start  # behind its interventions
+
+    def on_update(self, session: Any) -> None:
+        """Log the steps of a logged update."""
+        every = session.settings.log_every_updates
+        if session.progress.updates % every == 0:
+            steps = self._norms(self.learner.optimizer.direction)
+            norms = {name: step / self.before[name] for name, step in steps.items()}
+            log(session, "net", by_layer("effective_step", norms))
+        if (session.progress.updates + 1) % every == 0:
+            self.on_start(session)
+
+    @torch.no_grad()
+    def _norms(self, tensor_called: Callable[[str], Tensor]) -> dict[str, Tensor]:
+        """Of each layer's own part of a tensor like its weight."""
+        runs, norms = self.learner.runs, {}
+        for layer in self.layers:
+            assert layer.weight_name is not None
+            tensor = tensor_called(layer.weight_name)
+            tensor = tensor if layer.part is None else tensor.select(len(runs), layer.part)
+            norms[layer.name] = torch.linalg.vector_norm(tensor.reshape(*runs, -1), dim=-1)
+        return norms
+
+
+class ChannelNorms:
+    """The norm of each output channel's kernel, in the 5th convolution or the last if there are fewer.
+
+    Source: Liu et al. (2021), Figure 3b, where each line is one output channel of VGG16. Logged at each measurement.
+
+    Raises:
+        ValueError: nothing is measured, or the network has no convolution.
+    """
+
+    def __init__(self, settings: Any, parts: Any) -> None:
+        require_measurements(settings, "channels")
+        self.learner: Learner = parts.learner
+        layers = [layer for layer in read(self.learner.net).layers if layer.role == "conv" and layer.weight_name]
+        if not layers:
+            raise ValueError("papers.looks.channels measures a convolution, and the network has none")
+        self.layer = layers[:5][-1]
+
+    @torch.no_grad()
+    def on_measurement(self, session: Any) -> None:
+        """Log ``channel_norm/LAYER/CHANNEL``."""
+        matrix = self.layer.matrix(self.learner.net)
+        assert matrix is not None
+        norms = torch.linalg.vector_norm(matrix, dim=-1).unbind(-1)  # each [*runs]
+        log(session, "net", {f"channel_norm/{self.layer.name}/{i}": norm for i, norm in enumerate(norms)})
+
+
+class SpanShapes:
+    """The shape of the generalized Gaussian fitted to each kernel in the span of its inputs, ``span_shape[/LAYER]``.
+
+    beta of all entries of W U, U the eigenvectors of the covariance of the patches h that the kernel is applied to,
+    Sigma = mean h h^T - mu mu^T. Source: Liu et al. (2021), section V-A, equation 12, Figures 4 and 5; of all training
+    images of the first task. In evaluation mode, at each measurement. Directions that the inputs do not span are left
+    out, see `project_to_span`. The patches of `SPAN_BATCH` images, of a layer n * positions * fan_in numbers, are in
+    memory at a time, and the covariances of all layers, fan_in^2 numbers each.
+
+    Raises:
+        ValueError: nothing is measured, or the network has no convolution of images, ungrouped.
+    """
+
+    def __init__(self, settings: Any, parts: Any) -> None:
+        require_measurements(settings, "span")
+        self.parts, self.net = parts, parts.learner.net
+        self.layers = []
+        for layer in read(self.net).layers:
+            module = self.net.get_submodule(layer.name) if layer.role == "conv" and layer.weight_name else None
+            if isinstance(module, nn.Conv2d) and module.groups == 1 and module.padding_mode == "zeros":
+                self.layers += [] if isinstance(module.padding, str) else [layer]
+        if not self.layers:
+            raise ValueError("papers.looks.span measures convolutions, and the network has no convolution of images")
+
+    def on_measurement(self, session: Any) -> None:
+        """Log the shapes."""
+        task, data, runs = self.parts.sequence.task(0), self.parts.data, self.parts.learner.runs
+        several = torch.split(torch.arange(task.rows.shape[-1]), SPAN_BATCH)
+        batches = (inputs(task, data, rows.expand(len(task.rows), -1), runs)[0] for rows in several)
+        log(session, "net", by_layer("span_shape", self.shapes(batches)))
+
+    @torch.no_grad()
+    def shapes(self, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+        """Of each layer, by its inputs for these images ``[*runs, n, c, h, w]``."""
+        covariances = {layer.name: Covariance() for layer in self.layers}
+
+        def add(layer: Any) -> Callable[..., None]:
+            return lambda conv, x: covariances[layer.name].add_(patches(conv, x[0], layer.runs))
+
+        hooks = [self.net.get_submodule(layer.name).register_forward_pre_hook(add(layer)) for layer in self.layers]
+        try:
+            with untouched(self.net):
+                for batch in batches:
+                    self.net(batch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        shapes = {}
+        for layer in self.layers:
+            matrix = layer.matrix(self.net)
+            assert matrix is not None
+            coordinates = project_to_span(matrix, covariances[layer.name].value)
+            shapes[layer.name] = generalized_gaussian_shape(coordinates.flatten(-2), skip_zeros=True)
+        return shapes
+
+
+def log(session: Any, of: str, values: Mapping[str, Tensor]) -> None:
+    """Write values ``[*runs]``."""
+    session.log({f"{of}/{name}": value.reshape(-1) for name, value in values.items()})
+
+
+def by_layer(name: str, of_layers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A measure of layers by its names in the log: the mean over layers as NAME, of several each as NAME/LAYER."""
+    values = {name: torch.stack(list(of_layers.values())).mean(0)}
+    if len(of_layers) > 1:
+        values |= {f"{name}/{layer}": value for layer, value in of_layers.items()}
+    return values
+
+
+def rows_of_units(unit: HiddenUnits, activation: Tensor, runs: tuple[int, ...]) -> Tensor:
+    """Rows of examples (and positions), columns of units."""
+    return feature_matrix(activation, runs) if unit.incoming.role == "conv" else activation.flatten(len(runs), -2)
+
+
+def require_measurements(settings: Any, look: str) -> None:
+    """Raises ValueError where a run measures nothing."""
+    if not (settings.measure_every_epochs or settings.measure_every_updates):
+        raise ValueError(
+            f"papers.looks.{look} needs a period: give measure_every_epochs, or measure_every_updates above 0"
+        )
+
+
+def patches(conv: nn.Conv2d, x: Tensor, runs: tuple[int, ...] = ()) -> Tensor:
+    """What the kernel is applied to: ``[*runs, n, c, h, w] -> [*runs, n * positions, c * kh * kw]``."""
+    shape: Any = (conv.kernel_size, conv.dilation, conv.padding, conv.stride)
+    columns = F.unfold(x.flatten(0, len(runs)), *shape)  # [runs * n, fan_in, positions]
+    return columns.mT.reshape(*runs, -1, columns.shape[1])
+
+
+class Covariance:
+    """The covariance mean h h^T - mu mu^T of rows ``[*runs, n, size]`` that come in parts.
+
+    Each part is centred before its products are taken, so nothing is lost to a large mean (Chan et al. 1979).
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = self.products = torch.zeros(())
+
+    @property
+    def value(self) -> Tensor:
+        """``[*runs, size, size]``."""
+        return self.products / self.count
+
+    def add_(self, rows: Tensor) -> None:
+        """Take in more rows."""
+        n, mean = rows.shape[-2], rows.mean(-2)
+        centred = rows - mean.unsqueeze(-2)
+        apart = mean - self.mean if self.count else torch.zeros_like(mean)
+        share = n / (self.count + n)
+        between = apart.unsqueeze(-1) * apart.unsqueeze(-2) * (share * self.count)
+        self.products = self.products + centred.mT @ centred + between
+        self.mean = self.mean + apart * share if self.count else mean
+        self.count += n

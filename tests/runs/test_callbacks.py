@@ -1,0 +1,128 @@
+"""Classes in ``CALLBACKS``: when they are called, and that they are saved, resumed and able to refuse."""
+
+import pytest
+import torch
+from conftest import StopAfter, once
+from folders import PENDULUM, go, rows
+from torch import nn
+
+from rl_plasticity import CALLBACKS, supervised, train
+from rl_plasticity.errors import FaultyRun, SettingsError
+
+DIGITS = ["data.train_size=200", "net.widths=[8]", "batch_size=100", "epochs_per_task=2", "num_tasks=2", "seeds=2"]
+DIGITS += ["device=cpu", "compile=false", "threads=2", "eval_every_epochs=2", "log_every_updates=4"]
+DIGITS += ["measure_every_updates=1", "reset=shrink_perturb", "checkpoint_every_epochs=1"]
+CHANGING = [*PENDULUM, "env.changes=[dynamics]", "env.switch_every_env_steps=20", "measure_every_updates=20"]
+CHANGING += ["env=cheetah-run", "env.action_repeat=1", "total_env_steps=40", "checkpoint_every_env_steps=20"]
+HOOKS = ("on_start", "on_task", "on_update", "on_measurement", "on_evaluation", "on_step")
+calls = []
+
+
+class Counting(nn.Module):
+    """Logs at each step how many calls there were, in all starts of the run."""
+
+    def __init__(self, settings, parts):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.net = (parts.learner if hasattr(parts, "learner") else parts.agent.learners["critic"]).net
+        self.runs = settings.seeds
+
+    def state_dict(self, *args, **kwargs):  # the network is the run's own
+        return {"calls": self.calls.clone()}
+
+    def load_state_dict(self, state):
+        self.calls.copy_(state["calls"])
+
+
+def hook(name):
+    def call(self, session):
+        self.calls += name != "on_start"
+        weights = sum(float(p.detach().double().sum()) for p in self.net.parameters())
+        calls.append((name, session.progress.step, session.progress.updates, weights))
+        if name == "on_step":
+            session.log({"calls": self.calls.expand(self.runs)})
+
+    return call
+
+
+for name in HOOKS:
+    setattr(Counting, name, hook(name))
+
+
+@pytest.fixture(autouse=True)
+def _counted(monkeypatch):
+    monkeypatch.setitem(CALLBACKS, "counting", Counting)
+    calls.clear()
+
+
+def names(*wanted):
+    return [(name, step, updates) for name, step, updates, _ in calls if name in wanted]
+
+
+def test_in_the_supervised_command_each_is_called_when_the_documentation_says(tmp_path):
+    go(supervised.command, [*DIGITS, f"out={tmp_path / 'run'}"])
+    assert names("on_start") == [("on_start", 0, 0)]
+    assert calls[0][0] == "on_start"
+    assert names("on_task") == [("on_task", 0, 0), ("on_task", 2, 4)]
+    assert names("on_update") == [("on_update", n // 2, n + 1) for n in range(8)]
+    assert names("on_step") == [("on_step", n, 2 * n) for n in range(1, 5)]
+    assert names("on_evaluation") == [("on_evaluation", 2, 4), ("on_evaluation", 4, 8)]
+    assert names("on_measurement") == [("on_measurement", 0, 0), ("on_measurement", 2, 4), ("on_measurement", 4, 8)]
+    before, after = (next(c[3] for c in calls if c[:2] == (name, 2)) for name in ("on_step", "on_task"))
+    assert before != after  # the intervention at the change of task came between
+
+
+def test_in_the_rl_command_each_is_called_when_the_documentation_says(tmp_path):
+    go(train.command, once([*CHANGING, f"out={tmp_path / 'run'}"]))
+    assert names("on_start") == [("on_start", 0, 0)]
+    assert names("on_task") == [("on_task", 20, 0)]
+    assert [updates for _, _, updates in names("on_update")] == [*range(1, 21)]
+    assert [step for _, step, _ in names("on_step")] == [*range(1, 41)]
+    assert names("on_measurement") == [("on_measurement", 0, 0), ("on_measurement", 40, 20)]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "stop"), [(supervised.command, DIGITS, 3), (train.command, CHANGING, 30)]
+)
+def test_its_state_is_restored_before_it_starts_and_its_numbers_are_those_of_a_run_without_a_stop(
+    command, arguments, stop, tmp_path
+):
+    whole = go(command, once([*arguments, f"out={tmp_path / 'whole'}"]))
+    folder = go(command, once([*arguments, f"out={tmp_path / 'run'}"]), StopAfter(stop))
+    go(command, [f"resume={folder}"])
+    assert float(rows(folder, "calls")[-1]["value"]) > 5
+    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+def test_a_run_with_the_state_of_a_callback_is_not_resumed_without_it(tmp_path, monkeypatch):
+    folder = go(supervised.command, [*DIGITS, f"out={tmp_path / 'run'}"], StopAfter(2))
+    monkeypatch.delitem(CALLBACKS, "counting")
+    with pytest.raises(FaultyRun, match=r"holds the state of callbacks\.counting, which is not loaded"):
+        go(supervised.command, [f"resume={folder}"])
+
+
+def test_functions_that_are_given_for_one_run_are_called_before_and_read_what_training_logged(tmp_path):
+    seen = []
+    arguments = {"task": "label_flip", "data": {"name": "digits", "train_size": 100}, "num_tasks": 2, "compile": False}
+    supervised.run(**arguments, epochs_per_task=1, on_step=lambda s: seen.append({*s.latest}), out=tmp_path / "run")
+    assert len(seen) == 2
+    assert not any("calls" in latest for latest in seen)
+
+
+@pytest.mark.parametrize(("command", "arguments"), [(supervised.command, DIGITS), (train.command, PENDULUM)])
+def test_one_that_refuses_the_run_does_so_before_anything_is_written_and_what_was_built_is_closed(
+    command, arguments, tmp_path, monkeypatch
+):
+    module = {"supervised": supervised, "train": train}[command.name]
+    closed, close = [], module.Parts.close
+
+    def refuse(settings, parts):
+        raise ValueError("this run is not\nfor me")
+
+    monkeypatch.setattr(module.Parts, "close", lambda parts: closed.append(close(parts)))
+
+    monkeypatch.setitem(CALLBACKS, "counting", refuse)
+    with pytest.raises(SettingsError, match=r"^this run is not for me$"):
+        go(command, once([*arguments, f"out={tmp_path / 'run'}"]))
+    assert len(closed) == 1
+    assert not (tmp_path / "run").exists()
