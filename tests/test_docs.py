@@ -73,7 +73,8 @@ def test_a_table_is_what_the_command_above_it_prints(page, monkeypatch, capsys):
     for command, table in TABLE.findall(page.read_text()):
         words = [word for word in shlex.split(command) if word != "-m"]
         monkeypatch.setattr("sys.argv", words)
-        (runpy.run_path if words[0].endswith(".py") else runpy.run_module)(words[0], run_name="__main__")
+        file = words[0] if words[0].endswith(".py") else f"{words[0].replace('.', '/')}.py"
+        runpy.run_path(file, run_name="__main__")
         assert table.strip() in capsys.readouterr().out, command
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from test_imports import LAYERS, PACKAGE
+from test_imports import PACKAGE
 
 from rl_plasticity.__main__ import COMMANDS, main
 
