@@ -85,6 +85,7 @@ def main(file: str = "network.pt", method: str = "spectral", days: int = 10, **s
 
 
 if __name__ == "__main__":
+    if not all("=" in argument for argument in sys.argv[1:]):
+        sys.exit(__doc__)
     given = dict(argument.split("=") for argument in sys.argv[1:])
-    kinds = {"file": str, "method": str, "days": int, "steps": int}
-    main(**{name: kinds.get(name, float)(value) for name, value in given.items()})
+    main(**{n: v if n in ("file", "method") else int(v) if v.isdecimal() else float(v) for n, v in given.items()})

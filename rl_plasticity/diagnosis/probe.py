@@ -66,6 +66,10 @@ def measure(
     Raises:
         ValueError: a network without layers, or a loss or targets that are not of single examples.
     """
+    if loss is not None and not callable(loss):
+        raise ValueError(
+            f"loss must be a function, got {type(loss).__name__}: several arguments of a network are one tuple"
+        )
     probe = Probe(net.net if isinstance(net, Learner) else net, example)
     values, relative = probe.measure(loss, targets), ("distance", "representation_change")
     left_out = probe.left_out(values, loss is not None)

@@ -63,7 +63,10 @@ def watched_call(net: nn.Module, walk: Walk, example: Example) -> "Watch":
     except _Lost:
         raise
     except Exception as error:
-        raise ValueError(f"example: {type(net).__name__} cannot be called on it: {reason(error)}") from error
+        raise ValueError(
+            f"example: {type(net).__name__} cannot be called on it ({reason(error)}): give "
+            "several arguments as a tuple, named ones as a dict"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()

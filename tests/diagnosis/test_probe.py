@@ -576,3 +576,20 @@ def test_what_a_network_or_a_call_has_not_is_listed_with_the_reason():
     with pytest.raises(KeyError, match="no metric is called 'dormnat'; did you mean 'dormant'"):
         values["dormnat"]
     assert values.get("dormnat") is None
+
+
+def test_arguments_that_are_no_tuple_are_told_how_to_be_one():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x, y):
+            return self.head(self.layer(x + y).relu())
+
+    x = torch.randn(3, 4)
+    with pytest.raises(ValueError, match="several arguments as a tuple"):
+        measure(Two(), x)
+    with pytest.raises(ValueError, match="loss must be a function, got Tensor"):
+        measure(Two(), x, x)
+    assert measure(Two(), (x, x))["weight_norm"] > 0
