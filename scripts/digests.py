@@ -1,7 +1,7 @@
 """Print SHA-256 digests of the numbers of many small runs: ``python scripts/digests.py > before``.
 
 Use it for a change that must leave every number as it is: run it before the change, and after it, on the same machine,
-with ``--against before``. It takes six minutes of one core. Each line has a digest and the name of what it is of:
+with ``--against before``. It takes five minutes of one core. Each line has a digest and the name of what it is of:
 
 - ``train/...``, ``supervised/...``: the metrics.csv of a run. The script makes each run a second time, in which it is
   stopped, resumed, fails and is resumed again. The digests must be equal.
