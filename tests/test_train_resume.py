@@ -3,12 +3,15 @@ import signal
 import subprocess
 import sys
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from conftest import StopAfter, assert_equal_states, once, wait_for
 from folders import PENDULUM, SMALL, go, resume, rows, run
 
+from rl_plasticity import status
 from rl_plasticity.agents import ReplayBuffer
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.train import command
@@ -160,6 +163,33 @@ def test_a_run_cannot_be_made_shorter_and_a_refused_extension_changes_no_file(un
     with pytest.raises(SettingsError, match="leave out seed=5"):
         command.prepare([f"resume={uninterrupted}", "total_env_steps=5000", "seed=5"])
     assert (uninterrupted / "config.yaml").read_bytes() == before
+
+
+class Drawing(gym.Env):
+    """Its numbers come from a state that no seed sets."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (1,))
+    draws = np.random.default_rng(0)
+
+    def reset(self, *, seed=None, options=None):
+        return self.draws.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("steps", [None, 30])
+def test_a_run_that_cannot_be_restored_stays_as_it_was_with_its_length_and_its_end(steps, tmp_path):
+    if "DrawingForTests-v0" not in gym.registry:
+        gym.register("DrawingForTests-v0", Drawing, max_episode_steps=50)
+    folder = run([*PENDULUM, "env=gym:DrawingForTests-v0"], tmp_path / "run", StopAfter(steps))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    for more in ([], ["total_env_steps=400"]):
+        with pytest.raises(FaultyRun, match=r"cannot resume: .*simulator.*self\.np_random"):
+            go(command, [f"resume={folder}", *more])
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert after == before
+    assert status.read(RunFolder(folder)).state == ("finished" if steps is None else "stopped")
 
 
 def test_resuming_takes_no_other_settings(uninterrupted):

@@ -105,11 +105,13 @@ class Session(Generic[S]):
         saved: the checkpoint to go on from.
         lock: of the folder.
         callbacks: ``on_step``, ``on_update``, ``on_evaluation``.
+        extended: the text of ``config.yaml`` once the run is restored, if it is to be longer than it was.
 
     Attributes:
         parts: what the run is made of, by name.
         progress: where it is.
         latest: the metrics that were logged last, each ``[runs]``.
+        has_begun: whether the folder is the run's to change: it is new, or was restored.
     """
 
     parts: Mapping[str, Part]
@@ -126,12 +128,15 @@ class Session(Generic[S]):
         saved: dict[str, Any] | None = None,
         lock: Lock | None = None,
         callbacks: Mapping[str, Callable[["Session[S]"], object] | None] | None = None,
+        extended: str | None = None,
     ) -> None:
         self.settings: S = settings
         self.folder, self.plan, self.saved, self.lock = folder, plan, saved, lock
         self.stop = StopSignal()
         self.callbacks: Mapping[str, Callable[[Session[S]], object] | None] = callbacks or {}
         self.latest: dict[str, Tensor | np.ndarray] = {}
+        self.has_begun = saved is None
+        self._extended = extended
         self._ended_early = False
 
     # --- the life of a run ------------------------------------------------------------------------------------------
@@ -173,6 +178,9 @@ class Session(Generic[S]):
                 raise FaultyRun(f"cannot resume: {error}") from error
             except Exception as error:  # a file that is whole may hold anything
                 raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
+        if self._extended is not None:  # only now: a run that cannot be restored stays as long as it was
+            self.folder.write_settings(self._extended)
+        self.has_begun = True
         self.folder.add_start(s.device, plugins.loaded, plugins.sources())
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
@@ -327,7 +335,7 @@ class Command(Generic[S, B]):
     def execute(self, session: Session[S], built: B) -> tuple[bool, str | None]:
         """Train, and close what was built; whether the run finished, and the fault that ended it.
 
-        Its end is written into ``log.txt``.
+        Its end is written into ``log.txt``, unless the run could not be restored: then the folder stays as it was.
         """
         folder = session.folder
         with ExitStack() as stack:
@@ -349,7 +357,10 @@ class Command(Generic[S, B]):
             else:
                 journal.end("finished" if finished else "stopped")
                 return finished, None
-            journal.end(f"failed: {fault}")
+            if session.has_begun:
+                journal.end(f"failed: {fault}")
+            else:
+                journal.take_back()
             return False, fault
 
     def foretold(self, session: Session[S], built: B) -> list[str]:
@@ -438,10 +449,10 @@ class Command(Generic[S, B]):
             built = self._built(settings, plan)
             otherwise.callback(built.close)
             settings = self._decided(settings, plan, built)
-            if LENGTH in anew:  # its next start need not be told again
-                folder.write_settings(schema.dump(replace(settings, out=before.out)))
+            # The next start need not be told the length again.
+            extended = schema.dump(replace(settings, out=before.out)) if LENGTH in anew else None
             otherwise.pop_all()
-        return Session(settings, folder, plan, saved, lock, callbacks), built
+        return Session(settings, folder, plan, saved, lock, callbacks, extended), built
 
     def _built(self, settings: S, plan: Plan) -> B:
         try:
