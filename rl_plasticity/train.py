@@ -27,7 +27,7 @@ from rl_plasticity.agents.rollout import evaluate, first_episode
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.configs.commands import Train, updates_after
 from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.envs import Envs
+from rl_plasticity.envs import Envs, say_what_is_missing
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
@@ -170,10 +170,13 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
     try:
         envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds)
         envs.seek(0)
+        with torch.random.fork_rng(devices=[]):
+            for name in s.env["sequence"] or (s.env["name"],):
+                say_what_is_missing(name)
     except gym.error.Error as error:  # the simulator is not installed, say
         raise ValueError(str(error)) from error
     except FaultyRun as error:
-        raise ValueError(f"{s.env['name']} cannot be reset: {error}") from error
+        raise ValueError(f"{s.env['name']}: {error}") from error
     return envs
 
 
