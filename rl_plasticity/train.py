@@ -19,6 +19,7 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rl_plasticity import command_line
@@ -40,7 +41,7 @@ from rl_plasticity.runs.plan import (
     say_what_never_comes,
 )
 from rl_plasticity.runs.progress import Progress
-from rl_plasticity.runs.session import Command, Session
+from rl_plasticity.runs.session import Command, Interrupted, Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, PROBE, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import RunStreams, derive
 
@@ -102,7 +103,7 @@ class Counts(Progress):
         episode_return: of the training episode.
         first_return: of the evaluation before anything of the present task was learned.
         task_area: of the evaluations of the present task, each times the env steps since the one before it.
-        evaluated_at: the env step of the last evaluation.
+        evaluated_at: the env step of the last evaluation. Where one is due and it is another step, a signal came then.
     """
 
     episode_return: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -111,8 +112,8 @@ class Counts(Progress):
     evaluated_at: int = 0
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; earlier versions had no tasks."""
-        new = {"first_return": self.first_return, "task_area": self.task_area, "evaluated_at": 0}
+        """Go on from there; earlier versions had no tasks, and ended no evaluation."""
+        new = {"first_return": self.first_return, "task_area": self.task_area, "evaluated_at": state.get("step", 0)}
         super().load_state_dict({**new, **state})
 
 
@@ -291,10 +292,39 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 measure()
             session.save()
 
+    def play(task: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Returns and overestimation of the agents at a task, each ``[runs]``. It changes nothing."""
+        eval_envs.change = task
+        show = partial(session.evaluating, episodes=s.eval_episodes)
+        return evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step), show)
+
     def first_return() -> Tensor:
         """What the agents can do of the task that comes, ``[runs]``."""
-        eval_envs.change = task_of(s, at.step + 1)
-        return torch.from_numpy(evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))[0])
+        return torch.from_numpy(play(task_of(s, at.step + 1))[0])
+
+    def end_step() -> None:
+        """Evaluate and save where that is due."""
+        if is_evaluated(s, at.step):
+            returns, overestimation = play(task_of(s, at.step))
+            ended = ends_task(s, at.step)
+            following = first_return() if ended and at.step < s.total_env_steps else at.first_return
+            # Only now, as a signal may have come until here.
+            evaluation: dict[str, Any] = {"eval/return": returns, "q_overestimation": overestimation}
+            session.evaluated(evaluation, f"last return {returns.mean():.1f}")
+            at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
+            at.evaluated_at = at.step
+            if ended:
+                area = at.task_area / s.env["switch_every_env_steps"]
+                index = np.full(len(plan.seeds), task_of(s, at.step))
+                of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
+                session.log({f"task/{name}": value for name, value in of_task.items()})
+                session.results.flush()
+                if at.step < s.total_env_steps:
+                    at.first_return, at.task_area = following, torch.zeros_like(area)
+        if at.step % s.checkpoint_every_env_steps == 0:
+            session.save()
+        session.show()
+        session.call("on_step")
 
     observe = getattr(agent, "observe_", None)
     is_new = session.begin(
@@ -309,6 +339,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
             if s.env["switch_every_env_steps"]:
                 at.first_return = first_return()
             session.save()  # a run killed at any moment can be resumed
+        elif is_evaluated(s, at.step) and at.evaluated_at < at.step:
+            end_step()
         while session.goes_on():
             if at.step == s.prime_after_env_steps and (left := unprimed(s, at)):
                 prime(left)
@@ -342,26 +374,12 @@ def train(session: Session[Train], parts: Parts) -> bool:
             if s.prime_updates and measure_every and at.step == s.prime_after_env_steps - 1:
                 measure()
 
-            if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps or ends_task(s, at.step):
-                eval_envs.change = task_of(s, at.step)
-                returns, overestimation = evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))
-                evaluation: dict[str, Any] = {"eval/return": returns, "q_overestimation": overestimation}
-                session.evaluated(evaluation, f"last return {returns.mean():.1f}")
-                at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
-                at.evaluated_at = at.step
-            if ends_task(s, at.step):
-                area = at.task_area / s.env["switch_every_env_steps"]
-                index = np.full(len(plan.seeds), task_of(s, at.step))
-                of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
-                session.log({f"task/{name}": value for name, value in of_task.items()})
-                session.results.flush()
-                if at.step < s.total_env_steps:
-                    at.first_return, at.task_area = first_return(), torch.zeros_like(area)
-            if at.step % s.checkpoint_every_env_steps == 0:
-                session.save()
-            session.show()
-            session.call("on_step")
+            end_step()
         session.save()
+    except Interrupted:
+        if at.step:  # as of before the evaluation; before the first step the run begins again
+            session.save()
+        return False
     finally:
         session.close()
     return bool(at.step >= s.total_env_steps)
@@ -386,6 +404,11 @@ def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tup
     noise = agent.noise(1, PROBE_SIZE)[0]  # its shape is the agent's own
     agent.streams = training
     return Batch(*(x.to(device) for x in columns)), noise.to(device)
+
+
+def is_evaluated(s: Train, step: int) -> bool:
+    """Whether the agents are evaluated after this env step."""
+    return step > 0 and (step % s.eval_every_env_steps == 0 or step == s.total_env_steps or ends_task(s, step))
 
 
 def ends_task(s: Train, step: int) -> bool:

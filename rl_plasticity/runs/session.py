@@ -62,6 +62,10 @@ class Part(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
+class Interrupted(Exception):
+    """A stop signal came within an evaluation, which may never end."""
+
+
 class StopSignal:
     """Within it the first SIGINT or SIGTERM is remembered, so that the run ends after its step; a second one kills.
 
@@ -86,6 +90,11 @@ class StopSignal:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def require_none(self) -> None:
+        """Raises Interrupted if a signal has come."""
+        if self.received:
+            raise Interrupted
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = number
@@ -187,7 +196,9 @@ class Session(Generic[S]):
         self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
         threads = torch.get_num_threads() if s.device == "cpu" else 1
         self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile), threads)
-        self.saved_at = (progress.step, progress.updates) if self.saved is not None else None
+        self.saved_at: tuple[int, int] | None = None
+        if self.saved is not None:
+            self.saved_at = progress.step, progress.updates
         return self.saved is None
 
     def divided(self, whole: Any, make: Callable[[slice], Any]) -> Shares[Any]:
@@ -236,8 +247,18 @@ class Session(Generic[S]):
         }
         self.results.write(self.axis, self.latest, where)
 
+    def evaluating(self, done: int, episodes: int) -> None:
+        """Show how many of an evaluation's episodes are done.
+
+        Raises:
+            Interrupted: the run is to end. The evaluation is made when it is resumed.
+        """
+        self.clock.show_evaluation(done, episodes)
+        self.stop.require_none()
+
     def evaluated(self, values: Mapping[str, Tensor | np.ndarray], summary: str) -> None:
         """Write an evaluation and the rates since the last one; `summary` goes to the progress bar."""
+        self.saved_at = None  # a checkpoint of this step, if there is one, is of before the evaluation
         self.log(values)
         self.results.write_timing(self.axis, self.clock.rates(self.progress.step))
         self.clock.latest = summary

@@ -160,7 +160,7 @@ class Trained:
         seeds = [derive(self.env_seed(run, evaluation_seed), first, 1) for run in every]
         noise = None if deterministic else RunStreams(seeds)
         number = self.settings.eval_episodes if episodes is None else episodes
-        return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=before_step)
+        return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=lambda _: before_step())
 
     def planned_steps(self, envs: Envs, episodes: int | None = None) -> int | None:
         """Steps of `envs` if no episode ends early; None for a task without a limit."""
