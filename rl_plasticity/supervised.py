@@ -159,7 +159,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
     updates = expected_updates(s, sequence)
     say_what_never_acts({"net": learner.regularizer}, updates, s.batch_size)
     say_what_never_comes(plan.interventions, updates, sequence.num_tasks)
-    say_what_is_never_logged(s, updates)
+    say_what_is_never_logged(s, updates, sequence.num_tasks)
     interventions = list(plan.interventions)
     if sequence.decay_at_epochs:
         at = [after(epoch) for epoch in sequence.decay_at_epochs]

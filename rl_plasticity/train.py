@@ -19,6 +19,7 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rl_plasticity import command_line
@@ -27,7 +28,7 @@ from rl_plasticity.agents.rollout import evaluate, first_episode
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.configs.commands import Train, updates_after
 from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.envs import Envs
+from rl_plasticity.envs import Envs, say_what_is_missing
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
@@ -40,7 +41,7 @@ from rl_plasticity.runs.plan import (
     say_what_never_comes,
 )
 from rl_plasticity.runs.progress import Progress
-from rl_plasticity.runs.session import Command, Session
+from rl_plasticity.runs.session import Command, Interrupted, Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, PROBE, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import RunStreams, derive
 
@@ -103,13 +104,18 @@ class Counts(Progress):
         episode_return: of the training episode.
         first_return: of the evaluation before anything of the present task was learned.
         task_area: of the evaluations of the present task, each times the env steps since the one before it.
-        evaluated_at: the env step of the last evaluation.
+        evaluated_at: the env step of the last evaluation. Where one is due and it is another step, a signal came then.
     """
 
     episode_return: Tensor = field(default_factory=lambda: torch.zeros(0))
     first_return: Tensor = field(default_factory=lambda: torch.zeros(0))
     task_area: Tensor = field(default_factory=lambda: torch.zeros(0))
     evaluated_at: int = 0
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; earlier versions ended no evaluation."""
+        new = {"first_return": self.first_return, "task_area": self.task_area, "evaluated_at": state.get("step", 0)}
+        super().load_state_dict({**new, **state})
 
 
 def build(s: Train, plan: Plan) -> Parts:
@@ -153,7 +159,12 @@ def build(s: Train, plan: Plan) -> Parts:
     if s.prime_updates and s.prime_after_env_steps > kept:
         raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {kept} transitions are kept")
     if s.total_env_steps <= s.random_env_steps and not s.prime_updates:
-        print("no update will be made: total_env_steps does not exceed random_env_steps", file=sys.stderr)
+        fewer = int(float(f"{s.total_env_steps / 4:.0e}"))
+        print(
+            f"no update will be made: total_env_steps={s.total_env_steps} does not exceed random_env_steps="
+            f"{s.random_env_steps}; choose fewer random ones, random_env_steps={fewer} say",
+            file=sys.stderr,
+        )
     return Parts(agent, eval_envs, buffer)
 
 
@@ -166,10 +177,13 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
     try:
         envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds)
         envs.seek(0)
+        with torch.random.fork_rng(devices=[]):
+            for name in s.env["sequence"] or (s.env["name"],):
+                say_what_is_missing(name)
     except gym.error.Error as error:  # the simulator is not installed, say
         raise ValueError(str(error)) from error
     except FaultyRun as error:
-        raise ValueError(f"{s.env['name']} cannot be reset: {error}") from error
+        raise ValueError(f"{s.env['name']}: {error}") from error
     return envs
 
 
@@ -285,10 +299,39 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 measure()
             session.save()
 
+    def play(task: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Returns and overestimation of the agents at a task, each ``[runs]``. It changes nothing."""
+        eval_envs.change = task
+        show = partial(session.evaluating, episodes=s.eval_episodes)
+        return evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step), show)
+
     def first_return() -> Tensor:
         """What the agents can do of the task that comes, ``[runs]``."""
-        eval_envs.change = task_of(s, at.step + 1)
-        return torch.from_numpy(evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))[0])
+        return torch.from_numpy(play(task_of(s, at.step + 1))[0])
+
+    def end_step() -> None:
+        """Evaluate and save where that is due."""
+        if is_evaluated(s, at.step):
+            returns, overestimation = play(task_of(s, at.step))
+            ended = ends_task(s, at.step)
+            following = first_return() if ended and at.step < s.total_env_steps else at.first_return
+            # Only now, as a signal may have come until here.
+            evaluation: dict[str, Any] = {"eval/return": returns, "q_overestimation": overestimation}
+            session.evaluated(evaluation, f"last return {returns.mean():.1f}")
+            at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
+            at.evaluated_at = at.step
+            if ended:
+                area = at.task_area / s.env["switch_every_env_steps"]
+                index = np.full(len(plan.seeds), task_of(s, at.step))
+                of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
+                session.log({f"task/{name}": value for name, value in of_task.items()})
+                session.results.flush()
+                if at.step < s.total_env_steps:
+                    at.first_return, at.task_area = following, torch.zeros_like(area)
+        session.call("on_step")
+        if at.step % s.checkpoint_every_env_steps == 0:
+            session.save()
+        session.show()
 
     observe = getattr(agent, "observe_", None)
     is_new = session.begin(
@@ -303,6 +346,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
             if s.env["switch_every_env_steps"]:
                 at.first_return = first_return()
             session.save()  # a run killed at any moment can be resumed
+        elif is_evaluated(s, at.step) and at.evaluated_at < at.step:
+            end_step()
         while session.goes_on():
             if at.step == s.prime_after_env_steps and (left := unprimed(s, at)):
                 prime(left)
@@ -337,26 +382,12 @@ def train(session: Session[Train], parts: Parts) -> bool:
             if s.prime_updates and measure_every and at.step == s.prime_after_env_steps - 1:
                 measure()
 
-            if at.step % s.eval_every_env_steps == 0 or at.step == s.total_env_steps or ends_task(s, at.step):
-                eval_envs.change = task_of(s, at.step)
-                returns, overestimation = evaluate(agent, eval_envs, s.eval_episodes, first_episode(at.step))
-                evaluation: dict[str, Any] = {"eval/return": returns, "q_overestimation": overestimation}
-                session.evaluated(evaluation, f"last return {returns.mean():.1f}")
-                at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
-                at.evaluated_at = at.step
-            if ends_task(s, at.step):
-                area = at.task_area / s.env["switch_every_env_steps"]
-                index = np.full(len(plan.seeds), task_of(s, at.step))
-                of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
-                session.log({f"task/{name}": value for name, value in of_task.items()})
-                session.results.flush()
-                if at.step < s.total_env_steps:
-                    at.first_return, at.task_area = first_return(), torch.zeros_like(area)
-            session.call("on_step")
-            if at.step % s.checkpoint_every_env_steps == 0:
-                session.save()
-            session.show()
+            end_step()
         session.save()
+    except Interrupted:
+        if at.step:  # as of before the evaluation; before the first step the run begins again
+            session.save()
+        return False
     finally:
         session.close()
     return bool(at.step >= s.total_env_steps)
@@ -381,6 +412,11 @@ def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tup
     noise = agent.noise(1, PROBE_SIZE)[0]  # its shape is the agent's own
     agent.streams = training
     return Batch(*(x.to(device) for x in columns)), noise.to(device)
+
+
+def is_evaluated(s: Train, step: int) -> bool:
+    """Whether the agents are evaluated after this env step."""
+    return step > 0 and (step % s.eval_every_env_steps == 0 or step == s.total_env_steps or ends_task(s, step))
 
 
 def ends_task(s: Train, step: int) -> bool:

@@ -15,13 +15,14 @@ import torch
 
 from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.compiling.compiled import compiled
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import LONGEST, Supervised, Train, period
 from rl_plasticity.configs.schema import load
 from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.runs.folder import RunFolder, RunName
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.results import Results
-from rl_plasticity.supervised import build, cross_entropy, inputs
+from rl_plasticity.supervised import build, cross_entropy, expected_updates, inputs
+from rl_plasticity.train import planned_updates
 
 ROUNDS = 7
 
@@ -38,8 +39,11 @@ def medians(pieces: dict[str, tuple[int, Callable[[], object]]]) -> dict[str, fl
     return {name: statistics.median(found[1:]) for name, found in seconds.items()}  # the first round warms up
 
 
-def show(title: str, seconds: dict[str, float], log_every: int, measure_every: int) -> None:
-    update = seconds["update"]
+def show(title: str, seconds: dict[str, float], s: Train | Supervised, updates: float) -> None:
+    update, longest = seconds["update"], LONGEST[type(s)]
+    log_every, measure_every = (
+        period(updates, most) if getattr(s, name) == "auto" else getattr(s, name) for name, most in longest.items()
+    )
     print(f"{title}: " + ", ".join(f"{name} {value * 1e3:.2f} ms" for name, value in seconds.items()))
     log, measure = seconds["log"] / log_every / update, seconds["measure"] / measure_every / update
     print(f"  log every {log_every} updates {log:.2%}, measure every {measure_every} updates {measure:.2%} of training")
@@ -69,7 +73,7 @@ def of_training(folder: Path, preset: str, compile_: bool) -> None:
             results.write(0, probes[name].measure(loss, targets))
 
     seconds = medians({"update": (50, lambda: update(batch, noise)), "log": (5, log), "measure": (2, measure)})
-    show(f"train preset={preset} compile={compile_}", seconds, s.log_every_updates, s.measure_every_updates)
+    show(f"train preset={preset} compile={compile_}", seconds, s, planned_updates(s))
     results.close()
 
 
@@ -99,7 +103,7 @@ def of_tasks(folder: Path) -> None:
             "measure": (2, lambda: results.write(0, probe.measure(cross_entropy, [labels]))),
         }
     )
-    show("supervised preset=demo seeds=5", seconds, s.log_every_updates, s.measure_every_updates)
+    show("supervised preset=demo seeds=5", seconds, s, expected_updates(s, parts.sequence))
     results.close()
 
 

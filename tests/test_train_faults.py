@@ -97,4 +97,6 @@ def test_evaluation_workers_that_cannot_be_started_are_the_run_s_fault_and_not_a
 
 def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):
     run([*PENDULUM[:-6], "random_env_steps=20", "total_env_steps=10", "eval_every_env_steps=60"], tmp_path / "run")
-    assert "no update will be made" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no update will be made: total_env_steps=10 does not exceed random_env_steps=20; choose" in said
+    assert "random_env_steps=2 say" in said

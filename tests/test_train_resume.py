@@ -3,14 +3,18 @@ import signal
 import subprocess
 import sys
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from conftest import StopAfter, assert_equal_states, once, wait_for
 from folders import PENDULUM, SMALL, go, resume, rows, run
 
+from rl_plasticity import status
 from rl_plasticity.agents import ReplayBuffer
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.session import Interrupted
 from rl_plasticity.train import command
 
 # Prefill, resets, evaluations and checkpoints, all at different times; two runs. An episode has 100 env steps.
@@ -78,6 +82,73 @@ def start(arguments, cwd, program=("-m", "rl_plasticity.train"), more=(), **opti
     return subprocess.Popen(
         command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
     )
+
+
+class StopWithin(StopAfter):
+    """A stop signal that comes after so many steps of evaluations."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    @property
+    def received(self):
+        return signal.SIGTERM if self.steps < 0 else 0
+
+    def require_none(self):
+        self.steps -= 1
+        if self.received:
+            raise Interrupted
+
+
+# Evaluations of 50 steps: before the first step, at 20, at 30, of the next task there, at 40, 60, there and at 70.
+CHANGING = [*PENDULUM, "env.changes=[action_flip]", "env.switch_every_env_steps=30", "eval_every_env_steps=20"]
+CHANGING += ["total_env_steps=70", "seeds=2"]
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory):
+    return run(CHANGING, tmp_path_factory.mktemp("changing") / "run")
+
+
+@pytest.mark.parametrize(
+    ("steps", "saved"), [(10, None), (60, 20), (110, 30), (160, 30), (210, 40), (390, 70)], ids=str
+)
+def test_a_run_that_is_stopped_within_an_evaluation_makes_it_when_it_is_resumed(steps, saved, changing, tmp_path):
+    folder = run(CHANGING, tmp_path / "run", StopWithin(steps))
+    assert [*RunFolder(folder).saved_steps][-1:] == [saved] * (saved is not None)
+    assert status.read(RunFolder(folder)).state == "stopped"
+    resume(folder)
+    assert (folder / "metrics.csv").read_bytes() == (changing / "metrics.csv").read_bytes()
+    ends = [checkpoint.load(f / "checkpoints") for f in (folder, changing)]
+    for end in ends:  # so is the state, of after the evaluation
+        assert end["progress"]["evaluated_at"] == 70
+    assert ends[0]["sizes"]["metrics.csv"] == ends[1]["sizes"]["metrics.csv"]
+    assert_equal_states(*({name: end[name] for name in ("agent", "envs", "progress")} for end in ends))
+
+
+class Endless(gym.Env):
+    """Its episodes do not end; somebody wants it to stop after so many steps."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (1,))
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        Endless.steps += 1
+        if Endless.steps == 500:
+            signal.raise_signal(signal.SIGTERM)
+        return self.reset()[0], 0.0, False, False, {}
+
+
+def test_one_signal_ends_an_evaluation_that_would_never_end(tmp_path):
+    gym.register("EndlessForTests-v0", Endless)
+    arguments = once([*PENDULUM, "env=gym:EndlessForTests-v0", f"out={tmp_path / 'run'}"])
+    session, built = command.prepare(arguments)
+    assert command.execute(session, built) == (False, None)
+    assert session.stop.received == signal.SIGTERM
+    assert [*session.folder.saved_steps] == [40, 60]
 
 
 # A signal from outside could come when all is done, on a machine where this process must wait for its turn.
@@ -160,6 +231,33 @@ def test_a_run_cannot_be_made_shorter_and_a_refused_extension_changes_no_file(un
     with pytest.raises(SettingsError, match="leave out seed=5"):
         command.prepare([f"resume={uninterrupted}", "total_env_steps=5000", "seed=5"])
     assert (uninterrupted / "config.yaml").read_bytes() == before
+
+
+class Drawing(gym.Env):
+    """Its numbers come from a state that no seed sets."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (1,))
+    draws = np.random.default_rng(0)
+
+    def reset(self, *, seed=None, options=None):
+        return self.draws.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("steps", [None, 30])
+def test_a_run_that_cannot_be_restored_stays_as_it_was_with_its_length_and_its_end(steps, tmp_path):
+    if "DrawingForTests-v0" not in gym.registry:
+        gym.register("DrawingForTests-v0", Drawing, max_episode_steps=50)
+    folder = run([*PENDULUM, "env=gym:DrawingForTests-v0"], tmp_path / "run", StopAfter(steps))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    for more in ([], ["total_env_steps=400"]):
+        with pytest.raises(FaultyRun, match=r"cannot resume: .*simulator.*self\.np_random"):
+            go(command, [f"resume={folder}", *more])
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert after == before
+    assert status.read(RunFolder(folder)).state == ("finished" if steps is None else "stopped")
 
 
 def test_resuming_takes_no_other_settings(uninterrupted):

@@ -29,7 +29,7 @@ def play(
     *,
     runs: Sequence[int] | None = None,
     noise: RunStreams | None = None,
-    before_step: Callable[[], object] = lambda: None,
+    before_step: Callable[[int], object] = lambda done: None,
     after_step: AfterStep = lambda obs, act, step, counts: None,
 ) -> NDArray[np.float64]:
     """Play episodes of each run's policy; nothing of the agent changes.
@@ -40,7 +40,7 @@ def play(
         runs: positions of the chosen runs among the agent's; all by default. The policies of all runs are one stack,
             and all of it acts, as in training, so that the same numbers come out whichever are chosen.
         noise: one stream for each of the agent's runs, to sample actions; without, the deterministic policy.
-        before_step: called before each step of `envs`.
+        before_step: called before each step of `envs` with how many episodes every chosen run has finished.
         after_step: called with obs and act ``[all runs, 1, ...]``, the step, and which of the chosen runs still count.
 
     Returns:
@@ -53,8 +53,8 @@ def play(
     stack = len(agent.streams.generators)
     chosen = list(range(stack) if runs is None else runs)
     everyone = torch.zeros(stack, 1, obs.shape[1], device=like.device)
-    while min(len(r) for r in returns) < episodes:
-        before_step()
+    while (done := min(len(r) for r in returns)) < episodes:
+        before_step(done)
         everyone[chosen, 0] = torch.from_numpy(obs).to(like.device)
         act = agent.act(everyone, None if noise is None else noise.normal(1, envs.act_dim).to(like.device))
         counts = np.array([len(r) < episodes for r in returns])
@@ -69,8 +69,10 @@ def play(
 
 
 @torch.no_grad()
-def evaluate(agent: Agent, envs: Steps, episodes: int, first: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-    """The deterministic policy of each run over its next `episodes` episodes.
+def evaluate(
+    agent: Agent, envs: Steps, episodes: int, first: int, before_step: Callable[[int], object] = lambda done: None
+) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """The deterministic policy of each run over its next `episodes` episodes; `before_step` as in `play`.
 
     Returns:
         Mean return, and mean overestimation: the critic's value of (s, a) less the discounted return that followed,
@@ -90,7 +92,7 @@ def evaluate(agent: Agent, envs: Steps, episodes: int, first: int) -> tuple[NDAr
         for series, value in zip(history.values(), values, strict=True):
             series.append(value)
 
-    returns = play(agent, envs, episodes, first, after_step=record)
+    returns = play(agent, envs, episodes, first, before_step=before_step, after_step=record)
     # Only now, so that no step waits for a GPU for them.
     q, reward, terminated, ended, rest, counts = (torch.stack(series).cpu() for series in history.values())
     following = discounted_returns(reward.to(q.dtype), agent.discount, terminated, ended, rest)

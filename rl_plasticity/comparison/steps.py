@@ -12,6 +12,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Steps
 from rl_plasticity.runs.folder import Curve
+from rl_plasticity.runs.plan import LEARNS_AGAIN
 
 OF_EPISODES = "train/return"  # which end where they end
 
@@ -91,9 +92,27 @@ def unfinished(groups: Sequence[Group], kind: str, warnings: list[str]) -> set[i
 
 def never_reset(run: Run, unit: str, step: int) -> bool:
     """Whether the run has an intervention that had not come once by this step: so far the run is one without it."""
-    every = {name: run.settings.get(f"reset.every_{name}") for name in ("updates", "tasks")}
-    if not any(f"reset.every_{name}" in run.settings for name in every):  # none, or one with periods of its own
+    periods = [run.settings.get(f"reset.every_{name}", "none") for name in ("updates", "tasks")]
+    if periods == ["none", "none"]:  # no intervention, or one with periods of its own
         return False
+    made = zip(periods, _made(run, unit, step), strict=True)
+    return not any(isinstance(period, int) and period <= so_far for period, so_far in made)
+
+
+def just_reset(run: Run, unit: str, step: int) -> bool:
+    """Whether the run was reset so shortly before this step that it has hardly learned since."""
+    every = run.settings.get("reset.every_updates")
+    if not isinstance(every, int) or run.settings["reset.name"] in ("redo", "selective_reinit"):  # of single units
+        return False
+    updates = _made(run, unit, step)[0]
+    return every <= updates and updates % every < LEARNS_AGAIN * every
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _made(run: Run, unit: str, step: int) -> tuple[int, int]:
+    """How many updates, and changes of task, a run had made by a step."""
     if run.kind == "train":
         env_step = int(run.borders[step - 1]) if unit == "task" else step
         learning = env_step - int(run.settings["random_env_steps"])
@@ -103,11 +122,7 @@ def never_reset(run: Run, unit: str, step: int) -> bool:
         updates, tasks = int(run.borders[step - 1]), step - 1
     else:
         updates, tasks = step, int((run.borders < step).sum())
-    due = ((every["updates"], updates), (every["tasks"], tasks))
-    return not any(period is not None and period <= so_far for period, so_far in due)
-
-
-# ------------------------------------------------------------------------------------------------------------------
+    return updates, tasks
 
 
 def _timetables(runs: Sequence[Run], metric: str, until: int) -> list[tuple[Steps, Run]]:

@@ -565,7 +565,18 @@ def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> l
 
 
 def _told_of_resets(g: Group, common: Mapping[str, Steps], unit: str, warnings: list[str]) -> Group:
-    """The group with the word in its label that no intervention had come by the step that is compared."""
+    """The group with the word in its label that no intervention had come by the step that is compared.
+
+    A warning says where the last one had just come.
+    """
+    for task, runs in g.tasks.items():
+        step = int(common[task][-1])
+        if any(steps.just_reset(r, unit, step) for r in runs):
+            where = f" on {task}" if len(g.tasks) > 1 else ""
+            warnings.append(
+                f"{g.label}{where}: its last {g.settings['reset.name']} came right before {unit} {step}, so what is "
+                "compared are networks that have learned next to nothing since"
+            )
     without = [t for t, runs in g.tasks.items() if all(steps.never_reset(r, unit, int(common[t][-1])) for r in runs)]
     if not without:
         return g

@@ -126,7 +126,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         """Play the episode of the state put into `saved` up to where it was; the newest observation comes back.
 
         Raises:
-            ValueError: the replay ends elsewhere (another version of the simulator, say).
+            ValueError: the replay ends elsewhere: the simulator is another version, or not all is drawn from the seed.
         """
         state = self.saved
         self.episode = state["episode"] - 1
@@ -136,10 +136,17 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             self.step(action)
         if not np.array_equal(self.obs, state["obs"]):
             raise ValueError(
-                f"replaying episode {self.episode} (seed {self.seed}) ended at another observation than was saved: "
-                "is the simulator another version?"
+                f"replaying episode {self.episode} (seed {self.seed}) ended at another observation than was saved: the "
+                "simulator is another version, or the environment draws numbers that reset(seed=...) does not seed; "
+                "self.np_random is seeded"
             )
         return self.obs
+
+
+def step_limit(env: gym.Env[Any, Any]) -> float:
+    """How many simulator steps an episode has at most; infinite without a time limit."""
+    registered = env.spec.max_episode_steps if env.spec else None
+    return registered or float(getattr(env.unwrapped, "_step_limit", math.inf))  # that of dm_control
 
 
 def task_names() -> list[str]:

@@ -2,14 +2,16 @@
 
 import math
 import multiprocessing
+import random
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
@@ -19,7 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_plasticity import plugins
 from rl_plasticity.envs.continual import KINDS
-from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env
+from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env, step_limit
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, reason
 from rl_plasticity.settings import Setting
 from rl_plasticity.step import Step
@@ -27,6 +29,7 @@ from rl_plasticity.step import Step
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START = "spawn"  # a fresh interpreter for each worker: forking a process that runs torch threads can hang
 TO_END = 5.0  # seconds that a worker has
+RETURNS = {"reset": "obs, info", "step": "obs, reward, terminated, truncated, info"}
 
 
 class EnvFault(FaultyRun):
@@ -250,7 +253,7 @@ class Here:
         try:
             return getattr(self.group, what)(*arguments)
         except Exception as error:  # whatever the task's author raises
-            raise _raised(what, type(error).__name__, str(error)) from error
+            raise _raised(what, type(error).__name__, f"{error}{_place(error)}") from error
 
     def exit_code(self) -> None:
         return None
@@ -352,6 +355,42 @@ def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
     return workers
 
 
+@cache  # a sweep asks for each of its settings
+def say_what_is_missing(name: str) -> None:
+    """A line for each thing that a Gymnasium environment lacks to be trained in and resumed, said once a process.
+
+    An environment made for this alone is reset and stepped twice, so no other one's numbers change. Those of Gymnasium
+    itself and of DeepMind Control lack nothing.
+
+    Raises:
+        ValueError, EnvFault: it cannot be made, reset or stepped.
+    """
+    spec = gym.registry.get(name.rpartition(":")[2]) if name.startswith("gym:") else None
+    if spec is None or str(spec.entry_point).startswith("gymnasium."):
+        return
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002  it may draw from these
+    envs = Envs(name, [0])
+    try:
+        if step_limit(envs.vector.get_attr("env")[0]) == math.inf:
+            print(
+                f"{name} has no time limit: an episode may never end, and then an evaluation does not either; give "
+                "gymnasium.register max_episode_steps=1000, say",
+                file=sys.stderr,
+            )
+        act = np.zeros((1, envs.act_dim), np.float32)
+        first, again = (np.append(envs.seek(0), envs.step(act).next_obs) for _ in range(2))
+        if not np.array_equal(first, again):
+            print(
+                f"{name} begins differently after two resets with the same seed: a run in it cannot be repeated or "
+                "resumed exactly; draw from self.np_random alone",
+                file=sys.stderr,
+            )
+    finally:
+        envs.close()
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)
+
+
 def _kill(groups: Sequence[Here | Worker]) -> None:
     for group in groups:
         group.kill()
@@ -374,10 +413,34 @@ def _serve(pipe: Connection, make: Callable[[], Group], plugs: Sequence[str]) ->
                     group = make()
                 answer = "", getattr(group, what)(*arguments)
             except Exception as error:
-                answer = type(error).__name__, str(error)
+                answer = type(error).__name__, f"{error}{_place(error)}"
             pipe.send(answer)
     if group is not None:
         group.vector.close()
+
+
+def _place(error: Exception) -> str:
+    """Where in the environment's own code an error arose: `` in Reach.step (mytask.py, line 17)``.
+
+    An error may arise only where a wrapper takes apart what the environment returned: then the method's first line is
+    named, and what it must return. Empty for an error of no environment.
+    """
+    trace = error.__traceback__
+    frames = []
+    while trace is not None:
+        frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    for frame, line in reversed(frames):
+        env, method = frame.f_locals.get("self"), frame.f_code.co_name
+        if isinstance(env, gym.Env) and env.unwrapped is env:
+            return f" in {type(env).__name__}.{method} ({Path(frame.f_code.co_filename).name}, line {line})"
+        if isinstance(env, gym.Env) and method in RETURNS:
+            code = getattr(type(env.unwrapped), method).__code__
+            where = (
+                f"{type(env.unwrapped).__name__}.{method} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
+            )
+            return f": {where} must return {RETURNS[method]}"
+    return ""
 
 
 def _raised(what: str, kind: str, message: str) -> Exception:

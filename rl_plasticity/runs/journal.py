@@ -23,9 +23,11 @@ class Journal:
     def __init__(self, folder: RunFolder) -> None:
         self._cpu_s = _cpu_s()
         self._file: IO[bytes] | None = None
+        self._before = 0
         with suppress(OSError):
             self._file = folder.log.open("ab", buffering=0)
-            if self._file.tell():
+            self._before = self._file.tell()
+            if self._before:
                 self._file.write(b"\n")  # the line before may have been cut
         self.write(f"started on {platform.node()}, process {os.getpid()}")
 
@@ -41,6 +43,12 @@ class Journal:
         with suppress(OSError):
             if self._file:
                 self._file.write(f"{time.strftime(TIME)} {one_line(event)}\n".encode())
+
+    def take_back(self) -> None:
+        """Remove the lines of this start, which left the run as it was."""
+        with suppress(OSError):
+            if self._file:
+                self._file.truncate(self._before)
 
     def end(self, event: str) -> None:
         """Add the CPU time since the start, and how it ended."""

@@ -13,13 +13,13 @@ from torch import nn
 
 from rl_plasticity.configs import kinds, schema, written
 from rl_plasticity.configs.commands import Group, Supervised, Train
-from rl_plasticity.interventions import Intervention, make_intervention
+from rl_plasticity.interventions import Intervention, ReDo, SelectiveReinit, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.folder import RunName
 from rl_plasticity.settings import settings_of
 
-NEVER_MEASURED = "plasticity will not be measured after the start"
+LEARNS_AGAIN = 0.1  # of a period: a run that ends sooner after a reset is evaluated before it has learned again
 
 
 @dataclass(frozen=True)
@@ -103,17 +103,25 @@ def say_what_never_begins(s: Train | Supervised, unit: str, total: float) -> Non
                 print(f"a method never begins: {setting}={late}, and the run has {total:.0f} {unit}s", file=sys.stderr)
 
 
-def say_what_is_never_logged(s: Train | Supervised, updates: float) -> None:
-    """A line for each of the periods that are longer than the run of so many updates."""
-    for what, setting in (("no loss will be logged", "log_every_updates"), (NEVER_MEASURED, "measure_every_updates")):
+def say_what_is_never_logged(s: Train | Supervised, updates: float, tasks: int = 1) -> None:
+    """A line for each period so long that nothing is seen between the start and the end of the run."""
+    most = {"log_every_updates": ("no loss will be logged", updates)}
+    seen = "plasticity will be measured at the start and at most once later"
+    if isinstance(s, Train):
+        most["measure_every_updates"] = (seen, updates / 2)
+    elif tasks > 1 and not s.measure_every_epochs:  # at the ends of tasks, of which the last one always counts
+        most["measure_every_updates"] = (seen, updates * (tasks - 1) / tasks)
+    for setting, (what, longest) in most.items():
         every = getattr(s, setting)
-        at_the_end = setting == "measure_every_updates" and isinstance(s, Supervised)
-        if every != "auto" and every > updates >= 1 and not at_the_end:
-            print(f"{what}: {setting}={every}, and the run has {updates:.0f} updates", file=sys.stderr)
+        if every != "auto" and every > longest and updates >= 1:
+            remedy = f"{setting}=auto takes a sixtieth of them"
+            print(f"{what}: {setting}={every}, and the run has {updates:.0f} updates; {remedy}", file=sys.stderr)
 
 
 def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> list[str]:
     """What is going to happen: which runs, how many updates, how often each is looked at, and where it is written.
+
+    Nothing is said of updates where none is made.
 
     Args:
         updates, length: of each run: so many updates in ``3000 env steps``.
@@ -128,27 +136,43 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
     unit, episodes = ("env_steps", s.eval_episodes) if isinstance(s, Train) else ("epochs", 0)
     periods = {word: getattr(s, f"{word}_every_updates") for word in ("measure", "log")}
     words = {"measure": "plasticity is measured", "log": "losses are logged"}
-    often = [f"{words[word]} every {every} updates" if every else "" for word, every in periods.items()]
+    often = [f"{words[word]} every {every} updates" if 0 < every <= updates else "" for word, every in periods.items()]
     if isinstance(s, Supervised) and s.measure_every_epochs:
         often[0] = f"{words['measure']} every {s.measure_every_epochs} epochs"
     elif isinstance(s, Supervised) and often[0]:
         often[0] = f"{words['measure']} at the end of a task, at most every {s.measure_every_updates} updates"
+    elif periods["measure"] > updates >= 1:
+        often[0] = f"{words['measure']} at the start {'only' if isinstance(s, Train) else 'and the end only'}"
     of_episodes = f" (episodes: {episodes})" if episodes else ""
     often.append(
         f"evaluated every {getattr(s, f'eval_every_{unit}')} {unit.replace('_', ' ')}{of_episodes} and at the end"
     )
-    return [
+    lines = [
         f"{number} {'run' if number == 1 else 'runs at once'}: {' x '.join([*lists, seeds])}",
-        f"updates of each: {updates:.0f}, in {length}",
+        f"updates of each: {updates:.0f}, in {length}" if updates >= 1 else "",
         ", ".join(filter(None, often)),
         f"results in {s.out}",
     ]
+    return [*filter(None, lines)]
 
 
 def say_what_never_comes(interventions: Iterable[tuple[Intervention, Any]], updates: float, tasks: int) -> None:
-    """A line for each intervention whose periods are longer than the run of so many updates and tasks."""
+    """A line for each intervention that comes too late in a run of so many updates and tasks.
+
+    Its period may be longer than the run; or the last one comes right at the end, so that the networks which are
+    evaluated and compared there have learned nothing since.
+    """
     for intervention, _ in interventions:
         every, every_tasks = intervention.every_updates, intervention.every_tasks
+        recycles = isinstance(intervention, ReDo | SelectiveReinit)  # single units, and what the others know stays
+        if every and every <= updates and not recycles and updates % every < LEARNS_AGAIN * every:
+            number, left = divmod(updates, every)
+            print(
+                f"the last reset comes {left:.0f} updates before the end: reset.every_updates={every}, and the run has "
+                f"{updates:.0f}; what is evaluated at the end has learned next to nothing since "
+                f"(reset.every_updates={updates / (number + 0.5):.0f} leaves half a period)",
+                file=sys.stderr,
+            )
         comes = (every and every <= updates) or (every_tasks and every_tasks < tasks)
         if (every or every_tasks) and not comes:
             words = [f"reset.every_updates={every} (the run has {updates:.0f})"] if every else []

@@ -85,6 +85,7 @@ class Clock:
         self.begins_anew = False  # at the first step behind the first updates
         self.announced = self.told = False
         self.interruptions, self.watched = 0, 0.0  # of updates by several threads
+        self.evaluation_shown = time.perf_counter()
 
     def _bar(self, step: int, left: str) -> "tqdm[Any]":
         """One that begins at this step, with what is `left` as tqdm writes it."""
@@ -172,6 +173,12 @@ class Clock:
                     "preset=demo shows something within minutes.",
                     file=sys.stderr,
                 )
+
+    def show_evaluation(self, done: int, episodes: int) -> None:
+        """Say once a second on the bar how many of an evaluation's episodes are done."""
+        if time.perf_counter() - self.evaluation_shown > 1:
+            self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, evaluating: {done} of {episodes} episodes")
+            self.evaluation_shown = time.perf_counter()
 
     def close(self) -> None:
         """Leave the bar as it is."""

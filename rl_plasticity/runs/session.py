@@ -70,6 +70,10 @@ class Part(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
+class Interrupted(Exception):
+    """A stop signal came within an evaluation, which may never end."""
+
+
 class StopSignal:
     """Within it the first SIGINT or SIGTERM is remembered, so that the run ends after its step; a second one kills.
 
@@ -95,6 +99,11 @@ class StopSignal:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def require_none(self) -> None:
+        """Raises Interrupted if a signal has come."""
+        if self.received:
+            raise Interrupted
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -114,11 +123,13 @@ class Session(Generic[S]):
         lock: of the folder.
         callbacks: objects by name, whose methods ``on_step``, ``on_update``, ... are called. One that has a state is
             saved and restored, as the part ``callbacks.NAME``.
+        extended: the text of ``config.yaml`` once the run is restored, if it is to be longer than it was.
 
     Attributes:
         parts: what the run is made of, by name.
         progress: where it is.
         latest: the metrics that were logged last, each ``[runs]``.
+        has_begun: whether the folder is the run's to change: it is new, or was restored.
     """
 
     parts: Mapping[str, Part]
@@ -135,12 +146,15 @@ class Session(Generic[S]):
         saved: dict[str, Any] | None = None,
         lock: Lock | None = None,
         callbacks: Mapping[str, object] | None = None,
+        extended: str | None = None,
     ) -> None:
         self.settings: S = settings
         self.folder, self.plan, self.saved, self.lock = folder, plan, saved, lock
         self.stop = StopSignal()
         self.callbacks: Mapping[str, object] = callbacks or {}
         self.latest: dict[str, Tensor | np.ndarray] = {}
+        self.has_begun = saved is None
+        self._extended = extended
         self._ended_early = False
 
     # --- the life of a run ------------------------------------------------------------------------------------------
@@ -186,6 +200,9 @@ class Session(Generic[S]):
                 raise FaultyRun(f"cannot resume: {error}") from error
             except Exception as error:  # a file that is whole may hold anything
                 raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
+        if self._extended is not None:  # only now: a run that cannot be restored stays as long as it was
+            self.folder.write_settings(self._extended)
+        self.has_begun = True
         groups = {name: group for name, group in vars(s).items() if name in KINDS}
         used = plugins.used(constructors(groups), str(groups.get("env", {}).get("name")))
         self.folder.add_start(s.device, plugins.loaded, plugins.sources(), used)
@@ -195,7 +212,9 @@ class Session(Generic[S]):
         self.checkpoints = checkpoint.Checkpoints(self.folder.checkpoints, self.saved)
         threads = torch.get_num_threads() if s.device == "cpu" else 1
         self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile), threads)
-        self.saved_at = (progress.step, progress.updates) if self.saved is not None else None
+        self.saved_at: tuple[int, int] | None = None
+        if self.saved is not None:
+            self.saved_at = progress.step, progress.updates
         self.call("on_start")
         return self.saved is None
 
@@ -247,8 +266,18 @@ class Session(Generic[S]):
         }
         self.results.write(self.axis, self.latest, where)
 
+    def evaluating(self, done: int, episodes: int) -> None:
+        """Show how many of an evaluation's episodes are done.
+
+        Raises:
+            Interrupted: the run is to end. The evaluation is made when it is resumed.
+        """
+        self.clock.show_evaluation(done, episodes)
+        self.stop.require_none()
+
     def evaluated(self, values: Mapping[str, Tensor | np.ndarray], summary: str) -> None:
         """Write an evaluation and the rates since the last one; `summary` goes to the progress bar."""
+        self.saved_at = None  # a checkpoint of this step, if there is one, is of before the evaluation
         self.log(values)
         self.results.write_timing(self.axis, self.clock.rates(self.progress.step))
         self.clock.latest = summary
@@ -346,7 +375,7 @@ class Command(Generic[S, B]):
     def execute(self, session: Session[S], built: B) -> tuple[bool, str | None]:
         """Train, and close what was built; whether the run finished, and the fault that ended it.
 
-        Its end is written into ``log.txt``.
+        Its end is written into ``log.txt``, unless the run could not be restored: then the folder stays as it was.
         """
         folder = session.folder
         with ExitStack() as stack:
@@ -368,7 +397,10 @@ class Command(Generic[S, B]):
             else:
                 journal.end("finished" if finished else "stopped")
                 return finished, None
-            journal.end(f"failed: {fault}")
+            if session.has_begun:
+                journal.end(f"failed: {fault}")
+            else:
+                journal.take_back()
             return False, fault
 
     def foretold(self, session: Session[S], built: B) -> list[str]:
@@ -460,10 +492,10 @@ class Command(Generic[S, B]):
             built = self._built(settings, plan)
             otherwise.callback(built.close)
             settings = self._decided(settings, plan, built)
-            if LENGTH in anew:  # its next start need not be told again
-                folder.write_settings(schema.dump(replace(settings, out=before.out)))
+            # The next start need not be told the length again.
+            extended = schema.dump(replace(settings, out=before.out)) if LENGTH in anew else None
             otherwise.pop_all()
-        return Session(settings, folder, plan, saved, lock, _all(callbacks, built)), built
+        return Session(settings, folder, plan, saved, lock, _all(callbacks, built), extended), built
 
     def _built(self, settings: S, plan: Plan) -> B:
         try:

@@ -17,6 +17,7 @@ from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
+from rl_plasticity.envs.control import step_limit
 from rl_plasticity.errors import SettingsError, choose, closest, first_line, nearest
 from rl_plasticity.paths import exists
 from rl_plasticity.runs import checkpoint
@@ -160,14 +161,12 @@ class Trained:
         seeds = [derive(self.env_seed(run, evaluation_seed), first, 1) for run in every]
         noise = None if deterministic else RunStreams(seeds)
         number = self.settings.eval_episodes if episodes is None else episodes
-        return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=before_step)
+        return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=lambda _: before_step())
 
     def planned_steps(self, envs: Envs, episodes: int | None = None) -> int | None:
         """Steps of `envs` if no episode ends early; None for a task without a limit."""
         (env, *_) = envs.vector.get_attr("env")
-        limit = (env.spec and env.spec.max_episode_steps) or getattr(
-            env.unwrapped, "_step_limit", math.inf
-        )  # dm_control
+        limit = step_limit(env)
         if limit == math.inf:
             return None
         steps: int = math.ceil(limit / self.settings.env["action_repeat"])

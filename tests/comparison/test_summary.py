@@ -243,6 +243,24 @@ def test_a_reset_that_never_came_is_said_and_is_not_the_baseline(tmp_path, setti
     )
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["reset=periodic", "reset.every_updates=1000"], True),  # 0 of 2000 updates follow the last
+        (["reset=periodic", "reset.every_updates=1820"], True),  # 180
+        (["reset=periodic", "reset.every_updates=1818"], False),  # 182, a tenth of the period
+        (["reset=periodic", "reset.every_updates=4000"], False),  # it never came, which is said otherwise
+        (["reset=redo", "reset.every_updates=1000"], False),  # single units
+        (["reset=none"], False),
+    ],
+)
+def test_a_reset_right_before_the_compared_step_is_said(tmp_path, settings, said):
+    shared = ["total_env_steps=2000", "random_env_steps=0", "replay_ratio=1"]
+    values = {seed: curve([1.0, 2.0]) for seed in range(2)}
+    c = summarize(groups_of(tmp_path, (["reg=l2", *shared], values), ([*shared, *settings], values)))
+    assert any("came right before env step 2000" in warning for warning in c.warnings) == said
+
+
 def test_a_reset_before_a_task_that_was_not_begun_has_not_come(tmp_path):
     none = (["num_tasks=4"], {seed: tasks([1.0, 0.9]) for seed in range(2)})
     every = [([f"reset.every_tasks={n}", "reset=periodic", "reset.every_updates=null", "num_tasks=4"], none[1])

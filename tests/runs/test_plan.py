@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, SideBySide
 from rl_plasticity.runs import naming
 from rl_plasticity.runs.folder import RunFolder, RunName
-from rl_plasticity.runs.plan import Plan, variants
+from rl_plasticity.runs.plan import Plan, foretold, variants
 
 PENDULUM = [
     "env=gym:Pendulum-v1",
@@ -210,6 +211,19 @@ CBP = ["reg=continual_backprop", "reg.maturity=50"]
         (supervised, ["reset=redo", "reset.every_updates=13"], ["no reset will come: reset.every_updates=13 (the run"]),
         (supervised, ["reset=redo", "reset.every_updates=12"], []),
         (
+            train,
+            ["reset=periodic", "reset.every_updates=20"],
+            [
+                "the last reset comes 0 updates before the end: reset.every_updates=20, and the run has 60; what is "
+                "evaluated at the end has learned next to nothing since (reset.every_updates=17 leaves half a period)"
+            ],
+        ),
+        (train, ["reset=head", "reset.every_updates=55"], ["the last reset comes 5 updates before the end"]),
+        (train, ["reset=head", "reset.every_updates=54"], []),  # a ninth of the period follows
+        (train, ["reset=redo", "reset.every_updates=20"], []),  # which forgets single units
+        (supervised, ["reset=periodic", "reset.every_updates=6", "reset.every_tasks=null"], ["the last reset comes 0"]),
+        (supervised, ["reset=periodic"], []),
+        (
             supervised,
             ["reset=redo", "reset.every_updates=null", "reset.every_tasks=2"],
             ["come: reset.every_tasks=2 (it"],
@@ -220,7 +234,7 @@ def test_what_a_run_is_too_short_for_is_said_once(module, arguments, said, capsy
     base = PENDULUM if module is train else DIGITS
     s = load(module.command.kind, once([*base, *arguments]))
     module.build(s, Plan.of(s)).close()
-    lines = [line for line in capsys.readouterr().err.splitlines() if "first action" in line or "no reset" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if re.search("first action|(no|last) reset", line)]
     assert len(lines) == len(said)
     assert "".join(said) in "".join(lines)
 
@@ -228,13 +242,35 @@ def test_what_a_run_is_too_short_for_is_said_once(module, arguments, said, capsy
 @pytest.mark.parametrize(
     ("module", "arguments", "said"),
     [  # train makes 60 updates, supervised 12
-        (train, ["measure_every_updates=61"], ["plasticity will not be measured after the start: measure_every_upd"]),
-        (train, ["measure_every_updates=60", "log_every_updates=60"], []),
-        (train, ["log_every_updates=61"], ["no loss will be logged: log_every_updates=61, and the run has 60 updates"]),
+        (
+            train,
+            ["measure_every_updates=61"],
+            ["measured at the start and at most once later: measure_every_updates=61"],
+        ),
+        (
+            train,
+            ["measure_every_updates=60"],
+            ["run has 60 updates; measure_every_updates=auto takes a sixtieth of them"],
+        ),
+        (
+            train,
+            ["measure_every_updates=31"],
+            ["measured at the start and at most once later: measure_every_updates=31"],
+        ),
+        (train, ["measure_every_updates=30", "log_every_updates=60"], []),
+        (train, ["measure_every_updates=0"], []),
+        (
+            train,
+            ["measure_every_updates=0", "log_every_updates=61"],
+            ["no loss will be logged: log_every_updates=61, and the run has 60 updates; log_every_updates=auto"],
+        ),
         (train, ["log_every_updates=61", "random_env_steps=50"], []),  # no update at all, as is said
         (train, ["log_every_updates=auto", "measure_every_updates=auto"], []),
         (supervised, ["log_every_updates=13"], ["no loss will be logged: log_every_updates=13"]),
-        (supervised, ["measure_every_updates=13"], []),  # the end of the run is measured whatever the period
+        (supervised, ["measure_every_updates=6"], []),  # at the end of each of both tasks
+        (supervised, ["measure_every_updates=7"], ["measured at the start and at most once later: measure_every_upd"]),
+        (supervised, ["measure_every_updates=7", "measure_every_epochs=1"], []),
+        (supervised, ["measure_every_updates=7", "num_tasks=1"], []),  # no period would change it
     ],
 )
 def test_what_will_never_be_logged_or_measured_is_said_before_the_run(module, arguments, said, capsys):
@@ -287,3 +323,23 @@ def test_four_lines_say_what_is_going_to_happen(tmp_path):
         "(episodes: 1) and at the end"
     )
     assert where == f"results in {session.folder}"
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [  # train makes 60 updates, supervised 12
+        (train, ["measure_every_updates=61"], "plasticity is measured at the start only, losses are"),
+        (train, ["measure_every_updates=0"], "losses are logged every 20 updates"),
+        (train, ["log_every_updates=61"], "plasticity is measured every 40 updates, evaluated"),
+        (train, ["random_env_steps=50"], "evaluated every 50 env steps"),
+        (supervised, ["measure_every_updates=13"], "plasticity is measured at the start and the end only, losses are"),
+    ],
+)
+def test_what_is_never_done_is_not_foretold(module, arguments, said):
+    s = load(module.command.kind, once([*(PENDULUM if module is train else DIGITS), *arguments]))
+    plan = Plan.of(s)
+    built = module.build(s, plan)
+    lines = foretold(s, plan, *module.command.length(s, built))
+    built.close()
+    assert lines[-2].startswith(said)
+    assert any("updates of each" in line for line in lines) == ("random_env_steps=50" not in arguments)

@@ -34,6 +34,20 @@ def test_the_time_left_counts_updates_at_their_rate_and_each_step_s_own_share(mo
     assert rates["seconds_left"] == pytest.approx(779 * (2 / 4 + 0.25))
 
 
+def test_the_bar_says_once_a_second_how_many_episodes_of_an_evaluation_are_done(monkeypatch, capsys):
+    clock = Clock("env steps", total=1000, step=0, updates_per_step=1)
+    now = [clock.evaluation_shown]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    capsys.readouterr()
+    for done in range(10):
+        clock.show_evaluation(done // 3, 10)
+        now[0] += 0.6
+    clock.close()
+    shown = capsys.readouterr().err
+    assert [f"evaluating: {done} of 10 episodes" in shown for done in range(4)] == [True, True, True, False]
+    assert 4 <= shown.count("evaluating") <= 5  # when the bar is closed it is shown again
+
+
 def test_the_estimate_begins_anew_when_the_first_updates_are_made(monkeypatch, capsys):
     clock = Clock("env steps", total=1000, step=0, updates_per_step=1, compiles=True)
     now = [clock.mark]
