@@ -157,12 +157,11 @@ SUPERVISED: dict[str, Settings] = {
     },
     "augmented": {"data": {"name": "digits", "train_size": 64, "augment": True, "validation": 20}},
     "layer_norm": {"net": {"name": "mlp", "widths": [16, 16], "layer_norm": True, "activation": "gelu"}, "reg": "swr"},
-    "measured": {"net": {"name": "cnn", "channels": 4, "widths": [8]}, "measure_tasks": True, "measure_steps": True},
+    "measured": {"net": {"name": "cnn", "channels": 4, "widths": [8]}},
     "parametrized": {
         "net": {"name": "cnn_bn", "channels": 4, "widths": [8], "parametrization": "weight_standardization"},
         "optimizer": "sgd",
         "measure_every_epochs": 2,
-        "measure_span_images": 16,
     },
     "unstacked": {
         "net": "vit_tiny",

@@ -1,6 +1,7 @@
 """Folders as runs leave them: trained ones, and ones made without training."""
 
 import csv
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -111,3 +112,11 @@ def without_what_plugs_add(monkeypatch, *places):
             file = getattr(sys.modules[name], "__file__", None) or ""
             if file.startswith((str(EXAMPLES), *map(str, places))):
                 del sys.modules[name]
+
+
+def script(name):
+    """A module of scripts/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent.parent / f"scripts/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -418,7 +418,7 @@ def test_a_block_for_a_library_runs_where_the_library_is(library):
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_every_command_of_a_page_is_understood(page, capsys):
     write_modules(page)
-    tables = {clean(f"python -m {command}") for command, _ in TABLE.findall(page.read_text())}
+    tables = {clean(f"python {command}") for command, _ in TABLE.findall(page.read_text())}
     for command in command_lines(page):
         if re.match(r"python -m (rl_plasticity|papers\b(?!\.))", command) and command not in NOT_RUN:
             check(command)

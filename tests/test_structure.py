@@ -187,7 +187,7 @@ def test_a_regularizer_that_was_added_without_the_argument_takes_no_example(monk
 
 
 def test_an_example_that_does_not_fit_says_so():
-    with pytest.raises(ValueError, match=r"example: Sequential cannot be called on it: .*shapes cannot be multiplied"):
+    with pytest.raises(ValueError, match=r"example: Sequential cannot be called on it \(.*shapes cannot be multiplied"):
         read(plain_mlp(), torch.randn(2, 4))
 
 

@@ -194,14 +194,6 @@ def test_environments_saved_around_a_change_go_on_bit_for_bit(steps, workers, mo
     others.close()
 
 
-def test_a_state_of_before_there_were_changes_is_restored():
-    env, other = make_env("gym:Pendulum-v1", 1), make_env("gym:Pendulum-v1", 1)
-    env.reset()
-    env.step(np.ones(1, np.float32))
-    other.saved = {name: value for name, value in env.state().items() if name != "steps"}
-    assert np.array_equal(other.restore(), env.obs)
-
-
 def test_environments_that_do_not_change_by_themselves_change_when_told():
     told = Envs("walker-stand", [9], change_seeds=[5], **CONTINUAL | {"switch_every_env_steps": None})
     by_itself = Envs("walker-stand", [9], change_seeds=[5], **CONTINUAL | {"switch_every_env_steps": 1})
