@@ -75,6 +75,7 @@ class Regularizer(nn.Module):
 
     Attributes:
         looks_at_data: whether `penalty` needs the inputs.
+        halved: whether `penalty` is coef/2 * what `terms` returns, not coef times it.
         needs: what an error says if `project_` comes without what has to come before it; then `seen` says if it came.
         rounds: whether a projection remembers what half precision rounds away.
         steady: kinds of buffers (`_remember`) that `project` leaves as they are: a window need not copy them.
@@ -88,6 +89,7 @@ class Regularizer(nn.Module):
     """
 
     looks_at_data: bool = False
+    halved: bool = False
     needs: str = ""
     rounds: bool = True
     steady: tuple[str, ...] = ()
@@ -135,7 +137,7 @@ class Regularizer(nn.Module):
         with nullcontext() if self.looks_at_data else self._outside_autocast():
             penalty = self.coef * self.terms(self._now(net), net, inputs)
         self.seen = self.seen or self.looks_at_data
-        return penalty
+        return penalty / 2 if self.halved else penalty
 
     def differentiated(
         self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
@@ -145,7 +147,10 @@ class Regularizer(nn.Module):
         By autograd, unless a method has them in closed form. `attach` calls this.
         """
         penalty = term_of(self, net, inputs)
-        return penalty, gradients_of(penalty, parameters)
+        if not penalty.requires_grad or not parameters:  # projections have a constant as their penalty
+            return penalty, {}
+        found = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
+        return penalty, {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         """See the gradients of loss and penalty, by parameter name, before ``optimizer.step()``; only `ewc` looks."""
@@ -215,28 +220,18 @@ class Regularizer(nn.Module):
             runs: indices of the runs concerned; all by default.
             only: parameter names; all by default, and then the number of updates too.
         """
-        others = source.made_of() if isinstance(source, Regularizer) else ()
         for i, (part, its) in enumerate(self.made_of()):
-            chosen = runs
-            if runs is not None and isinstance(its, slice):
-                chosen = runs[(runs >= its.start) & (runs < its.stop)] - its.start
-            part.recapture_(others[i][0] if others else seen_by(its, source), chosen, only)
-        if isinstance(source, Regularizer):
-            values = _own_state(source)
-        else:
-            values = {
-                _key(kind, _owner(part)): value
-                for part in self.acts_on
-                for kind, value in self.capture(part, source).items()
-            }
+            other = source.made_of()[i][0] if isinstance(source, Regularizer) else seen_by(its, source)
+            part.recapture_(other, _among(runs, its), only)
         mine = _own_state(self)
-        for name, value in values.items():
+        theirs = _own_state(source) if isinstance(source, Regularizer) else self._captured(source)
+        for name, value in theirs.items():
             # "initial/body/head/weight" belongs to the parameter body.head.weight
             parameter = name.rpartition(".")[2].partition("/")[2].replace("/", ".")
             if _goes_on(name) or (only is not None and parameter not in only):
                 continue
-            at = ... if runs is None or not value.ndim else runs
-            mine[name][at] = value[at]
+            chosen = ... if runs is None or not value.ndim else runs
+            mine[name][chosen] = value[chosen]
 
     def looks(self) -> Sequence[Look]:
         """Those who can look at a loop's own call instead of calling the network in `penalty`; none by default."""
@@ -321,11 +316,15 @@ class Regularizer(nn.Module):
         if layers:
             self._require_told(net, layers, least_axes)
         self.names = [*dict.fromkeys(name for part in parts for name in _names_of(part))]
-        for part in parts:
-            for kind, value in self.capture(part, net).items():
-                self._remember(kind, _owner(part), value)
+        for name, value in self._captured(net).items():
+            self.register_buffer(name, value.detach().clone())
         if self.projects and self.rounds:
             self._remember_rounding(net, self.names)
+
+    def _captured(self, net: nn.Module) -> dict[str, Tensor]:
+        """What `capture` says of all parts, by the names of the buffers that keep it."""
+        of_parts = [(part, self.capture(part, net)) for part in self.acts_on]
+        return {_key(kind, _owner(part)): value for part, captured in of_parts for kind, value in captured.items()}
 
     def _acts_every(self, updates: int) -> None:
         """Count the updates, in the buffer ``updates``; `project` is due in those that `updates` divides."""
@@ -380,7 +379,7 @@ class Regularizer(nn.Module):
         found = [y for y in self.layers if y.is_linear_map and (heads or not (y.head or y.weight_name in of_heads))]
         return found if biases else [y.without_bias() for y in found]
 
-    def _trainable(self, net: nn.Module) -> list[str]:
+    def _trainable(self) -> list[str]:
         """The names of the parameters that require gradients: at least one."""
         self._require(self.structure.trained, "trainable parameter")
         return [*self.structure.trained]
@@ -388,7 +387,7 @@ class Regularizer(nn.Module):
     def _those(self, net: nn.Module, of: str) -> list[str]:
         """The names of the trainable parameters that `of` (`Of`) chooses, each once: at least one."""
         if of == "all":
-            return self._trainable(net)
+            return self._trainable()
         if of in ("hidden_weights", "heads"):
             self.structure.require_heads(f"of={of}")
         names = [*dict.fromkeys(name for layer in self.layers for name in _names(layer, net, of) if name)]
@@ -565,14 +564,6 @@ def counted_by(module: nn.Module) -> dict[str, Tensor]:
     return {name.removeprefix(COUNTED): buffer for name, buffer in counts}
 
 
-def gradients_of(penalty: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The gradients of a penalty, summed over runs, by the name of those `parameters` that have one."""
-    if not penalty.requires_grad or not parameters:  # projections have a constant as their penalty
-        return {}
-    found = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
-    return {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
-
-
 def added_up(each: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The sums of several tensors, by name; of masks, where any is true."""
     total: dict[str, Tensor] = {}
@@ -627,6 +618,11 @@ def _owner(part: Layer | str) -> str:
 
 def _names_of(part: Layer | str) -> list[str]:
     return [part] if isinstance(part, str) else part.parameter_names
+
+
+def _among(runs: Tensor | None, part: Runs) -> Tensor | None:
+    """Those of `runs` that a part acts on, counted from its first."""
+    return runs if runs is None or part is ... else runs[(runs >= part.start) & (runs < part.stop)] - part.start
 
 
 def seen_by(runs: Runs, net: nn.Module) -> nn.Module:

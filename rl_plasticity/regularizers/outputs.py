@@ -59,7 +59,7 @@ class Churn(Regularizer):
     ) -> None:
         super().__init__(net, coef)
         self.distance = distance
-        self._act_on(net, self._trainable(net))
+        self._act_on(net, self._trainable())
         for name in self.names:
             self._remember("previous", name, lookup(net, name))
             self._remember("earlier", name, lookup(net, name), saved=False)  # for all calls of one update

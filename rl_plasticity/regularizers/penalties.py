@@ -37,6 +37,8 @@ class L2(Regularizer):
         ValueError: the network has no such parameter, or it cannot be read which layers are heads.
     """
 
+    halved = True
+
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 1e-4, of: Of = "all") -> None:
         super().__init__(net, coef)
@@ -44,9 +46,6 @@ class L2(Regularizer):
 
     def term(self, name: str, net: nn.Module) -> Tensor:
         return _sum(wide(lookup(net, name)).square(), self.runs)
-
-    def terms(self, names: Sequence[str], net: nn.Module, inputs: Any) -> Tensor:
-        return super().terms(names, net, inputs) / 2
 
 
 class L2Init(Regularizer):
@@ -56,19 +55,18 @@ class L2Init(Regularizer):
     et al. (2024), section 4, have no 1/2: their strength is half of ours.
     """
 
+    halved = True
+
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 1e-4) -> None:
         super().__init__(net, coef)
-        self._act_on(net, self._trainable(net))
+        self._act_on(net, self._trainable())
 
     def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
         return {"initial": wide(lookup(net, name))}
 
     def term(self, name: str, net: nn.Module) -> Tensor:
         return _sum((lookup(net, name) - self._recall("initial", name)).square(), self.runs)
-
-    def terms(self, names: Sequence[str], net: nn.Module, inputs: Any) -> Tensor:
-        return super().terms(names, net, inputs) / 2
 
 
 class Wasserstein(Regularizer):
@@ -81,7 +79,7 @@ class Wasserstein(Regularizer):
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 1e-4) -> None:
         super().__init__(net, coef)
-        self._act_on(net, [name for name in self._trainable(net) if lookup(net, name).numel()], "trainable parameter")
+        self._act_on(net, [name for name in self._trainable() if lookup(net, name).numel()], "trainable parameter")
 
     def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
         return {"sorted": wide(lookup(net, name)).reshape(*self.runs, -1).sort(-1).values}
@@ -113,6 +111,7 @@ class EWC(Regularizer):
             the gradient of no parameter of the network.
     """
 
+    halved = True
     needs = (
         "has seen no gradients: call regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()}) "
         "between backward() and optimizer.step()"
@@ -128,7 +127,7 @@ class EWC(Regularizer):
     ) -> None:
         super().__init__(net, coef)
         self.fisher_decay, self.anchor_decay = fisher_decay, anchor_decay
-        self._act_on(net, self._trainable(net))
+        self._act_on(net, self._trainable())
         for name in self.names:
             self._remember("fisher", name, torch.zeros_like(wide(lookup(net, name))))
 
@@ -139,9 +138,6 @@ class EWC(Regularizer):
         # Clones, because both move before the next backward pass might have read them.
         fisher, anchor = self._recall("fisher", name).clone(), self._recall("anchor", name).clone()
         return _sum(fisher * (wide(lookup(net, name)) - anchor).square(), self.runs)
-
-    def terms(self, names: Sequence[str], net: nn.Module, inputs: Any) -> Tensor:
-        return super().terms(names, net, inputs) / 2
 
     @torch.no_grad()
     def differentiated(

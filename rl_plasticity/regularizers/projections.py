@@ -176,7 +176,7 @@ class HareAndTortoise(Regularizer):
         super().__init__(net)
         self.momentum = momentum
         self._acts_every(every_updates)
-        self._act_on(net, self._trainable(net))
+        self._act_on(net, self._trainable())
 
     def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
         return {"slow": wide(lookup(net, name))}

@@ -14,7 +14,7 @@ from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenUnits, recyclable
-from rl_plasticity.structure.layer import SomeRuns, is_trained, lookup, per_run, wide
+from rl_plasticity.structure.layer import Layer, SomeRuns, is_trained, lookup, per_run, wide
 
 
 class ContinualBackprop(Regularizer):
@@ -251,8 +251,7 @@ class _Recycled:
         owner.register_buffer("key", key_of(trained, len(owner.runs)))
         owner._counts("reset_units")
         for unit in self.units:
-            matrix = unit.incoming.matrix(net)
-            assert matrix is not None
+            matrix, _ = _tensors(unit.incoming, net)
             bound = math.sqrt(3) * wide(matrix).square().mean((-2, -1)).sqrt()
             owner._remember("bound", unit.incoming.key, bound.to(owner.coef.dtype))
             for norm in unit.norms:
@@ -261,8 +260,7 @@ class _Recycled:
 
     def zeros(self, unit: HiddenUnits, net: nn.Module) -> Tensor:
         """``[*runs, units]``."""
-        matrix = unit.incoming.matrix(net)
-        assert matrix is not None
+        matrix, _ = _tensors(unit.incoming, net)
         return torch.zeros(matrix.shape[:-1], dtype=self.owner.coef.dtype, device=matrix.device)
 
     def look(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor, int]]:
@@ -336,9 +334,7 @@ class _Recycled:
         numbered = self._due(chosen)
         for i, unit, anew in numbered:
             layer, zero = unit.incoming, torch.zeros_like(anew, dtype=torch.float32)
-            matrix, weight = layer.matrix(net), layer.weight(net)
-            assert matrix is not None
-            assert weight is not None
+            matrix, weight = _tensors(layer, net)
             draws = 2 * uniform_at(self.owner.get_buffer("key"), matrix.shape[-1], i, self.owner.updates - 1) - 1
             fresh = (draws * self.owner._recall("bound", layer.key).unsqueeze(-1)).unsqueeze(-2).expand_as(matrix)
             rows = anew.unsqueeze(-1).expand_as(matrix)
@@ -350,9 +346,7 @@ class _Recycled:
         # Outgoing weights last: what leads from one new unit to another is zero.
         for _, unit, anew in numbered:
             for layer in unit.outgoing:
-                matrix, weight = layer.matrix(net), layer.weight(net)
-                assert matrix is not None
-                assert weight is not None
+                matrix, weight = _tensors(layer, net)
                 columns = anew.repeat_interleave(matrix.shape[-1] // anew.shape[-1], -1).unsqueeze(-2)
                 where = layer.of_matrix(columns.expand_as(matrix), weight.shape)
                 set_(layer.weight_name, where, torch.zeros((), device=weight.device))
@@ -373,6 +367,14 @@ class _Recycled:
         return [(i, unit, anew) for i, unit, anew in numbered if anew.any()]
 
 
+def _tensors(layer: Layer, net: nn.Module) -> tuple[Tensor, Tensor]:
+    """The matrix and the weight of a linear or convolution layer."""
+    matrix, weight = layer.matrix(net), layer.weight(net)
+    assert matrix is not None
+    assert weight is not None
+    return matrix, weight
+
+
 def _mean_size(activations: Tensor) -> Tensor:
     return activations.abs().mean(-1)
 
@@ -390,8 +392,7 @@ def _reach(unit: HiddenUnits, net: nn.Module, units: int) -> Tensor:
     """The mean size of the weights that read each unit, ``[*runs, units]``."""
     total: Tensor | float = 0.0
     for layer in unit.outgoing:
-        matrix = layer.matrix(net)
-        assert matrix is not None
+        matrix, _ = _tensors(layer, net)
         # A linear layer behind a flattened feature map reads each unit from several columns, a kernel at each position.
         means = wide(matrix).abs().mean(-2)  # [*runs, columns]
         total = total + means.reshape(*means.shape[:-1], units, -1).mean(-1)
