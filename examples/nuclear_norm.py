@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from rl_plasticity import REGULARIZERS, Regularizer, Setting
 from rl_plasticity.settings import checked
+from rl_plasticity.structure.layer import Layer
 
 
 class NuclearNorm(Regularizer):
@@ -24,12 +25,12 @@ class NuclearNorm(Regularizer):
         head: Annotated[bool, Setting("the output layer too")] = True,
     ) -> None:
         super().__init__(net, coef)  # finds self.layers and self.runs, makes self.coef a tensor
-        self.matrices = [y for y in self.layers if y.matrix(net) is not None and (head or not y.head)]
-        self._require(self.matrices, "weight matrix")  # nothing to act on is an error
+        matrices = [y for y in self.layers if y.matrix(net) is not None and (head or not y.head)]
+        self._act_on(net, matrices, "weight matrix")  # nothing to act on is an error
 
-    def penalty(self, net: nn.Module) -> Tensor:  # [*runs]
-        norms = [torch.linalg.matrix_norm(layer.matrix(net), ord="nuc") for layer in self.matrices]
-        return self.coef * torch.stack(norms).sum(0)
+    def term(self, layer: Layer, net: nn.Module) -> Tensor | None:  # [*runs]
+        matrix = layer.matrix(net)  # [*runs, out, fan_in], None while it is frozen
+        return None if matrix is None else torch.linalg.matrix_norm(matrix, ord="nuc")
 
 
 REGULARIZERS["nuclear_norm"] = NuclearNorm

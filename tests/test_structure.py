@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import HeadReset
 from rl_plasticity.networks import NETWORKS, make_network
-from rl_plasticity.regularizers import REGULARIZERS, SoftWeightRescaling, WeightRescaling, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Regularizer, WeightRescaling, make_regularizer
 from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import activations_of, hidden_units, layers, read
 
@@ -136,7 +136,7 @@ def test_without_a_trace_or_an_example_what_depends_on_order_or_heads_says_what_
 
 @pytest.mark.parametrize("name", [n for n in REGULARIZERS if n not in ORDERED])
 def test_what_needs_no_order_works_without(name):
-    make_regularizer(name, Twin(looked_at)).penalty(Twin())
+    make_regularizer(name, Twin(looked_at)).penalty(Twin(), torch.randn(3, 4))
 
 
 def test_modules_without_a_forward_are_regularized_where_that_needs_no_order():
@@ -145,7 +145,7 @@ def test_modules_without_a_forward_are_regularized_where_that_needs_no_order():
     parts = [make_regularizer("spectral", part, coef=1.0) for part in net.values()]
     expected = sum(r.penalty(p) for r, p in zip(parts, net.values(), strict=True))
     torch.testing.assert_close(regularizer.penalty(net), expected)
-    with pytest.raises(ValueError, match="wrs must know the output layers, and ModuleDict"):
+    with pytest.raises(ValueError, match="WeightRescaling must know the output layers, and ModuleDict"):
         make_regularizer("wrs", net)
     make_regularizer("wrs", net, heads=["actor.4", "critic.4"])
 
@@ -175,15 +175,29 @@ def test_a_part_that_a_call_does_not_reach_is_not_guessed_at():
             make_regularizer(name, WithTarget())
 
 
-def test_a_regularizer_that_was_added_without_the_argument_takes_no_example(monkeypatch):
-    class Plain(REGULARIZERS["l2"]):
+@pytest.mark.parametrize("passes_it_on", [False, True])
+def test_a_regularizer_that_was_added_is_made_for_what_was_read_with_an_argument_for_it_or_without(
+    monkeypatch, passes_it_on
+):
+    class Plain(Regularizer):
         def __init__(self, net, coef=1.0):
             super().__init__(net, coef)
+            self.other = Regularizer(plain_mlp())  # of another network, which is read by itself
+            self.structure.require_heads("plain")
 
-    monkeypatch.setitem(REGULARIZERS, "plain", Plain)
-    make_regularizer("plain", plain_mlp())
-    with pytest.raises(SettingsError, match="'plain' takes no example: give its constructor the argument `structure`"):
-        make_regularizer("plain", plain_mlp(), example=(torch.randn(2, 5),))
+    class PassingOn(Plain):
+        def __init__(self, net, coef=1.0, structure=None):
+            Regularizer.__init__(self, net, coef, structure)
+            self.structure.require_heads("plain")
+
+    monkeypatch.setitem(REGULARIZERS, "plain", PassingOn if passes_it_on else Plain)
+    net = Twin(looked_at)
+    made = make_regularizer("plain", net, heads=["q0.2", "q1.2"])
+    assert [layer.name for layer in made.layers if layer.head] == ["q0.2", "q1.2"]
+    if not passes_it_on:
+        assert len(made.other.layers) == 3
+    with pytest.raises(ValueError, match="plain must know the output layers"):
+        make_regularizer("plain", net)  # what was read was for that one
 
 
 def test_an_example_that_does_not_fit_says_so():
@@ -229,9 +243,8 @@ def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap)
         for p in net.parameters():
             p.data.mul_(1.5)
     for _ in range(2):
-        torch.testing.assert_close(mine.penalty(plain), theirs.penalty(wrapped))
         x = torch.randn(6, 5)
-        torch.testing.assert_close(mine.data_penalty(plain, x), theirs.data_penalty(wrapped, x))
+        torch.testing.assert_close(mine.penalty(plain, x), theirs.penalty(wrapped, x))
         for regularizer, net, parameters in ((mine, plain, plain), (theirs, wrapped, wrapped)):
             if name == "ewc":
                 names = [n for n, _ in plain.named_parameters()]
@@ -280,7 +293,7 @@ OTHERS = {
 @pytest.mark.parametrize("operation", HOMOGENEOUS)
 def test_scope_preserving_keeps_the_function_where_it_says_it_does(operation, example):
     net = Between(HOMOGENEOUS[operation])
-    regularizer = SoftWeightRescaling(net, coef=0.5, scope="preserving", structure=read(net, example))
+    regularizer = make_regularizer("swr", net, coef=0.5, scope="preserving", structure=read(net, example))
     x = torch.randn(16, 4)
     for p in net.parameters():
         p.data.mul_(1.7)
@@ -665,7 +678,7 @@ def test_what_is_frozen_later_is_left_alone_while_it_is(name):
     net[:2].requires_grad_(False)
     before = [p.clone() for p in net[:2].parameters()]
     moved = net[3].weight.clone()
-    penalty = regularizer.penalty(net) + regularizer.data_penalty(net, torch.randn(3, 4))
+    penalty = regularizer.penalty(net, torch.randn(3, 4))
     if penalty.requires_grad:
         penalty.backward()
     regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
@@ -675,7 +688,7 @@ def test_what_is_frozen_later_is_left_alone_while_it_is(name):
     if name not in ("ewc", "self_normalized_resets"):  # which do nothing at once
         assert net[3].weight.grad is not None or not torch.equal(net[3].weight, moved)
     net[:2].requires_grad_(True)
-    regularizer.penalty(net)  # and not any more
+    regularizer.penalty(net, torch.randn(3, 4))  # and not any more
 
 
 @pytest.mark.filterwarnings("ignore:.*leaves alone what is behind")
@@ -685,7 +698,7 @@ def test_what_is_unfrozen_later_is_an_error_that_says_to_make_the_regularizer_ag
     net[0].requires_grad_(False)
     regularizer = make_regularizer(name, net)
     x = torch.randn(6, 5)
-    penalty_of = lambda: regularizer.penalty(net) + regularizer.data_penalty(net, x)  # noqa: E731
+    penalty_of = lambda: regularizer.penalty(net, x)  # noqa: E731
     penalty_of()
     net[0].requires_grad_(True)
 

@@ -12,6 +12,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
 from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.optimizers import orthogonalized
+from rl_plasticity.regularizers import SoftWeightRescaling
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, read
 from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, wide
@@ -279,9 +280,10 @@ class LearningRateDecay(Intervention):
         for learner, _ in learners_of(target).values():
             if not isinstance(learner, Learner):
                 raise SettingsError(
-                    "a torch optimizer's rate decays by torch.optim.lr_scheduler; then SWR's rebase_(net), and where "
-                    "nothing is attached follow_(lr)"
+                    "a torch optimizer's rate decays by torch.optim.lr_scheduler; then SWR's recapture_(net), and "
+                    "where nothing is attached follow_(lr)"
                 )
             learner.scale_lr_(self.factor)
-            if self.rebase:
-                learner.regularizer.rebase_(learner.net)
+            for method, net in learner.regularizer.methods(learner.net) if self.rebase else ():
+                if isinstance(method, SoftWeightRescaling):
+                    method.recapture_(net)

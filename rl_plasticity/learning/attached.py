@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.torch_state import TorchState, stepped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.regularizers.base import Look, added_up, forget_, gradients_of, term_of
+from rl_plasticity.regularizers.base import Look, forget_
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import with_tensors
 from rl_plasticity.structure.layer import unwrapped
@@ -91,11 +91,11 @@ def attach(
         raise SettingsError(f"settings are for a regularizer given by name; this one is made already: {_few(settings)}")
     _check_covered(regularizer, optimizers, net)
     for optimizer in optimizers:
-        _check_first_rate(regularizer, optimizer)
+        _check_first_rate(regularizer, optimizer, net)
     if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise SettingsError(
             f"{type(regularizer).__name__} looks at data, of which each process has its own: the networks would drift "
-            "apart; call data_penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
+            "apart; call penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
             "processes (torch.distributed.broadcast)"
         )
     return Attached(regularizer, optimizers, net, called)
@@ -117,7 +117,7 @@ class Attached:
         self.penalty: Tensor | None = None
         self._due: dict[Optimizer, dict[str, Tensor]] = {}  # the penalty's gradients that each has still to add
         self._stepped: set[Optimizer] = set()  # since the last projection
-        self._follows = any(getattr(m, "decayed", None) for m in regularizer.modules())
+        self._follows = any(method.decayed for method, _ in regularizer.methods(net))
         # Learning rates by parameter name that strengths are for. Schedulers that are made later may overwrite theirs.
         self._first = self._rates() | self._rates("initial_lr") if self._follows else {}
         self._told: list[float | None] | None = None
@@ -302,19 +302,13 @@ class Attached:
         """
         held = {optimizer: _held(optimizer, self.net) for optimizer in self.optimizers}
         parameters = {name: p for own in held.values() for name, p in own.items()}
+        if self.regularizer.looks_at_data and self._inputs is None:
+            raise RuntimeError(
+                f"{type(self.regularizer).__name__} looks at data, and the network that was attached was not called "
+                "before the step: attach what the loop calls"
+            )
         with torch.enable_grad(), _no_autocast(self.net), self._unseen():
-            penalty, by_name = self.regularizer.differentiated(self.net, parameters)
-            if self.regularizer.looks_at_data:
-                if self._inputs is None:
-                    raise RuntimeError(
-                        f"{type(self.regularizer).__name__} looks at data, and the network that was attached was not "
-                        "called before the step: attach what the loop calls"
-                    )
-                device, dtype, enabled = self._inputs.autocast
-                with torch.autocast(device, dtype, enabled=enabled):  # as it was called for the loss
-                    of_data = term_of(self.regularizer, "data_penalty", self.net, self._inputs)
-                penalty = penalty + of_data
-                by_name = added_up([by_name, gradients_of(of_data, parameters)])
+            penalty, by_name = self.regularizer.differentiated(self.net, parameters, self._inputs)
         self._due = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
         self.penalty = penalty.detach()
 
@@ -461,12 +455,11 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
         names |= own
 
 
-def _check_first_rate(regularizer: Regularizer, optimizer: Optimizer) -> None:
+def _check_first_rate(regularizer: Regularizer, optimizer: Optimizer, net: nn.Module) -> None:
     """Whether it can be told which learning rate strengths are for that are learning rate * decay."""
-    decaying = [m for m in regularizer.modules() if isinstance(m, Regularizer) and getattr(m, "decayed", None)]
+    told = all(method.initial_lr.all() for method, _ in regularizer.methods(net) if method.decayed)
     made_with = optimizer.defaults.get("lr")
     kept = [rate for group in optimizer.param_groups if (rate := _rate(group, "initial_lr")) is not None]
-    told = all(m.initial_lr.all() for m in decaying)
     first = [_rate(group, "initial_lr" if "initial_lr" in group else "lr") for group in optimizer.param_groups]
     if not told and 0 in first:
         raise SettingsError(
@@ -503,7 +496,7 @@ def _check_kinds(net: nn.Module) -> None:
 def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], net: nn.Module) -> None:
     """Whether all that the regularizer acts on is the network's, and what of it is trainable some optimizer's."""
     parameters = dict(net.named_parameters())
-    acted_on = _acted_on(regularizer)
+    acted_on = {name: method.shapes.get(name) for method, _ in regularizer.methods(net) for name in method.names}
     unknown = [name for name in acted_on if name not in parameters]
     if unknown:
         raise SettingsError(f"the regularizer was made for another network: this one has no parameter {_few(unknown)}")
@@ -520,17 +513,6 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
             f"the regularizer acts on trainable parameters that no given optimizer holds: {_few(left)}; pass the part "
             "of the network that is trained, or freeze the rest with requires_grad_(False)"
         )
-
-
-def _acted_on(regularizer: Regularizer) -> dict[str, torch.Size | None]:
-    """The shapes of the parameters a regularizer acts on, by name: of one that is made of others, theirs."""
-    parts = [m for m in regularizer.modules() if isinstance(m, Regularizer) and m is not regularizer]
-    if parts:
-        return {name: shape for part in parts for name, shape in _acted_on(part).items()}
-    names: list[str] | None = getattr(regularizer, "names", None)
-    if names is None:
-        names = [name for y in regularizer.layers for name in y.parameter_names]
-    return {name: regularizer.shapes.get(name) for name in names}
 
 
 def _few(names: Any) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.optimizers import Adam, Optimizer
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_, term_of
@@ -69,11 +68,7 @@ class Learner(nn.Module):
         """
         named = dict(self.net.named_parameters())
         parameters: list[Tensor] = [named[name] for name in self.optimizer.names]
-        penalty = term_of(self.regularizer, "penalty", self.net)
-        if self.regularizer.looks_at_data:
-            if inputs is None:
-                raise SettingsError("the regularizer looks at data: minimize(loss, inputs) needs what the loss is of")
-            penalty = penalty + term_of(self.regularizer, "data_penalty", self.net, inputs)
+        penalty = term_of(self.regularizer, self.net, inputs)
         gradients = torch.autograd.grad((loss + penalty).sum(), parameters)
         self.regularizer.observe_(self.net, dict(zip(self.optimizer.names, gradients, strict=True)))
         self.optimizer.update_(parameters, gradients)

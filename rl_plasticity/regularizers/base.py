@@ -1,18 +1,22 @@
-"""The contract of every regularizer, and several of them in a chain."""
+"""The frame that all regularizers share, and several of them in a chain."""
 
+import functools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from types import EllipsisType
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, read
-from rl_plasticity.structure.layer import Layer, Widened, is_trained, lookup, runs_of, unwrapped
+from rl_plasticity.structure.layer import Layer, SomeRuns, Widened, is_trained, lookup, per_run, runs_of, unwrapped
 
 Share = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
 Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]
@@ -20,6 +24,7 @@ Of = Annotated[
     Literal["all", "weights", "hidden_weights", "heads", "biases", "norms", "kernels_and_gains"],
     Setting("which parameters: all; weights: matrices, kernels, tables; kernels_and_gains: convolutions' and norms'"),
 ]
+Runs = slice | EllipsisType  # of a regularizer that is part of another: the runs it acts on, ``...`` for all
 
 
 class Look(Protocol):
@@ -36,16 +41,22 @@ class Look(Protocol):
 
 
 COUNTED = "counted/"  # what the names of buffers that count begin with
+NO_BATCH = "has seen no batch: add regularizer.penalty(net, inputs) to the loss, or give Learner.minimize the inputs"
+GIVEN: ContextVar[tuple[nn.Module, Structure] | None] = ContextVar("GIVEN", default=None)  # by `make_regularizer`
 
 
 class Regularizer(nn.Module):
-    """Keeps a network plastic while it trains; a subclass overrides the hook it needs.
+    """Keeps a network plastic while it trains.
 
     Use, in any training loop::
 
         regularizer = make_regularizer("spectral", net, coef=1e-4)
         loss = task_loss + regularizer.penalty(net)
         ...; optimizer.step(); regularizer.project_(net)
+
+    A method says in its constructor which layers or parameters it acts on (`_act_on`). Then it overrides `term`, the
+    penalty of one of them, or `project`, the change of one of them. All else is the same in all methods and done here:
+    strengths, periods, windows, autocast, half precision, and parameters that are frozen.
 
     All state lives in buffers, so ``state_dict`` saves it and ``.to`` moves it. Creating one captures what it needs of
     the initial weights and leaves every global random state alone. `penalty` and `project_` have no data-dependent
@@ -59,85 +70,117 @@ class Regularizer(nn.Module):
     Args:
         net: the network; stacked networks have tensors ``[*runs, ...]``, ordinary ones have ``runs = ()``.
         coef: the strength, in the paper's convention: a number, or a tensor ``[*runs]``, one for each run.
-        structure: what was read of `net`, where that takes an example (`rl_plasticity.structure.read`).
+        structure: what was read of `net` (`rl_plasticity.structure.read`); by default what `make_regularizer` was
+            given, else it is read here.
+
+    Attributes:
+        looks_at_data: whether `penalty` needs the inputs.
+        halved: whether `penalty` is coef/2 * what `terms` returns, not coef times it.
+        needs: what an error says if `project_` comes without what has to come before it; then `seen` says if it came.
+        rounds: whether a projection remembers what half precision rounds away.
+        steady: kinds of buffers (`_remember`) that `project` leaves as they are: a window need not copy them.
+        acts_on: the layers or the names of parameters that the method acts on.
+        names: the parameters that it acts on; by default those of all layers.
+        active: the runs ``[*runs]`` that are inside their window (`Windowed`) while a hook is called; None: all.
 
     Raises:
         SettingsError: a setting is out of range, or a strength not of shape ``()`` or ``[*runs]``.
         ValueError: the network has no layer the method can act on.
     """
 
-    looks_at_data: bool = False  # whether it has a `data_penalty`
+    looks_at_data: bool = False
+    halved: bool = False
+    needs: str = ""
+    rounds: bool = True
+    steady: tuple[str, ...] = ()
+    active: Tensor | None = None
+    every_updates: int = 1
     coef: Tensor
-    decayed: list[str]
+    updates: Tensor
     lr_share: Tensor
     initial_lr: Tensor
 
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 0.0, structure: Structure | None = None) -> None:
         super().__init__()
-        self.structure = read(net) if structure is None else structure
-        self.layers = self.structure.layers
+        if hasattr(self, "data_penalty") or hasattr(self, "rebase_"):
+            kind = type(self).__name__
+            raise TypeError(f"{kind}: data_penalty is penalty(net, inputs) now, and rebase_(net) is recapture_(net)")
+        given = GIVEN.get()
+        if structure is None:
+            structure = given[1] if given is not None and given[0] is net else read(net)
+        self.structure = structure
+        self.layers = structure.layers
         self.runs = runs_of(net)
         self.shapes = {n: p.shape[len(self.runs) :] for n, p in unwrapped(net).named_parameters()}  # of a run
         self.frozen = [name for name, p in unwrapped(net).named_parameters() if not p.requires_grad]
+        self.acts_on: list[Any] = []
+        self.names = [name for layer in self.layers for name in layer.parameter_names]
+        self.decayed: list[str] = []
+        self.rounded: list[str] = []
+        self.seen = False
+        self.penalizes, self.projects = self._has("term", "terms"), self._has("project", "project_all")
         self.register_buffer("coef", self._strength("coef", coef, net))
 
-    @property
-    def counts(self) -> dict[str, Tensor]:
-        """How often it did what it does now and then, ``[*runs]`` by name, since training began; empty for most.
+    # --- what a training loop calls -------------------------------------------------------------------------------
 
-        They are logged, saved and resumed. A run that starts afresh goes on counting.
+    def penalty(self, net: nn.Module, inputs: Example | None = None) -> Tensor:
+        """The term ``[*runs]`` to add to the loss.
+
+        Args:
+            inputs: what the network was called with for the loss, if the regularizer `looks_at_data`: a tensor, a tuple
+                of arguments, or a mapping.
         """
-        return counted_by(self)
+        if not self.penalizes:
+            return self._zeros()
+        if self.looks_at_data:
+            self._require_inputs(inputs)
+        with nullcontext() if self.looks_at_data else self._outside_autocast():
+            penalty = self.coef * self.terms(self._now(net), net, inputs)
+        self.seen = self.seen or self.looks_at_data
+        return penalty / 2 if self.halved else penalty
 
-    def first_update(self, batch_size: int) -> Tensor:
-        """Which update, from 1, is the first in which it can change a weight or a gradient, ``[*runs]``; 1 by default.
-
-        Methods that act now and then override it, so that a run that is too short for them can say so.
-        """
-        return torch.ones(self.runs)
-
-    def penalty(self, net: nn.Module) -> Tensor:
-        """The term ``[*runs]`` to add to the loss; zero by default."""
-        return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
-
-    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def differentiated(
+        self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """`penalty` and its gradients, of the sum over runs, by the name of those `parameters` that have one.
 
         By autograd, unless a method has them in closed form. `attach` calls this.
         """
-        penalty = term_of(self, "penalty", net)
-        return penalty, gradients_of(penalty, parameters)
-
-    def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
-        """A second term ``[*runs]`` to add to the loss, of what the network does on a batch; zero by default.
-
-        Args:
-            inputs: what the network was called with for the loss: a tensor, a tuple of arguments, or a mapping.
-        """
-        return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
-
-    def looks(self) -> Sequence[Look]:
-        """Those who can look at a loop's own call instead of calling the network in `data_penalty`; none by default."""
-        return ()
+        penalty = term_of(self, net, inputs)
+        if not penalty.requires_grad or not parameters:  # projections have a constant as their penalty
+            return penalty, {}
+        found = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
+        return penalty, {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         """See the gradients of loss and penalty, by parameter name, before ``optimizer.step()``; only `ewc` looks."""
+        for part, runs in self.made_of():
+            part.observe_(seen_by(runs, net), {name: g[runs] for name, g in gradients.items()})
 
+    @torch.no_grad()
     def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
-        """Change the weights in place, right after ``optimizer.step()``; nothing by default.
+        """Change the weights in place, right after ``optimizer.step()``.
 
         Returns:
-            What started anew, if anything may have: by parameter name masks of its shape. The optimizer's moments of
-            these entries become 0 (`Learner` and `attach` see to it).
+            Where values are new, if any may be: by parameter name masks of its shape. The optimizer's moments of these
+            entries become 0 (`Learner` and `attach` see to it).
         """
-        return None
-
-    def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
-        """Take the current weights of `runs` (all by default) as the new reference; only SWR has one that moves."""
+        if parts := self.made_of():
+            return added_up(self._whole(part.project_(seen_by(runs, net)) or {}, runs) for part, runs in parts)
+        if self.needs and not self.seen:
+            raise RuntimeError(f"{type(self).__name__} {self.needs}")
+        self.seen = False
+        if not self.projects:
+            return None
+        due = self._count_()
+        widened = self._widened(net)
+        masks = self.project_all(self._now(net), widened, due)
+        self._round_(widened)
+        return masks
 
     def follow_(self, lr: float | Mapping[str, float], initial_lr: float | Mapping[str, float] | None = None) -> None:
-        """The learning rate is `lr` now: strengths that are learning rate * decay are lr / initial_lr of those given.
+        """Rescale strengths that are learning rate * decay, by lr / initial_lr.
 
         They are `weight_decay`'s and `orthogonal`'s coef and `wrs`'s norm_decay; the others do not depend on it.
         `attach` and a `Learner` call this by themselves. A reset leaves it as it is, as it leaves the learning rate.
@@ -150,7 +193,9 @@ class Regularizer(nn.Module):
         Raises:
             SettingsError: no `initial_lr` the first time, or one that is 0 while `lr` is another.
         """
-        if not getattr(self, "decayed", None):
+        for part, _ in self.made_of():
+            part.follow_(lr, initial_lr)
+        if not self.decayed:
             return
         initial, shares = (t.reshape(-1, len(self.decayed))[0].tolist() for t in (self.initial_lr, self.lr_share))
         for i, name in enumerate(self.decayed):
@@ -164,27 +209,128 @@ class Regularizer(nn.Module):
         for buffer, values in ((self.initial_lr, initial), (self.lr_share, shares)):
             buffer.copy_(torch.tensor(values, dtype=buffer.dtype))
 
-    def recapture_(self, fresh: "Regularizer", runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """Take over what `fresh`, a regularizer of the same kind made for newly initialized weights, has captured.
+    @torch.no_grad()
+    def recapture_(self, source: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        """Take another reference for what was captured when the regularizer was made.
 
         Args:
-            fresh: made by the same call for a network of the same shape.
+            source: a network, whose weights are the new reference of what `capture` remembers: the norms of `swr` and
+                `normalize_project`, the weights of `l2_init`. Counts and running statistics stay. Or a regularizer
+                that the same call made for newly initialized weights: its whole state is taken over, besides the
+                learning rate's share and `counts`.
             runs: indices of the runs concerned; all by default.
-            only: parameter names; by default everything, the number of updates included. The learning rate's share and
-                `counts` stay.
+            only: parameter names; all by default, and then the number of updates too.
         """
-        theirs_by_name = fresh.state_dict()  # the buffers that are saved, of a chain's parts too
-        for name, mine in self.state_dict().items():
-            if _goes_on(name):
+        for i, (part, its) in enumerate(self.made_of()):
+            other = source.made_of()[i][0] if isinstance(source, Regularizer) else seen_by(its, source)
+            part.recapture_(other, _among(runs, its), only)
+        mine = _own_state(self)
+        theirs = _own_state(source) if isinstance(source, Regularizer) else self._captured(source)
+        for name, value in theirs.items():
+            # "initial/body/head/weight" belongs to the parameter body.head.weight
+            parameter = name.rpartition(".")[2].partition("/")[2].replace("/", ".")
+            if _goes_on(name) or (only is not None and parameter not in only):
                 continue
-            theirs = theirs_by_name[name]
-            # "parts.0.initial/body/head/weight" belongs to the parameter body.head.weight
-            if only is not None and name.rpartition(".")[2].partition("/")[2].replace("/", ".") not in only:
-                continue
-            chosen = ... if runs is None or not mine.ndim else runs
-            mine[chosen] = theirs[chosen]
+            chosen = ... if runs is None or not value.ndim else runs
+            mine[name][chosen] = value[chosen]
 
-    # --- for subclasses -------------------------------------------------------------------------------------------
+    def looks(self) -> Sequence[Look]:
+        """Those who can look at a loop's own call instead of calling the network in `penalty`; none by default."""
+        return [look for part, runs in self.made_of() if runs is ... for look in part.looks()]
+
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        """How often it did what it does now and then, ``[*runs]`` by name, since training began; empty for most.
+
+        They are logged, saved and resumed. A run that starts afresh goes on counting.
+        """
+        return added_up([counted_by(self), *(self._whole(part.counts, runs) for part, runs in self.made_of())])
+
+    def first_update(self, batch_size: int) -> Tensor:
+        """Which update, from 1, is the first in which it can change a weight or a gradient, ``[*runs]``.
+
+        Methods that act late override it, so that a run that is too short for them can say so.
+        """
+        first = torch.full(self.runs, math.inf if self.made_of() else float(self.every_updates))
+        for part, runs in self.made_of():
+            first[runs] = first[runs].minimum(part.first_update(batch_size))
+        return first
+
+    # --- what a method overrides ----------------------------------------------------------------------------------
+
+    def term(self, part: Any, net: nn.Module) -> Tensor | None:
+        """The penalty ``[*runs]`` of one of `acts_on`, without the strength; None: it has none."""
+        return None
+
+    def terms(self, parts: Sequence[Any], net: nn.Module, inputs: Any) -> Tensor:
+        """The penalty ``[*runs]`` of all of them, without the strength: the sum of `term`."""
+        total = self._zeros()
+        for part in parts:
+            if (term := self.term(part, net)) is not None:
+                total = total + term
+        return total
+
+    def project(self, part: Any, net: nn.Module, due: Tensor) -> None:
+        """Change one of `acts_on` in place, without gradient, in the runs that are `due` (``[*runs]``)."""
+
+    def project_all(self, parts: Sequence[Any], net: nn.Module, due: Tensor) -> Mapping[str, Tensor] | None:
+        """Change all of them, and return what `project_` returns: `project` of each."""
+        for part in parts:
+            self.project(part, net, due)
+        return None
+
+    def capture(self, part: Any, net: nn.Module) -> Mapping[str, Tensor]:
+        """The reference that is remembered of one of `acts_on`, by kind; see `_recall`, `recapture_`."""
+        return {}
+
+    def made_of(self) -> Sequence[tuple["Regularizer", Runs]]:
+        """The regularizers that this one is made of, each with the runs it acts on; none by default."""
+        return ()
+
+    def methods(self, net: nn.Module) -> Iterator[tuple["Regularizer", nn.Module]]:
+        """Itself or, in the end, those it is made of, each with the network as it sees it."""
+        if not self.made_of():
+            yield self, net
+        for part, runs in self.made_of():
+            yield from part.methods(seen_by(runs, net))
+
+    # --- for constructors -----------------------------------------------------------------------------------------
+
+    def _act_on(
+        self, net: nn.Module, parts: Sequence[Layer] | Sequence[str], what: str = "such layer", least_axes: int = 2
+    ) -> None:
+        """The layers or the names of parameters that the method acts on; `capture` remembers what it needs of them.
+
+        Args:
+            what: the kind of part, for the error.
+            least_axes: a warning names the bare parameters with so many axes that cannot be told apart; see
+                `_require_told`.
+
+        Raises:
+            ValueError: there is none; a projection is to change a weight that is computed from others.
+        """
+        self._require(parts, what)
+        self.acts_on = [*parts]
+        layers = [part for part in parts if isinstance(part, Layer)]
+        if self.projects:
+            self._require_plain(layers)
+        if layers:
+            self._require_told(net, layers, least_axes)
+        self.names = [*dict.fromkeys(name for part in parts for name in _names_of(part))]
+        for name, value in self._captured(net).items():
+            self.register_buffer(name, value.detach().clone())
+        if self.projects and self.rounds:
+            self._remember_rounding(net, self.names)
+
+    def _captured(self, net: nn.Module) -> dict[str, Tensor]:
+        """What `capture` says of all parts, by the names of the buffers that keep it."""
+        of_parts = [(part, self.capture(part, net)) for part in self.acts_on]
+        return {_key(kind, _owner(part)): value for part, captured in of_parts for kind, value in captured.items()}
+
+    def _acts_every(self, updates: int) -> None:
+        """Count the updates, in the buffer ``updates``; `project` is due in those that `updates` divides."""
+        self.every_updates = updates
+        self.register_buffer("updates", torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
 
     def _strength(self, name: str, value: float | Tensor, net: nn.Module) -> Tensor:
         """`value` as a tensor: one number, or one for each run; float32 or wider."""
@@ -197,12 +343,8 @@ class Regularizer(nn.Module):
         return strength
 
     def _counts(self, name: str) -> None:
-        """From now on `counts` has this name, which `_count_` adds to."""
+        """From now on `counts` has this name, to which `_add_to_count_` adds."""
         self.register_buffer(COUNTED + name, torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
-
-    def _count_(self, name: str, number: Tensor) -> None:
-        """Add a `number` ``[*runs]`` to the count of this name."""
-        self.get_buffer(COUNTED + name).add_(number)
 
     def _decays(self, names: Iterable[str]) -> None:
         """The parameters with a strength that is learning rate * decay; see `follow_`, `_decay_of`."""
@@ -212,9 +354,14 @@ class Regularizer(nn.Module):
         # 0: not told yet.
         self.register_buffer("initial_lr", torch.zeros(shape, dtype=torch.float64, device=self.coef.device))
 
-    def _decay_of(self, strength: Tensor) -> dict[str, Tensor]:
-        """The `strength` of each of those parameters, by name, at the learning rate of now: ``[*runs]``."""
-        return dict(zip(self.decayed, (strength.unsqueeze(-1) * self.lr_share).unbind(-1), strict=True))
+    def _remember(self, kind: str, parameter: str, value: Tensor, saved: bool = True) -> None:
+        """A buffer of this `kind` that belongs to the parameter of that name; `saved` in checkpoints or not."""
+        self.register_buffer(_key(kind, parameter), value.detach().clone(), persistent=saved)
+
+    def _recall(self, kind: str, parameter: str) -> Tensor:
+        value = self._buffers[_key(kind, parameter)]
+        assert value is not None
+        return value
 
     def _remember_rounding(self, net: nn.Module, names: Iterable[str]) -> None:
         """Half-precision weights keep beside them, in float32, what their rounding leaves out.
@@ -225,11 +372,106 @@ class Regularizer(nn.Module):
         for name in self.rounded:
             self._remember("rounding", name, torch.zeros_like(lookup(net, name), dtype=torch.float32))
 
+    def _linear_maps(self, heads: bool = True, biases: bool = True) -> list[Layer]:
+        """The linear and convolution layers, with the output layers or without, with their biases or without."""
+        if not heads:
+            self.structure.require_heads(type(self).__name__)
+        of_heads = self.structure.of_heads
+        found = [y for y in self.layers if y.is_linear_map and (heads or not (y.head or y.weight_name in of_heads))]
+        return found if biases else [y.without_bias() for y in found]
+
+    def _trainable(self) -> list[str]:
+        """The names of the parameters that require gradients: at least one."""
+        self._require(self.structure.trained, "trainable parameter")
+        return [*self.structure.trained]
+
+    def _those(self, net: nn.Module, of: str) -> list[str]:
+        """The names of the trainable parameters that `of` (`Of`) chooses, each once: at least one."""
+        if of == "all":
+            return self._trainable()
+        if of in ("hidden_weights", "heads"):
+            self.structure.require_heads(f"of={of}")
+        names = [*dict.fromkeys(name for layer in self.layers for name in _names(layer, net, of) if name)]
+        if of == "hidden_weights":
+            names = [name for name in names if name not in self.structure.of_heads]
+        self._require(names, f"trainable parameter that of={of} means")
+        self._require_told(net, (), 1 if of in ("heads", "biases", "norms", "kernels_and_gains") else 2)
+        return names
+
+    def _require(self, parts: object, what: str) -> None:
+        if not parts:
+            self.structure.require_seen(type(self).__name__, self.structure.undecided)
+            raise ValueError(f"{type(self).__name__} has nothing to act on: the network has no {what}")
+
+    def _require_told(self, net: nn.Module, layers: Iterable[Layer], least_axes: int = 2) -> None:
+        """A warning that names the bare parameters that are left alone because nothing tells what they are.
+
+        Raises:
+            ValueError: the network was not read at all, and has some; `layers`, on which the method acts, are factors.
+        """
+        self.structure.require_whole(type(self).__name__, layers)
+        if said := self.structure.left_alone(type(self).__name__, net, least_axes):
+            warnings.warn(said, stacklevel=5)
+
+    def _require_plain(self, layers: Iterable[Layer]) -> None:
+        for layer in layers:
+            if layer.is_computed:
+                raise ValueError(
+                    f"{type(self).__name__} changes weights in place, which the parametrization of {layer.name!r} "
+                    "undoes: its weight is computed from other tensors. Pass only=[the parameters to act on] without "
+                    "them, or take a method that acts on what is trained (l2, weight_decay, spectral)"
+                )
+
+    # --- at each update -------------------------------------------------------------------------------------------
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self.runs, dtype=self.coef.dtype, device=self.coef.device)
+
+    def _now(self, net: nn.Module) -> list[Any]:
+        """`acts_on` without the parameters that are frozen now.
+
+        Raises:
+            RuntimeError: a parameter was frozen when the regularizer was made and is not now.
+        """
+        self._check_frozen(net)
+        return [
+            part.trained(net) if isinstance(part, Layer) else part
+            for part in self.acts_on
+            if isinstance(part, Layer) or is_trained(net, part)
+        ]
+
+    def _check_frozen(self, net: nn.Module) -> None:
+        for name in self.frozen:
+            if is_trained(net, name):
+                raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
+
+    def _count_(self) -> Tensor:
+        """Count an update; the runs ``[*runs]`` in which the projection is due."""
+        if "updates" not in self._buffers:
+            always = torch.ones(self.runs, dtype=torch.bool, device=self.coef.device)
+            return always if self.active is None else self.active
+        self.updates += 1 if self.active is None else self.active
+        due = self.updates % self.every_updates == 0
+        return due if self.active is None else due & self.active
+
+    def _add_to_count_(self, name: str, number: Tensor) -> None:
+        """Add a `number` ``[*runs]`` to the count of this name."""
+        self.get_buffer(COUNTED + name).add_(number)
+
+    def _decay_of(self, strength: Tensor) -> dict[str, Tensor]:
+        """The `strength` of each of the decayed parameters at the learning rate of now, ``[*runs]``, by name."""
+        if self.active is not None:
+            strength = torch.where(self.active, strength, 0)
+        return dict(zip(self.decayed, (strength.unsqueeze(-1) * self.lr_share).unbind(-1), strict=True))
+
     def _widened(self, net: nn.Module) -> nn.Module:
         """The network with its half-precision weights as they would be without rounding; see `_round_`."""
         if not self.rounded:
             return net
-        return Widened(net, {n: lookup(net, n).float() + self._recall("rounding", n) for n in self.rounded})
+        left_out = {name: self._recall("rounding", name) for name in self.rounded}
+        if self.active is not None:
+            left_out = {name: torch.where(per_run(self.active, t), t, 0) for name, t in left_out.items()}
+        return Widened(net, {name: lookup(net, name).float() + t for name, t in left_out.items()})
 
     def _round_(self, widened: nn.Module) -> None:
         """Write the widened weights back."""
@@ -244,82 +486,27 @@ class Regularizer(nn.Module):
         device = self.coef.device.type
         return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
-    def _require(self, parts: object, what: str) -> None:
-        if not parts:
-            self.structure.require_seen(type(self).__name__, self.structure.undecided)
-            raise ValueError(f"{type(self).__name__} has nothing to act on: the network has no {what}")
+    def _require_inputs(self, inputs: Example | None) -> None:
+        if inputs is None:
+            raise SettingsError(
+                f"{type(self).__name__} looks at data: penalty(net, inputs) and minimize(loss, inputs) need what the "
+                "network was called with for the loss"
+            )
 
-    def _saw_no_batch(self, method: str) -> RuntimeError:
-        """What `project_` raises where `data_penalty` should have come before it."""
-        return RuntimeError(
-            f"{method} has seen no batch: add regularizer.data_penalty(net, inputs) to the loss, or give "
-            "Learner.minimize the inputs"
-        )
+    # --- the rest -------------------------------------------------------------------------------------------------
 
-    def _linear_maps(self, method: str, heads: bool) -> list[Layer]:
-        """The linear and convolution layers, with the output layers or without: at least one."""
-        if not heads:
-            self.structure.require_heads(method)
-        of_heads = self.structure.of_heads
-        found = [y for y in self.layers if y.is_linear_map and (heads or not (y.head or y.weight_name in of_heads))]
-        self._require(found, "hidden linear or convolution layer")
-        return found
+    def _has(self, *hooks: str) -> bool:
+        """Whether its class overrides one of these."""
+        return any(getattr(type(self), hook) is not getattr(Regularizer, hook) for hook in hooks)
 
-    def _trainable(self, net: nn.Module) -> list[str]:
-        """The names of the parameters that require gradients: at least one."""
-        self._require(self.structure.trained, "trainable parameter")
-        return [*self.structure.trained]
-
-    def _those(self, net: nn.Module, of: str) -> list[str]:
-        """The names of the trainable parameters that `of` (`Of`) chooses, each once: at least one."""
-        if of == "all":
-            return self._trainable(net)
-        if of in ("hidden_weights", "heads"):
-            self.structure.require_heads(f"of={of}")
-        names = [*dict.fromkeys(name for layer in self.layers for name in _names(layer, net, of) if name)]
-        if of == "hidden_weights":
-            names = [name for name in names if name not in self.structure.of_heads]
-        self._require(names, f"trainable parameter that of={of} means")
-        self._require_told(net, (), 1 if of in ("heads", "biases", "norms", "kernels_and_gains") else 2)
-        return names
-
-    def _now(self, net: nn.Module, names: Iterable[str]) -> list[str]:
-        """Those of `names` that are not frozen now.
-
-        Raises:
-            RuntimeError: a parameter was frozen when the regularizer was made and is not now.
-        """
-        self._check_frozen(net)
-        return [name for name in names if is_trained(net, name)]
-
-    def _layers_now(self, net: nn.Module, layers: Iterable[Layer]) -> list[Layer]:
-        """The layers, without tensors that are frozen now; as `_now`."""
-        self._check_frozen(net)
-        return [layer.trained(net) for layer in layers]
-
-    def _check_frozen(self, net: nn.Module) -> None:
-        for name in self.frozen:
-            if is_trained(net, name):
-                raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
-
-    def _require_told(self, net: nn.Module, layers: Iterable[Layer], least_axes: int = 2) -> None:
-        """A warning that names the bare parameters that are left alone because nothing tells what they are.
-
-        Raises:
-            ValueError: the network was not read at all, and has some; `layers`, on which the method acts, are factors.
-        """
-        self.structure.require_whole(type(self).__name__, layers)
-        if said := self.structure.left_alone(type(self).__name__, net, least_axes):
-            warnings.warn(said, stacklevel=4)
-
-    def _require_plain(self, layers: Iterable[Layer]) -> None:
-        for layer in layers:
-            if layer.is_computed:
-                raise ValueError(
-                    f"{type(self).__name__} changes weights in place, which the parametrization of {layer.name!r} "
-                    "undoes: its weight is computed from other tensors. Pass only=[the parameters to act on] without "
-                    "them, or take a method that acts on what is trained (l2, weight_decay, spectral)"
-                )
+    def _whole(self, of_runs: Mapping[str, Tensor], runs: Runs) -> dict[str, Tensor]:
+        """Tensors of some runs as those of all, zero elsewhere."""
+        if runs is ...:
+            return dict(of_runs)
+        whole = {name: value.new_zeros((*self.runs, *value.shape[1:])) for name, value in of_runs.items()}
+        for name, value in of_runs.items():
+            whole[name][runs] = value
+        return whole
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Continue from a saved state.
@@ -347,30 +534,28 @@ class Regularizer(nn.Module):
                 before, after = (", ".join(f"{x:g}" for x in t.flatten().tolist()) for t in (mine, saved))
                 warnings.warn(f"{name} is {before}; the loaded state makes it {after}", stacklevel=4)
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-    def _remember(self, kind: str, parameter: str, value: Tensor, saved: bool = True) -> None:
-        """A buffer of this `kind` that belongs to the parameter of that name; `saved` in checkpoints or not."""
-        self.register_buffer(_key(kind, parameter), value.detach().clone(), persistent=saved)
-
-    def _recall(self, kind: str, parameter: str) -> Tensor:
-        value = self._buffers[_key(kind, parameter)]
-        assert value is not None
-        return value
+        self.seen = False
 
 
-def term_of(regularizer: Regularizer, hook: str, *arguments: Any) -> Tensor:
-    """What its `hook`, ``penalty`` or ``data_penalty``, returns: ``[*runs]``.
+def term_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None = None) -> Tensor:
+    """The regularizer's `penalty`, ``[*runs]``: outside autocast, or as the network was called if it looks at data.
 
     Raises:
-        SettingsError: it is something else, which a plug may return.
+        SettingsError: there are no inputs to look at; it is something else, which a plug may return.
     """
-    term: object = getattr(regularizer, hook)(*arguments)
+    if regularizer.looks_at_data:
+        regularizer._require_inputs(inputs)
+        with inputs.autocasting() if isinstance(inputs, Call) else nullcontext():
+            term: object = regularizer.penalty(net, inputs)
+    else:
+        with regularizer._outside_autocast():
+            term = regularizer.penalty(net)
     runs = regularizer.runs
     if isinstance(term, Tensor) and term.numel() == math.prod(runs):
         return term.reshape(runs)
     got = f"shape {[*term.shape]}" if isinstance(term, Tensor) else f"a {type(term).__name__}"
     raise SettingsError(
-        f"{type(regularizer).__name__}.{hook} must return one number for each run, of shape {[*runs]}, got {got}"
+        f"{type(regularizer).__name__}.penalty must return one number for each run, of shape {[*runs]}, got {got}"
     )
 
 
@@ -380,24 +565,16 @@ def counted_by(module: nn.Module) -> dict[str, Tensor]:
     return {name.removeprefix(COUNTED): buffer for name, buffer in counts}
 
 
-def gradients_of(penalty: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The gradients of a penalty, summed over runs, by the name of those `parameters` that have one."""
-    if not penalty.requires_grad or not parameters:  # projections have a constant as their penalty
-        return {}
-    found = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
-    return {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
-
-
-def added_up(counts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The sums of several tensors, by name."""
+def added_up(each: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The sums of several tensors, by name; of masks, where any is true."""
     total: dict[str, Tensor] = {}
-    for one in counts:
-        total |= {name: total[name] + number if name in total else number for name, number in one.items()}
+    for one in each:
+        total |= {name: total[name] + value if name in total else value for name, value in one.items()}
     return total
 
 
 def forget_(moments: Callable[[str], list[Tensor]], anew: Mapping[str, Tensor]) -> None:
-    """What `project_` says started anew: an optimizer's `moments` of these entries, by parameter name, become 0."""
+    """Zero an optimizer's `moments` where `project_` says that values are new, by parameter name."""
     for name, where in anew.items():
         for moment in moments(name):
             moment.masked_fill_(where, 0)
@@ -425,15 +602,40 @@ def _goes_on(name: str) -> bool:
     return own in ("lr_share", "initial_lr") or own.startswith(COUNTED)
 
 
+def _own_state(regularizer: Regularizer) -> dict[str, Tensor]:
+    """The buffers that are saved, without those of regularizers that it is made of."""
+    made_of_others = bool(regularizer.made_of())
+    return {name: b for name, b in regularizer.state_dict().items() if "." not in name or not made_of_others}
+
+
 def _key(kind: str, parameter: str) -> str:
     return f"{kind}/{parameter.replace('.', '/')}"
+
+
+def _owner(part: Layer | str) -> str:
+    """The parameter that what is captured of a part belongs to."""
+    return part if isinstance(part, str) else part.key
+
+
+def _names_of(part: Layer | str) -> list[str]:
+    return [part] if isinstance(part, str) else part.parameter_names
+
+
+def _among(runs: Tensor | None, part: Runs) -> Tensor | None:
+    """Those of `runs` that a part acts on, counted from its first."""
+    return runs if runs is None or part is ... else runs[(runs >= part.start) & (runs < part.stop)] - part.start
+
+
+def seen_by(runs: Runs, net: nn.Module) -> nn.Module:
+    """The network as a part that acts on these runs sees it."""
+    return SomeRuns(net, runs.start, runs.stop) if isinstance(runs, slice) else net
 
 
 class Unregularized(Regularizer):
     """No regularizer: zero penalty, no projection."""
 
-    def __init__(self, net: nn.Module, structure: Structure | None = None) -> None:
-        super().__init__(net, structure=structure)
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
 
 
 class Chain(Regularizer):
@@ -442,52 +644,26 @@ class Chain(Regularizer):
     def __init__(self, net: nn.Module, *regularizers: Regularizer) -> None:
         super().__init__(net, structure=regularizers[0].structure if regularizers else None)
         self.parts = nn.ModuleList(regularizers)
-        self.looks_at_data = any(part.looks_at_data for part in regularizers)
+        # Terms of weights come before terms of data: the order of a sum decides its last digit.
+        self.kinds = [[p for p in regularizers if p.looks_at_data == looks] for looks in (False, True)]
+        self.looks_at_data = bool(self.kinds[1])
 
-    @property
-    def counts(self) -> dict[str, Tensor]:
-        return added_up(part.counts for part in self.parts)  # type: ignore[misc]
+    def made_of(self) -> Sequence[tuple[Regularizer, Runs]]:
+        return [(part, ...) for part in self.parts]  # type: ignore[misc]
 
-    def first_update(self, batch_size: int) -> Tensor:
-        return torch.stack([part.first_update(batch_size) for part in self.parts]).amin(0)  # type: ignore[operator]
+    def penalty(self, net: nn.Module, inputs: Example | None = None) -> Tensor:
+        return self._sum([[term_of(part, net, inputs) for part in kind] for kind in self.kinds])
 
-    def penalty(self, net: nn.Module) -> Tensor:
-        total = super().penalty(net)
-        for part in self.parts:
-            total = total + term_of(part, "penalty", net)  # type: ignore[arg-type]
+    def differentiated(
+        self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        both = [[part.differentiated(net, parameters, inputs) for part in kind] for kind in self.kinds]
+        penalty = self._sum([[of_part for of_part, _ in kind] for kind in both])
+        return penalty, added_up(added_up(gradients for _, gradients in kind) for kind in both)
+
+    def _sum(self, terms: list[list[Tensor]]) -> Tensor:
+        total = self._zeros()
+        for of_kind in terms:
+            if of_kind:
+                total = total + functools.reduce(torch.add, of_kind)
         return total
-
-    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        both = [part.differentiated(net, parameters) for part in self.parts]  # type: ignore[operator]
-        penalty = super().penalty(net)
-        for of_part, _ in both:
-            penalty = penalty + of_part
-        return penalty, added_up(gradients for _, gradients in both)
-
-    def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
-        total = super().data_penalty(net, inputs)
-        for part in self.parts:
-            total = total + term_of(part, "data_penalty", net, inputs)  # type: ignore[arg-type]
-        return total
-
-    def looks(self) -> Sequence[Look]:
-        return [look for part in self.parts for look in part.looks()]  # type: ignore[operator]
-
-    def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
-        for part in self.parts:
-            part.observe_(net, gradients)  # type: ignore[operator]
-
-    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
-        anew: dict[str, Tensor] = {}
-        for part in self.parts:
-            for name, where in (part.project_(net) or {}).items():  # type: ignore[operator]
-                anew[name] = anew[name] | where if name in anew else where
-        return anew
-
-    def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
-        for part in self.parts:
-            part.rebase_(net, runs)  # type: ignore[operator]
-
-    def follow_(self, lr: float | Mapping[str, float], initial_lr: float | Mapping[str, float] | None = None) -> None:
-        for part in self.parts:
-            part.follow_(lr, initial_lr)  # type: ignore[operator]

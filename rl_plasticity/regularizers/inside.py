@@ -4,6 +4,7 @@ import copy
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -31,6 +32,11 @@ class Call(Arguments):
     def __init__(self, *_: Any) -> None:
         self.autocast = ("cpu", torch.bfloat16, False)
         self.seen: dict[object, dict[str, list[Any]]] = {}
+
+    def autocasting(self) -> AbstractContextManager[None]:
+        """Within it, autocast is on or off as it was in the call."""
+        device, dtype, enabled = self.autocast
+        return torch.autocast(device, dtype, enabled=enabled)
 
 
 class Inside:

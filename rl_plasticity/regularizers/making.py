@@ -1,14 +1,13 @@
 """Every regularizer by its name, and the one function that makes them."""
 
 import dataclasses
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, choose
-from rl_plasticity.regularizers.base import Regularizer
+from rl_plasticity.regularizers.base import GIVEN, Regularizer
 from rl_plasticity.regularizers.windowed import Windowed
 from rl_plasticity.structure import Example, Structure, read
 
@@ -44,13 +43,13 @@ def make_regularizer(
     make = choose(REGULARIZERS, name, settings, "regularizer")
     if structure is None and not (example is None and heads is None and roles is None and only is None):
         structure = read(net, example, heads=heads, roles=roles, only=only)
-    if structure is None:
+    token = GIVEN.set(None if structure is None else (net, structure))
+    try:
         regularizer = make(net)
-    elif "structure" in inspect.signature(REGULARIZERS[name]).parameters:
-        regularizer = make(net, structure=structure)
+    finally:
+        GIVEN.reset(token)
+    if structure is not None:
         regularizer.structure = dataclasses.replace(structure, example=None)  # which nothing needs any longer
-    else:
-        raise SettingsError(f"regularizer {name!r} takes no example: give its constructor the argument `structure`")
     if (from_update, until_update) == (0, None):
         return regularizer
     return Windowed(net, regularizer, from_update, until_update)

@@ -1,16 +1,16 @@
 """Penalties that look at data: terms of the loss on what a network returns for a batch."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.regularizers.base import Regularizer, Strength
+from rl_plasticity.regularizers.base import NO_BATCH, Regularizer, Strength
 from rl_plasticity.regularizers.inside import Inside, call, innermost
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, Structure, tensors_in
-from rl_plasticity.structure.layer import COMPUTED, lookup, runs_of, wide
+from rl_plasticity.structure import Example, tensors_in
+from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, runs_of, wide
 
 
 class Churn(Regularizer):
@@ -43,11 +43,12 @@ class Churn(Regularizer):
         distance: "squared" or "cross_entropy".
 
     Raises:
-        ValueError: from `data_penalty`, where the network returns no tensor of numbers for each example.
-        RuntimeError: from `project_`, when `data_penalty` was not called since the last `project_`.
+        ValueError: from `penalty`, where the network returns no tensor of numbers for each example.
+        RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
     """
 
     looks_at_data = True
+    needs = NO_BATCH
 
     @checked
     def __init__(
@@ -55,45 +56,31 @@ class Churn(Regularizer):
         net: nn.Module,
         coef: Strength = 0.1,
         distance: Annotated[Literal["squared", "cross_entropy"], Setting("cross_entropy is for logits")] = "squared",
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef, structure)
+        super().__init__(net, coef)
         self.distance = distance
-        self.seen = False  # the batch of the update under way
-        self.names = self._trainable(net)
+        self._act_on(net, self._trainable())
         for name in self.names:
             self._remember("previous", name, lookup(net, name))
             self._remember("earlier", name, lookup(net, name), saved=False)  # for all calls of one update
 
-    def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
-        self._check_frozen(net)
+    def terms(self, names: Sequence[str], net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
-            self._check_frozen(net)
             if not self.seen:  # else a further call of the same update: of a closure, or of accumulated batches
                 for name in self.names:  # what is frozen now too: it has not moved
                     self._recall("earlier", name).copy_(self._recall("previous", name))
                     self._recall("previous", name).copy_(lookup(net, name))
-            self.seen = True
             earlier = {name: self._recall("earlier", name) for name in self.names}
             before = [wide(tensor) for tensor in returned(net, inputs, earlier)]
         now = [wide(tensor) for tensor in returned(net, inputs)]
-        total = super().penalty(net)
+        total = self._zeros()
         for mine, its in zip(now, before, strict=True):
             if self.distance == "squared":
                 each = (mine - its).square()
             else:
                 each = -(its.softmax(-1) * mine.log_softmax(-1)).sum(-1)
             total = total + each.reshape(*self.runs, -1).mean(-1)
-        return self.coef * total
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self.seen = False
-
-    def project_(self, net: nn.Module) -> None:
-        if not self.seen:
-            raise self._saw_no_batch("churn")
-        self.seen = False
+        return total
 
 
 class FeatureRank(Regularizer):
@@ -113,15 +100,15 @@ class FeatureRank(Regularizer):
 
     Raises:
         ValueError: it cannot be read which layers are heads; a head is no linear or convolution module.
-        RuntimeError: from `project_`, when `data_penalty` was not called since the last `project_`.
+        RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
     """
 
     looks_at_data = True
+    needs = NO_BATCH
 
     @checked
-    def __init__(self, net: nn.Module, coef: Strength = 1e-3, structure: Structure | None = None) -> None:
-        super().__init__(net, coef, structure)
-        self.seen = False  # the batch of the update under way
+    def __init__(self, net: nn.Module, coef: Strength = 1e-3) -> None:
+        super().__init__(net, coef)
         self.structure.require_heads("feature_rank")
         self.heads = [y for y in self.layers if y.head and (y.is_linear_map or y.kind == COMPUTED)]
         self._require(self.heads, "trainable output layer")
@@ -145,10 +132,8 @@ class FeatureRank(Regularizer):
                 )
                 self._remember(kind, layer.key, (start / start.norm()).expand(*self.runs, -1))
 
-    def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
-        self._check_frozen(net)
-        self.seen = True
-        total, k = super().penalty(net), len(self.runs)
+    def terms(self, _: Sequence[Layer], net: nn.Module, inputs: Example) -> Tensor:
+        total, k = self._zeros(), len(self.runs)
         seen = self.inside(net, inputs)
         with self._outside_autocast():
             for layer in self.heads:
@@ -162,12 +147,7 @@ class FeatureRank(Regularizer):
                     largest.copy_(u)
                     smallest.copy_(v)
                 total = total + _squares(features, u) - _squares(features, v)
-            return self.coef * total
-
-    def project_(self, net: nn.Module) -> None:
-        if not self.seen:
-            raise self._saw_no_batch("feature_rank")
-        self.seen = False
+        return total
 
 
 def _gram(features: Tensor, vector: Tensor) -> Tensor:

@@ -1,16 +1,16 @@
 """Penalties: regularizers that add a term to the loss."""
 
 import warnings
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.regularizers.base import Of, Regularizer, Strength, added_up
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Structure
-from rl_plasticity.structure.layer import lookup, per_run, wide
+from rl_plasticity.structure import Example
+from rl_plasticity.structure.layer import Layer, lookup, per_run, wide
 
 
 def _sum(value: Tensor, runs: tuple[int, ...]) -> Tensor:
@@ -37,18 +37,15 @@ class L2(Regularizer):
         ValueError: the network has no such parameter, or it cannot be read which layers are heads.
     """
 
-    @checked
-    def __init__(
-        self, net: nn.Module, coef: Strength = 1e-4, of: Of = "all", structure: Structure | None = None
-    ) -> None:
-        super().__init__(net, coef, structure)
-        self.names = self._those(net, of)
+    halved = True
 
-    def penalty(self, net: nn.Module) -> Tensor:
-        total = super().penalty(net)
-        for name in self._now(net, self.names):
-            total = total + _sum(wide(lookup(net, name)).square(), self.runs)
-        return self.coef / 2 * total
+    @checked
+    def __init__(self, net: nn.Module, coef: Strength = 1e-4, of: Of = "all") -> None:
+        super().__init__(net, coef)
+        self._act_on(net, self._those(net, of))
+
+    def term(self, name: str, net: nn.Module) -> Tensor:
+        return _sum(wide(lookup(net, name)).square(), self.runs)
 
 
 class L2Init(Regularizer):
@@ -58,18 +55,18 @@ class L2Init(Regularizer):
     et al. (2024), section 4, have no 1/2: their strength is half of ours.
     """
 
-    @checked
-    def __init__(self, net: nn.Module, coef: Strength = 1e-4, structure: Structure | None = None) -> None:
-        super().__init__(net, coef, structure)
-        self.names = self._trainable(net)
-        for name in self.names:
-            self._remember("initial", name, wide(lookup(net, name)))
+    halved = True
 
-    def penalty(self, net: nn.Module) -> Tensor:
-        total = sum(
-            _sum((lookup(net, n) - self._recall("initial", n)).square(), self.runs) for n in self._now(net, self.names)
-        )
-        return self.coef / 2 * total
+    @checked
+    def __init__(self, net: nn.Module, coef: Strength = 1e-4) -> None:
+        super().__init__(net, coef)
+        self._act_on(net, self._trainable())
+
+    def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
+        return {"initial": wide(lookup(net, name))}
+
+    def term(self, name: str, net: nn.Module) -> Tensor:
+        return _sum((lookup(net, name) - self._recall("initial", name)).square(), self.runs)
 
 
 class Wasserstein(Regularizer):
@@ -80,22 +77,15 @@ class Wasserstein(Regularizer):
     """
 
     @checked
-    def __init__(self, net: nn.Module, coef: Strength = 1e-4, structure: Structure | None = None) -> None:
-        super().__init__(net, coef, structure)
-        self.names = [name for name in self._trainable(net) if lookup(net, name).numel()]
-        self._require(self.names, "trainable parameter")
-        for name in self.names:
-            self._remember("sorted", name, self._sorted(lookup(net, name)))
+    def __init__(self, net: nn.Module, coef: Strength = 1e-4) -> None:
+        super().__init__(net, coef)
+        self._act_on(net, [name for name in self._trainable() if lookup(net, name).numel()], "trainable parameter")
 
-    def _sorted(self, parameter: Tensor) -> Tensor:
-        return wide(parameter).reshape(*self.runs, -1).sort(-1).values
+    def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
+        return {"sorted": wide(lookup(net, name)).reshape(*self.runs, -1).sort(-1).values}
 
-    def penalty(self, net: nn.Module) -> Tensor:
-        total = sum(
-            (self._sorted(lookup(net, n)) - self._recall("sorted", n)).square().mean(-1)
-            for n in self._now(net, self.names)
-        )
-        return self.coef * total
+    def term(self, name: str, net: nn.Module) -> Tensor:
+        return (self.capture(name, net)["sorted"] - self._recall("sorted", name)).square().mean(-1)
 
 
 class EWC(Regularizer):
@@ -121,6 +111,12 @@ class EWC(Regularizer):
             the gradient of no parameter of the network.
     """
 
+    halved = True
+    needs = (
+        "has seen no gradients: call regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()}) "
+        "between backward() and optimizer.step()"
+    )
+
     @checked
     def __init__(
         self,
@@ -128,65 +124,54 @@ class EWC(Regularizer):
         coef: Strength = 1e-4,
         fisher_decay: Annotated[float, Setting("of the running Fisher, for each update", least=0, most=1)] = 0.9999,
         anchor_decay: Annotated[float, Setting("of the running anchor, for each update", least=0, most=1)] = 0.9999,
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef, structure)
+        super().__init__(net, coef)
         self.fisher_decay, self.anchor_decay = fisher_decay, anchor_decay
-        self.observed = False  # the gradients of the update under way
-        self.names = self._trainable(net)
+        self._act_on(net, self._trainable())
         for name in self.names:
-            self._remember("anchor", name, wide(lookup(net, name)))
             self._remember("fisher", name, torch.zeros_like(wide(lookup(net, name))))
 
-    def penalty(self, net: nn.Module) -> Tensor:
-        total = super().penalty(net)
-        for name in self._now(net, self.names):
-            total = total + self._pull(net, name)
-        return self.coef / 2 * total
+    def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
+        return {"anchor": wide(lookup(net, name))}
 
-    @torch.no_grad()
-    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        names = self._now(net, self.names)
-        if type(self) is not EWC or self.runs or any(name not in parameters for name in names):
-            with torch.enable_grad():
-                return super().differentiated(net, parameters)
-        distances = torch._foreach_sub([wide(parameters[n]) for n in names], [self._recall("anchor", n) for n in names])
-        gradients = torch._foreach_mul([self._recall("fisher", n) for n in names], self.coef)
-        torch._foreach_mul_(gradients, distances)  # coef F (p - a)
-        total = super().penalty(net)
-        for gradient, distance in zip(gradients, distances, strict=True):
-            total = total + torch.dot(gradient.flatten(), distance.flatten())
-        return total / 2, {n: g.to(parameters[n].dtype) for n, g in zip(names, gradients, strict=True)}
-
-    def _pull(self, net: nn.Module, name: str) -> Tensor:
+    def term(self, name: str, net: nn.Module) -> Tensor:
         # Clones, because both move before the next backward pass might have read them.
         fisher, anchor = self._recall("fisher", name).clone(), self._recall("anchor", name).clone()
         return _sum(fisher * (wide(lookup(net, name)) - anchor).square(), self.runs)
 
     @torch.no_grad()
+    def differentiated(
+        self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        names = self._now(net)
+        if type(self) is not EWC or self.runs or any(name not in parameters for name in names):
+            with torch.enable_grad():
+                return super().differentiated(net, parameters, inputs)
+        distances = torch._foreach_sub([wide(parameters[n]) for n in names], [self._recall("anchor", n) for n in names])
+        gradients = torch._foreach_mul([self._recall("fisher", n) for n in names], self.coef)
+        torch._foreach_mul_(gradients, distances)  # coef F (p - a)
+        total = self._zeros()
+        for gradient, distance in zip(gradients, distances, strict=True):
+            total = total + torch.dot(gradient.flatten(), distance.flatten())
+        return total / 2, {n: g.to(parameters[n].dtype) for n, g in zip(names, gradients, strict=True)}
+
+    @torch.no_grad()
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
-        stepping = [name for name in self.names if name in gradients]
-        if not stepping:
+        if not any(name in gradients for name in self.names):
             raise RuntimeError(
                 f"ewc was given the gradient of no parameter of its network: it needs {self.names[0]!r} and so on, got "
                 f"{', '.join(map(repr, list(gradients)[:2])) or 'nothing'}"
             )
-        for name in self._now(net, stepping):
+        for name in self._now(net):
+            if name not in gradients:
+                continue
             parameter = wide(lookup(net, name))
             fisher, anchor = self._recall("fisher", name), self._recall("anchor", name)
             of_penalty = (per_run(self.coef, parameter) * fisher).mul_(parameter - anchor)
             less = of_penalty.sub_(wide(gradients[name]))  # the gradient of the loss alone, with its sign turned
             fisher.lerp_(less.square_(), 1 - self.fisher_decay)
             anchor.lerp_(parameter, 1 - self.anchor_decay)
-        self.observed = True
-
-    def project_(self, net: nn.Module) -> None:
-        if not self.observed:
-            raise RuntimeError(
-                "ewc has seen no gradients: call regularizer.observe_(net, {name: p.grad for name, p in "
-                "net.named_parameters()}) between backward() and optimizer.step()"
-            )
-        self.observed = False
+        self.seen = True
 
 
 class Spectral(Regularizer):
@@ -216,12 +201,11 @@ class Spectral(Regularizer):
         coef: Strength = 1e-4,
         k: Annotated[int, Setting("the exponent", least=1)] = 2,
         warmup: Annotated[int, Setting("power-iteration steps at the start, at least", least=0, most=100_000)] = 15,
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef, structure)
+        super().__init__(net, coef)
         told = [layer for layer in self.layers if layer.role != "undecided"]
-        self._require([layer for layer in told if layer.weight_name or layer.bias_name], "trainable layer")
-        self._require_told(net, self.layers, least_axes=0)
+        self._require([layer for layer in told if layer.parameter_names], "trainable layer")
+        self._act_on(net, self.layers, least_axes=0)
         self.k = k
         generator = torch.Generator().manual_seed(0)  # the global random state stays as it is
         sigmas: dict[str, float] = {}  # of tables that are looked up
@@ -276,15 +260,11 @@ class Spectral(Regularizer):
             u.copy_(new_u)
         return _product(new_u, image)
 
-    def penalty(self, net: nn.Module) -> Tensor:
-        with self._outside_autocast():
-            return self._penalty(net)
-
-    def _penalty(self, net: nn.Module) -> Tensor:
+    def terms(self, layers: Sequence[Layer], net: nn.Module, inputs: Any) -> Tensor:
         sigmas: list[Tensor] = []
         ones: list[Tensor] = []
         zeros: dict[int, list[Tensor]] = {}  # vectors of one length make one operation
-        for layer in self._layers_now(net, self.layers):
+        for layer in layers:
             matrix, gain = layer.matrix(net), layer.gain(net)
             if matrix is not None:
                 sigmas.append(self._sigma1(layer.key, wide(matrix)))
@@ -292,7 +272,7 @@ class Spectral(Regularizer):
                 ones.append(wide(gain))
             for vector in layer.vectors(net):
                 zeros.setdefault(vector.shape[-1], []).append(wide(vector))
-        total = super().penalty(net)
+        total = self._zeros()
         if sigmas:
             sigma1 = torch.stack(sigmas).flatten(-3)  # [layers, *runs]
             total = total + (sigma1**self.k - 1).square().sum(0)
@@ -301,7 +281,7 @@ class Spectral(Regularizer):
         for vectors in zeros.values():
             # |b|^(2k) through |b|^2: its gradient at b = 0 is 0, the norm's would be undefined.
             total = total + (torch.stack(vectors).square().sum(-1) ** self.k).sum(0)
-        return self.coef * total
+        return total
 
 
 class Parseval(Regularizer):
@@ -327,31 +307,27 @@ class Parseval(Regularizer):
         net: nn.Module,
         coef: Strength = 1e-4,
         scale: Annotated[float, Setting("the squared length of a row", above=0)] = 2.0,
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef, structure)
+        super().__init__(net, coef)
         self.scale = scale
-        self.hidden = self._linear_maps("parseval", heads=False)
-        self._require_told(net, self.hidden)
+        self._act_on(net, self._linear_maps(heads=False, biases=False), "hidden linear or convolution layer")
 
-    def penalty(self, net: nn.Module) -> Tensor:
-        with self._outside_autocast():
-            total = super().penalty(net)
-            for layer in self._layers_now(net, self.hidden):
-                matrix = layer.matrix(net)
-                if matrix is not None:
-                    each = self._of_matrix(layer.by_group(wide(matrix)))  # [*runs], or [*runs, groups]
-                    total = total + (each if layer.groups == 1 else each.sum(-1))
-            return self.coef * total
+    def term(self, layer: Layer, net: nn.Module) -> Tensor | None:
+        if (matrix := layer.matrix(net)) is None:
+            return None
+        each, _ = self._with_gram(layer.by_group(wide(matrix)))  # [*runs], or [*runs, groups]
+        return each if layer.groups == 1 else each.sum(-1)
 
     @torch.no_grad()
-    def differentiated(self, net: nn.Module, parameters: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        layers = self._layers_now(net, self.hidden)
+    def differentiated(
+        self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        layers = self._now(net)
         ours = type(self) is Parseval and not self.runs
         if not ours or any(y.weight(net) is not parameters.get(y.weight_name) for y in layers if y.weight_name):
             with torch.enable_grad():
-                return super().differentiated(net, parameters)
-        total, gradients = super().penalty(net), []
+                return super().differentiated(net, parameters, inputs)
+        total, gradients = self._zeros(), []
         for layer in layers:
             matrix, weight = layer.matrix(net), layer.weight(net)
             if matrix is None or weight is None or layer.weight_name is None:
@@ -365,9 +341,6 @@ class Parseval(Regularizer):
             of_weight = layer.of_matrix(gradient.reshape(matrix.shape), weight.shape).to(weight.dtype)
             gradients.append({layer.weight_name: of_weight})
         return self.coef * total, added_up(gradients)
-
-    def _of_matrix(self, matrix: Tensor) -> Tensor:
-        return self._with_gram(matrix)[0]
 
     def _with_gram(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """|W W^T - s I|^2 = |W W^T|^2 - 2 s |W|^2 + s^2 out, where W W^T and the smaller W^T W are as long."""

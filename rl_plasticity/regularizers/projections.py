@@ -1,15 +1,16 @@
 """Projections that clip, shrink, turn or set back the weights right after the optimizer's step."""
 
 import math
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.regularizers.base import Of, Regularizer, Share
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Structure
-from rl_plasticity.structure.layer import lookup, per_run, wide
+from rl_plasticity.structure import Example
+from rl_plasticity.structure.layer import Layer, lookup, per_run, wide
 
 
 class WeightClipping(Regularizer):
@@ -23,28 +24,23 @@ class WeightClipping(Regularizer):
         coef: kappa (0 would set every weight to zero, so this method has no strength that does nothing).
     """
 
+    rounds = False
+
     @checked
     def __init__(
         self,
         net: nn.Module,
         coef: Annotated[float | Tensor, Setting("kappa, of the bound", above=0)] = 3.0,
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef, structure)
-        self.clipped = [layer for layer in self.layers if layer.is_linear_map]
-        self._require(self.clipped, "linear or convolution layer")
-        self._require_plain(self.clipped)
-        self._require_told(net, self.clipped, least_axes=1)
+        super().__init__(net, coef)
+        self._act_on(net, self._linear_maps(), "linear or convolution layer", least_axes=1)
+        self.fan_in = {name: y.matrix(net).shape[-1] for y in self.acts_on for name in y.parameter_names}
 
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> None:
-        for layer, now in zip(self.clipped, self._layers_now(net, self.clipped), strict=True):
-            matrix = layer.matrix(net)
-            assert matrix is not None
-            bound = self.coef / math.sqrt(matrix.shape[-1])
-            for tensor in now.tensors(net):
-                limit = per_run(bound, tensor).to(tensor.dtype)
-                tensor.clamp_(-limit, limit)
+    def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
+        for name, tensor in zip(layer.parameter_names, layer.tensors(net), strict=True):
+            bound = torch.where(due, self.coef / math.sqrt(self.fan_in[name]), math.inf)
+            limit = per_run(bound, tensor).to(tensor.dtype)
+            tensor.clamp_(-limit, limit)
 
 
 class WeightDecay(Regularizer):
@@ -69,42 +65,33 @@ class WeightDecay(Regularizer):
         RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
     """
 
+    steady = ("before",)
+    needs = (
+        "does not know the weights before the step: call regularizer.penalty(net) once for each update, before "
+        "optimizer.step()"
+    )
+
     @checked
-    def __init__(self, net: nn.Module, coef: Share = 3e-6, of: Of = "all", structure: Structure | None = None) -> None:
-        super().__init__(net, coef, structure)
-        self.kept = False  # the weights before the step under way
-        self.names = self._those(net, of)
+    def __init__(self, net: nn.Module, coef: Share = 3e-6, of: Of = "all") -> None:
+        super().__init__(net, coef)
+        self._act_on(net, self._those(net, of))
         self._decays(self.names)
-        self._remember_rounding(net, self.names)
         for name in self.names:
             self._remember("before", name, lookup(net, name))
 
-    def penalty(self, net: nn.Module) -> Tensor:
-        if not self.kept:
+    def penalty(self, net: nn.Module, inputs: Example | None = None) -> Tensor:
+        if not self.seen:
             with torch.no_grad():
                 for name in self.names:
                     self._recall("before", name).copy_(lookup(net, name))
-        self.kept = True
-        return super().penalty(net)
+        self.seen = True
+        return self._zeros()
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self.kept = False
-
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> None:
-        if not self.kept:
-            raise RuntimeError(
-                "weight_decay does not know the weights before the step: call regularizer.penalty(net) once for each "
-                "update, before optimizer.step()"
-            )
-        net = self._widened(net)
+    def project_all(self, names: Sequence[str], net: nn.Module, due: Tensor) -> None:
         decay = self._decay_of(self.coef)
-        for name in self._now(net, self.names):
+        for name in names:
             parameter = lookup(net, name)
             parameter.sub_(per_run(decay[name], parameter) * self._recall("before", name))
-        self._round_(net)
-        self.kept = False
 
 
 class Orthogonal(Regularizer):
@@ -138,22 +125,15 @@ class Orthogonal(Regularizer):
         rect_scale: Annotated[
             bool, Setting("times outputs / inputs where a layer has more outputs, as in the author's later code")
         ] = False,
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef, structure)
+        super().__init__(net, coef)
         self.scale, self.rect_scale = scale, rect_scale
-        self.hidden = self._linear_maps("orthogonal", heads=False)
-        self._require_plain(self.hidden)
-        self._require_told(net, self.hidden)
-        names = [layer.weight_name for layer in self.hidden if layer.weight_name]
-        self._decays(names)
-        self._remember_rounding(net, names)
+        self._act_on(net, self._linear_maps(heads=False, biases=False), "hidden linear or convolution layer")
+        self._decays(self.names)
 
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> None:
-        net = self._widened(net)
+    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
         coef = self._decay_of(self.coef)
-        for layer in self._layers_now(net, self.hidden):
+        for layer in layers:
             matrix, weight = layer.matrix(net), layer.weight(net)
             if matrix is None or weight is None or layer.weight_name is None:  # frozen now
                 continue
@@ -163,7 +143,6 @@ class Orthogonal(Regularizer):
             scale = self.scale * w.shape[-2] / w.shape[-1] if tall and self.rect_scale else self.scale
             step = 4 * per_run(coef[layer.weight_name], matrix) * (across.reshape(matrix.shape) - scale * matrix)
             weight.sub_(layer.of_matrix(step, weight.shape))
-        self._round_(net)
 
 
 class HareAndTortoise(Regularizer):
@@ -185,7 +164,7 @@ class HareAndTortoise(Regularizer):
         momentum: of the slow average.
     """
 
-    updates: Tensor
+    rounds = False
 
     @checked
     def __init__(
@@ -193,23 +172,16 @@ class HareAndTortoise(Regularizer):
         net: nn.Module,
         every_updates: Annotated[int, Setting("period in updates", least=1)] = 10_000,
         momentum: Annotated[float, Setting("of the slow average", least=0, most=1)] = 0.999,
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, structure=structure)
-        self.every_updates, self.momentum = every_updates, momentum
-        self.register_buffer("updates", torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
-        self.names = self._trainable(net)
-        for name in self.names:
-            self._remember("slow", name, wide(lookup(net, name)))
+        super().__init__(net)
+        self.momentum = momentum
+        self._acts_every(every_updates)
+        self._act_on(net, self._trainable())
 
-    def first_update(self, batch_size: int) -> Tensor:
-        return torch.full(self.runs, float(self.every_updates))
+    def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
+        return {"slow": wide(lookup(net, name))}
 
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> None:
-        self.updates += 1
-        due = self.updates % self.every_updates == 0
-        for name in self._now(net, self.names):
-            parameter, slow = lookup(net, name), self._recall("slow", name)
-            slow.lerp_(wide(parameter), 1 - self.momentum)
-            parameter.copy_(torch.where(per_run(due, parameter), slow.to(parameter.dtype), parameter))
+    def project(self, name: str, net: nn.Module, due: Tensor) -> None:
+        parameter, slow = lookup(net, name), self._recall("slow", name)
+        slow.lerp_(wide(parameter), 1 - self.momentum)
+        parameter.copy_(torch.where(per_run(due, parameter), slow.to(parameter.dtype), parameter))

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.regularizers.base import Regularizer, Share
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, Structure, not_homogeneous, outputs
+from rl_plasticity.structure import Example, not_homogeneous, outputs
 from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, per_run, unwrapped, wide
 
 
@@ -62,21 +63,19 @@ class SoftWeightRescaling(Regularizer):
             Literal["all", "preserving"], Setting("all (the paper) or preserving: the function stays the same")
         ] = "all",
         accumulate: Annotated[Literal["exact", "paper"], Setting("exact or paper (Algorithm 1 as printed)")] = "exact",
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef, structure)
+        super().__init__(net, coef)
         if (scope, accumulate) == ("preserving", "paper"):
             raise SettingsError("scope=preserving needs accumulate=exact: the printed rule changes the function")
         of_classifier = coef if coef_classifier is None else coef_classifier
         self.register_buffer("coef_classifier", self._strength("coef_classifier", of_classifier, net))
         self.scope, self.accumulate = scope, accumulate
-        self.rescaled = {  # by position in self.layers
-            i: layer
-            for i, layer in enumerate(self.layers)
-            if layer.weight_name and layer.role not in ("parameter", "undecided")
-        }
-        self._require(self.rescaled, "linear, convolution, norm or embedding layer")
-        self._require_plain(self.rescaled.values())
+        self.rescaled = {i: layer for i, layer in enumerate(self.layers) if _has_norm(layer)}  # by position
+        everything = self.names
+        self._act_on(net, [*self.rescaled.values()], "linear, convolution, norm or embedding layer")
+        # The product goes through all layers, and through the biases of layers whose weight is frozen.
+        self.acts_on, self.names = self.layers, everything
+        self._remember_rounding(net, everything)
         self.structure.require_order("swr")
         norms = {i for i, layer in enumerate(self.layers) if layer.role == "norm"}
         self.has_norm, self.last_norm = bool(norms), max(norms, default=0)
@@ -87,10 +86,6 @@ class SoftWeightRescaling(Regularizer):
         classifier = [i in self.structure.classifier for i in self.rescaled]
         self.register_buffer("is_classifier", torch.tensor(classifier, device=self.coef.device), persistent=False)
         self._check_exactness(net)
-        self._require_told(net, self.rescaled.values())
-        for layer in self.rescaled.values():
-            self._remember("norm", layer.key, _norm(layer, net))
-        self._remember_rounding(net, (name for layer in self.layers for name in layer.parameter_names))
         if self.exact and self.structure.example is not None and accumulate == "exact":
             self._try(unwrapped(net), self.structure.example)
 
@@ -162,25 +157,20 @@ class SoftWeightRescaling(Regularizer):
         off = torch.linalg.vector_norm(rest, dim=-1) / torch.linalg.vector_norm(after, dim=-1)
         return float(off.nan_to_num(0).max()) if off.numel() else 0.0
 
-    def rebase_(self, net: nn.Module, runs: Tensor | None = None) -> None:
-        """Take the current norms as the new n_l ("SWR + re-init" of Appendix E, at a learning-rate decay)."""
-        chosen = ... if runs is None else runs
-        for layer in self.rescaled.values():
-            self._recall("norm", layer.key)[chosen] = _norm(layer, net).detach()[chosen]
+    def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
+        return {"norm": _norm(layer, net)} if _has_norm(layer) else {}
 
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> None:
-        net = self._widened(net)
+    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
         # c of every rescaled layer at once, [layers, *runs]
         norm = torch.stack([_norm(layer, net) for layer in self.rescaled.values()])
         initial = torch.stack([self._recall("norm", layer.key) for layer in self.rescaled.values()])
         coef = torch.where(per_run(self.is_classifier, norm), self.coef_classifier, self.coef)
-        known = norm > 0 if self.scope == "all" else (norm > 0) & (initial > 0)
+        known = due & (norm > 0) if self.scope == "all" else due & (norm > 0) & (initial > 0)
         factors = torch.where(known, coef * (initial / norm) + (1 - coef), 1.0).unbind()
         factor_of = dict(zip(self.rescaled, factors, strict=True))
         unchanged = torch.ones_like(factors[0])
         products: list[Tensor] = []  # C of every layer, [*runs]
-        for i, layer in enumerate(self._layers_now(net, self.layers)):
+        for i, layer in enumerate(layers):
             before = products[layer.inputs[0]] if layer.inputs else unchanged
             factor = factor_of.get(i, unchanged) if layer.weight_name else unchanged
             if self.scope == "preserving" and i not in self.before_norm:
@@ -196,7 +186,6 @@ class SoftWeightRescaling(Regularizer):
             if bias is not None:
                 bias.mul_(per_run(product, bias))
             products.append(product)
-        self._round_(net)
 
 
 class WeightRescaling(Regularizer):
@@ -226,7 +215,6 @@ class WeightRescaling(Regularizer):
     """
 
     norm_decay: Tensor
-    updates: Tensor
 
     @checked
     def __init__(
@@ -239,53 +227,50 @@ class WeightRescaling(Regularizer):
         rescale_head: Annotated[bool, Setting("true for classification")] = False,
         per: Annotated[Literal["unit", "layer"], Setting("unit (the paper) or layer")] = "unit",
         variant: Annotated[Literal["output", "input_channel"], Setting("output or input_channel, WRS(IC)")] = "output",
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, structure=structure)
+        super().__init__(net)
         if per == "layer" and variant == "input_channel":
             raise SettingsError("variant=input_channel scales each position; it does not go with per=layer")
         self.register_buffer("norm_decay", self._strength("norm_decay", norm_decay, net))
-        self.register_buffer("updates", torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
-        self.every_updates, self.per, self.variant = every_updates, per, variant
-        self.norms = [layer for layer in self.layers if layer.role == "norm"]
-        self.rescaled = self._linear_maps("wrs", rescale_head)
-        self._require_plain(self.rescaled)
-        self._require_told(net, self.rescaled, least_axes=1)
-        self._decays(name for layer in self.norms for name in layer.parameter_names)
-        self._remember_rounding(net, (n for layer in [*self.norms, *self.rescaled] for n in layer.parameter_names))
+        self.per, self.variant = per, variant
+        self._acts_every(every_updates)
+        norms = [layer for layer in self.layers if layer.role == "norm"]
+        rescaled = self._linear_maps(rescale_head)
+        self._require(rescaled, "hidden linear or convolution layer")
+        self._act_on(net, [*norms, *rescaled], least_axes=1)
+        self._decays(name for layer in norms for name in layer.parameter_names)
 
     def first_update(self, batch_size: int) -> Tensor:
-        decays = bool(self.norms) and bool((self.norm_decay > 0).all())
-        return torch.full(self.runs, 1.0 if decays else float(self.every_updates))
+        decays = bool(self.decayed) and bool((self.norm_decay > 0).all())
+        return torch.ones(self.runs) if decays else super().first_update(batch_size)
 
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> None:
-        self.updates += 1
-        due = self.updates % self.every_updates == 0  # [*runs]
+    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
         decay = self._decay_of(self.norm_decay)
-        net = self._widened(net)
-        for layer in self._layers_now(net, self.norms):
-            for name, tensor in zip(layer.parameter_names, layer.tensors(net), strict=True):
-                tensor.mul_(per_run(1 - decay[name], tensor))
-        for layer in self._layers_now(net, self.rescaled):
-            matrix, weight = layer.matrix(net), layer.weight(net)
-            if matrix is None or weight is None:  # frozen now
-                continue
-            if self.per == "layer":
-                norm = torch.linalg.vector_norm(matrix, dim=(-2, -1))  # [*runs]
-                factor = _factor(due, norm, math.sqrt(matrix.shape[-2]))
-                for tensor in layer.tensors(net):
-                    tensor.mul_(per_run(factor, tensor))
-            elif self.variant == "input_channel" and layer.role == "conv":
-                k = len(self.runs)
-                shape = (*weight.shape[:k], layer.groups, -1, *weight.shape[k + 1 :])
-                kernel = weight.view(shape) if layer.transposed else weight
-                norm = torch.linalg.vector_norm(kernel, dim=k + 1, keepdim=True)
-                kernel.mul_(_factor(due, norm))
+        for layer in layers:
+            if layer.role == "norm":
+                for name, tensor in zip(layer.parameter_names, layer.tensors(net), strict=True):
+                    tensor.mul_(per_run(1 - decay[name], tensor))
             else:
-                norm = torch.linalg.vector_norm(matrix, dim=-1)  # [*runs, out]
-                layer.scale_rows_(net, _factor(due, norm))
-        self._round_(net)
+                self.project(layer, net, due)
+
+    def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
+        matrix, weight = layer.matrix(net), layer.weight(net)
+        if matrix is None or weight is None:  # frozen now
+            return
+        if self.per == "layer":
+            norm = torch.linalg.vector_norm(matrix, dim=(-2, -1))  # [*runs]
+            factor = _factor(due, norm, math.sqrt(matrix.shape[-2]))
+            for tensor in layer.tensors(net):
+                tensor.mul_(per_run(factor, tensor))
+        elif self.variant == "input_channel" and layer.role == "conv":
+            k = len(self.runs)
+            shape = (*weight.shape[:k], layer.groups, -1, *weight.shape[k + 1 :])
+            kernel = weight.view(shape) if layer.transposed else weight
+            norm = torch.linalg.vector_norm(kernel, dim=k + 1, keepdim=True)
+            kernel.mul_(_factor(due, norm))
+        else:
+            norm = torch.linalg.vector_norm(matrix, dim=-1)  # [*runs, out]
+            layer.scale_rows_(net, _factor(due, norm))
 
 
 class NormalizeProject(Regularizer):
@@ -310,48 +295,31 @@ class NormalizeProject(Regularizer):
         rescale_head: rescale output layers too.
     """
 
-    updates: Tensor
-
     @checked
     def __init__(
         self,
         net: nn.Module,
         every_updates: Annotated[int, Setting("period in updates", least=1)] = 1,
         rescale_head: Annotated[bool, Setting("the output layers too")] = False,
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, structure=structure)
-        self.every_updates = every_updates
-        self.register_buffer("updates", torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
-        self.rescaled = self._linear_maps("normalize_project", rescale_head)
-        self._require_plain(self.rescaled)
+        super().__init__(net)
+        self._acts_every(every_updates)
+        self._act_on(net, self._linear_maps(rescale_head, biases=False), "hidden linear or convolution layer")
         known = {layer.name for layer in self.structure.before_norms}
-        changing = [layer.name for layer in self.rescaled if layer.name not in known and not layer.head]
+        changing = [layer.name for layer in self.acts_on if layer.name not in known and not layer.head]
         if changing:
             warnings.warn(
                 f"normalize_project changes the function where no norm layer follows: {', '.join(changing[:3])}"
                 + (f" and {len(changing) - 3} more" if len(changing) > 3 else ""),
                 stacklevel=3,
             )
-        self._require_told(net, self.rescaled)
-        for layer in self.rescaled:
-            self._remember("norm", layer.key, _norm(layer, net))
-        self._remember_rounding(net, (layer.weight_name for layer in self.rescaled if layer.weight_name))
 
-    def first_update(self, batch_size: int) -> Tensor:
-        return torch.full(self.runs, float(self.every_updates))
+    def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
+        return {"norm": _norm(layer, net)}
 
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> None:
-        self.updates += 1
-        due = self.updates % self.every_updates == 0
-        net = self._widened(net)
-        for layer in self._layers_now(net, self.rescaled):
-            weight = layer.weight(net)
-            if weight is not None:
-                norm = _norm(layer, net)
-                weight.mul_(per_run(_factor(due, norm, self._recall("norm", layer.key)), weight))
-        self._round_(net)
+    def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
+        if (weight := layer.weight(net)) is not None:
+            weight.mul_(per_run(_factor(due, _norm(layer, net), self._recall("norm", layer.key)), weight))
 
 
 class Hypersphere(Regularizer):
@@ -367,24 +335,13 @@ class Hypersphere(Regularizer):
     """
 
     @checked
-    def __init__(self, net: nn.Module, structure: Structure | None = None) -> None:
-        super().__init__(net, structure=structure)
-        self.rescaled = [layer for layer in self.layers if layer.is_linear_map]
-        self._require(self.rescaled, "linear or convolution layer")
-        self._require_plain(self.rescaled)
-        self._require_told(net, self.rescaled)
-        self._remember_rounding(net, (layer.weight_name for layer in self.rescaled if layer.weight_name))
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
+        self._act_on(net, self._linear_maps(biases=False), "linear or convolution layer")
 
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> None:
-        always = torch.ones_like(self.coef, dtype=torch.bool)
-        net = self._widened(net)
-        for layer in self._layers_now(net, self.rescaled):
-            matrix = layer.matrix(net)
-            if matrix is not None:
-                norm = torch.linalg.vector_norm(matrix, dim=-1)  # [*runs, out]
-                layer.scale_rows_(net, _factor(always, norm))
-        self._round_(net)
+    def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
+        if (matrix := layer.matrix(net)) is not None:
+            layer.scale_rows_(net, _factor(due, torch.linalg.vector_norm(matrix, dim=-1)))  # norms [*runs, out]
 
 
 def _factor(due: Tensor, norm: Tensor, target: float | Tensor = 1.0) -> Tensor:
@@ -399,3 +356,8 @@ def _norm(layer: Layer, net: nn.Module) -> Tensor:
     weight = wide(weight)
     norm: Tensor = torch.linalg.vector_norm(weight, dim=tuple(range(len(layer.runs), weight.ndim)))
     return norm
+
+
+def _has_norm(layer: Layer) -> bool:
+    """Whether `swr` rescales the layer."""
+    return layer.weight_name is not None and layer.role not in ("parameter", "undecided")

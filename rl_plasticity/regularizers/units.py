@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.regularizers.base import Look, Regularizer, Share
+from rl_plasticity.regularizers.base import NO_BATCH, Look, Regularizer, Share
 from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenUnits, Structure, recyclable
-from rl_plasticity.structure.layer import SomeRuns, is_trained, lookup, per_run, wide
+from rl_plasticity.structure import Example, HiddenUnits, recyclable
+from rl_plasticity.structure.layer import Layer, SomeRuns, is_trained, lookup, per_run, wide
 
 
 class ContinualBackprop(Regularizer):
@@ -48,10 +48,11 @@ class ContinualBackprop(Regularizer):
 
     Raises:
         ValueError: the network has no chain of (linear or conv), activation module, (linear or conv).
-        RuntimeError: from `project_`, when `data_penalty` was not called since the last `project_`.
+        RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
     """
 
     looks_at_data = True
+    needs = NO_BATCH
 
     @checked
     def __init__(
@@ -60,10 +61,10 @@ class ContinualBackprop(Regularizer):
         coef: Share = 1e-4,
         maturity: Annotated[int, Setting("updates that a unit is left alone at first", least=0)] = 100,
         decay: Annotated[float, Setting("of the running mean of a unit's use", least=0, most=0.9999)] = 0.99,
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, coef, structure)
+        super().__init__(net, coef)
         self.maturity, self.decay = maturity, decay
+        self._acts_every(1)
         self.recycled = _Recycled(self, net, _mean_size)
         for unit in self.recycled.units:
             zero = self.recycled.zeros(unit, net)
@@ -75,28 +76,27 @@ class ContinualBackprop(Regularizer):
         largest = max(self._recall("age", unit.incoming.key).shape[-1] for unit in self.recycled.units)
         return (self.maturity + (1 / (self.coef.cpu() * largest)).ceil()).expand(self.runs)
 
-    def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
+    def terms(self, _: Sequence[object], net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
-            for unit, size, _ in self.recycled.look(net, inputs):
+            for unit, size, _examples in self.recycled.look(net, inputs):
                 self._recall("size", unit.incoming.key).copy_(size)
-        return super().penalty(net)
+        return self._zeros()
 
     def looks(self) -> Sequence[Look]:
         return [self.recycled]
 
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
+    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor) -> Mapping[str, Tensor]:
         chosen = []
         for unit in self.recycled.units_now(net):
-            size, use, age, due = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
+            size, use, age, owed = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
             age += size.isfinite()  # no example came to an expert that the batch was not sent to
             now = use.lerp(size * _reach(unit, net, size.shape[-1]), 1 - self.decay)
             use.copy_(torch.where(now.isfinite(), now, use))
             mature = age > self.maturity
-            due += self.coef * mature.sum(-1)
+            owed += self.coef * mature.sum(-1)
             corrected = torch.where(mature, use / (1 - self.decay**age), math.inf)
-            anew = first_of(corrected) & ((due >= 1) & mature.any(-1)).unsqueeze(-1)
-            due -= anew.sum(-1)
+            anew = first_of(corrected) & ((owed >= 1) & mature.any(-1)).unsqueeze(-1)
+            owed -= anew.sum(-1)
             use.masked_fill_(anew, 0)
             age.masked_fill_(anew, 0)
             chosen.append((unit, anew))
@@ -133,6 +133,7 @@ class SelfNormalizedResets(Regularizer):
     """
 
     looks_at_data = True
+    needs = NO_BATCH
     BINS, AN_OCTAVE = 48, 2  # up to 2^24 examples
 
     @checked
@@ -145,12 +146,12 @@ class SelfNormalizedResets(Regularizer):
         ] = 1_000,
         least: Annotated[int, Setting("of a threshold, in examples", least=1)] = 100,
         most: Annotated[int, Setting("of a threshold, in examples; what it is at first", least=1)] = 100_000,
-        structure: Structure | None = None,
     ) -> None:
-        super().__init__(net, structure=structure)
+        super().__init__(net)
         if least > most:
             raise SettingsError(f"least must be at most most={most}, got {least}")
-        self.quantile, self.every_updates, self.least, self.most = quantile, every_updates, least, most
+        self.quantile, self.least, self.most = quantile, least, most
+        self._acts_every(every_updates)
         self.recycled = _Recycled(self, net, _fires)
         for unit in self.recycled.units:
             key, zero = unit.incoming.key, self.recycled.zeros(unit, net)
@@ -165,18 +166,17 @@ class SelfNormalizedResets(Regularizer):
         at_first, at_least = (math.ceil(threshold / batch_size) for threshold in (self.most, self.least))
         return torch.full(self.runs, float(min(at_first, max(at_least, self.every_updates + 1))))
 
-    def data_penalty(self, net: nn.Module, inputs: Example) -> Tensor:
+    def terms(self, _: Sequence[object], net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
             for unit, fires, examples in self.recycled.look(net, inputs):
                 self._recall("fires", unit.incoming.key).copy_(fires)
                 self._recall("batch", unit.incoming.key).fill_(examples)
-        return super().penalty(net)
+        return self._zeros()
 
     def looks(self) -> Sequence[Look]:
         return [self.recycled]
 
-    @torch.no_grad()
-    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
+    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor) -> Mapping[str, Tensor]:
         chosen = []
         for unit in self.recycled.units_now(net):
             kinds = ("fires", "batch", "age", "threshold", "silences")
@@ -192,13 +192,13 @@ class SelfNormalizedResets(Regularizer):
             counts = (ends & (took > 0)).to(silences.dtype)
             silences.scatter_add_(-1, bins.unsqueeze(-1), counts.unsqueeze(-1))
             age.copy_(torch.where(ends, 0, silent))
-            self._set_(threshold, silences)
+            self._set_(threshold, silences, due)
             chosen.append((unit, anew))
         return self.recycled.renew_(net, chosen)
 
-    def _set_(self, threshold: Tensor, silences: Tensor) -> None:
-        """Where it is time, a new threshold ``[*runs, units]`` of the silences, which are counted anew."""
-        due = per_run((self.recycled.updates + 1) % self.every_updates == 0, threshold)
+    def _set_(self, threshold: Tensor, silences: Tensor, due: Tensor) -> None:
+        """In the runs that are `due`, set thresholds ``[*runs, units]`` by the silences, and forget these."""
+        due = per_run(due, threshold)
         counts = silences.cumsum(-1)
         total = counts[..., -1:]
         bins = (counts < self.quantile * total).sum(-1).clamp(max=self.BINS - 1)
@@ -245,31 +245,22 @@ class _Recycled:
         self.inside = Inside(net, returning=self.names)
         self.widths = {unit.incoming.key: self.zeros(unit, net).shape[-1] for unit in self.units}
         self.checked = owner.structure.example is not None
-        self.seen = False  # the batch of the update under way
         self.renewed = False  # once, in whatever units
         # Draws are for a run, a layer and an update: what tells runs apart is what they started with.
         trained = [lookup(net, name) for name in owner.structure.trained]
         owner.register_buffer("key", key_of(trained, len(owner.runs)))
-        owner.register_buffer("updates", torch.zeros(owner.runs, dtype=torch.int64, device=owner.coef.device))
         owner._counts("reset_units")
         for unit in self.units:
-            matrix = unit.incoming.matrix(net)
-            assert matrix is not None
+            matrix, _ = _tensors(unit.incoming, net)
             bound = math.sqrt(3) * wide(matrix).square().mean((-2, -1)).sqrt()
             owner._remember("bound", unit.incoming.key, bound.to(owner.coef.dtype))
             for norm in unit.norms:
                 for name in norm.parameter_names:
                     owner._remember("initial", name, lookup(net, name))
 
-    @property
-    def updates(self) -> Tensor:
-        """How many updates each run has made, ``[*runs]``."""
-        return self.owner.get_buffer("updates")
-
     def zeros(self, unit: HiddenUnits, net: nn.Module) -> Tensor:
         """``[*runs, units]``."""
-        matrix = unit.incoming.matrix(net)
-        assert matrix is not None
+        matrix, _ = _tensors(unit.incoming, net)
         return torch.zeros(matrix.shape[:-1], dtype=self.owner.coef.dtype, device=matrix.device)
 
     def look(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor, int]]:
@@ -289,7 +280,6 @@ class _Recycled:
             seen = self.inside(net, inputs)
             for unit in self.units:
                 yield unit, *self._of_unit(unit, seen[unit.activation][unit.call])
-        self.seen = True
 
     def _check(self, net: nn.Module, inputs: Example) -> None:
         """Without an example the first batch shows whether the units' columns are what they were read as."""
@@ -322,15 +312,7 @@ class _Recycled:
         return self.of(activation.movedim(axis, k).flatten(k + 1)), activation.shape[k]
 
     def units_now(self, net: nn.Module) -> list[HiddenUnits]:
-        """The units all of whose parameters are trained now.
-
-        Raises:
-            RuntimeError: nothing was looked at since the last time; a parameter was frozen and is not now.
-        """
-        if not self.seen:
-            raise self.owner._saw_no_batch(type(self.owner).__name__)
-        self.seen = False
-        self.owner._check_frozen(net)
+        """The units all of whose parameters are trained now."""
         return [
             unit
             for unit in self.units
@@ -347,13 +329,13 @@ class _Recycled:
             tensor.copy_(torch.where(where, values.to(tensor.dtype), tensor))
             masks[name] = masks[name] | where if name in masks else where
 
+        if self.owner.active is not None:
+            chosen = [(unit, anew & self.owner.active.unsqueeze(-1)) for unit, anew in chosen]
         numbered = self._due(chosen)
         for i, unit, anew in numbered:
             layer, zero = unit.incoming, torch.zeros_like(anew, dtype=torch.float32)
-            matrix, weight = layer.matrix(net), layer.weight(net)
-            assert matrix is not None
-            assert weight is not None
-            draws = 2 * uniform_at(self.owner.get_buffer("key"), matrix.shape[-1], i, self.updates) - 1
+            matrix, weight = _tensors(layer, net)
+            draws = 2 * uniform_at(self.owner.get_buffer("key"), matrix.shape[-1], i, self.owner.updates - 1) - 1
             fresh = (draws * self.owner._recall("bound", layer.key).unsqueeze(-1)).unsqueeze(-2).expand_as(matrix)
             rows = anew.unsqueeze(-1).expand_as(matrix)
             set_(layer.weight_name, layer.of_matrix(rows, weight.shape), layer.of_matrix(fresh, weight.shape))
@@ -364,15 +346,12 @@ class _Recycled:
         # Outgoing weights last: what leads from one new unit to another is zero.
         for _, unit, anew in numbered:
             for layer in unit.outgoing:
-                matrix, weight = layer.matrix(net), layer.weight(net)
-                assert matrix is not None
-                assert weight is not None
+                matrix, weight = _tensors(layer, net)
                 columns = anew.repeat_interleave(matrix.shape[-1] // anew.shape[-1], -1).unsqueeze(-2)
                 where = layer.of_matrix(columns.expand_as(matrix), weight.shape)
                 set_(layer.weight_name, where, torch.zeros((), device=weight.device))
         for _, _, anew in numbered:
-            self.owner._count_("reset_units", anew.sum(-1))
-        self.updates.add_(1)
+            self.owner._add_to_count_("reset_units", anew.sum(-1))
         return masks
 
     def _due(self, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> list[tuple[int, HiddenUnits, Tensor]]:
@@ -382,10 +361,18 @@ class _Recycled:
         all the first time, so that an optimizer without moments of single entries is refused at once.
         """
         numbered = [(i, unit, anew) for i, (unit, anew) in enumerate(chosen)]
-        if torch.compiler.is_compiling() or self.updates.device.type != "cpu" or not self.renewed:
+        if torch.compiler.is_compiling() or self.owner.coef.device.type != "cpu" or not self.renewed:
             self.renewed = True
             return numbered
         return [(i, unit, anew) for i, unit, anew in numbered if anew.any()]
+
+
+def _tensors(layer: Layer, net: nn.Module) -> tuple[Tensor, Tensor]:
+    """The matrix and the weight of a linear or convolution layer."""
+    matrix, weight = layer.matrix(net), layer.weight(net)
+    assert matrix is not None
+    assert weight is not None
+    return matrix, weight
 
 
 def _mean_size(activations: Tensor) -> Tensor:
@@ -405,8 +392,7 @@ def _reach(unit: HiddenUnits, net: nn.Module, units: int) -> Tensor:
     """The mean size of the weights that read each unit, ``[*runs, units]``."""
     total: Tensor | float = 0.0
     for layer in unit.outgoing:
-        matrix = layer.matrix(net)
-        assert matrix is not None
+        matrix, _ = _tensors(layer, net)
         # A linear layer behind a flattened feature map reads each unit from several columns, a kernel at each position.
         means = wide(matrix).abs().mean(-2)  # [*runs, columns]
         total = total + means.reshape(*means.shape[:-1], units, -1).mean(-1)

@@ -88,6 +88,10 @@ class Layer:
             return self
         return replace(self, weight_name=weight, bias_name=bias)
 
+    def without_bias(self) -> "Layer":
+        """This layer with its weight alone."""
+        return self if self.bias_name is None else replace(self, bias_name=None)
+
     @property
     def parameter_names(self) -> list[str]:
         """Of its weight and bias, where it has them."""

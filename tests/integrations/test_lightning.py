@@ -254,7 +254,7 @@ def test_attach_looks_through_what_fabric_sets_up(name):
     for x in X[: 20 * BATCH].split(BATCH):
         for of, called, stepping in ((net, made, optimizer), (other, other, its)):
             stepping.zero_grad()
-            penalty = 0 if of is net else regularizer.penalty(of) + regularizer.data_penalty(of, x)
+            penalty = 0 if of is net else regularizer.penalty(of, x)
             (loss_of(called, x) + penalty).backward()
             stepping.step()
         regularizer.project_(other)

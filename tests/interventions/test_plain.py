@@ -824,7 +824,7 @@ def test_an_expert_that_the_batch_was_not_sent_to_is_not_dormant():
     for name, settings in units.items():
         regularizer = make_regularizer(name, net, example=x, **settings)
         for _ in range(3):
-            regularizer.data_penalty(net, x)
+            regularizer.penalty(net, x)
             regularizer.project_(net)
         assert regularizer.counts["reset_units"] >= 1
         assert all(torch.equal(p, before[name]) for name, p in net.experts[1].state_dict().items())

@@ -752,7 +752,7 @@ for name, settings in {"churn": {"coef": 1.0}, "continual_backprop": {"coef": 0.
             if is_same:
                 dist.broadcast(inputs, 0)
             optimizer.zero_grad()
-            (wrapped(x).square().mean() + regularizer.data_penalty(net, inputs)).backward()
+            (wrapped(x).square().mean() + regularizer.penalty(net, inputs)).backward()
             optimizer.step()
             regularizer.project_(net)
         print(name, is_same, [p.tolist() for p in net.parameters()], flush=True)

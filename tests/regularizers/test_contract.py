@@ -49,7 +49,7 @@ def make(name, net, **settings):
 
 
 def penalty_of(regularizer, net, batch):
-    return regularizer.penalty(net) + regularizer.data_penalty(net, batch)
+    return regularizer.penalty(net, batch)
 
 
 def sgd(net, regularizer, batch, runs, steps):

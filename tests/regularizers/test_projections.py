@@ -53,7 +53,7 @@ def test_weight_decay_refuses_to_subtract_the_same_weights_twice():
     regularizer = WeightDecay(net, coef=0.5)
     before = net[0].weight.detach().clone()
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"weight_decay does not know .* call regularizer.penalty\(net\)"):
+        with pytest.raises(RuntimeError, match=r"WeightDecay does not know .* call regularizer.penalty\(net\)"):
             regularizer.project_(net)
         assert torch.equal(net[0].weight, before)
         regularizer.penalty(net)

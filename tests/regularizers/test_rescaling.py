@@ -189,24 +189,24 @@ def test_coef_classifier_is_for_all_linear_layers_of_a_network_with_convolutions
     assert norms == pytest.approx(initial, rel=1e-5)
 
 
-def test_rebase_takes_the_current_norms_in_place():
+def test_recapture_takes_the_current_norms_in_place():
     net = plain_mlp()
     regularizer = SoftWeightRescaling(net, coef=0.5)
     grown(net)
     addresses = [b.data_ptr() for b in regularizer.buffers()]
-    regularizer.rebase_(net)
+    regularizer.recapture_(net)
     before = [p.clone() for p in net.parameters()]
     regularizer.project_(net)
     assert all(torch.allclose(p, q) for p, q in zip(before, net.parameters(), strict=True))
     assert [b.data_ptr() for b in regularizer.buffers()] == addresses
 
 
-def test_rebase_of_chosen_runs_leaves_the_others():
+def test_recapture_of_chosen_runs_leaves_the_others():
     net = MLP((4, 6, 2), [0, 1])
     regularizer = SoftWeightRescaling(net, coef=0.5)
     grown(net)
     before = [p.detach().clone() for p in net.parameters()]
-    regularizer.rebase_(net, runs=torch.tensor([1]))
+    regularizer.recapture_(net, runs=torch.tensor([1]))
     regularizer.project_(net)
     assert all(torch.allclose(p[1], q[1]) for p, q in zip(before, net.parameters(), strict=True))
     assert not torch.allclose(before[0][0], net[0].weight[0])
@@ -473,7 +473,6 @@ def test_normalize_project_waits_for_its_period_and_leaves_a_zero_weight_and_bia
     with torch.no_grad():
         net[0].weight.mul_(2)
         net[0].bias.fill_(7.0)
-    regularizer.rebase_(net)  # the reference stays the first norm
     for _ in range(2):
         regularizer.project_(net)
     torch.testing.assert_close(net[0].weight.norm(dim=(1, 2)), first)

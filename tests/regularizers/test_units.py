@@ -28,7 +28,7 @@ def two_layers():
 def update(net, regularizer, x=X):
     """What a loop does around a step that changes nothing; which units are new."""
     before = [p.detach().clone() for p in net.parameters()]
-    regularizer.data_penalty(net, x)
+    regularizer.penalty(net, x)
     masks = regularizer.project_(net)
     anew = {name: masks.get(name, torch.zeros_like(p, dtype=torch.bool)) for name, p in net.named_parameters()}
     changed = [(p != q).reshape(len(p), -1) for p, q in zip(net.parameters(), before, strict=True)]
@@ -290,7 +290,7 @@ def test_the_network_itself_gets_no_hooks_and_its_statistics_do_not_move():
     net = CASES["cnn_bn"].make(1)
     regularizer = ContinualBackprop(net)
     before = {n: b.clone() for n, b in net.named_buffers()}
-    regularizer.data_penalty(net, CASES["cnn_bn"].input())
+    regularizer.penalty(net, CASES["cnn_bn"].input())
     assert all(torch.equal(before[n], b) for n, b in net.named_buffers())
     assert not any(m._forward_hooks for m in net.modules())
 
@@ -343,11 +343,11 @@ def test_units_that_the_next_layer_does_not_read_column_by_column_are_none(net, 
 def test_inputs_that_are_no_batch_and_modules_that_are_others_by_now_are_errors():
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
     with pytest.raises(ValueError, match="inputs must be a batch"):
-        ContinualBackprop(net).data_penalty(net, torch.randn(1, 8, 8))
+        ContinualBackprop(net).penalty(net, torch.randn(1, 8, 8))
     regularizer = ContinualBackprop(net)
     net.append(nn.Tanh())
     with pytest.raises(RuntimeError, match="other modules than when the regularizer was made"):
-        regularizer.data_penalty(net, torch.randn(2, 1, 8, 8))
+        regularizer.penalty(net, torch.randn(2, 1, 8, 8))
 
 
 def test_what_is_looked_at_follows_the_settings_and_the_mode_of_the_network():
@@ -362,7 +362,7 @@ def test_what_is_looked_at_follows_the_settings_and_the_mode_of_the_network():
     seen = []
     for change in (lambda: net.eval(), lambda: setattr(net, "scale", 3.0), lambda: net.train()):
         change()
-        regularizer.data_penalty(net, X)
+        regularizer.penalty(net, X)
         seen.append(regularizer._recall("size", "0.weight").clone())
         torch.testing.assert_close(seen[-1], net[:3](X * net.scale).abs().mean(0) if not net.training else seen[-1])
     assert not torch.equal(seen[0], seen[1])
@@ -473,7 +473,7 @@ def test_the_threshold_of_a_dead_unit_doubles_at_every_setting_whatever_the_batc
     expected, found, age, silences, now = [], [], 0, [], most
     for step in range(1, 5 * every + 1):
         net[0].bias[0], net[0].weight[0] = -1.0, 0.0
-        regularizer.data_penalty(net, x)
+        regularizer.penalty(net, x)
         regularizer.project_(net)
         age += batch
         if age >= now:
@@ -540,7 +540,7 @@ def test_attached_it_sees_of_the_last_call_what_it_sees_by_hand(name, settings, 
         loop(called, x)
         optimizer.step()
         with torch.autocast("cpu", torch.bfloat16, enabled=loop is under_autocast):
-            regularizer.data_penalty(other, x)
+            regularizer.penalty(other, x)
             other(x).float().sum().backward()
         its.step()
         regularizer.project_(other)

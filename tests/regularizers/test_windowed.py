@@ -120,7 +120,7 @@ def test_outside_its_window_training_is_bit_for_bit_as_without_it_and_inside_as_
     minimize(plain, x, 3)
     minimize(made, x, 3)
     assert_equal(weights(plain), weights(made))
-    assert made.regularizer.penalty(made.net).tolist() == [0, 0, 0]
+    assert made.regularizer.penalty(made.net, x).tolist() == [0, 0, 0]
 
 
 def test_half_precision_keeps_no_rest_of_what_was_undone():
@@ -155,7 +155,20 @@ def test_side_by_side_each_has_a_window_of_its_own():
         minimize(learner, torch.randn(3, 6, 5), 1)
 
 
-def test_what_is_captured_is_of_when_it_was_made_and_swr_s_reference_moves_by_rebase():
+def test_a_window_in_a_window_counts_the_updates_inside_the_outer_one():
+    net = plain_mlp()
+    inner = make_regularizer("hypersphere", net, from_update=1, until_update=2)
+    windowed, norms = Windowed(net, inner, from_update=2), []
+    for _ in range(6):
+        with torch.no_grad():
+            net[0].weight.mul_(2 / net[0].weight.norm(dim=-1, keepdim=True))
+        windowed.project_(net)
+        norms.append(round(net[0].weight[0].norm().item(), 3))
+    assert norms == [2, 2, 2, 1, 2, 2]
+    assert (windowed.updates, inner.updates) == (6, 4)
+
+
+def test_what_is_captured_is_of_when_it_was_made_and_swr_s_reference_moves_by_recapture():
     net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     initial = net[0].weight.norm().item()
     windowed = make_regularizer("swr", net, coef=1.0, from_update=1)
@@ -167,7 +180,7 @@ def test_what_is_captured_is_of_when_it_was_made_and_swr_s_reference_moves_by_re
     assert net[0].weight.norm().item() == pytest.approx(initial)
     with torch.no_grad():
         net[0].weight.mul_(3)
-    windowed.rebase_(net)
+    windowed.recapture_(net)
     windowed.project_(net)
     assert net[0].weight.norm().item() == pytest.approx(3 * initial)
 

@@ -97,7 +97,7 @@ def test_a_regularizer_leaves_them_alone_with_an_example_and_refuses_at_the_firs
     regularizer = make_regularizer(name, net, example=x, **METHODS[name])
     first = net.first.weight.clone()
     for _ in range(3):
-        regularizer.data_penalty(net, x)
+        regularizer.penalty(net, x)
         regularizer.project_(net)
     assert torch.equal(net.first.weight, first)
     net = silenced(make)
@@ -109,7 +109,7 @@ def test_a_regularizer_leaves_them_alone_with_an_example_and_refuses_at_the_firs
         return
     if "activation" in [unit.activation for unit in regularizer.recycled.units]:
         with pytest.raises(ValueError, match=r"new units behind activation: pass example="):
-            regularizer.data_penalty(net, x)
+            regularizer.penalty(net, x)
         assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
 
 

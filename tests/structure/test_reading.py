@@ -236,7 +236,7 @@ def test_parameters_of_torch_s_modules_that_are_to_be_ignored_are_left_alone_by_
                 net[0].bias[0] = net[2].bias[0] = -99.0  # units that never fire
                 net[3].weight[0] = net[3].bias[0] = 0.0
             before = {n: p.detach().clone() for n, p in net.named_parameters()}
-            penalty = regularizer.penalty(net) + regularizer.data_penalty(net, (torch.randn(5, 4),))
+            penalty = regularizer.penalty(net, (torch.randn(5, 4),))
             if penalty.requires_grad:
                 penalty.sum().backward()
             regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})

@@ -403,7 +403,7 @@ def churn(cell: Cell) -> None:
     cell.grow_()
     after = values(cell.net, cell.case.example)
     wanted = sum((a.double() - b).square().mean() for a, b in zip(after, before, strict=True))
-    assert_close(regularizer.data_penalty(cell.net, cell.case.example), 0.5 * wanted, "churn")
+    assert_close(regularizer.penalty(cell.net, cell.case.example), 0.5 * wanted, "churn")
 
 
 def feature_rank(cell: Cell) -> None:
@@ -430,7 +430,7 @@ def feature_rank(cell: Cell) -> None:
         wanted = wanted + sigma[0] ** 2 - least
     with torch.no_grad():
         for _ in range(8):
-            penalty = regularizer.data_penalty(cell.net, cell.case.example)
+            penalty = regularizer.penalty(cell.net, cell.case.example)
             regularizer.project_(cell.net)
     # Power iteration comes from below.
     assert 0.6 * wanted <= penalty <= wanted * (1 + 1e-4) + 1e-9, f"{penalty} for {wanted}"
@@ -667,7 +667,7 @@ def silence_(cell: Cell, made: Recycled) -> dict[str, int]:
 def project_with_data(cell: Cell, method: str, **settings: Any) -> None:
     regularizer = cell.make(method, **settings)
     cell.move_norms_()
-    regularizer.data_penalty(cell.net, cell.case.example)
+    regularizer.penalty(cell.net, cell.case.example)
     regularizer.project_(cell.net)
 
 
