@@ -144,9 +144,14 @@ class FeatureRank(Regularizer):
                     u = _normalized(_gram(features, largest), largest)
                     top = _squares(features, u).unsqueeze(-1)
                     v = _normalized(top * smallest - _gram(features, smallest), smallest)
-                    largest.copy_(u)
-                    smallest.copy_(v)
-                total = total + _squares(features, u) - _squares(features, v)
+                of_u, of_v = _squares(features, u), _squares(features, v)
+                with (
+                    torch.no_grad()
+                ):  # what u is along may have died, and v turned to what lives: then they change roles
+                    changed = (of_v > of_u).unsqueeze(-1)
+                    largest.copy_(torch.where(changed, v, u))
+                    smallest.copy_(torch.where(changed, u, v))
+                total = total + (of_u - of_v).abs()
         return total
 
 

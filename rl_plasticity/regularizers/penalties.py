@@ -228,12 +228,14 @@ class Spectral(Regularizer):
 
     def _say_heavy(self, sigmas: Mapping[str, float]) -> None:
         """A warning where a table's term outweighs a loss of 1: torch starts them with numbers of variance 1."""
-        name = max(sigmas, key=sigmas.__getitem__, default=None)
-        if name is not None and (term := float(self.coef.max()) * (sigmas[name] ** self.k - 1) ** 2) > 1:
+        terms = {name: float(self.coef.max()) * (sigma1**self.k - 1) ** 2 for name, sigma1 in sigmas.items()}
+        heavy = [name for name, term in terms.items() if term > 1]
+        if heavy:
+            told = ", ".join(f"{terms[name]:.3g} for {name} (sigma1 {sigmas[name]:.3g})" for name in heavy)
+            ignored = ", ".join(f"{name!r}: 'ignore'" for name in heavy)
             warnings.warn(
-                f"spectral starts with a penalty of {term:.3g} for the table {name} alone, whose sigma1 is "
-                f"{sigmas[name]:.3g} and should be 1: it may outweigh the loss. roles={{{name!r}: 'ignore'}} leaves it "
-                "alone; or start it with smaller numbers",
+                f"spectral starts with a penalty of {told}: sigma1 should be 1, and it may outweigh the loss. "
+                f"roles={{{ignored}}} leaves that alone; or start with smaller numbers",
                 stacklevel=4,
             )
 

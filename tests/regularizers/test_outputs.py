@@ -330,6 +330,23 @@ def test_feature_rank_comes_to_be_the_gap_between_the_squares_of_the_largest_and
         torch.testing.assert_close(g, o, rtol=1e-4, atol=1e-6)
 
 
+def test_feature_rank_is_right_again_when_the_units_die_that_its_vectors_were_along_and_never_negative():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), torch.randn(64, 4)
+    regularizer, bias = make_regularizer("feature_rank", net, coef=1.0), net[0].bias.detach().clone()
+    for alive in ([0], [1], [1, 2, 3], [0]):
+        with torch.no_grad():
+            net[0].bias.fill_(-100)
+            net[0].bias[alive] = bias[alive]
+        values = []
+        for _ in range(200):
+            values.append(regularizer.penalty(net, (x,)).item())
+            regularizer.project_(net)
+        largest = torch.linalg.svdvals(net[:2](x))[0].square().item()  # the smallest is 0: units are dead
+        assert min(values) >= 0
+        assert values[-1] == pytest.approx(largest, rel=1e-3)
+
+
 def test_feature_rank_never_exceeds_the_largest_and_a_batch_of_one_has_no_smallest():
     net, x = plain_mlp(), torch.randn(1, 5)
     regularizer = FeatureRank(net, coef=1.0)

@@ -355,17 +355,19 @@ def test_spectral_refuses_a_network_of_which_it_can_tell_nothing():
 def test_spectral_names_a_table_whose_term_may_outweigh_the_loss_and_how_to_leave_it_alone(scale, coef):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Embedding(400, 8), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1))
-    net[0].weight.data *= scale
+    net.add_module("other", nn.Embedding(500, 8))
+    for table in (net[0], net.other):
+        table.weight.data *= scale
     sigma1 = torch.linalg.svdvals(net[0].weight)[0].item()
     term = coef * (sigma1**2 - 1) ** 2
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         make_regularizer("spectral", net, coef=coef)
-        make_regularizer("spectral", net, coef=coef, roles={"0.weight": "ignore"})
+        make_regularizer("spectral", net, coef=coef, roles={"0.weight": "ignore", "other.weight": "ignore"})
     if term > 1:
         [one] = said
-        assert f"a penalty of {term:.3g} for the table 0.weight alone, whose sigma1 is {sigma1:.3g}" in str(one.message)
-        assert "roles={'0.weight': 'ignore'}" in str(one.message)
+        assert f"{term:.3g} for 0.weight (sigma1 {sigma1:.3g})" in str(one.message)
+        assert "roles={'0.weight': 'ignore', 'other.weight': 'ignore'}" in str(one.message)
     else:
         assert not said
     assert (term > 1) == (scale == 1 and coef == 1e-4)
