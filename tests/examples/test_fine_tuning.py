@@ -139,7 +139,7 @@ def test_every_convolution_but_the_heads_has_a_norm_and_is_rescaled(name):
     assert len(convs) - len(task.heads) == sum(isinstance(m, nn.BatchNorm2d) for m in net.modules())
     optimizer = common.optimizer_of(net, "wrs", "adamw", 1e-3, 1e-2)
     handle = common.attach("wrs", optimizer, net, every_updates=1, norm_decay=0.0, heads=task.heads)
-    assert {layer.name for layer in handle.regularizer.rescaled} == convs - {*task.heads}
+    assert {layer.name for layer in handle.regularizer.acts_on if layer.role == "conv"} == convs - {*task.heads}
     assert set(task.heads) <= convs
 
 

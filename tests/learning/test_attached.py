@@ -858,7 +858,7 @@ def test_bad_input_is_refused_in_one_line_that_says_what_is_wrong():
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["l2", "l2_init", "swr", "normalize_project", "continual_backprop"])
+@pytest.mark.parametrize("name", ["l2", "l2_init", "swr", "spectral", "continual_backprop"])
 def test_a_regularizer_made_for_other_shapes_is_refused_even_where_they_would_broadcast(name):
     net, narrow = plain_mlp(), plain_mlp()
     narrow[4] = nn.Linear(narrow[4].in_features, 1)  # l2_init would pull each output's weights to this one's
