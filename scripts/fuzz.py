@@ -392,6 +392,9 @@ class After:
         self.left -= 1
         return signal.SIGTERM if self.left < 0 else 0
 
+    def require_none(self) -> None:
+        """Looks are counted between steps, and not within evaluations."""
+
 
 class TooSlow(BaseException):
     """Raised by the alarm."""

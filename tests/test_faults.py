@@ -68,6 +68,9 @@ def main(monkeypatch, capsys):
             def __exit__(self, *_):
                 pass
 
+            def require_none(self):
+                """Steps are counted, and not those of evaluations."""
+
             def look(self):
                 if self.left is not None:
                     self.left -= 1

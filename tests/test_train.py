@@ -383,7 +383,7 @@ def test_what_the_environment_did_is_what_the_buffer_holds(spies, tmp_path):
     gym.register("CountdownForTests-v0", Countdown)
     settings = [a for a in PENDULUM if not a.startswith(("env", "random", "total", "eval"))]
     settings += ["env=gym:CountdownForTests-v0", "random_env_steps=10", "total_env_steps=20", "eval_every_env_steps=99"]
-    Countdown.made = itertools.count(1)  # one for its sizes, two for evaluation, then run 0 and run 1
+    Countdown.made = itertools.count()  # for its sizes, to see what it lacks, two for evaluation, then run 0 and run 1
     run([*settings, "seeds=2", "eval_episodes=1"], tmp_path / "run")
     buffer = spies["ReplayBuffer"].results[0]
     batch = buffer.sample(torch.arange(20).expand(2, 20))
