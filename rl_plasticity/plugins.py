@@ -38,6 +38,11 @@ def load(plugins: Plugins = ()) -> None:
         load_one(module, "plugins")
 
 
+def as_module(file: str) -> str:
+    """``folder.my_module`` of ``folder/my_module.py``; a module's name stays."""
+    return file.removesuffix(".py").removeprefix("./").replace("/", ".")
+
+
 def load_one(module: str, asked: str) -> None:
     """Import a module that was named by the user in the setting `asked`.
 

@@ -28,7 +28,8 @@ from rl_plasticity.agents.rollout import evaluate, first_episode
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.configs.commands import Train, updates_after
 from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.envs import Envs, say_what_is_missing
+from rl_plasticity.envs import Envs
+from rl_plasticity.envs.vector import say_what_is_missing
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory

@@ -186,7 +186,7 @@ def test_a_regularizer_has_its_own_strengths_side_by_side(tmp_path):
         ("reg.coef=-1", "reg.coef must be a number from 0 up, got -1"),
         ("reg.haed=true", "unknown setting 'reg.haed'; did you mean 'reg.head'?"),
         ("reg.head=maybe", "reg.head must be true or false, got 'maybe'"),
-        ("plugins=nuclear_norm", "plugins must be a list of words, got 'nuclear_norm'"),
+        ("plugins=nuclear_norm", "plugins=nuclear_norm: it is a list of modules, plugins=[nuclear_norm]"),
     ],
 )
 def test_bad_input_for_a_plug_is_named_with_what_was_expected(wrong, line):

@@ -560,7 +560,9 @@ def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> l
             left.append(replace(g, tasks=tasks))
     if not left:
         known = dict.fromkeys(name for g in groups for r in g.runs for name in r.curves)
-        raise SettingsError(f"no run has the metric {metric!r}{nearest(metric, known)}")
+        of_each = [repr(name) for name in known if MetricName.parse(name)[1:] == (metric, "")]
+        hint = f"; did you mean {' or '.join(of_each)}?" if of_each else nearest(metric, known)
+        raise SettingsError(f"no run has the metric {metric!r}{hint}")
     return left
 
 

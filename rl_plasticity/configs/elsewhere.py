@@ -66,6 +66,7 @@ ELSEWHERE: dict[type, dict[str, str]] = {
         "frame_skip": "env.action_repeat",
         "action_repeat": "env.action_repeat",
         "reset_interval": "reset=periodic reset.every_updates",
+        "reset.every": "reset.every_updates",
     },
     Supervised: _BOTH
     | {

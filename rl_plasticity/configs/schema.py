@@ -34,7 +34,7 @@ from rl_plasticity.configs.commands import (
 )
 from rl_plasticity.configs.elsewhere import ELSEWHERE
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.configs.written import Given, as_written, flat_values, parse
+from rl_plasticity.configs.written import Given, as_written, flat_values, parse, require_no_list
 from rl_plasticity.errors import SettingsError, nearest, shown
 from rl_plasticity.settings import Declared, Setting, item_of, settings_of
 
@@ -54,6 +54,7 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
         if name in given:
             raise SettingsError(f"{name} is given twice")
         given[name] = value
+    _require_modules(given.get("plugins", []))
     if kind in DEFAULT_PRESET:
         load_plugs(given.pop("plugins", []))
         given |= {group: _with_all(group, given[group]) for group in SIDE_BY_SIDE if group in given}
@@ -90,6 +91,15 @@ def load_plugs(named: Any) -> None:
     plugins.load(settings_of(plugins.load)["plugins"].checked("plugins", named))
 
 
+def _require_modules(named: Any) -> None:
+    """Raises SettingsError, with what to write, where ``plugins`` names one module without a list, or a file."""
+    names = named if isinstance(named, list | tuple) else [named]
+    if all(isinstance(name, str) for name in names):
+        modules = f"[{','.join(map(plugins.as_module, names))}]"
+        if modules != as_written(named):
+            raise SettingsError(f"plugins={as_written(named)}: it is a list of modules, plugins={modules}")
+
+
 def load_plugs_of(arguments: Iterable[str]) -> None:
     """Load the installed plugs and those that these arguments name, before any of the others is looked at.
 
@@ -99,7 +109,9 @@ def load_plugs_of(arguments: Iterable[str]) -> None:
     plugins.load()
     for argument in arguments:
         if argument.startswith("plugins="):
-            load_plugs(parse(argument).value)
+            named = parse(argument).value
+            _require_modules(named)
+            load_plugs(named)
 
 
 def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
@@ -325,6 +337,8 @@ def _typed(
             checked[name] = value  # as written: it names the runs
         elif isinstance(value, list) and not any(map(item_of, d.kinds)):
             values_of = ",".join(map(as_written, value))
+            if name == "seeds":
+                require_no_list(f"{name}={values_of}")
             raise SettingsError(
                 f"{name} must be {d.expected}, got {shown(value)}; lists side by side are for reg and reset, a run of "
                 f"each value is -m {name}={values_of}"

@@ -17,6 +17,7 @@ from rl_plasticity.configs.commands import GROUPS, presets
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.paths import expanded
+from rl_plasticity.settings import item_of
 
 PATHS = ("out", "resume", "data.root")  # settings that are taken as they are written
 
@@ -40,10 +41,26 @@ def parse(argument: str) -> Given:
     wrong = f"cannot read {shown(argument)}: settings are written name=value"
     override = _override(argument, wrong)
     if override.is_sweep_override():
+        require_no_list(argument)
         raise SettingsError(f"{shown(argument)} names several values, one run takes one; for a run of each add -m")
     if override.is_add() or override.is_delete() or override.is_force_add() or override.package:
         raise SettingsError(wrong)
     return Given(override.key_or_group, override.value(), argument)
+
+
+def require_no_list(argument: str) -> None:
+    """Raises SettingsError, with what to write, where ``name=value,value`` was probably meant to be one value."""
+    name, _, values = argument.partition("=")
+    if name == "seeds":
+        first, *others = values.split(",")
+        raise SettingsError(
+            f"{shown(argument)}: seeds is how many there are, seeds={len(others) + 1}, and the first is seed={first}"
+        )
+    group, setting = name.partition(".")[0], name.rpartition(".")[2]
+    choices = [KINDS[group].settings(choice) for choice in (*KINDS[group].names, "")] if group in KINDS else []
+    takes_list = name == "plugins" or any(map(item_of, (k for c in choices if setting in c for k in c[setting].kinds)))
+    if takes_list and "[" not in values:
+        raise SettingsError(f"{shown(argument)}: {name} is a list, {name}=[{values}]")
 
 
 def parse_path(argument: str) -> Given | None:
@@ -70,6 +87,8 @@ def each(kind: type[Any], argument: str) -> list[str]:
     )
     if not override.is_sweep_override():
         return [argument]
+    if override.is_discrete_sweep() and (name != "seeds" or "=0," in argument):  # numbers of seeds may be swept
+        require_no_list(argument)
     value = override.value()
     if isinstance(value, Glob):
         choices = presets(kind) if name == "preset" else KINDS[name].names if name in GROUPS[kind] else []

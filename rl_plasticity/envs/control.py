@@ -175,10 +175,36 @@ def check_name(name: str) -> None:
         known, prefix = sorted(gym.registry), f"gym:{module}{colon}"
     else:
         known, prefix, task = task_names(), "", name
+    if task not in known and (hint := _hint(name, task)):
+        raise SettingsError(f"unknown env {name!r}{hint}")
     if task not in known:
         close = difflib.get_close_matches(task, known, n=3, cutoff=0.3) or known[:3]
         meant = ", ".join(prefix + n for n in close)
         raise SettingsError(f"unknown env {name!r}; nearest: {meant} (any Gymnasium task: gym:NAME or gym:MODULE:NAME)")
+
+
+def _hint(name: str, task: str) -> str:
+    """What was probably meant by a name of no task, where a near spelling would not say it; else empty."""
+    module = plugins.module_of(name)
+    if module:
+        package = module.partition(".")[0]
+        made_in = {id: _module_of(spec.entry_point) for id, spec in gym.registry.items()}
+        own = [id for id, where in made_in.items() if where.partition(".")[0] == package]
+        others = f"no {task}, but {', '.join(difflib.get_close_matches(task, own, n=5, cutoff=0))}"
+        needed = f"gymnasium.register({task!r}, YourClass, max_episode_steps=1000)"
+        return f": {module} was imported and registers {others if own else 'no environment'}; it needs {needed}"
+    if name.startswith("gym:"):
+        return ""
+    if name.endswith(".py"):
+        return f"; write env=gym:{plugins.as_module(name)}:NAME, with the name that this file registers"
+    return f"; did you mean 'gym:{name}'?" if ":" in name or name in gym.registry else ""
+
+
+def _module_of(entry_point: Any) -> str:
+    """``my_envs.reach`` of a class that stands there, or of ``my_envs.reach:Reach``."""
+    if isinstance(entry_point, str):
+        return entry_point.partition(":")[0]
+    return getattr(entry_point, "__module__", "") or ""
 
 
 def make_env(

@@ -144,6 +144,9 @@ def test_any_metric_can_be_compared_and_a_misspelt_one_names_the_nearest(tmp_pat
     rows = {seed: curve([1.0, 2.0]) | curve([3.0, 4.0], "critic/sigma1") for seed in range(2)}
     groups = groups_of(tmp_path, (STEPS, rows))
     assert summarize(groups, "critic/sigma1").rows[0]["mean"].value == 4
+    networks = {0: {name: [(0, 1.0)] for name in ("critic/dormant", "critic/dormant/trunk.0", "actor/dormant")}}
+    with pytest.raises(SettingsError, match="'dormant'; did you mean 'critic/dormant' or 'actor/dormant'\\?"):
+        summarize(groups_of(tmp_path / "networks", ([], networks)), "dormant")
     with pytest.raises(SettingsError, match="no run has the metric 'critic/sigma'; did you mean 'critic/sigma1'"):
         summarize(groups, "critic/sigma")
 

@@ -7,8 +7,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from dm_control.rl.control import PhysicsError
+from folders import without_what_plugs_add
 
 from rl_plasticity.envs import Control, make_env, task_names
+from rl_plasticity.errors import SettingsError
 
 
 def actions(steps, runs, act_dim, seed=0):
@@ -138,6 +140,51 @@ def test_a_misspelt_task_lists_the_nearest():
         make_env("cheeta-run", 0)
     with pytest.raises(ValueError, match="nearest: gym:Pendulum-v1"):
         make_env("gym:Pendulm-v1", 0)
+
+
+@pytest.fixture
+def in_a_folder_with(tmp_path, monkeypatch):
+    """Writes a module into the folder that Python looks for modules in."""
+    monkeypatch.syspath_prepend(tmp_path)
+    with without_what_plugs_add(monkeypatch, tmp_path):
+        yield lambda name, text: (tmp_path / f"{name}.py").write_text(text)
+
+
+REACH = """
+import gymnasium as gym
+class Reach(gym.Env): pass
+gym.register("Reach-v0", Reach)
+gym.register("Again-v0", "{}:Reach")
+"""
+
+
+def test_a_module_that_registers_no_such_name_is_told_what_it_registers_and_how_to(in_a_folder_with):
+    in_a_folder_with("reaching", REACH.format("reaching"))
+    in_a_folder_with("empty_for_tests", "")
+    with pytest.raises(
+        SettingsError, match=r"reaching was imported and registers no Reech-v0, but Reach-v0, Again-v0; "
+    ):
+        make_env("gym:reaching:Reech-v0", 0)
+    with pytest.raises(
+        SettingsError,
+        match=r"empty_for_tests was imported and registers no environment; it needs gymnasium.register\('Reach-v1', ",
+    ):
+        make_env("gym:empty_for_tests:Reach-v1", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("reaching.py", "env=gym:reaching:NAME"),
+        ("tasks/reaching.py", "env=gym:tasks.reaching:NAME"),
+        ("reaching:Reach-v0", "'gym:reaching:Reach-v0'"),
+        ("Pendulum-v1", "'gym:Pendulum-v1'"),
+    ],
+)
+def test_a_gymnasium_task_without_gym_is_shown_as_it_is_written(name, meant):
+    with pytest.raises(SettingsError) as error:
+        make_env(name, 0)
+    assert meant in str(error.value)
 
 
 def test_a_task_with_discrete_actions_is_an_error():
