@@ -136,9 +136,10 @@ class Regularizer(nn.Module):
         if self.looks_at_data:
             self._require_inputs(inputs)
         with nullcontext() if self.looks_at_data else self._outside_autocast():
-            penalty = self.coef * self.terms(self._now(net), net, inputs)
+            strength = self.coef / 2 if self.halved else self.coef
+            penalty = strength * self.terms(self._now(net), net, inputs)
         self.seen = self.seen or self.looks_at_data
-        return penalty / 2 if self.halved else penalty
+        return penalty
 
     def differentiated(
         self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
@@ -155,8 +156,7 @@ class Regularizer(nn.Module):
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         """See the gradients of loss and penalty, by parameter name, before ``optimizer.step()``; only `ewc` looks."""
-        for part, runs in self.made_of():
-            part.observe_(seen_by(runs, net), {name: g[runs] for name, g in gradients.items()})
+        self._forward("observe_", net, gradients)
 
     @torch.no_grad()
     def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
@@ -166,8 +166,8 @@ class Regularizer(nn.Module):
             Where values are new, if any may be: by parameter name masks of its shape. The optimizer's moments of these
             entries become 0 (`Learner` and `attach` see to it).
         """
-        if parts := self.made_of():
-            return added_up(self._whole(part.project_(seen_by(runs, net)) or {}, runs) for part, runs in parts)
+        if self.made_of():
+            return self._forward("project_", net)
         if self.needs and not self.seen:
             raise RuntimeError(f"{type(self).__name__} {self.needs}")
         self.seen = False
@@ -498,6 +498,18 @@ class Regularizer(nn.Module):
     def _has(self, *hooks: str) -> bool:
         """Whether its class overrides one of these."""
         return any(getattr(type(self), hook) is not getattr(Regularizer, hook) for hook in hooks)
+
+    def _forward(self, hook: str, net: nn.Module, *by_name: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Call a hook of all that it is made of, each with the network and the tensors as it sees them.
+
+        Returns:
+            The sums of the tensors that they return by name.
+        """
+        returned = []
+        for part, runs in self.made_of():
+            arguments = [{name: tensor[runs] for name, tensor in one.items()} for one in by_name]
+            returned.append(self._whole(getattr(part, hook)(seen_by(runs, net), *arguments) or {}, runs))
+        return added_up(returned)
 
     def _whole(self, of_runs: Mapping[str, Tensor], runs: Runs) -> dict[str, Tensor]:
         """Tensors of some runs as those of all, zero elsewhere."""

@@ -36,11 +36,15 @@ class WeightClipping(Regularizer):
         self._act_on(net, self._linear_maps(), "linear or convolution layer", least_axes=1)
         self.fan_in = {name: y.matrix(net).shape[-1] for y in self.acts_on for name in y.parameter_names}
 
-    def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
-        for name, tensor in zip(layer.parameter_names, layer.tensors(net), strict=True):
-            bound = torch.where(due, self.coef / math.sqrt(self.fan_in[name]), math.inf)
-            limit = per_run(bound, tensor).to(tensor.dtype)
-            tensor.clamp_(-limit, limit)
+    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
+        kappa = torch.where(due, self.coef, math.inf)
+        for layer in layers:
+            if not layer.parameter_names:  # frozen now
+                continue
+            bound = kappa / math.sqrt(self.fan_in[layer.parameter_names[0]])
+            for tensor in layer.tensors(net):
+                limit = per_run(bound, tensor).to(tensor.dtype)
+                tensor.clamp_(-limit, limit)
 
 
 class WeightDecay(Regularizer):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -74,26 +74,23 @@ class Windowed(Regularizer):
         penalty = term_of(self.inner, net, inputs)
         return torch.where(self._inside(), penalty, torch.zeros_like(penalty))
 
-    def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
-        self._do("observe_", net, gradients)
-
     def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
-        inside = self._inside()
-        anew = self._do("project_", net) or {}
+        anew = super().project_(net)
         self._count_()
-        return {name: where & per_run(inside, where) for name, where in anew.items()}
+        return anew
 
     @torch.no_grad()
-    def _do(self, hook: str, net: nn.Module, *arguments: Any) -> Any:
-        """Call a hook inside the window; what it cannot leave alone outside of it gets back the values it had."""
-        _switch(self.inner, self._inside())
+    def _forward(self, hook: str, net: nn.Module, *by_name: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """As for all; what the hook cannot leave alone outside of the window gets back the values it had."""
+        inside = self._inside()
+        _switch(self.inner, inside)
         changed = [both for method, view in self.inner.methods(net) for both in _changed(method, view, hook)]
-        before = [(tensor, inside, tensor.clone()) for tensor, inside in changed]
-        result = getattr(self.inner, hook)(net, *arguments)
-        for tensor, inside, value in before:
-            tensor.copy_(torch.where(per_run(inside, tensor), tensor, value))
+        before = [(tensor, runs, tensor.clone()) for tensor, runs in changed]
+        returned = super()._forward(hook, net, *by_name)
+        for tensor, runs, value in before:
+            tensor.copy_(torch.where(per_run(runs, tensor), tensor, value))
         _switch(self.inner, None)
-        return result
+        return {name: where & per_run(inside, where) for name, where in returned.items()}
 
 
 def _switch(regularizer: Regularizer, inside: Tensor | None) -> None:
