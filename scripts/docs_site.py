@@ -37,15 +37,15 @@ LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", "
 FUNCTIONS = {
     "train": "run",
     "supervised": "run",
-    "status": "read",
+    "status": "command",
     "compare": "compare",
     "evaluate": "evaluate",
     "watch": "watch",
 }
 # What no `__all__` names, by module: the names that are public, or none for all that it defines.
 ALSO: dict[str, tuple[str, ...]] = {
-    "optimizers": (),
-    "attached": (),
+    "learning.optimizers": (),
+    "learning.attached": (),
     "integrations.lightning": (),
     "integrations.stable_baselines3": ("Regularize",),
     "integrations.torchrl": (),
@@ -55,15 +55,14 @@ ALSO: dict[str, tuple[str, ...]] = {
     "runs.folder": ("RunFolder", "RunName", "MetricName", "Curve", "find"),
     "runs.session": ("Session", "CALLBACKS"),
     "settings": ("Setting", "checked", "settings_of"),
-    "status": ("Status",),
+    "runs.state": ("Status", "read"),
     "tasks.continual": (),
 }
 # Pages of several rooms; any other room has its own.
 TOGETHER = {
     **dict.fromkeys([*FUNCTIONS, "configs", "comparison"], "commands"),
-    **dict.fromkeys(["attached", "integrations", "learner", "probe"], "loops"),
+    **dict.fromkeys(["learning", "integrations", "diagnosis"], "loops"),
     **dict.fromkeys(["settings", "errors"], "settings"),
-    **dict.fromkeys(["structure", "layers"], "structure"),
 }
 ABOUT = {
     "commands": ["What each command is from Python: [From Python](../python.md) shows them at work."],
