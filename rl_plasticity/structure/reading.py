@@ -7,12 +7,14 @@ done, and why neither was, so that a method which needs to know the order can re
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.structure import operations as ops
@@ -384,7 +386,8 @@ def read(
     ignored = {id(p) for name, p in net.named_parameters() if said_of(name, roles) == "ignore"}
     acted_on = (net.parameters() if ignored else None) if only is None else _checked_only(net, only)
     walk = Walk(net, roles, None if acted_on is None else {id(p) for p in acted_on} - ignored)
-    unknown = watch(net, walk, example) if example is not None else trace(net, walk)
+    with _distributions_unchecked():
+        unknown = watch(net, walk, example) if example is not None else trace(net, walk)
     if unknown is not None:
         walk = Walk(net, roles, walk.only)
     reached = len(walk.nodes)
@@ -414,6 +417,20 @@ def read(
         of_heads=frozenset(walk.weights[i] for i, node in enumerate(nodes) if node.head and i in walk.weights),
         factors=frozenset(_factors(walk, nodes) if unknown is None else _possible_factors(net, walk)),
     )
+
+
+@contextmanager
+def _distributions_unchecked() -> Iterator[None]:
+    """Distributions of torch do not look at their arguments inside: that cannot be traced.
+
+    ``torch.compile`` turns that off for good at its first call. What is read must not depend on whether there was one.
+    """
+    checks = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(checks)
 
 
 def _check_roles(net: nn.Module, roles: Mapping[str, str]) -> None:

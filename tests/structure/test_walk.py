@@ -129,6 +129,26 @@ class Actor(nn.Module):
         return torch.cat([mu, self.log_std.expand(x.shape[0], -1)], -1)
 
 
+@pytest.mark.parametrize("checks", [True, False], ids=["before torch.compile", "after it, which turns checks off"])
+def test_a_distribution_in_a_forward_is_traced_whether_or_not_torch_checks_its_arguments(checks):
+    class Policy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.mean = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            mean = self.mean(torch.tanh(self.body(x)))
+            return torch.distributions.Normal(mean, 0.1 * mean.abs()).log_prob(mean).sum(-1)
+
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(checks)
+    try:
+        assert read(Policy()).unknown is None
+        assert torch.distributions.Distribution._validate_args is checks
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
+
+
 @quiet
 @pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
 @pytest.mark.parametrize("shape", [(3,), (1, 3)])

@@ -461,12 +461,12 @@ OBS, ACT, IMAGES = lambda: vectors(4, 5), lambda: vectors(4, 2), lambda: vectors
 BOTH = lambda: (vectors(4, 5), vectors(4, 2))  # noqa: E731
 
 AGENTS = {
-    "spinningup_sac": Expected(SpinningUpActor, OBS, heads=("mu_layer", "log_std_layer"), units=2),
+    "spinningup_sac": Expected(SpinningUpActor, OBS, heads=("mu_layer", "log_std_layer"), units=2, traced=True),
     "spinningup_ppo": Expected(
-        SpinningUpActorCritic, BOTH, heads=("mu_net.4", "v_net.4"), undecided=("log_std",), units=4
+        SpinningUpActorCritic, BOTH, heads=("mu_net.4", "v_net.4"), undecided=("log_std",), units=4, traced=True
     ),
     "cleanrl_ppo": Expected(
-        CleanRLAgent, BOTH, heads=("critic.4", "actor_mean.4"), undecided=("actor_logstd",), units=4
+        CleanRLAgent, BOTH, heads=("critic.4", "actor_mean.4"), undecided=("actor_logstd",), units=4, traced=True
     ),
     "cleanrl_atari": Expected(
         CleanRLAtari, lambda: (vectors(2, 3, 12, 12), torch.tensor([0, 2])), heads=("actor", "critic"),
@@ -500,7 +500,8 @@ AGENTS = {
     "td7": Expected(TD7, BOTH, heads=("q2",), traced=True, units=3),
     "qrdqn": Expected(QuantileDQN, OBS, heads=("body.4",), traced=True, units=2),
     "sb3_ppo": Expected(
-        SB3Policy, lambda: vectors(4, 3, 2), heads=("action_head", "value_head"), undecided=("log_std",), units=4
+        SB3Policy, lambda: vectors(4, 3, 2), heads=("action_head", "value_head"), undecided=("log_std",),
+        units=4, traced=True,
     ),
     "sb3_dqn_cnn": Expected(
         NatureDQN, IMAGES, heads=("q_net.0",), traced=True, units=3, classifier=("linear.0", "q_net.0")
