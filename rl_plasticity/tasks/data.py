@@ -1,6 +1,7 @@
 """Labelled images as tensors: from scikit-learn, from the Hugging Face Hub, or from npz files."""
 
 import importlib
+import shlex
 import ssl
 import threading
 import urllib.error
@@ -272,8 +273,8 @@ def _from_folder(name: str, root: Path) -> tuple[Part, Part]:
     folder = root / name if (root / name / "train.npz").is_file() else root
     if not (folder / "train.npz").is_file():
         raise DataError(
-            f"no train.npz and test.npz in {root}: python scripts/convert_data.py {name} {root} TO makes them, in the "
-            f"folder TO, from the original files of {name}"
+            f"no train.npz and test.npz in {root}: the repository's script makes them, in a folder TO, of original "
+            f"files: python scripts/convert_data.py {name} {shlex.quote(str(root))} TO"
         )
     return _from_npz(folder / "train.npz"), _from_npz(folder / "test.npz")
 

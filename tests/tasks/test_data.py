@@ -277,7 +277,7 @@ def test_arrays_that_unpack_to_more_than_there_can_be_are_refused_before_they_ar
 )
 def test_a_folder_of_original_files_is_one_line_with_the_command_that_converts_them(name, original, tmp_path):
     (tmp_path / (original or "empty")).write_bytes(b"\x80\x04.")
-    with pytest.raises(DataError, match=f"python scripts/convert_data.py {name} {tmp_path} TO ") as caught:
+    with pytest.raises(DataError, match=f"python scripts/convert_data.py {name} {tmp_path} TO$") as caught:
         load(name, tmp_path)
     assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match="nowhere is not a folder"):
