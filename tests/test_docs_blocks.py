@@ -210,6 +210,8 @@ NOT_RUN = {
     "jupyter lab examples/notebooks": "waits for a reader; their cells are run by tests/examples/test_notebooks.py",
     "python examples/trained_every_day.py method=none days=30": "trains for a minute; shorter in tests/examples",
     "python examples/trained_every_day.py method=spectral": "likewise",
+    "python scripts/convert_data.py cifar10 downloads/cifar-10-binary.tar.gz data/cifar10": "needs the real archive; "
+    "on small ones in tests/test_convert_data.py",
     "docker build -t rl_plasticity .": CONTAINER,
     "docker run --rm -v '$PWD/results:/work/results' rl_plasticity train env=cheetah-run preset=demo": CONTAINER,
     "docker run --rm -v '$PWD/results:/work/results' rl_plasticity status results": CONTAINER,

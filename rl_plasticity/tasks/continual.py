@@ -12,8 +12,7 @@ from torch import Tensor
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.tasks.data import Data, Split
-from rl_plasticity.tasks.formats import DataError
+from rl_plasticity.tasks.data import Data, DataError, Split
 
 _STREAM = 0x7A5C  # a run's tasks are unrelated to whatever else is drawn from its seed
 

@@ -1,12 +1,14 @@
-"""Labelled images as tensors: from scikit-learn, the Hugging Face Hub, parquet files or a data set's own files."""
+"""Labelled images as tensors: from scikit-learn, from the Hugging Face Hub, or from npz files."""
 
+import importlib
+import shlex
 import ssl
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -15,15 +17,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_plasticity.errors import choose, reason
+from rl_plasticity.errors import SettingsError, choose, reason
 from rl_plasticity.paths import expanded
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting
-from rl_plasticity.tasks import formats
-from rl_plasticity.tasks.formats import Checksums, DataError, Part, Reader, library
 
+Part = tuple[np.ndarray, np.ndarray]  # images uint8 [n, c, h, w] and labels int64 [n]
 Split = Literal["train", "validation", "test"]
 Held = Literal["test", "train"]
+
+MOST = (
+    1 << 32
+)  # bytes that an array of an npz file may have; the largest, all of ImageNet's at 32 x 32, has 3 936 000 000
+
+
+class DataError(SettingsError):
+    """A data set that cannot be loaded: one line that says what is wrong and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +178,7 @@ def load(
     root: Annotated[
         str | None,
         Setting(
-            "a folder with parquet files or the data set's own; null: digits are bundled, the rest downloaded",
+            "a folder with train.npz and test.npz; null: digits are bundled, the rest downloaded",
             belongs_to="machine",
         ),
     ] = None,
@@ -185,13 +194,12 @@ def load(
 
     Args:
         name: one of `DATA`.
-        root: a folder (or one that holds a folder of the data set's name) with parquet files or the data set's original
-            files, unpacked or in their original archive, which is read where it lies. Without it the data come
-            from the Hub through the `datasets` library: from its cache where they are, else by download.
+        root: a folder, or one that holds a folder of the data set's name, with ``train.npz`` and ``test.npz``. Each
+            has ``images``, uint8 ``[n, c, h, w]``, and ``labels``, integers ``[n]``; ``scripts/convert_data.py``
+            makes them from a data set's original files. Without `root` the data come from the Hub through the
+            `datasets` library: from its cache where they are, else by download.
         train_size, validation, augment, validation_from: see `Data.of`.
-        settings: further ones of this data set. Those read from files take `checksums`: the expected MD5 of each
-            original file by its name, instead of the published ones. Files that are not in it, unpacked ones among
-            them, are only checked for their form.
+        settings: further ones of this data set.
 
     Raises:
         SettingsError: an unknown name or setting.
@@ -202,8 +210,8 @@ def load(
         settings["root"] = root
     source = choose(DATA, name, settings, "data set")()
     shape = tuple(source.train[0].shape[1:]) if source.shape is None else source.shape
-    train = _checked(source.train, shape, source, f"{name}, training")
-    test = _checked(source.test, shape, source, f"{name}, test")
+    train = checked(source.train, shape, source.num_classes, f"{name}, training")
+    test = checked(source.test, shape, source.num_classes, f"{name}, test")
     if source.by_class:
         order = _evenly(train[1], shuffle=False)
         train = train[0][order], train[1][order]
@@ -250,69 +258,85 @@ def _digits(root: str | None = None) -> Source:
     return Source((x[train], y[train]), (x[test], y[test]), 10, scale=16.0)
 
 
-def _published(name: str, root: str | None = None, checksums: Checksums | None = None) -> Source:
+def _published(name: str, root: str | None = None) -> Source:
     """One of the papers' data sets, from a folder or from the Hub."""
-    spec = _SPECS[name]
-    checksums = spec.checksums if checksums is None else checksums
-    read = _from_hub(name, spec, checksums) if root is None else _from_folder(name, spec, Path(root), checksums)
-    return Source(*read, spec.num_classes, by_class=spec.by_class, shape=spec.shape)
+    known = PUBLISHED[name]
+    train, test = _from_hub(name, known) if root is None else _from_folder(name, Path(root))
+    return Source(train, test, known.num_classes, by_class=known.by_class, shape=known.shape)
 
 
-def _imagenet32(
-    root: str | None = None,
-    split: Annotated[
-        Literal["continual", "imagenet"],
-        Setting("continual: 600 training and 100 test images of a class; imagenet: all, tested on validation images"),
-    ] = "continual",
-    checksums: Checksums | None = None,
-) -> Source:
-    """ImageNet's 1000 classes at 32 x 32 pixels (Chrabaszcz et al. 2017), by default as Continual ImageNet has them.
-
-    There, as in the class files of Dohare et al. (2021), every class has 600 images for training and 100 for testing:
-    here its first ones and the next ones of ImageNet's training images.
-    """
-    spec = _SPECS["imagenet32"]
-    if root is None:
+def _from_folder(name: str, root: Path) -> tuple[Part, Part]:
+    """From train.npz and test.npz."""
+    root = expanded(root)
+    if not root.is_dir():
+        raise DataError(f"data.root={root} is not a folder")
+    folder = root / name if (root / name / "train.npz").is_file() else root
+    if not (folder / "train.npz").is_file():
         raise DataError(
-            "imagenet32 is never downloaded, because image-net.org gives it only to those who sign in: use "
-            f"data.root=FOLDER with {spec.expected}"
+            f"no train.npz and test.npz in {root}: the repository's script makes them, in a folder TO, of original "
+            f"files: python scripts/convert_data.py {name} {shlex.quote(str(root))} TO"
         )
-    spec = replace(spec, read=formats.imagenet32(spec.num_classes, _CONTINUAL if split == "continual" else None))
-    read = _from_folder("imagenet32", spec, Path(root), spec.checksums if checksums is None else checksums)
-    return Source(*read, spec.num_classes, by_class=spec.by_class, shape=spec.shape)
+    return _from_npz(folder / "train.npz"), _from_npz(folder / "test.npz")
 
 
-def _from_hub(name: str, spec: "_Spec", checksums: Checksums) -> tuple[Part, Part]:
+def _from_npz(path: Path) -> Part:
+    """Images and labels of one file; pickled objects, which can run code, are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if max(member.file_size for member in file.zip.infolist()) > MOST:
+                raise OSError(f"more than {MOST} bytes when unpacked")
+            images, labels = file["images"], file["labels"]
+    except Exception as error:  # numpy raises what the damage happens to cause
+        raise DataError(f"{path} cannot be read as images and labels ({reason(error)})") from error
+    if images.dtype != np.uint8 or labels.dtype.kind not in "iu":
+        raise DataError(f"{path}: images are {images.dtype} and labels {labels.dtype}, expected uint8 and integers")
+    return images, labels.astype(np.int64)
+
+
+def _from_hub(name: str, known: "Published") -> tuple[Part, Part]:
     """From the Hub's cache where the data are, else by download; without a connection an error at once."""
+    advice = f"use data.root=FOLDER with what python scripts/convert_data.py {name} FROM FOLDER makes of original files"
+    if not known.repository:
+        raise DataError(f"{name} is not downloaded: {advice}")
+    advice += ", or data=digits, which needs nothing"
     datasets, hub = library("datasets"), library("huggingface_hub")
-
-    def fetch(cached: bool) -> Any:
-        if spec.hub_parquet:
-            config = [spec.config] if spec.config else []
-            return datasets.load_dataset(spec.repository, *config, split=["train", spec.test_split])
-        return hub.snapshot_download(
-            spec.repository, repo_type="dataset", allow_patterns="*.gz", local_files_only=cached
-        )
-
+    config = [known.config] if known.config else []
+    fetch = partial(datasets.load_dataset, known.repository, *config, split=["train", known.test_split])
     switches, address = (datasets.config, hub.constants), hub.constants.ENDPOINT
     offline = any(module.HF_HUB_OFFLINE for module in switches)
-    advice = f"use data.root=FOLDER with {spec.expected}, or data=digits, which needs nothing"
     try:
         with _offline(*switches):
-            fetched = fetch(cached=True)
+            train, test = fetch()
     except (OSError, ValueError):  # not cached
         if offline or not _reachable(address):
             why = "HF_HUB_OFFLINE is set" if offline else f"{address} cannot be reached"
             raise DataError(f"{name} is not in the Hugging Face cache and {why}: {advice}") from None
         try:
-            fetched = fetch(cached=False)
+            train, test = fetch()
         except Exception as error:  # the library's, the connection's and the disk's errors alike
             raise DataError(f"{name} cannot be downloaded ({reason(error)}): {advice}") from error
-    if not spec.hub_parquet:
-        return _from_folder(name, spec, Path(fetched), checksums)
-    tables = [part.with_format("arrow")[:] for part in fetched]
-    train, test = (formats.table_part(table, spec.columns, spec.shape, spec.repository) for table in tables)
-    return train, test
+    return _decoded(train, known), _decoded(test, known)
+
+
+def _decoded(table: Any, known: "Published") -> Part:
+    """Images and labels of a split as the library has it, whose images are Pillow's."""
+    image, label = known.columns
+    for column in known.columns:
+        if column not in table.column_names:
+            raise DataError(f"{known.repository}: no column {column!r} (it has {', '.join(table.column_names)})")
+    c, h, w = known.shape
+    out = np.empty((len(table), h, w, c), dtype=np.uint8)
+    try:
+        for i, picture in enumerate(table[image]):
+            if picture.size != (w, h):
+                raise DataError(f"{known.repository}: image {i} is {times(picture.size)} pixels, expected {w}x{h}")
+            out[i] = np.asarray(picture.convert("L" if c == 1 else "RGB")).reshape(h, w, c)
+        labels = np.array(table[label][:], dtype=np.int64)
+    except DataError:
+        raise
+    except Exception as error:  # the library's and Pillow's, whatever is damaged
+        raise DataError(f"{known.repository} cannot be read ({reason(error)})") from error
+    return np.ascontiguousarray(out.transpose(0, 3, 1, 2)), labels
 
 
 @contextmanager
@@ -348,67 +372,23 @@ def _reachable(url: str, seconds: float = 1.5) -> bool:
     return answered.is_set()
 
 
-def _from_folder(name: str, spec: "_Spec", root: Path, checksums: Checksums) -> tuple[Part, Part]:
-    """From original files, the original archive or parquet files, whichever is found first."""
-    root = expanded(root)
-    if not root.is_dir():
-        raise DataError(f"data.root={root} is not a folder")
-
-    def plain(text: str) -> str:
-        return text.lower().replace("_", "").replace("-", "")
-
-    named = [path for path in sorted(root.iterdir()) if path.is_dir() and plain(path.name) == plain(name)]
-    folder = named[0] if named else root  # torchvision's FashionMNIST is fashion_mnist
-    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    firsts = [first for first in (spec.first, spec.or_first) if first and formats.homes(paths, first)]
-    homes = formats.homes(paths, firsts[0]) if firsts else []
-    if len(homes) > 1:  # mnist and fashion_mnist have files of the same names
-        places = " and ".join(str(folder / home) for home in homes)
-        raise DataError(f"{firsts[0]} lies in {places}: say which by data.root")
-    if homes:
-        home = {k.removeprefix(homes[0]): path.read_bytes for k, path in paths.items() if k.startswith(homes[0])}
-        return spec.read(home, checksums)
-    if spec.archive and (archive := formats.find(paths, spec.archive)):
-        formats.verify(paths[archive], checksums)
-        with formats.members(paths[archive]) as files:
-            return spec.read(files, checksums)
-    tables = [path for path in paths.values() if path.suffix == ".parquet" and spec.repository]
-    if spec.config:
-        tables = [path for path in tables if spec.config in path.as_posix()] or tables
-    if tables:
-        return _shards(tables, "train", spec, folder), _shards(tables, spec.test_split, spec, folder)
-    if any(formats.find(paths, pickled) for pickled in spec.pickles):
-        raise DataError(
-            f"{folder} holds {name} as Python pickles, which can run code and are not read: "
-            f"get the {'binary version, ' + spec.archive if spec.archive else spec.originals}"
-        )
-    raise DataError(f"no {name} in {folder}: expected {spec.expected}")
-
-
-def _shards(tables: list[Path], split: str, spec: "_Spec", folder: Path) -> Part:
-    shards = [path for path in tables if path.name.startswith(split)]
-    if not shards:
-        raise DataError(f"no parquet file in {folder} has a name that begins with {split!r}")
-    return formats.parquet_part(shards, spec.columns, spec.shape)
-
-
-def _checked(
-    part: tuple[np.ndarray | Tensor, np.ndarray | Tensor], shape: tuple[int, ...], source: Source, where: str
+def checked(
+    part: tuple[np.ndarray | Tensor, np.ndarray | Tensor], shape: tuple[int, ...], num_classes: int, where: str
 ) -> tuple[Tensor, Tensor]:
-    """Images uint8 or float32 and labels int64."""
+    """Images uint8 or float32 and labels int64.
+
+    Raises:
+        DataError: they do not fit `shape`, `num_classes` or each other, or there are none.
+    """
     x, y = (torch.as_tensor(values) for values in part)
     if x.ndim != 4 or x.shape[1:] != shape:
-        expected = formats.times(shape) if len(shape) == 3 else "three numbers"
-        raise DataError(
-            f"{where}: images are {formats.times(x.shape[1:])} (channels, height, width), expected {expected}"
-        )
+        expected = times(shape) if len(shape) == 3 else "three numbers"
+        raise DataError(f"{where}: images are {times(x.shape[1:])} (channels, height, width), expected {expected}")
     if y.ndim != 1 or len(x) != len(y) or not len(y):
-        labels = len(y) if y.ndim == 1 else formats.times(y.shape)
+        labels = len(y) if y.ndim == 1 else times(y.shape)
         raise DataError(f"{where}: {len(x)} images and {labels} labels, expected as many of each and at least one")
-    if y.is_floating_point() or y.min() < 0 or y.max() >= source.num_classes:
-        raise DataError(
-            f"{where}: labels from {y.min()} to {y.max()}, expected integers from 0 to {source.num_classes - 1}"
-        )
+    if y.is_floating_point() or y.min() < 0 or y.max() >= num_classes:
+        raise DataError(f"{where}: labels from {y.min()} to {y.max()}, expected integers from 0 to {num_classes - 1}")
     if x.dtype == torch.uint8:
         return x, y.long()
     if not x.is_floating_point() or not (x.min() >= 0 and x.max() <= 1):
@@ -418,124 +398,60 @@ def _checked(
     return x.float(), y.long()
 
 
-@dataclass(frozen=True)
-class _Spec:
-    """What a data set looks like, where it is, and how its original files are read."""
+def library(name: str) -> Any:
+    """Import an optional library, or say how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise DataError(
+            f"this needs the library {package}, which is not installed: pip install 'rl_plasticity[images]'; "
+            "data=digits and data.root=FOLDER need none"
+        ) from error
+
+
+def times(shape: Iterable[int]) -> str:
+    """Sizes as they are read: 3x32x32."""
+    return "x".join(map(str, shape))
+
+
+class Published(NamedTuple):
+    """What one of the papers' data sets looks like, and where the Hub has it.
+
+    Attributes:
+        shape: channels, height and width of an image.
+        repository: its name on the Hub; empty where it is not read from there.
+        columns: of the images and of the labels on the Hub.
+        config: the Hub's name of the variant.
+        by_class: see `Source`.
+    """
 
     shape: tuple[int, int, int]
     num_classes: int
-    repository: str  # on the Hub; "" where it is not read from there, nor as parquet files
-    read: Reader = field(kw_only=True)
-    columns: tuple[str, str] = ("image", "label")  # in the Hub's parquet files
-    config: str = ""  # the Hub's name of the variant
+    train_images: int
+    repository: str = ""
+    columns: tuple[str, str] = ("image", "label")
+    config: str = ""
     test_split: str = "test"
-    hub_parquet: bool = True  # False: the Hub has the original files
-    first: str = ""  # the original file that shows that the others are there
-    or_first: str = ""  # likewise, of another form in which the data are found
-    originals: str = ""  # what the original files are called, for people
-    archive: str = ""  # the original archive
-    pickles: tuple[str, ...] = ()  # what the same data come in and is not read
-    checksums: Checksums = field(default_factory=dict)  # published MD5 of original files
-    by_class: bool = False  # the training images come class by class
-
-    @property
-    def expected(self) -> str:
-        """What a folder must hold."""
-        if not self.repository:
-            return self.originals
-        return f"{self.originals}, or parquet files whose names begin with train and {self.test_split}"
+    by_class: bool = False
 
 
-_CONTINUAL = (600, 100)  # images of each class of Continual ImageNet, for training and testing
-
-_SPECS: dict[str, _Spec] = {
-    "mnist": _Spec(
-        (1, 28, 28), 10, "ylecun/mnist", ("image", "label"),
-        read=formats.idx("train", "t10k"), first="train-images-idx3-ubyte",
-        originals="train-images-idx3-ubyte(.gz) and its three companions",
-        checksums={
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-        },
-    ),
-    "fashion_mnist": _Spec(
-        (1, 28, 28), 10, "zalando-datasets/fashion_mnist", ("image", "label"),
-        read=formats.idx("train", "t10k"), first="train-images-idx3-ubyte",
-        originals="train-images-idx3-ubyte(.gz) and its three companions",
-        checksums={
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-        },
-    ),
-    "emnist": _Spec(  # the balanced split; the Hub has its original files, no parquet
-        (1, 28, 28), 47, "Royc30ne/emnist-balanced", hub_parquet=False,
-        read=formats.idx("emnist-balanced-train", "emnist-balanced-test", transposed=True),
-        first="emnist-balanced-train-images-idx3-ubyte", archive="gzip.zip",
-        originals="gzip.zip or emnist-balanced-train-images-idx3-ubyte(.gz) and its three companions",
-        checksums={"gzip.zip": "58c8d27c78d21e728a6bc7b3cc06412e"},
-    ),
-    "cifar10": _Spec(
-        (3, 32, 32), 10, "uoft-cs/cifar10", ("img", "label"),
-        read=formats.cifar(tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin", 1),
-        first="data_batch_1.bin", originals="cifar-10-binary.tar.gz or its files",
-        archive="cifar-10-binary.tar.gz", pickles=("data_batch_1", "cifar-10-python.tar.gz"),
-        checksums={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
-    ),
-    "cifar100": _Spec(
-        (3, 32, 32), 100, "uoft-cs/cifar100", ("img", "fine_label"),
-        read=formats.cifar(("train.bin",), "test.bin", 2),
-        first="train.bin", originals="cifar-100-binary.tar.gz or its files", archive="cifar-100-binary.tar.gz",
-        pickles=("cifar-100-python/train", "cifar-100-python.tar.gz"),
-        checksums={"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
-    ),
-    "svhn": _Spec(
-        (3, 32, 32), 10, "ufldl-stanford/svhn", ("image", "label"), "cropped_digits",
-        read=formats.svhn, first="train_32x32.mat", originals="train_32x32.mat and test_32x32.mat",
-        checksums={
-            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
-            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
-        },
-    ),
-    "tiny_imagenet": _Spec(
-        (3, 64, 64), 200, "zh-plus/tiny-imagenet", ("image", "label"), test_split="valid",
-        read=formats.tiny_imagenet(200), first="val/val_annotations.txt",
-        originals="tiny-imagenet-200.zip or its files", archive="tiny-imagenet-200.zip",
-        checksums={"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"}, by_class=True,
-    ),
-    "imagenet32": _Spec(  # the npz files of image-net.org, or the class files of Dohare et al., which have no checksum
-        (3, 32, 32), 1000, "", read=formats.imagenet32(1000, _CONTINUAL), by_class=True,
-        first="train_data_batch_1.npz", or_first="0.npy", pickles=("train_data_batch_1", "val_data"),
-        originals="npz files train_data_batch_1.npz to _10.npz and val_data.npz (of Imagenet32_train_npz.zip and "
-        "Imagenet32_val_npz.zip, unpacked), or the class files 0.npy to 999.npy",
-        checksums={
-            "train_data_batch_1.npz": "464fde20de6eb44c28cc1a8c11544bb1",
-            "train_data_batch_2.npz": "bdb56e71882c3fd91619d789d5dd7c79",
-            "train_data_batch_3.npz": "83ff36d76ea26867491a281ea6e1d03b",
-            "train_data_batch_4.npz": "98ff184fe109d5c2a0f6da63843880c7",
-            "train_data_batch_5.npz": "62b8803e13c3e6de9498da7aaaae57c8",
-            "train_data_batch_6.npz": "e0b06665f890b029f1d8d0a0db26e119",
-            "train_data_batch_7.npz": "9731f469aac1622477813c132c5a847a",
-            "train_data_batch_8.npz": "60aed934b9d26b7ee83a1a83bdcfbe0f",
-            "train_data_batch_9.npz": "b96328e6affd718660c2561a6fe8c14c",
-            "train_data_batch_10.npz": "1dc618d544c554220dd118f72975470c",
-            "val_data.npz": "a8c04a389f2649841fb7a01720da9dd9",
-        },
-    ),
-}  # fmt: skip
+PUBLISHED = {
+    "mnist": Published((1, 28, 28), 10, 60_000, "ylecun/mnist"),
+    "fashion_mnist": Published((1, 28, 28), 10, 60_000, "zalando-datasets/fashion_mnist"),
+    "emnist": Published((1, 28, 28), 47, 112_800),  # the balanced split
+    "cifar10": Published((3, 32, 32), 10, 50_000, "uoft-cs/cifar10", ("img", "label")),
+    "cifar100": Published((3, 32, 32), 100, 50_000, "uoft-cs/cifar100", ("img", "fine_label")),
+    "svhn": Published((3, 32, 32), 10, 73_257, "ufldl-stanford/svhn", config="cropped_digits"),
+    "tiny_imagenet": Published(
+        (3, 64, 64), 200, 100_000, "zh-plus/tiny-imagenet", test_split="valid", by_class=True
+    ),  # the labels of its test images are secret
+    "imagenet32": Published((3, 32, 32), 1000, 600_000, by_class=True),  # as Continual ImageNet has it
+}
 
 DATA: dict[str, Callable[..., Source]] = {"digits": _digits}
 """What ``data=`` chooses from, each called as ``make(**settings)``, `root` among them where data lie in files."""
-DATA |= {name: partial(_published, name) for name in _SPECS if name != "imagenet32"} | {"imagenet32": _imagenet32}
-
-# How many training images each has.
-TRAIN_IMAGES = {
-    "digits": 1437, "mnist": 60_000, "fashion_mnist": 60_000, "emnist": 112_800, "cifar10": 50_000,
-    "cifar100": 50_000, "svhn": 73_257, "tiny_imagenet": 100_000, "imagenet32": 600_000,
-}  # fmt: skip
+DATA |= {name: partial(_published, name) for name in PUBLISHED}
 
 
 def sizes(name: str) -> tuple[int, tuple[int, int, int], int]:
@@ -545,5 +461,6 @@ def sizes(name: str) -> tuple[int, tuple[int, int, int], int]:
         KeyError: it is none of those.
     """
     if name == "digits":
-        return TRAIN_IMAGES[name], (1, 8, 8), 10
-    return TRAIN_IMAGES[name], _SPECS[name].shape, _SPECS[name].num_classes
+        return 1437, (1, 8, 8), 10
+    known = PUBLISHED[name]
+    return known.train_images, known.shape, known.num_classes

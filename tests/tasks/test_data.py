@@ -1,6 +1,5 @@
 """Data sets: what tensors come out, where they come from, and what happens without a network."""
 
-import io
 import os
 import random
 import subprocess
@@ -43,8 +42,7 @@ def test_the_settings_are_those_of_loading_and_a_data_set_s_own():
         "validation_from": ("test", "test or train"),
     }
     assert all(s.setting.help for s in common.values())
-    own = {name: settings_of(make).keys() - {"root"} for name, make in DATA.items()}
-    assert {name: of_it for name, of_it in own.items() if of_it} == {"imagenet32": {"split"}}
+    assert all(settings_of(make).keys() == {"root"} for make in DATA.values())
 
 
 def striped(rows: int = 12, classes: int = 3) -> Source:
@@ -207,6 +205,92 @@ def test_an_unknown_data_set_names_the_nearest():
         load("cifra10")
 
 
+@pytest.fixture
+def mnist(tmp_path):
+    """A folder as ``data.root=`` wants it, with what it holds."""
+    rng = np.random.default_rng(1)
+    parts = {}
+    for split, n in (("train", 12), ("test", 6)):
+        x, y = rng.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8), np.arange(n) % 10
+        np.savez(tmp_path / f"{split}.npz", images=x, labels=y)
+        parts[split] = x, y
+    return tmp_path, parts
+
+
+def test_a_folder_s_arrays_are_read_from_it_or_from_its_folder_of_the_data_set_s_name(mnist):
+    root, parts = mnist
+    before = torch.get_rng_state()
+    for _ in range(2):
+        got = load("mnist", root)
+        assert (got.train_x.numpy() == parts["train"][0]).all()
+        assert got.train_y.tolist() == parts["train"][1].tolist()
+        assert (got.test_x.numpy() == parts["test"][0]).all()
+        assert (got.num_classes, got.train_x.dtype, got.train_y.dtype) == (10, torch.uint8, torch.int64)
+        (root / "mnist").mkdir(exist_ok=True)
+        for file in root.glob("*.npz"):
+            file.rename(root / "mnist" / file.name)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"images": np.zeros((3, 1, 27, 28), "u1"), "labels": np.zeros(3, int)}, "images are 1x27x28 .* 1x28x28"),
+        ({"images": np.zeros((3, 1, 28, 28), "u1"), "labels": np.zeros(4, int)}, "3 images and 4 labels"),
+        ({"images": np.zeros((0, 1, 28, 28), "u1"), "labels": np.zeros(0, int)}, "0 images and 0 labels"),
+        ({"images": np.zeros((3, 1, 28, 28), "u1"), "labels": np.full(3, 10)}, "labels from 10 to 10"),
+        ({"images": np.zeros((3, 1, 28, 28)), "labels": np.zeros(3, int)}, r"train.npz: images are float64 .* uint8"),
+        ({"images": np.zeros((3, 1, 28, 28), "u1"), "labels": np.zeros(3)}, r"train.npz: .* labels float64"),
+        ({"images": np.zeros((3, 1, 28, 28), "u1")}, r"train.npz .*labels"),
+        ({"images": np.array([{}]), "labels": np.zeros(1, int)}, r"train.npz .*allow_pickle=False"),
+        ({"images": np.array(0, "u1"), "labels": np.array(0)}, "images are  .* 1x28x28"),
+    ],
+)
+def test_arrays_that_are_not_the_data_set_s_are_one_line_and_no_pickle_is_read(mnist, arrays, says):
+    root, _ = mnist
+    np.savez(root / "train.npz", **arrays)
+    with pytest.raises(DataError, match=says) as caught:
+        load("mnist", root)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04.", b"PK\x03\x04 and no more", None])
+def test_a_file_that_is_damaged_or_missing_is_named(mnist, content):
+    root, _ = mnist
+    (root / "test.npz").unlink() if content is None else (root / "test.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"test.npz cannot be read") as caught:
+        load("mnist", root)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_that_unpack_to_more_than_there_can_be_are_refused_before_they_are_read(mnist, monkeypatch):
+    root, _ = mnist
+    monkeypatch.setattr(data, "MOST", 1000)
+    np.savez_compressed(root / "train.npz", images=np.zeros((1000, 1, 28, 28), "u1"), labels=np.zeros(1000, int))
+    with pytest.raises(DataError, match="more than 1000 bytes when unpacked"):
+        load("mnist", root)
+
+
+@pytest.mark.parametrize(
+    ("name", "original"),
+    [("mnist", "train-images-idx3-ubyte.gz"), ("cifar10", "data_batch_1"), ("svhn", "train_32x32.mat"), ("emnist", "")],
+)
+def test_a_folder_of_original_files_is_one_line_with_the_command_that_converts_them(name, original, tmp_path):
+    (tmp_path / (original or "empty")).write_bytes(b"\x80\x04.")
+    with pytest.raises(DataError, match=f"python scripts/convert_data.py {name} {tmp_path} TO$") as caught:
+        load(name, tmp_path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match="nowhere is not a folder"):
+        load(name, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["emnist", "imagenet32"])
+def test_what_the_hub_has_not_is_asked_of_a_folder_at_once(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # not even the library is asked for
+    with pytest.raises(DataError, match=f"data.root=FOLDER .*scripts/convert_data.py {name} FROM FOLDER"):
+        load(name)
+
+
 class Hub:
     """Stands for the libraries `datasets` and `huggingface_hub`; notes each attempt and whether it was offline."""
 
@@ -226,33 +310,13 @@ class Hub:
             raise OSError("the hub is on fire\nand a second line")
         return self.parts
 
-    def snapshot_download(self, repository, repo_type, allow_patterns, local_files_only):
-        self.attempts.append((repository, repo_type, local_files_only))
-        raise FileNotFoundError("not cached")
 
-
-class Part:
-    """Stands for a data set of the library, with one PNG for each label."""
-
-    def __init__(self, labels, size):
-        def png(value):
-            out = io.BytesIO()
-            Image.new("RGB", (size, size), (value, 0, 100)).save(out, "PNG")
-            return {"bytes": out.getvalue(), "path": None}
-
-        self.columns = {"image": [png(n) for n in labels], "label": labels}
-        self.column_names = list(self.columns)
-
-    def with_format(self, name):
-        assert name == "arrow"
-        return self
-
-    def __getitem__(self, everything):
-        assert everything == slice(None)
-        return self
-
-    def column(self, name):
-        return SimpleNamespace(to_pylist=lambda: self.columns[name])
+def part(labels, size, image="image", mode="RGB"):
+    """A split as the real library has it, with one picture for each label."""
+    datasets = pytest.importorskip("datasets", reason="needs the extra rl_plasticity[images]")
+    pictures = [Image.new("RGB", (size, size), (n, 0, 100)).convert(mode) for n in labels]
+    features = datasets.Features({image: datasets.Image(), "label": datasets.Value("int64")})
+    return datasets.Dataset.from_dict({image: pictures, "label": labels}, features)
 
 
 def test_offline_and_not_cached_is_one_line_without_a_second_attempt(monkeypatch):
@@ -268,19 +332,15 @@ def test_an_unreachable_hub_is_asked_once_and_the_library_never_goes_online(monk
     hub = Hub(monkeypatch)
     asked = []
     monkeypatch.setattr(data, "_reachable", lambda url: bool(asked.append(url)))
-    for name in ("svhn", "emnist"):
-        with pytest.raises(DataError, match=r"http://hub.invalid cannot be reached: use data.root="):
-            load(name)
-    assert asked == ["http://hub.invalid"] * 2
-    assert hub.attempts == [
-        ("ufldl-stanford/svhn", "cropped_digits", ("train", "test"), True),
-        ("Royc30ne/emnist-balanced", "dataset", True),
-    ]
+    with pytest.raises(DataError, match=r"http://hub.invalid cannot be reached: use data.root="):
+        load("svhn")
+    assert asked == ["http://hub.invalid"]
+    assert hub.attempts == [("ufldl-stanford/svhn", "cropped_digits", ("train", "test"), True)]
     assert not hub.config.HF_HUB_OFFLINE  # as it was
 
 
 def test_cached_data_need_no_network(monkeypatch):
-    hub = Hub(monkeypatch, [Part([3, 1, 2], 32), Part([5, 4], 32)], cached=True)
+    hub = Hub(monkeypatch, [part([3, 1, 2], 32), part([5, 4], 32)], cached=True)
     monkeypatch.setattr(data, "_reachable", lambda url: pytest.fail("asked the network"))
     got = load("svhn")
     assert len(hub.attempts) == 1
@@ -291,7 +351,7 @@ def test_cached_data_need_no_network(monkeypatch):
 
 
 def test_what_is_not_cached_is_downloaded_when_the_hub_answers(monkeypatch):
-    hub = Hub(monkeypatch, [Part([0, 1], 64), Part([1, 0], 64)])
+    hub = Hub(monkeypatch, [part([0, 1], 64), part([1, 0], 64)])
     monkeypatch.setattr(data, "_reachable", lambda url: True)
     assert load("tiny_imagenet").train_y.tolist() == [0, 1]
     assert [attempt[-1] for attempt in hub.attempts] == [True, False]
@@ -306,10 +366,26 @@ def test_a_download_that_fails_is_one_line(monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_a_column_that_the_hub_renamed_is_one_line(monkeypatch):
-    Hub(monkeypatch, [Part([0], 32), Part([1], 32)], cached=True)
-    with pytest.raises(DataError, match=r"uoft-cs/cifar100: no column 'img' \(it has image, label\)"):
-        load("cifar100")
+def test_pictures_are_read_in_the_data_set_s_channels(monkeypatch):
+    Hub(monkeypatch, [part([3, 1], 28, mode="L"), part([5], 28, mode="RGB")], cached=True)
+    got = load("mnist")
+    assert got.train_x.shape[1:] == got.test_x.shape[1:] == (1, 28, 28)
+    assert got.test_x.unique().tolist() == [Image.new("RGB", (1, 1), (5, 0, 100)).convert("L").getpixel((0, 0))]
+
+
+def test_a_split_of_other_columns_sizes_or_labels_or_with_damage_is_one_line(monkeypatch):
+    good, small, tall = part([0], 32, "img"), part([1], 28, "img"), part([11], 32, "img")
+    broken = type(good).from_dict({"img": [{"bytes": b"no picture", "path": None}], "label": [1]}, good.features)
+    for test, says in (
+        (part([1], 32), r"uoft-cs/cifar10: no column 'img' \(it has image, label\)"),
+        (small, "uoft-cs/cifar10: image 0 is 28x28 pixels, expected 32x32"),
+        (tall, "labels from 11 to 11"),
+        (broken, "uoft-cs/cifar10 cannot be read"),
+    ):
+        Hub(monkeypatch, [good, test], cached=True)
+        with pytest.raises(DataError, match=says) as caught:
+            load("cifar10")
+        assert "\n" not in str(caught.value)
 
 
 def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch):
@@ -350,8 +426,8 @@ def test_a_name_server_that_hangs_does_not_hold_up(monkeypatch):
 
 def test_the_real_library_offline_ends_in_the_same_line(tmp_path):
     pytest.importorskip("datasets", reason="needs the extra rl_plasticity[images]")
-    code = "from rl_plasticity.tasks import load\ntry: load('emnist')\nexcept ValueError as error: print(error)"
+    code = "from rl_plasticity.tasks import load\ntry: load('mnist')\nexcept ValueError as error: print(error)"
     env = os.environ | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.stdout.startswith("emnist is not in the Hugging Face cache and "), done.stderr
+    assert done.stdout.startswith("mnist is not in the Hugging Face cache and "), done.stderr
     assert done.stdout.count("\n") == 1
