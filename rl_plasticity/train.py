@@ -84,11 +84,12 @@ class Parts:
     def open(self, s: Train, plan: Plan) -> Envs:
         """The environments to train in; with worker processes, those to evaluate in are moved into such too."""
         change_seeds = [derive(n, CHANGES) for n in plan.seeds]
-        envs = self.envs = Envs(seeds=[derive(n, ENV) for n in plan.seeds], change_seeds=change_seeds, **s.env)
-        if s.env["workers"]:
+        seeds = [derive(n, ENV) for n in plan.seeds]
+        envs = self.envs = Envs(s.env.name, seeds, change_seeds=change_seeds, **s.env.settings)
+        if s.env.workers:
             self.eval_envs.close()
             evaluation_seeds = [derive(n, EVALUATION) for n in plan.seeds]
-            self.eval_envs = evaluation_envs(s, evaluation_seeds, plan.seeds, workers=s.env["workers"])
+            self.eval_envs = evaluation_envs(s, evaluation_seeds, plan.seeds, workers=s.env.workers)
         return envs
 
     def close(self) -> None:
@@ -113,11 +114,6 @@ class Counts(Progress):
     task_area: Tensor = field(default_factory=lambda: torch.zeros(0))
     evaluated_at: int = 0
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; earlier versions ended no evaluation."""
-        new = {"first_return": self.first_return, "task_area": self.task_area, "evaluated_at": state.get("step", 0)}
-        super().load_state_dict({**new, **state})
-
 
 def build(s: Train, plan: Plan) -> Parts:
     """Make what the settings choose, and reset the environments once to see that they can be.
@@ -137,11 +133,11 @@ def build(s: Train, plan: Plan) -> Parts:
     agent = make_agent(s, plan, eval_envs.obs_dim, eval_envs.act_dim)
     capacity = min(s.buffer_size, s.total_env_steps)
     buffer = ReplayBuffer(len(plan.seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
-    if (s.env["switch_every_env_steps"] is None) is bool(s.env["sequence"] or s.env["changes"]):
+    if (s.env.switch_every_env_steps is None) is bool(s.env.sequence or s.env.changes):
         raise SettingsError("env.switch_every_env_steps, and env.sequence or env.changes, need each other")
     tasks = task_of(s, s.total_env_steps) + 1
-    if tasks == 1 and s.env["switch_every_env_steps"]:
-        every = f"env.switch_every_env_steps={s.env['switch_every_env_steps']}"
+    if tasks == 1 and s.env.switch_every_env_steps:
+        every = f"env.switch_every_env_steps={s.env.switch_every_env_steps}"
         print(f"no change will come: {every}, and total_env_steps={s.total_env_steps}", file=sys.stderr)
     if tasks == 1 and s.on_change != "keep":
         print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
@@ -156,7 +152,7 @@ def build(s: Train, plan: Plan) -> Parts:
         )
     kept = s.buffer_size
     if s.on_change == "clear":
-        kept = min(kept, s.env["switch_every_env_steps"] or kept)
+        kept = min(kept, s.env.switch_every_env_steps or kept)
     if s.prime_updates and s.prime_after_env_steps > kept:
         raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {kept} transitions are kept")
     if s.total_env_steps <= s.random_env_steps and not s.prime_updates:
@@ -179,12 +175,12 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
         envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds)
         envs.seek(0)
         with torch.random.fork_rng(devices=[]):
-            for name in s.env["sequence"] or (s.env["name"],):
+            for name in s.env.sequence or (s.env.name,):
                 say_what_is_missing(name)
     except gym.error.Error as error:  # the simulator is not installed, say
         raise ValueError(str(error)) from error
     except FaultyRun as error:
-        raise ValueError(f"{s.env['name']}: {error}") from error
+        raise ValueError(f"{s.env.name}: {error}") from error
     return envs
 
 
@@ -322,7 +318,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
             at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
             at.evaluated_at = at.step
             if ended:
-                area = at.task_area / s.env["switch_every_env_steps"]
+                area = at.task_area / s.env.switch_every_env_steps
                 index = np.full(len(plan.seeds), task_of(s, at.step))
                 of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
                 session.log({f"task/{name}": value for name, value in of_task.items()})
@@ -344,7 +340,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
             buffer.start(torch.from_numpy(envs.reset()).to(s.device))
             if measure_every:
                 measure()
-            if s.env["switch_every_env_steps"]:
+            if s.env.switch_every_env_steps:
                 at.first_return = first_return()
             session.save()  # a run killed at any moment can be resumed
         elif is_evaluated(s, at.step) and at.evaluated_at < at.step:

@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from rl_plasticity.configs.commands import RunSettings
 from rl_plasticity.paths import cache_folder
 from rl_plasticity.settings import Declared, Setting, settings_of
 
@@ -68,16 +69,10 @@ class Kind(NamedTuple):
         return {name: one for name, one in declared.items() if name not in self.given}
 
 
-def constructors(groups: Mapping[str, Mapping[str, Any]]) -> list[Callable[..., Any]]:
-    """What groups of settings choose, members of a chain or a list included."""
-    found = []
-    for group, choice in groups.items():
-        makers, waiting = KINDS[group].choices, [choice]
-        while waiting:
-            one = waiting.pop()
-            found += [makers[one["name"]]] if one.get("name") in makers else []
-            waiting += [member for member in one.values() if isinstance(member, Mapping)]
-    return found
+def constructors(s: RunSettings) -> list[Callable[..., Any]]:
+    """What the settings choose, members of a chain or a list included."""
+    leaves = [(KINDS[name].choices, leaf.name) for name, group in s.groups.items() for leaf in group.leaves]
+    return [makers[name] for makers, name in leaves if name in makers]
 
 
 def window_in_epochs(

@@ -1,4 +1,4 @@
-"""Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 hydra/launcher=joblib``.
+"""Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 launcher=joblib``.
 
 Every combination of the values is a run like any other, in the folder of its usual name under ``out=`` (results) that
 holds it, or else in the first that is free. A setting that names a choice, ``reg.spectral.coef=1e-3``, is for the runs
@@ -182,8 +182,7 @@ def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> I
     @cache
     def prefixes(choices: tuple[str, ...]) -> set[str]:
         """What the names of settings begin with that these choices have: ``reg.spectral.``."""
-        settings = schema.load(kind, choices)
-        chosen = {group: schema.choice_of(getattr(settings, group)) for group in GROUPS[kind]}
+        chosen = schema.load(kind, choices).choices
         leaves = ((g, prefix, leaf) for g, choice in chosen.items() for prefix, leaf in presets.leaves(g, choice))
         return {f"{group}.{leaf}." if prefix == group else f"{prefix}." for group, prefix, leaf in leaves}
 
