@@ -71,13 +71,12 @@ class Group:
         """What trains side by side; itself where that is all."""
         return self.parts if self.name == "side_by_side" else (self,)
 
-    @property
-    def leaves(self) -> Iterator["Group"]:
-        """The single choices, of which each has a constructor."""
+    def leaves(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """The single choices, each after the prefix of its settings: ``("reg.l2", "l2")`` of ``reg=[none,l2]``."""
         if not self.parts:
-            yield self
+            yield prefix, self.name
         for part in self.parts:
-            yield from part.leaves
+            yield from part.leaves(f"{prefix}.{part.choice}")
 
     @property
     def saved(self) -> dict[str, Any]:

@@ -71,8 +71,8 @@ class Kind(NamedTuple):
 
 def constructors(s: RunSettings) -> list[Callable[..., Any]]:
     """What the settings choose, members of a chain or a list included."""
-    leaves = [(KINDS[name].choices, leaf.name) for name, group in s.groups.items() for leaf in group.leaves]
-    return [makers[name] for makers, name in leaves if name in makers]
+    leaves = ((KINDS[name].choices, leaf) for name, group in s.groups.items() for _, leaf in group.leaves(name))
+    return [makers[leaf] for makers, leaf in leaves if leaf in makers]
 
 
 def window_in_epochs(

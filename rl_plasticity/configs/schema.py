@@ -11,7 +11,6 @@
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
@@ -148,11 +147,6 @@ def dump(settings: Train | Supervised) -> str:
 
 def marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
     """The names of the settings of a command that belong to the ``machine`` or to what is ``watched``."""
-    return _marked(kind, belongs_to)
-
-
-@cache  # it is asked of every run of a sweep
-def _marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
     groups = {group: chosen(group, KINDS[group].default) for group in GROUPS[kind]}
     return tuple(name for name, d in _declared(kind, groups).items() if d.setting.belongs_to == belongs_to)
 
@@ -177,7 +171,7 @@ def several(group: Group, name: str) -> Iterator[tuple[str, list[Any], Declared]
 
 def warn_of_unlike(s: Train | Supervised) -> None:
     """Warn, in one line, where the paper of the preset did not use what was chosen."""
-    if unlike := files.unlike(called(type(s)), s.preset, s.choices):
+    if unlike := files.table_of(called(type(s)), s.preset).unlike(s.preset, s.groups):
         warnings.warn(unlike, stacklevel=2)
 
 
@@ -235,10 +229,10 @@ def _parts(group: str, choices: list[str], command: type[Any] | None) -> tuple[G
 
 def _chosen(kind: type[Any], preset: str, choices: Mapping[str, Any]) -> tuple[dict[str, Group], dict[str, Any]]:
     """What is chosen of each group, on the command line or else by the preset or by default; the preset's settings."""
-    defaults = {group: KINDS[group].default for group in GROUPS[kind]}
-    values = files.settings(called(kind), preset, choices, defaults)
-    groups = {group: chosen(group, {**defaults, **values, **choices}[group], kind) for group in GROUPS[kind]}
-    return groups, {name: value for name, value in values.items() if name not in groups}
+    table = files.table_of(called(kind), preset)
+    by_default = {group: KINDS[group].default for group in GROUPS[kind]} | {**table.presets[preset]}
+    groups = {group: chosen(group, choices.get(group, by_default[group]), kind) for group in GROUPS[kind]}
+    return groups, table.settings_of(preset, groups, by_default)
 
 
 def _in_short(given: Mapping[str, Any], groups: Groups) -> dict[str, Any]:

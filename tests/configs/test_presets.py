@@ -8,7 +8,7 @@ import pytest
 
 from rl_plasticity import supervised
 from rl_plasticity.configs import commands, kinds, presets, schema
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.configs.help import describe
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
@@ -187,12 +187,13 @@ def test_in_a_plain_file_the_settings_of_a_choice_count_for_that_choice_alone(tm
     monkeypatch.setattr(presets, "FOLDER", tmp_path)
     presets.tables.cache_clear()
     try:
-        defaults = {"data": "digits", "net": "mlp", "reg": "none"}
-        own = presets.settings("supervised", "mine", {}, defaults)
-        other = presets.settings("supervised", "mine", {"net": "mlp", "data": "mnist"}, defaults)
+        table, default = presets.table_of("supervised", "mine"), {"net": "cnn", "data": "digits"}
+        own, other = (
+            table.settings_of("mine", {"net": Group(net), "data": Group("mnist")}, default) for net in ("cnn", "mlp")
+        )
     finally:
         presets.tables.cache_clear()
-    assert own == {"net": "cnn", "net.hidden": 7, "data.validation": 5, "lr": 0.5}
+    assert own == {"net.hidden": 7, "data.validation": 5, "lr": 0.5}
     assert other == {"data.validation": 5, "lr": 0.5}
 
 
@@ -215,10 +216,10 @@ def combinations(preset):
     told = [presets.conditions(used) for _, used in table.used]
     groups = ("task", "net", "optimizer")
     values = [sorted({choice for used in told for choice in used.get(group, ())}) for group in groups]
-    own = {group: kind.default for group, kind in kinds.KINDS.items()} | dict(table.presets[preset])
+    own = load(f"preset={preset}").groups
     for chosen in itertools.product(*values):
         choices = dict(zip(groups, chosen, strict=True))
-        if not presets.unlike("supervised", preset, own | choices):
+        if not table.unlike(preset, own | {group: Group(choice) for group, choice in choices.items()}):
             yield choices
 
 
@@ -238,11 +239,11 @@ def test_a_preset_loads_with_all_that_its_paper_used_and_its_own_choices_are_amo
 
 def test_every_condition_and_setting_of_a_table_exists():
     for table in presets.tables("supervised"):
-        for condition, row in [*table.used, *table.settings]:
+        for condition, row in [*table.used, *table.rows]:
             both = presets.conditions(condition) | (presets.conditions(row) if isinstance(row, str) else {})
             for group, choices in both.items():
                 assert {*choices} <= {*kinds.KINDS[group].choices} | ({"none"} if group == "reset" else set())
-        for condition, row in table.settings:
+        for condition, row in table.rows:
             for name in row:
                 group, dot, setting = name.partition(".")
                 choices = presets.conditions(condition).get(group, [kinds.KINDS[group].default] if dot else [])
@@ -250,7 +251,7 @@ def test_every_condition_and_setting_of_a_table_exists():
                     assert setting in kinds.KINDS[group].settings(choice), f"{condition}: {name}"
                 assert not dot or group == "data" or group in presets.conditions(condition), f"{name} needs {group}="
         for name, choices in table.presets.items():
-            load(f"preset={name}", *(f"{group}={choice}" for group, choice in choices.items() if not table.settings))
+            load(f"preset={name}", *(f"{group}={choice}" for group, choice in choices.items() if not table.rows))
 
 
 @pytest.mark.parametrize(
