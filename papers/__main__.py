@@ -28,7 +28,7 @@ record.json, which says where the numbers come from.
   small=true         a version in minutes, on the digits or a cheap control task
   out=FOLDER         where to; default: results/reproductions
   dry_run=true       only say which runs there would be, as a sweep for each method
-  hydra/launcher=... as a sweep's: joblib, slurm, ray
+  launcher=...       as a sweep's: joblib, slurm, ray
   any other setting  of all runs, over the study's own: device=cuda, seeds=3, data.root=FOLDER; of a script's study an
                      option of the script: data=mnist for --data mnist
 """
@@ -253,7 +253,7 @@ def _words(updates: float, hours: float | None, mark: str = "") -> tuple[str, st
 def _script(study: Study, place: Path, given: Sequence[str], dry_run: bool) -> int | None:
     """Run a script; ``{out}`` in its arguments is the study's folder, ``name=value`` is an option."""
     for argument in given:
-        if argument.startswith(("hydra/", "hydra.")):
+        if argument.startswith("launcher"):
             raise SettingsError(f"{study.name} is made by one script, not a sweep: leave {argument} out")
     named = {name: value for name, _, value in (g.partition("=") for g in given)}
     for name, what in study.needs.items():

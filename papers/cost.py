@@ -90,7 +90,7 @@ class Rates:
             return self._of_script(study)
         total = seconds = 0.0
         for run in (run for of_method in study.runs(Path("nowhere")).values() for run in of_method):
-            settings = vars(run.settings)
+            settings = run.settings.saved
             number = updates(settings)
             total += number
             seconds += number * self._kept(key(settings), partial(seconds_per_update, settings))

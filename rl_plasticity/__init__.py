@@ -84,7 +84,7 @@ __all__ = [
 
 
 # What the extra `rl` brings: the commands and the agents need it, what goes into a loop of torch does not.
-_OF_RL = {"dm_control", "gymnasium", "hydra", "matplotlib", "mujoco", "omegaconf", "packaging", "scipy", "shimmy"}
+_OF_RL = {"dm_control", "gymnasium", "matplotlib", "mujoco", "omegaconf", "packaging", "scipy", "shimmy"}
 _OF_RL |= {"sklearn", "tensorboard", "tqdm", "yaml"}
 
 

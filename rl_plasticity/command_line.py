@@ -179,7 +179,8 @@ def _help(kind: type[Any], arguments: Sequence[str]) -> str:
         return f"{_usage(kind)}\n\nRUN is the folder of a run.\n\n{describe(kind)}"
     schema.load_plugs_of(arguments)
     usage = _usage(kind)
-    return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{launchers.USAGE}\n\n{describe(kind)}"
+    sweeps = f"-m runs all combinations of values a,b and range(0,10), with launcher={'|'.join(launchers.LAUNCHERS)}"
+    return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweeps}\n\n{describe(kind)}"
 
 
 def _usage(kind: type[Any]) -> str:
@@ -191,19 +192,18 @@ def _usage(kind: type[Any]) -> str:
 
 def _complain_at_once(kind: type[Any], arguments: Sequence[str]) -> int:
     """Raises SettingsError as the command itself would."""
-    from rl_plasticity.configs import commands, schema
-    from rl_plasticity.sweeps import launchers
+    from rl_plasticity.configs import commands, schema, written
 
     if kind not in commands.DEFAULT_PRESET:
         _looked_at(kind, arguments)
-    elif not launchers.FLAGS & {*arguments}:
-        launchers.require_none(arguments)
+    elif not written.FLAGS & {*arguments}:
+        written.require_one_run(arguments)
         settings = schema.load(kind, arguments)
         if kind is commands.Train and settings.resume is None:
             from rl_plasticity.envs.control import check_name
 
             with suppress(ImportError):  # no simulator: the command says so
-                for env in (settings.env["name"], *settings.env["sequence"]):
+                for env in (settings.env.name, *settings.env.sequence):
                     check_name(env)
     return 0
 
@@ -211,16 +211,15 @@ def _complain_at_once(kind: type[Any], arguments: Sequence[str]) -> int:
 def train(command: "Command[Any, Any]") -> None:
     """``python -m rl_plasticity.NAME [name=value ...]``, one run, or a sweep with ``-m``."""
     from rl_plasticity import plugins
-    from rl_plasticity.configs import schema
-    from rl_plasticity.sweeps import launchers
+    from rl_plasticity.configs import schema, written
 
     def act(arguments: Sequence[str]) -> int:
-        if launchers.FLAGS & {*arguments}:
+        if written.FLAGS & {*arguments}:
             from rl_plasticity.sweeps.sweep import sweep
 
             schema.load_plugs_of(arguments)
-            return sweep(command, [a for a in arguments if a not in launchers.FLAGS])
-        launchers.require_none(arguments)
+            return sweep(command, [a for a in arguments if a not in written.FLAGS])
+        written.require_one_run(arguments)
         session, built = command.prepare(arguments)
         print("\n".join(map(printable, command.foretold(session, built))), file=sys.stderr)
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
@@ -252,13 +251,11 @@ def _looked_at(kind: type[E], arguments: Sequence[str]) -> tuple[RunFolder, E]:
     Raises:
         SettingsError: no run, or bad settings.
     """
-    from rl_plasticity import plugins
     from rl_plasticity.configs import schema
 
     if not arguments:
         raise SettingsError(f"a run's folder is needed: {_usage(kind)}")
     settings = schema.load(kind, arguments[1:])
-    plugins.load(settings.plugins)
     folder = expanded(arguments[0])
     if "=" in arguments[0] and not exists(folder):
         raise SettingsError(f"there is no folder {folder}; the run's comes first: {_usage(kind)}")

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_ar
 from rl_plasticity.errors import SettingsError, closest, shown
 
 P = ParamSpec("P")
-PLAIN: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, type(None), dict)}
+PLAIN: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, type(None))}
 LARGEST_INTEGER = 2**63 - 1  # of a tensor, an array and the files
 LARGEST_NUMBER = 3.4028234663852886e38  # of float32; beyond it is infinity to every network
 
@@ -112,7 +112,7 @@ class Declared(NamedTuple):
             items = {"str": "words", "int": f"integers{bounds}", "float": f"numbers{bounds}"}
             return [f"a list of {items[item]}"]
         numbers = {"int": [f"an integer{bounds}"], "float": [f"a number{bounds}"], "Tensor": []}
-        others = {"bool": ["true", "false"], "str": ["a word"], "NoneType": ["null"], "dict": ["a group of settings"]}
+        others = {"bool": ["true", "false"], "str": ["a word"], "NoneType": ["null"]}
         return {**numbers, **others}[kind]
 
     def _is(self, kind: str | tuple[Any, ...], value: Any) -> bool:
@@ -202,8 +202,8 @@ def _kind(hint: Any) -> str | tuple[Any, ...] | None:
         return items
     if origin in (list, tuple, collections.abc.Sequence) and len(items) == 1:
         return f"list[{items[0].__name__}]" if items[0] in PLAIN.values() else None
-    if hint in PLAIN.values() or origin is dict:
-        return (origin or hint).__name__  # type: ignore[no-any-return]
+    if hint in PLAIN.values():
+        return hint.__name__  # type: ignore[no-any-return]
     return "Tensor" if hint is _tensor() else None
 
 

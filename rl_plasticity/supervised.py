@@ -20,9 +20,7 @@ import torch
 from rl_plasticity import command_line
 from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs.commands import Supervised
-from rl_plasticity.configs.schema import arguments_of
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
-from rl_plasticity.errors import choose
 from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
@@ -106,19 +104,18 @@ def build(s: Supervised, plan: Plan) -> Parts:
     Raises:
         ValueError: they cannot be made; the message says why.
     """
-    data = load(**s.data).to(s.device)
-    task, net, optimizer = map(arguments_of, (s.task, s.net, s.optimizer))
-    kind = choose(TASKS, s.task["name"], task, "task")
-    sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks)
+    data = load(s.data.name, **s.data.settings).to(s.device)
+    kind: Any = TASKS[s.task.name]
+    sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks, **s.task.settings)
 
     def make(seeds: Sequence[int]) -> torch.nn.Module:
-        made = make_network(s.net["name"], data.shape, sequence.num_classes, seeds, **net)
+        made = make_network(s.net.name, data.shape, sequence.num_classes, seeds, **s.net.settings)
         if runs_of(made):
             return made
         return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def optimize(network: torch.nn.Module) -> Optimizer:
-        return choose(OPTIMIZERS, s.optimizer["name"], optimizer, "optimizer")(network, lr=s.lr)
+        return OPTIMIZERS[s.optimizer.name](network, lr=s.lr, **s.optimizer.settings)
 
     memory.require(len(plan.seeds), of_each_run(s, len(plan.seeds), data, make, optimize), s.device)
     say_what_never_begins(s, "epoch", sequence.num_tasks * s.epochs_per_task)

@@ -85,11 +85,12 @@ class Parts:
     def open(self, s: Train, plan: Plan) -> Envs:
         """The environments to train in; with worker processes, those to evaluate in are moved into such too."""
         change_seeds = [derive(n, CHANGES) for n in plan.seeds]
-        envs = self.envs = Envs(seeds=[derive(n, ENV) for n in plan.seeds], change_seeds=change_seeds, **s.env)
-        if s.env["workers"]:
+        seeds = [derive(n, ENV) for n in plan.seeds]
+        envs = self.envs = Envs(s.env.name, seeds, change_seeds=change_seeds, **s.env.settings)
+        if s.env.workers:
             self.eval_envs.close()
             evaluation_seeds = [derive(n, EVALUATION) for n in plan.seeds]
-            self.eval_envs = evaluation_envs(s, evaluation_seeds, plan.seeds, workers=s.env["workers"])
+            self.eval_envs = evaluation_envs(s, evaluation_seeds, plan.seeds, workers=s.env.workers)
         return envs
 
     def close(self) -> None:
@@ -116,11 +117,11 @@ def build(s: Train, plan: Plan) -> Parts:
     agent = make_agent(s, plan, eval_envs.obs_dim, eval_envs.act_dim)
     capacity = min(s.buffer_size, s.total_env_steps)
     buffer = ReplayBuffer(len(plan.seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
-    if (s.env["switch_every_env_steps"] is None) is bool(s.env["sequence"] or s.env["changes"]):
+    if (s.env.switch_every_env_steps is None) is bool(s.env.sequence or s.env.changes):
         raise SettingsError("env.switch_every_env_steps, and env.sequence or env.changes, need each other")
     tasks = task_of(s, s.total_env_steps) + 1
-    if tasks == 1 and s.env["switch_every_env_steps"]:
-        every = f"env.switch_every_env_steps={s.env['switch_every_env_steps']}"
+    if tasks == 1 and s.env.switch_every_env_steps:
+        every = f"env.switch_every_env_steps={s.env.switch_every_env_steps}"
         print(f"no change will come: {every}, and total_env_steps={s.total_env_steps}", file=sys.stderr)
     if tasks == 1 and s.on_change != "keep":
         print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
@@ -135,7 +136,7 @@ def build(s: Train, plan: Plan) -> Parts:
         )
     kept = s.buffer_size
     if s.on_change == "clear":
-        kept = min(kept, s.env["switch_every_env_steps"] or kept)
+        kept = min(kept, s.env.switch_every_env_steps or kept)
     if s.prime_updates and s.prime_after_env_steps > kept:
         raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {kept} transitions are kept")
     if s.total_env_steps <= s.random_env_steps and not s.prime_updates:
@@ -158,12 +159,12 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
         envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds)
         envs.seek(0)
         with torch.random.fork_rng(devices=[]):
-            for name in s.env["sequence"] or (s.env["name"],):
+            for name in s.env.sequence or (s.env.name,):
                 say_what_is_missing(name)
     except gym.error.Error as error:  # the simulator is not installed, say
         raise ValueError(str(error)) from error
     except FaultyRun as error:
-        raise ValueError(f"{s.env['name']}: {error}") from error
+        raise ValueError(f"{s.env.name}: {error}") from error
     return envs
 
 

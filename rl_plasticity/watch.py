@@ -82,7 +82,7 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
     Raises:
         SettingsError: it cannot be made or cannot draw, or has no such camera.
     """
-    task = trained.settings.env["name"]
+    task = trained.settings.env.name
     gymnasium = task.startswith("gym:")
     view: dict[str, Any]
     if gymnasium:
@@ -145,7 +145,7 @@ def pictures_per_second(trained: Trained, envs: Envs) -> Fraction:
     env = envs.vector.get_attr("unwrapped")[0]
     step = getattr(env, "dt", None)
     rate = 1 / step if step else env.metadata.get("render_fps", 30)
-    repeat: int = trained.settings.env["action_repeat"]
+    repeat: int = trained.settings.env.action_repeat
     return (Fraction(rate) / repeat).limit_denominator(1000)
 
 

@@ -71,14 +71,14 @@ def plain_torch(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch_si
 
 def theirs(s: Any) -> Iterator[None]:
     """Plain torch's loop for the settings of a run."""
-    data = load(**s.data)
+    data = load(s.data.name, **s.data.settings)
     x, y = data.to_float(data.train_x), torch.randint(10, (len(data.train_x),))
-    if s.net["name"] == "mlp":
-        x, (a, b) = x.flatten(1), s.net["widths"]
+    if s.net.name == "mlp":
+        x, (a, b) = x.flatten(1), s.net.widths
         layers = torch.nn.Linear(64, a), torch.nn.ReLU(), torch.nn.Linear(a, b), torch.nn.ReLU(), torch.nn.Linear(b, 10)
         net: torch.nn.Module = torch.nn.Sequential(*layers)
     else:
-        net = make_network(s.net["name"], data.shape, 10, [0]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net = make_network(s.net.name, data.shape, 10, [0]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x = x.contiguous(memory_format=torch.channels_last)
     return plain_torch(net, x, y, s.batch_size, s.lr)
 

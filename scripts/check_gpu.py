@@ -48,7 +48,7 @@ from rl_plasticity.networks import make_network
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
 from rl_plasticity.runs.folder import processor
 
-NEEDED = ["gymnasium", "dm_control", "shimmy", "hydra", "omegaconf", "tqdm", "tensorboard", "numpy"]
+NEEDED = ["gymnasium", "dm_control", "shimmy", "omegaconf", "tqdm", "tensorboard", "numpy"]
 DUE = {7: ("periodic", [0, 2]), 11: ("redo", None), 13: ("head", [1]), 17: ("shrink_perturb", [3])}
 RESUMED, UPDATES = 20, 30
 

@@ -35,7 +35,6 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
-from hydra.errors import HydraException  # noqa: F401, imported before any clock runs
 
 from rl_plasticity import command_line, compare, evaluate, status, supervised, train, watch
 from rl_plasticity.comparison import figures
@@ -80,7 +79,7 @@ NAMES = {
     "train": words("""env reg reset agent preset resume out reg.coef reg.k reg.warmup reg.scope reset.every_updates
         reset.every_tasks agent.lr agent.num_critics agent.tau agent.init_alpha agent.target_entropy agent.discount
         env.action_repeat env.timeout_seconds env.name env.workers seed seeds buffer_size logger plugins _target_
-        reg._target_ hydra.run.dir hydra/launcher"""),
+        reg._target_ hydra.run.dir hydra/launcher launcher"""),
     "supervised": words("""task data net optimizer reg reset preset resume out data.root lr data.validation
         data.augment net.activation net.layer_norm net.patch optimizer.momentum optimizer.eps reg.coef
         reset.every_tasks seed seeds batch_size plugins task.decay"""),

@@ -42,8 +42,8 @@ def main() -> None:
     cluster.wait_for_nodes()
     print(f"two nodes at {cluster.address}", flush=True)
 
-    here = ("hydra/launcher=ray", f"hydra.launcher.address={cluster.address}")
-    refused = sweep(faulty, *here, "hydra.launcher.num_gpus=1")
+    here = ("launcher=ray", f"launcher.address={cluster.address}")
+    refused = sweep(faulty, *here, "launcher.num_gpus=1")
     assert refused.wait(60) == 2, "a GPU that no node has must be refused"
     assert not faulty.exists()
 

@@ -65,16 +65,16 @@ sweep() { # OUT LAUNCHER...
         "epochs_per_task=$epochs" batch_size=50 device=cpu compile=false threads=1 eval_every_epochs=100 \
         checkpoint_every_epochs=100 "$@"
 }
-sweep "$work/rate" hydra/launcher=joblib >/dev/null
+sweep "$work/rate" launcher=joblib >/dev/null
 epochs=$(cat "$work"/rate/*/timing.csv | awk -F, '$3 == "epochs_per_second" { n++; r += $4 } END { print int(40 * r / n) }')
 echo "$epochs epochs for each task"
 
 # ---- the same sweep here without a break, and there with a limit of 2 minutes (Slurm may signal a minute early)
 status=0
-sweep "$work/refused" hydra/launcher=slurm hydra.launcher.gpus_per_node=1 || status=$?
+sweep "$work/refused" launcher=slurm launcher.gpus_per_node=1 || status=$?
 [ "$status" = 2 ] && [ ! -e "$work/refused" ] || { echo "a GPU that no node has must be refused" >&2; exit 1; }
-sweep "$work/on_slurm" hydra/launcher=slurm hydra.launcher.timeout_min=2 hydra.launcher.signal_delay_s=30
-sweep "$work/uninterrupted" hydra/launcher=joblib
+sweep "$work/on_slurm" launcher=slurm launcher.timeout_min=2 launcher.signal_delay_s=30
+sweep "$work/uninterrupted" launcher=joblib
 for run in "$work"/uninterrupted/*/; do
     name=$(basename "$run")
     starts=$(grep -c '"time"' "$work/on_slurm/$name/provenance.json")
@@ -84,5 +84,5 @@ for run in "$work"/uninterrupted/*/; do
     [ "$saved" -eq "$starts" ] || { echo "$name started $starts times and saved $saved times" >&2; exit 1; }
     echo "$name: started $starts times, metrics identical"
 done
-sweep "$work/on_slurm" hydra/launcher=slurm | tail -n 1 # all skipped
+sweep "$work/on_slurm" launcher=slurm | tail -n 1 # all skipped
 echo "the sweep met its time limit, queued again and has the numbers of an uninterrupted one"

@@ -18,7 +18,7 @@ from papers import __main__ as papers
 from papers import study as studies
 from rl_plasticity import command_line, compare, status, supervised, train
 from rl_plasticity.__main__ import COMMANDS
-from rl_plasticity.configs import schema
+from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import Evaluate, Supervised, Train, Watch
 from rl_plasticity.envs.control import check_name, make_env
 from rl_plasticity.evaluate import evaluate
@@ -355,20 +355,20 @@ def check(command):
         return
     assert name in COMMANDS, command
     if name in ("train", "supervised"):
-        own = [a for a in arguments if a not in {*launchers.FLAGS, "--help"}]
+        own = [a for a in arguments if a not in {*written.FLAGS, "--help"}]
         schema.load_plugs_of(own)
         kind = {"train": Train, "supervised": Supervised}[name]
         if any(a.startswith("resume=") for a in own):
             schema.load(kind, own)
             return
         own, of_launcher = launchers.apart(own)
-        assert not of_launcher or launchers.FLAGS & {*arguments}, command
+        assert not of_launcher or written.FLAGS & {*arguments}, command
         launchers.load(of_launcher)
         runs = sweep.runs(kind, own)
-        assert launchers.FLAGS & {*arguments} or len(runs) == 1, f"{command}: several runs need -m"
+        assert written.FLAGS & {*arguments} or len(runs) == 1, f"{command}: several runs need -m"
         for one in runs:
             schema.warn_of_unlike(one.settings)
-            for env in {one.settings.env["name"], *one.settings.env["sequence"]} if kind is Train else ():
+            for env in {one.settings.env.name, *one.settings.env.sequence} if kind is Train else ():
                 check_name(env)
     elif name in ("evaluate", "watch"):
         schema.load(Evaluate if name == "evaluate" else Watch, arguments[1:])

@@ -67,7 +67,7 @@ def test_a_config_that_is_huge_deep_or_names_python_is_refused_in_one_line(text,
 
 
 @pytest.mark.parametrize("below", ["", "agent:\n  ", "reg:\n  "])
-def test_what_hydra_would_call_is_an_unknown_setting(below, folder, tmp_path, monkeypatch):
+def test_what_names_a_function_is_an_unknown_setting(below, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = folder / "config.yaml"
     text, indent = config.read_text(), "  " * bool(below)

@@ -205,7 +205,7 @@ def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone():
     rooms = ("regularizers", "interventions", "metrics", "learning.learner", "learning.attached", "diagnosis.probe")
     modules = [f"rl_plasticity.{name}" for name in rooms]
     assert "torch" in imported_with_only(modules, "torch", "numpy")
-    for name in ("gymnasium", "hydra", "omegaconf", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):
+    for name in ("gymnasium", "omegaconf", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):
         assert name not in needed_by("torch", "numpy")
 
 
@@ -247,7 +247,7 @@ def test_the_core_depends_on_torch_and_numpy_and_the_extra_on_what_is_said_to_be
         for kind, of_kind in (("core", project["dependencies"]), ("rl", project["optional-dependencies"]["rl"]))
     }
     assert names["core"] == ["torch", "numpy"]
-    called = {"hydra-core": "hydra", "PyYAML": "yaml", "scikit-learn": "sklearn", "dm-control": "dm_control"}
+    called = {"PyYAML": "yaml", "scikit-learn": "sklearn", "dm-control": "dm_control"}
     assert {called.get(name, name) for name in names["rl"]} == rl_plasticity._OF_RL
 
 

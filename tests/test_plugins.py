@@ -335,7 +335,7 @@ def test_a_sweep_gives_runs_side_by_side_the_plugs_to_start_and_to_go_on_and_hal
     session.stop = StopAfter(45)
     assert train.command.execute(session, built) == (False, None)
     capfd.readouterr()
-    sweep += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    sweep += ["launcher=joblib", "launcher.n_jobs=2"]
     status, text, errors = main(monkeypatch, capfd, "-m", *sweep)
     assert (status, errors) == (0, ""), text
     assert "2 succeeded" in text
@@ -351,7 +351,7 @@ def test_an_installed_plug_needs_no_name(tmp_path, module, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-a-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[rl_plasticity.plugins]\nstripes = of_a_package\n")
     plugins._load_installed.cache_clear()
-    assert schema.load(Supervised, ["data=stripes"]).data["side"] == 4
+    assert schema.load(Supervised, ["data=stripes"]).data.side == 4
     (info / "entry_points.txt").write_text("[rl_plasticity.plugins]\nstripes = of_no_package\n")
     plugins._load_installed.cache_clear()
     with pytest.raises(

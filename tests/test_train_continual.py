@@ -178,7 +178,7 @@ def test_changes_that_cannot_be_are_refused_and_nothing_is_written(arguments, sa
 
 def test_a_sequence_says_which_env_it_is(tmp_path):
     s = schema.load(Train, ["env.sequence=[walker-walk,walker-run]", "env.switch_every_env_steps=9"])
-    assert s.env["name"] == "walker-walk"
+    assert s.env.name == "walker-walk"
 
 
 RESET = ["reset=periodic", "reset.every_updates=null"]
@@ -212,5 +212,5 @@ def test_what_changes_that_never_come_would_do_is_said(arguments, says, tmp_path
 def test_from_python_a_sequence_may_be_a_tuple():
     env = {"sequence": ("walker-walk", "walker-run"), "switch_every_env_steps": 9}
     s = schema.load(Train, written.from_python({"env": env}))
-    assert s.env["sequence"] == ["walker-walk", "walker-run"]
-    assert s.env["name"] == "walker-walk"
+    assert s.env.sequence == ["walker-walk", "walker-run"]
+    assert s.env.name == "walker-walk"

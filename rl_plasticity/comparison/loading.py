@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_plasticity.configs.before import up_to_date
 from rl_plasticity.configs.commands import SIDE_BY_SIDE
 from rl_plasticity.configs.written import flat_values
 from rl_plasticity.runs.folder import Curve, MetricName, RunFolder, RunName
@@ -71,7 +70,7 @@ def read(folder: RunFolder) -> list[Run]:
     Raises:
         SettingsError: the folder is damaged or not a run's.
     """
-    kind, settings, starts = folder.kind, up_to_date(dict(flat_values(folder.settings))), folder.starts
+    kind, settings, starts = folder.kind, dict(flat_values(folder.settings)), folder.starts
     runs = []
     for name, of_run in folder.metrics().items():
         curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}

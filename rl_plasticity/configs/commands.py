@@ -1,14 +1,13 @@
 """What each command can be told: its settings with their defaults, and which groups it chooses from."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from rl_plasticity.configs import presets as files
-from rl_plasticity.plugins import Plugins
 from rl_plasticity.settings import Setting
 
-Group = dict[str, Any]  # the name of what was chosen, and its settings
 SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
 
 Threads = Annotated[
@@ -41,8 +40,83 @@ First = Annotated[int, Setting("of the first run", least=0)]
 Runs = Annotated[int, Setting("how many runs train at once, with consecutive seeds", least=1)]
 
 
+@dataclass(frozen=True)
+class Group:
+    """What was chosen of a group; its settings are attributes: ``s.env.action_repeat``.
+
+    Args:
+        name: of the choice; ``chain`` of ``reg=spectral+l2``, ``side_by_side`` of a list.
+        settings: what the constructor is given.
+        parts: of a chain or a list.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple["Group", ...] = ()
+
+    def __getattr__(self, setting: str) -> Any:
+        try:
+            return vars(self)["settings"][setting]
+        except KeyError:  # so it is, too, of everything while it is unpickled
+            raise AttributeError(f"no setting {setting!r}") from None
+
+    @property
+    def choice(self) -> Any:
+        """The choice as it is written: ``spectral``, ``spectral+l2``, ``["none", "l2"]``."""
+        choices = [part.choice for part in self.parts]
+        return choices if self.name == "side_by_side" else "+".join(choices) or self.name
+
+    @property
+    def members(self) -> tuple["Group", ...]:
+        """What trains side by side; itself where that is all."""
+        return self.parts if self.name == "side_by_side" else (self,)
+
+    def leaves(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """The single choices, each after the prefix of its settings: ``("reg.l2", "l2")`` of ``reg=[none,l2]``."""
+        if not self.parts:
+            yield prefix, self.name
+        for part in self.parts:
+            yield from part.leaves(f"{prefix}.{part.choice}")
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The same as plain data, as ``config.yaml`` has it."""
+        return {"name": self.name, **self.settings, **{part.choice: part.saved for part in self.parts}}
+
+    def flat(self, prefix: str) -> dict[str, Any]:
+        """All settings by dotted name; each of several has its choice in it: ``reg.l2.coef``."""
+        values = {f"{prefix}.{name}": value for name, value in self.settings.items()}
+        for part in self.parts:
+            values |= part.flat(f"{prefix}.{part.choice}")
+        return values
+
+    def having(self, values: Mapping[str, Any], prefix: str) -> "Group":
+        """The same choice with these values, by the names that `flat` gives them."""
+        settings = {name: values[f"{prefix}.{name}"] for name in self.settings}
+        return Group(self.name, settings, tuple(part.having(values, f"{prefix}.{part.choice}") for part in self.parts))
+
+
+class RunSettings:
+    """The settings of a command that trains."""
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """What was chosen of each group."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Group)}
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The choices as they are written."""
+        return {name: group.choice for name, group in self.groups.items()}
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """All settings as plain data, as ``config.yaml`` has them."""
+        return {name: value.saved if isinstance(value, Group) else value for name, value in vars(self).items()}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Train:
+class Train(RunSettings):
     """Settings of ``rl_plasticity.train``; the defaults are those of Lewandowski et al. (2024), Appendix B."""
 
     env: Group
@@ -96,7 +170,7 @@ def updates_after(learning_steps: int, replay_ratio: float) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supervised:
+class Supervised(RunSettings):
     """Settings of ``rl_plasticity.supervised``."""
 
     task: Group
@@ -156,7 +230,6 @@ class Evaluate:
     deterministic: Annotated[bool, Setting("false: sampled actions")] = True
     device: Annotated[Literal["auto", "cpu", "cuda"], Setting("auto: the run's own, cpu if it is not here")] = "auto"
     out: Annotated[str | None, Setting("FILE.csv for each episode's return; null: only print")] = None
-    plugins: Plugins = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from rl_plasticity.configs.commands import (
     presets,
 )
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.configs.schema import chosen, declared_in, names_of
+from rl_plasticity.configs.schema import chosen, names_of
 from rl_plasticity.configs.written import as_written
 from rl_plasticity.settings import Declared, settings_of
 
@@ -41,7 +41,7 @@ def describe(kind: type[Any]) -> str:
             left_out = ("env.render", *LEFT_OUT.get(kind, ()))
             common = {n: d for n, d in KINDS[group].shared().items() if f"{group}.{n}" not in left_out}
             for choice in KINDS[group].names:
-                settings = declared_in({group: chosen(group, choice, kind)})
+                settings = chosen(group, choice, kind).flat(group)
                 settings = {n: d for n, d in settings.items() if n.partition(".")[2] not in common}
                 if kind is Supervised and "reset.every_tasks" in settings:
                     for name, value in EACH_TASK.items():
@@ -55,8 +55,7 @@ def describe(kind: type[Any]) -> str:
         lines.append("")
     lines.append("Settings, each with its default:")
     lines += [_described(name, declared) for name, declared in settings_of(kind).items()]
-    if GROUPS[kind]:
-        lines += [_described(name, declared) for name, declared in settings_of(plugins.load).items()]
+    lines += [_described(name, declared) for name, declared in settings_of(plugins.load).items()]
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from rl_plasticity.configs.commands import RunSettings
 from rl_plasticity.paths import cache_folder
 from rl_plasticity.settings import Declared, Setting, settings_of
 
@@ -68,17 +69,10 @@ class Kind(NamedTuple):
         return {name: one for name, one in declared.items() if name not in self.given}
 
 
-def constructors(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Callable[..., Any]]:
-    """What groups of settings choose, by name, members of a chain or a list included."""
-    found = {}
-    for group, choice in groups.items():
-        makers, waiting = KINDS[group].choices, [choice]
-        while waiting:
-            one = waiting.pop()
-            if one.get("name") in makers:
-                found[one["name"]] = makers[one["name"]]
-            waiting += [member for member in one.values() if isinstance(member, Mapping)]
-    return found
+def constructors(s: RunSettings) -> dict[str, Callable[..., Any]]:
+    """What the settings choose, by name, members of a chain or a list included."""
+    leaves = ((KINDS[name].choices, leaf) for name, group in s.groups.items() for _, leaf in group.leaves(name))
+    return {leaf: makers[leaf] for makers, leaf in leaves if leaf in makers}
 
 
 def window_in_epochs(

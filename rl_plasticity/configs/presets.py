@@ -13,13 +13,17 @@ the task that it is used with. Of several regularizers or interventions (a list,
 """
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from omegaconf import OmegaConf
 
+if TYPE_CHECKING:
+    from rl_plasticity.configs.commands import Group
+
+Groups: TypeAlias = "Mapping[str, Group]"
 FOLDER = Path(__file__).parent / "preset"
 SHARED = ("env", "data")  # groups whose settings all choices have
 Condition = Mapping[str, tuple[str, ...]]  # of each group the choices of which one must have been made
@@ -32,13 +36,44 @@ class Table(NamedTuple):
         source: who says so, and where.
         presets: what each chooses; in a file of one preset the other settings too.
         used: under which condition which choices were made in the source.
-        settings: under which condition which settings hold.
+        rows: under which condition which settings hold.
     """
 
     source: str
     presets: Mapping[str, Mapping[str, Any]]
     used: tuple[tuple[str, str], ...] = ()
-    settings: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    rows: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+    def settings_of(self, preset: str, groups: Groups, by_default: Mapping[str, Any]) -> dict[str, Any]:
+        """The preset's settings by name, beside what is chosen.
+
+        Args:
+            by_default: what would be chosen if nothing else were said than the preset.
+        """
+        # Where another choice was made than the preset's, its settings of its own choice do not count.
+        elsewhere = {name for name, g in groups.items() if name not in SHARED and g.choice != by_default[name]}
+        own = self.presets[preset].items()
+        values = {n: value for n, value in own if n not in groups and n.partition(".")[0] not in elsewhere}
+        for condition, row in self.rows:
+            if (prefixes := _holds(condition, groups)) is not None:
+                for setting, value in row.items():
+                    group, dot, last = setting.partition(".")
+                    values |= {f"{prefix}{dot}{last}": value for prefix in prefixes.get(group, [group])}
+        return values
+
+    def unlike(self, preset: str, groups: Groups) -> str:
+        """In one line, which of the choices the source of this preset did not make; empty if it made all."""
+        others: list[str] = []
+        for condition, used in self.used:
+            if _holds(condition, groups) is not None:
+                beside = " ".join(f"{group}={groups[group].choice}" for group in conditions(condition))
+                for group, choices in conditions(used).items():
+                    if not {leaf for _, leaf in groups[group].leaves(group)} <= {*choices}:
+                        other = f"{group}={groups[group].choice}"
+                        if not any(said.partition(" with ")[0] == other for said in others):
+                            others.append(other + (f" with {beside}" if beside else ""))
+        who = self.source.partition(" (")[0]
+        return f"preset {preset}: {who} did not use {', nor '.join(others)}" if others else ""
 
 
 @cache
@@ -57,58 +92,10 @@ def table_of(command: str, name: str) -> Table:
     return next(table for table in tables(command) if name in table.presets)
 
 
-def settings(command: str, name: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset's choices and settings by name, beside what was given.
-
-    Args:
-        given: the choices made besides, by group.
-        defaults: of every group.
-    """
-    table = table_of(command, name)
-    own = table.presets[name]
-    chosen = {group: given.get(group, own.get(group, default)) for group, default in defaults.items()}
-    # Where another choice was made than the preset's, its settings of its own choice do not count.
-    elsewhere = {g for g, choice in chosen.items() if g not in SHARED and choice != own.get(g, defaults[g])}
-    values = {n: value for n, value in own.items() if n.partition(".")[0] not in elsewhere}
-    for condition, row in table.settings:
-        if (prefixes := _holds(condition, chosen)) is not None:
-            for setting, value in row.items():
-                group, dot, last = setting.partition(".")
-                values |= {f"{prefix}{dot}{last}": value for prefix in prefixes.get(group, [group])}
-    return values
-
-
-def unlike(command: str, name: str, chosen: Mapping[str, Any]) -> str:
-    """In one line, which of the choices the paper of this preset did not make; empty if it made all."""
-    table = table_of(command, name)
-    others: list[str] = []
-    for condition, used in table.used:
-        if _holds(condition, chosen) is not None:
-            beside = " ".join(f"{group}={chosen[group]}" for group in conditions(condition))
-            for group, choices in conditions(used).items():
-                if not {leaf for _, leaf in leaves(group, chosen[group])} <= {*choices}:
-                    other = f"{group}={chosen[group]}"
-                    if not any(said.partition(" with ")[0] == other for said in others):
-                        others.append(other + (f" with {beside}" if beside else ""))
-    who = table.source.partition(" (")[0]
-    return f"preset {name}: {who} did not use {', nor '.join(others)}" if others else ""
-
-
 def conditions(text: str) -> Condition:
     """What ``net=mlp data=mnist|emnist`` asks for."""
     terms = (term.partition("=") for term in text.split())
     return {group: tuple(choices.split("|")) for group, _, choices in terms}
-
-
-def leaves(group: str, choice: Any) -> Iterator[tuple[str, str]]:
-    """Each thing that was chosen, after the prefix of its settings: (reg.l2, l2) and others of ``reg=[none,l2]``."""
-    if isinstance(choice, list):
-        for member in choice:
-            yield from leaves(f"{group}.{member}", str(member))
-    elif isinstance(choice, str) and "+" in choice:
-        yield from ((f"{group}.{part}", part) for part in choice.split("+"))
-    else:
-        yield group, str(choice)
 
 
 def described(command: str, written: Callable[[Any], str]) -> list[str]:
@@ -123,7 +110,7 @@ def described(command: str, written: Callable[[Any], str]) -> list[str]:
 
     lines: list[str] = []
     for table in tables(command):
-        if not table.settings:
+        if not table.rows:
             ((name, values),) = table.presets.items()
             sets = line(values) or "nothing: all is as it is by default"
             lines += [f"  preset={name}", *_wrapped(table.source, 4, 4), *_wrapped(sets, 4, 4)]
@@ -132,7 +119,7 @@ def described(command: str, written: Callable[[Any], str]) -> list[str]:
         for name, values in table.presets.items():
             lines += _wrapped(f"preset={name}: {line(values)}", 4, 8)
         lines.append("    sets, where the choices before the colon are made (later lines overrule):")
-        for condition, row in table.settings:
+        for condition, row in table.rows:
             lines += _wrapped(f"{condition or 'always'}: {line(row)}", 4, 8)
         lines.append("    what the paper used (where another choice is made, one line says so):")
         for condition, used in table.used:
@@ -151,10 +138,10 @@ def _read(path: Path) -> Table:
     return Table(source, content["presets"], *(tuple(content[part].items()) for part in ("used", "settings")))
 
 
-def _holds(condition: str, chosen: Mapping[str, Any]) -> dict[str, list[str]] | None:
+def _holds(condition: str, groups: Groups) -> dict[str, list[str]] | None:
     """The prefixes of what fulfils a condition, by group; None where nothing does."""
     fulfil = {
-        group: [prefix for prefix, leaf in leaves(group, chosen[group]) if leaf in choices]
+        group: [prefix for prefix, leaf in groups[group].leaves(group) if leaf in choices]
         for group, choices in conditions(condition).items()
     }
     return fulfil if all(fulfil.values()) else None

@@ -1,17 +1,16 @@
 """Settings as they are written: ``name=value`` on the command line, keywords in Python.
 
-Written as Hydra's (``env=cheetah-run reg=spectral reg.coef=1e-3``): a group chooses one of the things that the package,
-or a plug, offers by name, and ``group.setting`` is an argument of its constructor.
+A group chooses one of the things that the package, or a plug, offers by name (``reg=spectral``), and ``group.setting``
+is an argument of its constructor (``reg.coef=1e-3``). A value is a number, true, false, null, a list ``[a,b]`` or text;
+what stands in quotes is text. Values between commas are for a sweep.
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from functools import cache
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from fnmatch import filter as matching
 from typing import Any, NamedTuple
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
-from hydra.errors import HydraException
 
 from rl_plasticity.configs.commands import GROUPS, presets
 from rl_plasticity.configs.kinds import KINDS
@@ -19,7 +18,10 @@ from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.paths import expanded
 from rl_plasticity.settings import item_of
 
+FLAGS = {"-m", "--multirun"}  # of a sweep
 PATHS = ("out", "resume", "data.root")  # settings that are taken as they are written
+WORDS = {"true": True, "false": False, "null": None}
+SEVERAL = re.compile(r"(range|glob)\((.*)\)")  # values that are not listed one by one
 
 
 class Given(NamedTuple):
@@ -38,14 +40,30 @@ def parse(argument: str) -> Given:
     """
     if path := parse_path(argument):
         return path
-    wrong = f"cannot read {shown(argument)}: settings are written name=value"
-    override = _override(argument, wrong)
-    if override.is_sweep_override():
+    name, text = _apart(argument)
+    if SEVERAL.fullmatch(text) or len(_between_commas(text, argument)) > 1:
         require_no_list(argument)
         raise SettingsError(f"{shown(argument)} names several values, one run takes one; for a run of each add -m")
-    if override.is_add() or override.is_delete() or override.is_force_add() or override.package:
-        raise SettingsError(wrong)
-    return Given(override.key_or_group, override.value(), argument)
+    return Given(name, _value(text, argument), argument)
+
+
+def of_launcher(arguments: Iterable[str]) -> list[str]:
+    """Those that say where the runs of a sweep go: ``launcher=NAME launcher.SETTING=VALUE``.
+
+    Raises:
+        SettingsError: one has the name that it had in version 0.2.0.
+    """
+    for argument in arguments:
+        new = re.sub(r"^hydra[/.]launcher", "launcher", argument)
+        if new != argument:
+            raise SettingsError(f"{argument} is {new} now")
+    return [a for a in arguments if a.startswith(("launcher=", "launcher."))]
+
+
+def require_one_run(arguments: Iterable[str]) -> None:
+    """Raises SettingsError if one of these is for a launcher: a single run has none."""
+    if found := of_launcher(arguments):
+        raise SettingsError(f"{found[0]} is for a sweep: add -m")
 
 
 def require_no_list(argument: str) -> None:
@@ -79,27 +97,25 @@ def each(kind: type[Any], argument: str) -> list[str]:
     Raises:
         SettingsError: it cannot be read, or names no value.
     """
-    name = argument.partition("=")[0]
     if parse_path(argument):
         return [argument]
-    override = _override(
-        argument, f"cannot read {shown(argument)}: settings are written name=value or name=value,value"
-    )
-    if not override.is_sweep_override():
-        return [argument]
-    if override.is_discrete_sweep() and (name != "seeds" or "=0," in argument):  # numbers of seeds may be swept
+    name, text = _apart(argument)
+    values: list[Any] = _between_commas(text, argument)
+    if several := SEVERAL.fullmatch(text):
+        what, inside = several.groups()
+        if what == "glob":
+            choices = presets(kind) if name == "preset" else KINDS[name].names if name in GROUPS[kind] else []
+            values = matching(sorted(choices), inside)
+        else:
+            try:
+                values = [*range(*map(int, inside.split(",")))]
+            except (ValueError, TypeError) as error:
+                raise SettingsError(f"{shown(argument)}: expected range(FIRST,END) of integers") from error
+    elif len(values) > 1 and (name != "seeds" or "=0," in argument):  # numbers of seeds may be swept
         require_no_list(argument)
-    value = override.value()
-    if isinstance(value, Glob):
-        choices = presets(kind) if name == "preset" else KINDS[name].names if name in GROUPS[kind] else []
-        values = list(value.filter(sorted(choices)))
-    elif override.is_discrete_sweep():
-        values = list(override.sweep_string_iterator())
-    else:
-        raise SettingsError(f"{shown(argument)}: expected values or range() or glob(), which can be counted")
     if not values:
         raise SettingsError(f"{shown(argument)} names no value")
-    return [f"{name}={member}" for member in values]
+    return [f"{name}={value}" for value in values]
 
 
 def from_python(settings: Mapping[str, Any]) -> list[Given]:
@@ -138,19 +154,44 @@ def as_written(value: Any) -> str:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _override(argument: str, wrong: str) -> Override:
-    """Raises SettingsError that says `wrong` if hydra cannot read it."""
-    try:
-        return _parsed(argument)
-    except (HydraException, ValueError) as error:  # an integer of thousands of digits
-        raise SettingsError(wrong) from error
+def _apart(argument: str) -> tuple[str, str]:
+    name, equals, text = argument.partition("=")
+    if not equals:
+        raise _unreadable(argument)
+    return name, text.strip()
 
 
-@cache  # the runs of a sweep are asked for in the same few words
-def _parsed(argument: str) -> Override:
-    return _parser().parse_override(argument)
+def _between_commas(text: str, argument: str) -> list[str]:
+    """The parts of `text` between commas; those within brackets or quotes are none."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote or character in "'\"":
+            quote = "" if character == quote else quote or character
+        depth += (character in "[(") - (character in "])") if not quote else 0
+        if character == "," and not (quote or depth):
+            parts.append("")
+        else:
+            parts[-1] += character
+        if depth < 0:
+            break
+    if quote or depth:
+        raise _unreadable(argument)
+    return [part.strip() for part in parts]
 
 
-@cache
-def _parser() -> OverridesParser:
-    return OverridesParser.create()
+def _value(text: str, argument: str) -> Any:
+    if text[:1] == "[" and text[-1:] == "]":
+        inside = text[1:-1].strip()
+        return [_value(part, argument) for part in _between_commas(inside, argument)] if inside else []
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _unreadable(argument: str) -> SettingsError:
+    return SettingsError(f"cannot read {shown(argument)}: settings are written name=value")

@@ -98,11 +98,6 @@ class Learner(nn.Module):
         for name, number in done.items():
             self.get_buffer(COUNTED + name).add_(number)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in counted_by(self):  # which version 0.2.0 did not save
-            state_dict.setdefault(f"{prefix}{COUNTED}{name}", self.get_buffer(COUNTED + name))
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
     # --- new weights, for interventions: rare, eager --------------------------------------------------------------
 
     def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:

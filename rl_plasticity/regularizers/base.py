@@ -526,8 +526,6 @@ class Regularizer(nn.Module):
         Raises:
             RuntimeError: it is of another method or network; nothing has changed then.
         """
-        # Earlier versions did not save the learning rate's share and the counts: what is here stays.
-        state_dict = {name: value for name, value in self.state_dict().items() if _goes_on(name)} | {**state_dict}
         mine, theirs = self.state_dict().keys(), state_dict.keys()
         if mine != theirs:
             wrong = sorted(mine ^ theirs)[0]
@@ -538,8 +536,6 @@ class Regularizer(nn.Module):
         return super().load_state_dict(state_dict, *args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in filter(_goes_on, self._buffers):  # which earlier versions did not save
-            state_dict.setdefault(f"{prefix}{name}", self._buffers[name])
         for name in ("coef", "coef_classifier", "norm_decay"):
             mine, saved = self._buffers.get(name), state_dict.get(f"{prefix}{name}")
             if mine is not None and isinstance(saved, Tensor) and not torch.equal(mine, saved.to(mine)):

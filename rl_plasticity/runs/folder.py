@@ -366,7 +366,7 @@ class RunFolder(os.PathLike[str]):
         import torch
 
         starts = self.all_starts()
-        libraries = ["torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core"]
+        libraries = ["torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "omegaconf"]
         libraries += ["scipy", "scikit-learn"]
         starts.append(
             {

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.configs.commands import Group
 from rl_plasticity.errors import SettingsError
 
 A_RUN = 20_000  # bytes: its name and seeds, and the states of its random streams, 5 kB each
@@ -44,7 +45,7 @@ def require(runs: int, of_each: Mapping[str, float], device: str = "cpu") -> Non
     raise SettingsError(f"{_size(needed)} of memory would be taken{of}, {_size(there)} are free; {'; '.join(parts)}")
 
 
-def surely_small(runs: int, group: Mapping[str, Any], reads: int, batch_size: int, device: str = "cpu") -> bool:
+def surely_small(runs: int, group: Group, reads: int, batch_size: int, device: str = "cpu") -> bool:
     """Whether the numbers in a group say that its networks take no tenth of what is free, so that none need be made.
 
     To make one without memory, and see, imports torch's compiler: more than a second at the start of each run.
@@ -53,10 +54,10 @@ def surely_small(runs: int, group: Mapping[str, Any], reads: int, batch_size: in
         group: the settings of a network or an agent; another than those of `BY_NUMBERS` has to be made.
         reads: numbers that the network reads of an example.
     """
-    there, widths = free(device), _whole_numbers(group)
+    there, widths = free(device), _whole_numbers(group.settings)
     total = reads + sum(widths)
     # 64 copies of a float32 matrix as large as all layers as one, and as many of what it gives for a batch.
-    return group["name"] in BY_NUMBERS and there is not None and 10 * runs * 256 * total * (total + batch_size) < there
+    return group.name in BY_NUMBERS and there is not None and 10 * runs * 256 * total * (total + batch_size) < there
 
 
 def of_network(whole: nn.Module, reads: Iterable[tuple[nn.Module, tuple[Tensor, ...]]]) -> tuple[int, int]:
@@ -82,10 +83,10 @@ def of_network(whole: nn.Module, reads: Iterable[tuple[nn.Module, tuple[Tensor, 
     return sum(t.nbytes for t in [*state, *gradients]), sum(left)
 
 
-def sizes(group: Mapping[str, Any], name: str) -> str:
+def sizes(group: Group, name: str) -> str:
     """Of a chosen group the settings that could make it large: ``agent.hidden=[256, 256] agent.num_critics=1``."""
-    whole = {k: v for k, v in group.items() if _whole_numbers({k: v})}
-    return " ".join([f"{name}={group['name']}", *(f"{name}.{k}={v}".replace(", ", ",") for k, v in whole.items())])
+    whole = {k: v for k, v in group.settings.items() if _whole_numbers({k: v})}
+    return " ".join([f"{name}={group.name}", *(f"{name}.{k}={v}".replace(", ", ",") for k, v in whole.items())])
 
 
 def free(device: str = "cpu", root: Path = Path("/")) -> int | None:

@@ -2,16 +2,13 @@
 
 import itertools
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from collections.abc import Collection
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, Supervised, Train
-from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 
@@ -78,7 +75,7 @@ def is_free(path: Path) -> bool:
 
 def identity(s: Train | Supervised) -> dict[str, Any]:
     """What makes a run another one, flat."""
-    return schema.without_machine(type(s), asdict(s))
+    return schema.without_machine(type(s), s.saved)
 
 
 def difference(folder: RunFolder, s: Train | Supervised) -> str | None:
@@ -112,16 +109,16 @@ def _parts(s: Train | Supervised) -> tuple[list[str], list[str], list[str], list
     """What a name says: preset and task, the method, other choices, settings; the most telling ones first."""
     kind: Any = type(s)
     first, *others = GROUPS[kind]
-    choices = {group: _choice(getattr(s, group)) for group in GROUPS[kind]}
-    preset, usual = _usual(kind, s.preset), _usual(kind, s.preset, *choices.items())
-    differ = [group for group in GROUPS[kind] if choices[group] != _choice(preset[group])]
+    choices = s.choices
+    preset, usual = (schema.usual(kind, s.preset, choice) for choice in ({}, choices))
+    differ = [group for group in GROUPS[kind] if choices[group] != preset.choices[group]]
     words = [] if s.preset == DEFAULT_PRESET[kind] else [s.preset]
     if first in differ or not words:
         words.append(_word(choices[first]).rpartition(":")[2])
     methods = [_word(choices[g]) for g in ("reg", "reset") if g == "reg" or g in differ]
     rest = [_word(choices[g]) for g in others if g in differ and g not in ("reg", "reset")]
 
-    watched, base = schema.marked(kind, "watched"), schema.without_machine(kind, usual)
+    watched, base = schema.marked(kind, "watched"), identity(usual)
     own = {n: v for n, v in identity(s).items() if n not in ("seed", "seeds", "preset") and base.get(n) != v}
     lasts = [n.rpartition(".")[2] for n in own]
     settings = []
@@ -133,19 +130,7 @@ def _parts(s: Train | Supervised) -> tuple[list[str], list[str], list[str], list
     return words, methods, rest, [text for *_, text in sorted(settings)]  # short ones first: more of them have room
 
 
-@cache
-def _usual(kind: type[Any], preset: str, *choices: tuple[str, Any]) -> dict[str, Any]:
-    """The settings of a preset with these choices."""
-    chosen = ((group, list(choice) if isinstance(choice, tuple) else choice) for group, choice in choices)
-    return asdict(schema.load(kind, [Given(group, choice, "") for group, choice in (("preset", preset), *chosen)]))
-
-
-def _choice(group: Mapping[str, Any]) -> str | tuple[str, ...]:
-    choice = schema.choice_of(group)
-    return tuple(choice) if isinstance(choice, list) else choice
-
-
-def _word(choice: str | tuple[str, ...]) -> str:
+def _word(choice: str | list[str]) -> str:
     return choice if isinstance(choice, str) else "-".join(choice)
 
 

@@ -4,15 +4,14 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from rl_plasticity.configs import kinds, schema, written
+from rl_plasticity.configs import kinds, schema
 from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.interventions import Intervention, ReDo, SelectiveReinit, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
@@ -92,13 +91,13 @@ def variants(s: Train | Supervised) -> list[Variant]:
 
 def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:
     """Each choice of a list in the group called `name`, after what it was; the group itself where there is no list."""
-    for prefix, member in schema.members(name, group):
-        yield ((f"{name}.name", prefix.removeprefix(f"{name}.")),) if member is not group else (), member
+    for member in group.members:
+        yield ((f"{name}.name", member.choice),) if member is not group else (), member
 
 
 def say_what_never_begins(s: Train | Supervised, unit: str, total: float) -> None:
     """A line for each regularizer whose window begins when the run is over, after `total` epochs or updates."""
-    for setting, value in written.flat_values(s.reg, "reg."):
+    for setting, value in s.reg.flat("reg").items():
         if setting.endswith(f".from_{unit}"):
             for late in (v for v in (value if isinstance(value, list) else [value]) if v and v >= total):
                 print(f"a method never begins: {setting}={late}, and the run has {total:.0f} {unit}s", file=sys.stderr)
@@ -232,15 +231,9 @@ def _combinations(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, st
     # Strengths vary fastest: neighbours that differ in nothing else make one regularizer.
     lists = sorted(schema.several(group, name), key=lambda entry: "Tensor" in entry[2].kinds)
     for members in itertools.product(*(values for _, values, _ in lists)):
-        chosen, settings = deepcopy(group), []
-        for (setting, _, _), member in zip(lists, members, strict=True):
-            settings.append((setting, str(member)))
-            *path, last = setting.split(".")[1:]
-            inner = chosen
-            for key in path:
-                inner = inner[key]
-            inner[last] = member
-        yield tuple(settings), chosen
+        own = {setting: member for (setting, _, _), member in zip(lists, members, strict=True)}
+        chosen = group.having(group.flat(name) | own, name)
+        yield tuple((setting, str(member)) for setting, member in own.items()), chosen
 
 
 def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularizer]:
@@ -250,9 +243,13 @@ def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularize
     """
     parts: list[tuple[int, Callable[..., Regularizer]]] = []
     for alike in _alike(groups):
-        varied = [key for key in _strengths(alike[0]) if any(reg.get(key) != alike[0].get(key) for reg in alike)]
-        strengths = {key: torch.tensor([reg[key] for reg in alike]).repeat_interleave(seeds) for key in varied}
-        parts.append((len(alike) * seeds, partial(_regularizer, **(alike[0] | strengths))))
+        strengths = {key: [reg.settings[key] for reg in alike] for key in _strengths(alike[0])}
+        varied = {
+            key: torch.tensor(values).repeat_interleave(seeds)
+            for key, values in strengths.items()
+            if any(value != values[0] for value in values)
+        }
+        parts.append((len(alike) * seeds, partial(_regularizer, reg=alike[0], strengths=varied)))
     if len(parts) == 1:
         return parts[0][1]
     return lambda net, **given: SideBySide(net, *((number, partial(make, **given)) for number, make in parts))
@@ -260,35 +257,41 @@ def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularize
 
 def _alike(groups: Sequence[Group]) -> list[list[Group]]:
     """Neighbours that differ in strengths alone."""
-    grouped = itertools.groupby(groups, lambda reg: {k: v for k, v in reg.items() if k not in _strengths(reg)})
-    return [list(neighbours) for _, neighbours in grouped]
+
+    def apart_from_strengths(reg: Group) -> Group:
+        return replace(reg, settings={k: v for k, v in reg.settings.items() if k not in _strengths(reg)})
+
+    return [list(neighbours) for _, neighbours in itertools.groupby(groups, apart_from_strengths)]
 
 
 def _strengths(reg: Group) -> list[str]:
     """The settings of which a regularizer takes a tensor, one value for each run."""
-    if reg["name"] not in REGULARIZERS:  # a chain
+    if reg.parts:
         return []
-    return [name for name, declared in settings_of(REGULARIZERS[reg["name"]]).items() if "Tensor" in declared.kinds]
+    return [name for name, declared in settings_of(REGULARIZERS[reg.name]).items() if "Tensor" in declared.kinds]
 
 
 def _regularizer(
-    net: nn.Module, name: str, updates_after: Callable[[int], int] | None = None, **settings: Any
+    net: nn.Module, reg: Group, strengths: Mapping[str, Tensor], updates_after: Callable[[int], int] | None = None
 ) -> Regularizer:
-    if name == "chain":
-        return Chain(net, *(_regularizer(net, updates_after=updates_after, **part) for part in settings.values()))
+    if reg.parts:
+        return Chain(net, *(_regularizer(net, part, {}, updates_after) for part in reg.parts))
+    settings = {**reg.settings, **strengths}
     epochs = {key: settings.pop(key) for key in ("from_epoch", "until_epoch") if key in settings}
     if any(epochs.values()):
         assert updates_after is not None
         settings |= kinds.window_in_epochs(updates_after, **epochs)
-    return make_regularizer(name, net, **settings)
+    return make_regularizer(reg.name, net, **settings)
 
 
 def _interventions(groups: Sequence[Group], seeds: int) -> list[tuple[Intervention, list[int] | None]]:
     """One intervention for all runs whose settings are equal."""
     interventions: list[tuple[Intervention, list[int] | None]] = []
     for i, reset in enumerate(groups):
-        if reset["name"] != "none" and reset not in groups[:i]:
+        if reset.name != "none" and reset not in groups[:i]:
             equal = [j for j, other in enumerate(groups) if other == reset]
             runs = [j * seeds + seed for j in equal for seed in range(seeds)]
-            interventions.append((make_intervention(**reset), None if len(equal) == len(groups) else runs))
+            interventions.append(
+                (make_intervention(reset.name, **reset.settings), None if len(equal) == len(groups) else runs)
+            )
     return interventions

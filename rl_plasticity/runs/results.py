@@ -166,7 +166,7 @@ def require_as_saved(folder: RunFolder, sizes: Mapping[str, int], ends: Mapping[
         else:
             if there < size:
                 changed = f"has {there} bytes, of {size} at the checkpoint"
-            elif end != ends.get(path.name, end):
+            elif end != ends.get(path.name):
                 changed = "does not hold the rows that it held at the checkpoint"
         if changed:
             advice = "put it back as it was, or train anew in another folder (out=)"

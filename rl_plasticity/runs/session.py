@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
@@ -24,7 +24,7 @@ from rl_plasticity.compiling.compiled import set_tracing
 from rl_plasticity.compiling.shares import Cut, Shares, cuts, largest_matrix
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import LONGEST, Supervised, Train, period
-from rl_plasticity.configs.kinds import KINDS, constructors
+from rl_plasticity.configs.kinds import constructors
 from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import FaultyRun, SettingsError, first_line, one_line
 from rl_plasticity.runs import checkpoint, naming
@@ -222,8 +222,7 @@ class Session(Generic[S]):
         if self._extended is not None:  # only now: a run that cannot be restored stays as long as it was
             self.folder.write_settings(self._extended)
         self.has_begun = True
-        groups = {name: group for name, group in vars(s).items() if name in KINDS}
-        used = plugins.used(constructors(groups), str(groups.get("env", {}).get("name")))
+        used = plugins.used(constructors(s), s.env.name if isinstance(s, Train) else "")
         self.folder.add_start(s.device, plugins.loaded, plugins.sources(), used)
         self.folder.keep_sources(plugins.source_files(), plugins.sources())
         sizes = self.saved["sizes"] if self.saved else None
@@ -326,7 +325,7 @@ class Session(Generic[S]):
         if self.table:
             state[self.table] = table.position()
         state |= {"progress": self.progress.state_dict(), "sizes": self.results.sync(), "ends": self.results.ends()}
-        self.checkpoints.save(self.progress.step, {**state, "settings": asdict(self.settings)}, table)
+        self.checkpoints.save(self.progress.step, {**state, "settings": self.settings.saved}, table)
         self.saved_at = here
 
     def close(self) -> None:
@@ -491,22 +490,20 @@ class Command(Generic[S, B]):
         before = saved_settings(self.kind, folder)
         if LENGTH in anew and anew[LENGTH] < (made := getattr(before, LENGTH)):
             raise SettingsError(f"{LENGTH}={anew[LENGTH]}: a run can only be extended, and {folder} has {made}")
-        settings = replace(before, **anew)
-        for g in given:
-            if g.name not in anew and g.name != "plugins":
-                group, _, name = g.name.partition(".")
-                getattr(settings, group)[name] = g.value
+        named = {g.name: g.value for g in given}
+        groups: Any = {n: group.having(group.flat(n) | named, n) for n, group in before.groups.items()}
+        settings = replace(before, **anew, **groups)
         folder.all_starts()
         with ExitStack() as otherwise:
             lock = otherwise.enter_context(_locked(folder))
             saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
             if saved and not _is_of_a_run(saved):
                 raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
-            if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
+            if saved and (different := _differences(saved["settings"], settings.saved, self.kind)):
                 what = "; ".join(different)
                 raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
             if saved:
-                require_as_saved(folder, saved["sizes"], saved.get("ends", {}))
+                require_as_saved(folder, saved["sizes"], saved["ends"])
             settings = replace(resolved(settings), out=str(folder), resume=None)
             plan = _plan(settings)
             built = self._built(settings, plan)
@@ -560,8 +557,9 @@ def resolved(s: S) -> S:
         torch.set_num_threads(1 if s.threads == "auto" else s.threads)
         least = precision.pays_from(device, min(s.seeds, 8))
     changed: dict[str, Any] = {}
-    if isinstance(s, Train) and s.env["workers"] == "auto":  # updates on a GPU leave the cores to the environments
-        changed["env"] = {**s.env, "workers": cores() if device == "cuda" else False}
+    if isinstance(s, Train) and s.env.workers == "auto":  # updates on a GPU leave the cores to the environments
+        workers = cores() if device == "cuda" else False
+        changed["env"] = replace(s.env, settings={**s.env.settings, "workers": workers})
     return replace(s, device=device, precision=precise, bfloat16_from=least, **changed)
 
 
@@ -702,14 +700,14 @@ def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] |
 
 def _is_of_a_run(saved: Mapping[str, Any]) -> bool:
     """Whether a checkpoint, which may be any whole file, says of which run it is and how long its files were."""
-    sizes, settings = saved.get("sizes"), saved.get("settings")
     try:
-        json.dumps(settings)  # no tensors, which cannot be compared
+        json.dumps(saved.get("settings"))  # no tensors, which cannot be compared
     except (TypeError, ValueError):
         return False
-    if not (isinstance(settings, dict) and isinstance(sizes, dict) and isinstance(saved.get("chunks"), list)):
+    kinds = {"settings": dict, "sizes": dict, "ends": dict, "chunks": list}
+    if not all(isinstance(saved.get(name), kind) for name, kind in kinds.items()):
         return False
-    return all(type(n) is int and 0 <= n < 2**63 for n in map(sizes.get, ("metrics.csv", "timing.csv")))
+    return all(type(n) is int and 0 <= n < 2**63 for n in map(saved["sizes"].get, ("metrics.csv", "timing.csv")))
 
 
 def _has_steps(folder: RunFolder) -> bool:

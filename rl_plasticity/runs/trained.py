@@ -18,7 +18,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import step_limit
-from rl_plasticity.errors import SettingsError, choose, closest, first_line, nearest
+from rl_plasticity.errors import SettingsError, closest, first_line, nearest
 from rl_plasticity.paths import exists
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
@@ -33,9 +33,9 @@ AGENT, ENV, EVALUATION, PROBE, CHANGES = range(5)
 
 def make_agent(s: Train, plan: Plan, obs_dim: int, act_dim: int) -> Agent:
     """The agents of all runs, untrained, for environments of these sizes."""
-    settings = schema.arguments_of(s.agent)
-    kind = choose(AGENTS, s.agent["name"], settings, "agent")
-    agent = kind(obs_dim, act_dim, [derive(n, AGENT) for n in plan.seeds], plan.regularize, device=s.device)
+    kind = AGENTS[s.agent.name]
+    seeds = [derive(n, AGENT) for n in plan.seeds]
+    agent: Agent = kind(obs_dim, act_dim, seeds, plan.regularize, device=s.device, **s.agent.settings)
     if s.precision == "bfloat16":
         read_bfloat16_(cast(nn.Module, agent), s.bfloat16_from or 1)
     return agent
@@ -43,13 +43,13 @@ def make_agent(s: Train, plan: Plan, obs_dim: int, act_dim: int) -> Agent:
 
 def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:
     """Environments with these seeds that change, as those of the runs with these seeds do, when they are told to."""
-    settings = {**s.env, "workers": False, "switch_every_env_steps": None, **given}
-    return Envs(seeds=seeds, change_seeds=[derive(n, CHANGES) for n in run_seeds], **settings)
+    settings = {**s.env.settings, "workers": False, "switch_every_env_steps": None, **given}
+    return Envs(s.env.name, seeds, change_seeds=[derive(n, CHANGES) for n in run_seeds], **settings)
 
 
 def task_of(s: Train, step: int) -> int:
     """The number of the task, or of its change, in which this env step is made; 0 is the first."""
-    every = s.env["switch_every_env_steps"]
+    every = s.env.switch_every_env_steps
     return (step - 1) // every if every and step else 0
 
 
@@ -169,7 +169,7 @@ class Trained:
         limit = step_limit(env)
         if limit == math.inf:
             return None
-        steps: int = math.ceil(limit / self.settings.env["action_repeat"])
+        steps: int = math.ceil(limit / self.settings.env.action_repeat)
         return (self.settings.eval_episodes if episodes is None else episodes) * steps
 
     def one_run(self, seed: int | None, run: int | None) -> int:

@@ -1,8 +1,6 @@
 """Where the runs of a sweep go: one after another, on this machine's cores, to Slurm or to Ray.
 
-The engines schedule; here is only how they are asked. Hydra's own launcher plugins are not used. They end a sweep when
-one job is lost (and the one for Slurm then waits for ever where there is no accounting), and the one for Ray cannot be
-installed next to current libraries.
+The engines schedule; here is only how they are asked.
 """
 
 import getpass
@@ -13,10 +11,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from rl_plasticity.configs import schema, written
+from rl_plasticity.configs import written
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.settings import Setting, settings_of
 from rl_plasticity.sweeps.job import Job
@@ -53,7 +51,7 @@ class Joblib:
 
     def check(self, devices: Sequence[str]) -> None:
         if self.n_jobs == 0:
-            raise SettingsError("hydra.launcher.n_jobs must be an integer other than 0, got 0")
+            raise SettingsError("launcher.n_jobs must be an integer other than 0, got 0")
         _require("joblib", "joblib", "parallel")
         _require_gpu_here(devices)
 
@@ -86,24 +84,26 @@ class Slurm:
     qos: str | None = None
     constraint: str | None = None
     setup: Annotated[Sequence[str] | None, Setting('shell lines to run first: ["module load cuda"]')] = None
-    additional_parameters: Annotated[dict[str, Any], Setting("anything else that sbatch takes")] = field(
-        default_factory=lambda: {"requeue": True}
-    )
+    additional_parameters: Annotated[Sequence[str], Setting("anything else that sbatch takes: [nice=5]")] = ()
 
     def check(self, devices: Sequence[str]) -> None:
         _require("slurm", "submitit", "slurm")
+        if any("=" not in parameter for parameter in self.additional_parameters):
+            raise SettingsError(
+                f"launcher.additional_parameters must be [name=value], got {self.additional_parameters}"
+            )
         if not shutil.which("sbatch"):
-            raise SettingsError("hydra/launcher=slurm: there is no sbatch here; start it where Slurm is")
+            raise SettingsError("launcher=slurm: there is no sbatch here; start it where Slurm is")
         if "cuda" in devices and not (self.gpus_per_node or self.gres):
-            raise SettingsError("device=cuda needs hydra.launcher.gpus_per_node=1 (or gres=...)")
+            raise SettingsError("device=cuda needs launcher.gpus_per_node=1 (or gres=...)")
         on_nodes = _slurm("sinfo", "-h", "-o", "%G", *(["-p", self.partition] if self.partition else []))
         if on_nodes is None:
-            raise SettingsError("hydra/launcher=slurm: sinfo fails; is the controller up?")
+            raise SettingsError("launcher=slurm: sinfo fails; is the controller up?")
         if (self.gpus_per_node or 0) > (most := most_gpus(on_nodes)):
-            raise SettingsError(f"hydra.launcher.gpus_per_node={self.gpus_per_node}, but no node has more than {most}")
+            raise SettingsError(f"launcher.gpus_per_node={self.gpus_per_node}, but no node has more than {most}")
         name = (self.gres or "").partition(":")[0]
         if name not in on_nodes:
-            raise SettingsError(f"hydra.launcher.gres={self.gres}, but no node has any {name}")
+            raise SettingsError(f"launcher.gres={self.gres}, but no node has any {name}")
 
     def threads(self, jobs: int) -> int | None:
         return self.cpus_per_task
@@ -115,6 +115,8 @@ class Slurm:
         common = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         timeouts = given.pop("max_num_timeout")
+        more = dict(parameter.split("=", 1) for parameter in given.pop("additional_parameters"))
+        given["additional_parameters"] = {"requeue": True, **more}
         sweep = jobs[0].sweep
         executor = submitit.AutoExecutor(sweep / "slurm", cluster="slurm", slurm_max_num_timeout=timeouts)
         executor.update_parameters(
@@ -162,18 +164,18 @@ class Ray:
         ray: Any = importlib.import_module("ray")  # an extra: mypy may or may not find its types
 
         if "cuda" in devices and not self.num_gpus:
-            raise SettingsError("device=cuda needs hydra.launcher.num_gpus=1 (or a part of it)")
+            raise SettingsError("device=cuda needs launcher.num_gpus=1 (or a part of it)")
         if not ray.is_initialized():
             try:
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
-                raise SettingsError(f"hydra.launcher.address={self.address}: {str(error).splitlines()[0]}") from error
+                raise SettingsError(f"launcher.address={self.address}: {str(error).splitlines()[0]}") from error
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         for name, asked in (("GPU", self.num_gpus), ("CPU", self.num_cpus)):
             most = max(node.get(name, 0) for node in nodes)
             if asked > most:  # Ray would wait for such a node for ever
                 raise SettingsError(
-                    f"hydra.launcher.num_{name.lower()}s={asked:g}, but no node of the cluster has more than {most:g}"
+                    f"launcher.num_{name.lower()}s={asked:g}, but no node of the cluster has more than {most:g}"
                 )
 
     def threads(self, jobs: int) -> int | None:
@@ -199,24 +201,16 @@ class Ray:
 
 Launcher = Basic | Joblib | Slurm | Ray
 LAUNCHERS: dict[str, type[Launcher]] = {"basic": Basic, "joblib": Joblib, "slurm": Slurm, "ray": Ray}
-FLAGS = {"-m", "--multirun"}
-USAGE = f"-m runs all combinations of values a,b and range(0,10), with hydra/launcher={'|'.join(LAUNCHERS)}"
 
 
 def apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The settings of runs, and those of the launcher, ``hydra/launcher=NAME hydra.launcher.SETTING=VALUE``."""
-    of_launcher = [a for a in arguments if a.startswith(("hydra/", "hydra."))]
+    """The settings of runs, and those of the launcher, ``launcher=NAME launcher.SETTING=VALUE``."""
+    of_launcher = written.of_launcher(arguments)
     return [a for a in arguments if a not in of_launcher], of_launcher
 
 
-def require_none(arguments: Sequence[str]) -> None:
-    """Raises SettingsError if one of these is for a launcher: a single run has none."""
-    if of_launcher := apart(arguments)[1]:
-        raise SettingsError(f"{of_launcher[0]} is for a sweep: add -m")
-
-
 def load(arguments: Sequence[str]) -> Launcher:
-    """The launcher that ``hydra/launcher=NAME hydra.launcher.SETTING=VALUE`` choose.
+    """The launcher that ``launcher=NAME launcher.SETTING=VALUE`` choose.
 
     Raises:
         SettingsError: with one line that says what is wrong, what was expected and the nearest valid name.
@@ -227,22 +221,18 @@ def load(arguments: Sequence[str]) -> Launcher:
         if key in given:
             raise SettingsError(f"{key} is given twice")
         given[key] = value
-    name = given.pop("hydra/launcher", "basic")
+    name = given.pop("launcher", "basic")
     if name not in LAUNCHERS:
-        raise SettingsError(f"unknown hydra/launcher {name!r}{nearest(str(name), LAUNCHERS)}")
+        raise SettingsError(f"unknown launcher {name!r}{nearest(str(name), LAUNCHERS)}")
     launcher = LAUNCHERS[name]
-    known = [f"hydra.launcher.{setting}" for setting in settings_of(launcher)]
+    declared = {f"launcher.{setting}": one for setting, one in settings_of(launcher).items()}
     settings: dict[str, Any] = {}
     for key, value in given.items():
-        setting, _, parameter = key.removeprefix("hydra.launcher.").partition(".")
-        if setting == "additional_parameters" and parameter:
-            settings.setdefault(setting, {"requeue": True})[parameter] = value
-        elif key in known:
-            settings[setting] = value
-        else:
-            what = f"the launcher {name!r} has no settings" if not known else f"unknown setting {key!r}"
-            raise SettingsError(what + (nearest(key, known) if known else ""))
-    return schema.checked_settings(launcher, settings, "hydra.launcher.")
+        if key not in declared:
+            what = f"unknown setting {key!r}{nearest(key, declared)}"
+            raise SettingsError(what if declared else f"the launcher {name!r} has no settings")
+        settings[key.removeprefix("launcher.")] = declared[key].checked(key, value)
+    return launcher(**settings)
 
 
 def most_gpus(sinfo: str) -> int:
@@ -268,7 +258,7 @@ def _require(launcher: str, module: str, extra: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(module) is None:
-        raise SettingsError(f'hydra/launcher={launcher} needs pip install "rl_plasticity[{extra}]"')
+        raise SettingsError(f'launcher={launcher} needs pip install "rl_plasticity[{extra}]"')
 
 
 def _require_gpu_here(devices: Sequence[str]) -> None:

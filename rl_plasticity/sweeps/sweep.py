@@ -1,4 +1,4 @@
-"""Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 hydra/launcher=joblib``.
+"""Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 launcher=joblib``.
 
 Every combination of the values is a run like any other, in the folder of its usual name under ``out=`` (results) that
 holds it, or else in the first that is free. A setting that names a choice, ``reg.spectral.coef=1e-3``, is for the runs
@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity import plugins
-from rl_plasticity.configs import presets, schema, written
+from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import GROUPS, Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
@@ -105,19 +104,13 @@ def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) ->
         raise SettingsError("a sweep resumes what is half done by itself: leave out resume=")
     out = Path(paths.get("out", RESULTS)).absolute()
     own: list[str] = [a for a in arguments if not a.startswith("out=")]
-    loaded: dict[tuple[str, ...], S] = {}
     combined: dict[tuple[str, ...], S] = {}
     combinations = [*itertools.product(*(written.each(kind, a) for a in own))]
     if twice := [c for c, number in Counter(combinations).items() if number > 1]:
         raise SettingsError(f"the same run twice: {' '.join(twice[0])!r}")
     for combination in dict.fromkeys(_where_chosen(kind, combinations)):
-        others = tuple(a for a in combination if not a.startswith("seed="))
-        seeds = [written.parse(a).value for a in combination if a.startswith("seed=")]
-        if others in loaded and len(seeds) == 1 and type(seeds[0]) is int and seeds[0] >= 0:
-            combined[combination] = replace(loaded[others], seed=seeds[0])
-        else:  # which takes a hundredth of a second
-            combined[combination] = loaded[others] = schema.load(kind, combination)
-            require_countable(combined[combination])
+        combined[combination] = schema.load(kind, combination)
+        require_countable(combined[combination])
     _require_different(combined)
     folders: dict[Path, Run] = {}
     for combination, settings in combined.items():
@@ -179,19 +172,17 @@ def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> I
     """Each combination without the settings of choices that only others make: ``reg.spectral.coef`` with reg=none."""
     choosing = (*GROUPS[kind], "preset", "plugins")
 
-    @cache
-    def prefixes(choices: tuple[str, ...]) -> set[str]:
+    def prefixes(choices: Iterable[str]) -> set[str]:
         """What the names of settings begin with that these choices have: ``reg.spectral.``."""
-        settings = schema.load(kind, choices)
-        chosen = {group: schema.choice_of(getattr(settings, group)) for group in GROUPS[kind]}
-        leaves = ((g, prefix, leaf) for g, choice in chosen.items() for prefix, leaf in presets.leaves(g, choice))
+        groups = schema.load(kind, choices).groups
+        leaves = ((name, prefix, leaf) for name, group in groups.items() for prefix, leaf in group.leaves(name))
         return {f"{group}.{leaf}." if prefix == group else f"{prefix}." for group, prefix, leaf in leaves}
 
     names = {argument.partition("=")[0] for argument in combinations[0]}
     if all(name.count(".") < 2 for name in names):
         yield from combinations
         return
-    own = [prefixes(tuple(a for a in c if a.partition("=")[0] in choosing)) for c in combinations]
+    own = [prefixes(a for a in c if a.partition("=")[0] in choosing) for c in combinations]
     everywhere = set().union(*own)
     for combination, here in zip(combinations, own, strict=True):
         elsewhere = tuple(everywhere - here)

@@ -50,11 +50,6 @@ class EnvStepCounts(Progress):
         episode_return, first_return, task_area = torch.zeros(3, runs, dtype=torch.float64).unbind()
         return cls(0, 0, episode_return, first_return, task_area)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; earlier versions ended no evaluation."""
-        new = {"first_return": self.first_return, "task_area": self.task_area, "evaluated_at": state.get("step", 0)}
-        super().load_state_dict({**new, **state})
-
 
 class AgentProbing(Probing):
     """Plasticity metrics of an agent's networks on frozen transitions; none with ``measure_every_updates=0``."""
@@ -171,7 +166,7 @@ class Tasks:
 
     def begin(self) -> None:
         """Evaluate before anything is learned, where tasks change."""
-        if self.s.env["switch_every_env_steps"]:
+        if self.s.env.switch_every_env_steps:
             self.at.first_return = self._first_return()
 
     def change(self) -> None:
@@ -212,7 +207,7 @@ class Tasks:
         at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
         at.evaluated_at = at.step
         if ends_task(s, at.step):
-            area = at.task_area / s.env["switch_every_env_steps"]
+            area = at.task_area / s.env.switch_every_env_steps
             index = np.full(len(returns), task_of(s, at.step))
             of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
             self.session.log({f"task/{name}": value for name, value in of_task.items()})

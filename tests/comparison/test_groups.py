@@ -156,17 +156,6 @@ def test_runs_that_share_no_step_cannot_be_told_to_be_the_same(tmp_path):
         group(lists(tmp_path, curve([1.0]), curve([1.0], every=700)))
 
 
-def test_settings_that_an_earlier_version_did_not_have_make_no_other_group(tmp_path):
-    runs = runs_of(tmp_path, ["reset=periodic"], ["reset=periodic", "seed=5"], seeds=1)
-    folder = runs[1].folder
-    folder.metrics_csv.write_text(folder.metrics_csv.read_text().replace("\n0,", "\n5,"))
-    text = folder.config.read_text()
-    assert "  log_std: clamp\n" in text
-    folder.config.write_text(text.replace("  log_std: clamp\n", ""))
-    (g,) = group([runs[0], *read(folder)])
-    assert [run.seed for run in g.runs] == [0, 5]
-
-
 def test_settings_in_the_names_of_runs_make_groups(tmp_path):
     names = [f"reg.coef={coef} seed={seed}" for coef in ("1e-05", "0.001") for seed in range(2)]
     folder = write_run(tmp_path / "a", ["reg=l2"], {name: curve([1.0]) for name in names})

@@ -71,7 +71,7 @@ MISSPELT = {
     "train preset=dmeo": "unknown preset 'dmeo'; did you mean 'demo'?",
     "train env=cheeta-run": "unknown env 'cheeta-run'; nearest: cheetah-run, ",
     "train env.sequence=[walker-run,walker-wlak]": "unknown env 'walker-wlak'; nearest: walker-walk, ",
-    "train hydra/launcher=ray": "hydra/launcher=ray is for a sweep: add -m",
+    "train launcher=ray": "launcher=ray is for a sweep: add -m",
     "supervised optimizer=adamm": "unknown optimizer 'adamm'; did you mean 'adam'?",
     "evaluate": "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]",
     "watch run widht=3": "unknown setting 'widht'; did you mean 'width'?",

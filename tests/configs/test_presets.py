@@ -3,13 +3,12 @@
 import itertools
 import re
 import warnings
-from dataclasses import asdict
 
 import pytest
 
 from rl_plasticity import supervised
 from rl_plasticity.configs import commands, kinds, presets, schema
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.configs.help import describe
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
@@ -51,19 +50,19 @@ def test_a_spectral_preset_takes_the_tasks_and_epochs_of_the_task_that_it_is_use
     data, task, num_tasks, *numbers = line.split()
     s = load(f"preset=spectral-{data}", f"task={task}")
     assert s.num_tasks == (None if num_tasks == "null" else int(num_tasks))
-    found = (s.epochs_per_task, s.batch_size, s.data["train_size"], s.data["validation"])
+    found = (s.epochs_per_task, s.batch_size, s.data.train_size, s.data.validation)
     assert found == tuple(map(int, numbers))
-    assert (s.lr, s.optimizer["name"]) == (1e-3, "adam")
+    assert (s.lr, s.optimizer.name) == (1e-3, "adam")
 
 
 def test_the_spectral_paper_s_networks():
     for data in SPECTRAL:
         net = load(f"preset=spectral-{data}").net
         if data in ("mnist", "fashion", "emnist"):
-            assert (net["name"], net["widths"], net["layer_norm"]) == ("mlp", [256] * 4, data == "fashion")
+            assert (net.name, net.widths, net.layer_norm) == ("mlp", [256] * 4, data == "fashion")
         else:
-            assert net["name"] == "resnet18"
-            assert load(f"preset=spectral-{data}", "net=vit_tiny").net["name"] == "vit_tiny"
+            assert net.name == "resnet18"
+            assert load(f"preset=spectral-{data}", "net=vit_tiny").net.name == "vit_tiny"
 
 
 def test_the_spectral_paper_s_strengths_and_its_l2_has_no_factor_a_half():
@@ -71,7 +70,7 @@ def test_the_spectral_paper_s_strengths_and_its_l2_has_no_factor_a_half():
         coef = 1e-3 if data in ("svhn", "mnist", "fashion", "emnist") else 1e-4
         for reg in ("spectral", "wasserstein", "ewc", "l2", "l2_init"):
             of_ours = 2 * coef if reg in ("l2", "l2_init") else coef
-            assert load(f"preset=spectral-{data}", f"reg={reg}").reg["coef"] == pytest.approx(of_ours)
+            assert load(f"preset=spectral-{data}", f"reg={reg}").reg.coef == pytest.approx(of_ours)
 
 
 # Oh et al. 2024, Tables 2, 3 and 4: S&P, L2, L2 Init, SWR (features; classifier where it has a number of its own).
@@ -113,21 +112,21 @@ def test_an_swr_preset_takes_the_strengths_of_the_paper_s_tables(task, data):
     shrink, l2, l2_init, swr, classifier = OH[task][data]
     for net in ["net=vgg16", "net=vgg16_bn"] if data == "tiny" else [f"net={OH_NETS[data]}"]:
         given = (f"preset=swr-{data}", f"task={task}", net)
-        assert load(*given, "reg=l2").reg["coef"] == l2
-        assert load(*given, "reg=l2_init").reg["coef"] == l2_init
+        assert load(*given, "reg=l2").reg.coef == l2
+        assert load(*given, "reg=l2_init").reg.coef == l2_init
         s = load(*given, "reg=swr")
-        assert (s.reg["coef"], s.reg["coef_classifier"]) == (swr, classifier)
-        assert (s.batch_size, s.lr, s.optimizer["name"]) == (256, 1e-3, "adam")
+        assert (s.reg.coef, s.reg.coef_classifier) == (swr, classifier)
+        assert (s.batch_size, s.lr, s.optimizer.name) == (256, 1e-3, "adam")
         assert s.epochs_per_task == (200 if task == "stationary" else 100)
-        assert s.task.get("decay_at_epochs", []) == []  # Table 5 only
+        assert s.task.settings.get("decay_at_epochs", []) == []  # Table 5 only
         if shrink is not None:
-            assert load(*given, "reset=shrink_perturb").reset["coef"] == shrink
+            assert load(*given, "reset=shrink_perturb").reset.coef == shrink
 
 
 def test_an_swr_preset_is_of_the_warm_start_and_of_its_network():
     for data, net in OH_NETS.items():
         s = load(f"preset=swr-{data}")
-        assert (s.task["name"], s.net["name"]) == ("warm_start", net)
+        assert (s.task.name, s.net.name) == ("warm_start", net)
 
 
 @pytest.mark.parametrize("data", ["cifar10", "cifar100", "tiny"])
@@ -139,12 +138,12 @@ def test_a_wrs_preset_takes_the_schedule_of_its_network_and_the_rate_of_its_opti
     ):
         for optimizer, lr in (("adam", 1e-3), ("sgd", 0.1)):
             s = load(f"preset=wrs-{data}", f"net={net}", f"optimizer={optimizer}", "reg=wrs")
-            assert (s.epochs_per_task, s.task["decay_at_epochs"], s.task["decay"]) == (epochs, decays, 0.1)
-            assert (s.batch_size, s.lr, s.data["augment"], s.task["name"]) == (100, lr, True, "stationary")
-            assert s.reg["rescale_head"] is True  # Algorithm 1, lines 15 to 17
-            assert s.reg["every_updates"] in (10, 20, 30, 40, 50)
-            assert s.reg["norm_decay"] / lr == pytest.approx(5e-4)  # eta * lambda
-            assert load(f"preset=wrs-{data}", f"optimizer={optimizer}", "reg=l2").reg["coef"] == 5e-4
+            assert (s.epochs_per_task, s.task.decay_at_epochs, s.task.decay) == (epochs, decays, 0.1)
+            assert (s.batch_size, s.lr, s.data.augment, s.task.name) == (100, lr, True, "stationary")
+            assert s.reg.rescale_head is True  # Algorithm 1, lines 15 to 17
+            assert s.reg.every_updates in (10, 20, 30, 40, 50)
+            assert s.reg.norm_decay / lr == pytest.approx(5e-4)  # eta * lambda
+            assert load(f"preset=wrs-{data}", f"optimizer={optimizer}", "reg=l2").reg.coef == 5e-4
 
 
 # --- how presets and choices of one's own come together -------------------------------------------------------------
@@ -152,29 +151,32 @@ def test_a_wrs_preset_takes_the_schedule_of_its_network_and_the_rate_of_its_opti
 
 def test_what_is_given_has_the_last_word_over_a_condition_s_settings():
     s = load("preset=spectral-cifar10", "task=pixel_permutation", "num_tasks=3", "reg=l2", "reg.coef=0.5")
-    assert (s.num_tasks, s.epochs_per_task, s.reg["coef"]) == (3, 10, 0.5)
+    assert (s.num_tasks, s.epochs_per_task, s.reg.coef) == (3, 10, 0.5)
 
 
 def test_members_of_lists_and_chains_take_their_own_strengths():
     s = load(
         "preset=swr-tiny", "task=continual_limited", "reg=[none,l2,l2_init+swr]", "reset=[none,head,shrink_perturb]"
     )
-    assert s.reg["l2"]["coef"] == 1e-4
-    assert s.reg["l2_init+swr"]["l2_init"]["coef"] == 1e-3
-    assert (s.reg["l2_init+swr"]["swr"]["coef"], s.reg["l2_init+swr"]["swr"]["coef_classifier"]) == (1e-4, 1)
-    assert s.reset["shrink_perturb"]["coef"] == 0.4
-    assert load("preset=spectral-svhn", "reg=spectral+l2").reg["l2"]["coef"] == 2e-3
+    assert s.reg.saved["l2"]["coef"] == 1e-4
+    assert s.reg.saved["l2_init+swr"]["l2_init"]["coef"] == 1e-3
+    assert (
+        s.reg.saved["l2_init+swr"]["swr"]["coef"],
+        s.reg.saved["l2_init+swr"]["swr"]["coef_classifier"],
+    ) == (1e-4, 1)
+    assert s.reset.saved["shrink_perturb"]["coef"] == 0.4
+    assert load("preset=spectral-svhn", "reg=spectral+l2").reg.saved["l2"]["coef"] == 2e-3
     chain = load("preset=spectral-svhn", "reg=spectral+l2", "reg.l2.coef=7").reg
-    assert (chain["spectral"]["coef"], chain["l2"]["coef"]) == (1e-3, 7)
+    assert [part.coef for part in chain.parts] == [1e-3, 7]
 
 
 def test_a_list_of_strengths_may_be_given_for_a_preset_s():
-    assert load("preset=spectral-svhn", "reg=spectral", "reg.coef=[1e-2,1e-3]").reg["coef"] == [1e-2, 1e-3]
+    assert load("preset=spectral-svhn", "reg=spectral", "reg.coef=[1e-2,1e-3]").reg.coef == [1e-2, 1e-3]
 
 
 def test_nothing_of_a_run_without_a_preset_s_paper_changes():
     s = load("task=pixel_permutation", "reg=l2")
-    assert (s.num_tasks, s.epochs_per_task, s.batch_size, s.reg["coef"], s.preset) == (None, 100, 256, 1e-4, "none")
+    assert (s.num_tasks, s.epochs_per_task, s.batch_size, s.reg.coef, s.preset) == (None, 100, 256, 1e-4, "none")
 
 
 def test_in_a_plain_file_the_settings_of_a_choice_count_for_that_choice_alone(tmp_path, monkeypatch):
@@ -185,12 +187,13 @@ def test_in_a_plain_file_the_settings_of_a_choice_count_for_that_choice_alone(tm
     monkeypatch.setattr(presets, "FOLDER", tmp_path)
     presets.tables.cache_clear()
     try:
-        defaults = {"data": "digits", "net": "mlp", "reg": "none"}
-        own = presets.settings("supervised", "mine", {}, defaults)
-        other = presets.settings("supervised", "mine", {"net": "mlp", "data": "mnist"}, defaults)
+        table, default = presets.table_of("supervised", "mine"), {"net": "cnn", "data": "digits"}
+        own, other = (
+            table.settings_of("mine", {"net": Group(net), "data": Group("mnist")}, default) for net in ("cnn", "mlp")
+        )
     finally:
         presets.tables.cache_clear()
-    assert own == {"net": "cnn", "net.hidden": 7, "data.validation": 5, "lr": 0.5}
+    assert own == {"net.hidden": 7, "data.validation": 5, "lr": 0.5}
     assert other == {"data.validation": 5, "lr": 0.5}
 
 
@@ -213,10 +216,10 @@ def combinations(preset):
     told = [presets.conditions(used) for _, used in table.used]
     groups = ("task", "net", "optimizer")
     values = [sorted({choice for used in told for choice in used.get(group, ())}) for group in groups]
-    own = {group: kind.default for group, kind in kinds.KINDS.items()} | dict(table.presets[preset])
+    own = load(f"preset={preset}").groups
     for chosen in itertools.product(*values):
         choices = dict(zip(groups, chosen, strict=True))
-        if not presets.unlike("supervised", preset, own | choices):
+        if not table.unlike(preset, own | {group: Group(choice) for group, choice in choices.items()}):
             yield choices
 
 
@@ -226,7 +229,7 @@ OF_PAPERS = [name for name in presets.names("supervised") if presets.table_of("s
 @pytest.mark.parametrize("preset", OF_PAPERS)
 def test_a_preset_loads_with_all_that_its_paper_used_and_its_own_choices_are_among_them(preset):
     own = load(f"preset={preset}")
-    own = {group: schema.choice_of(getattr(own, group)) for group in ("task", "net", "optimizer")}
+    own = {group: own.choices[group] for group in ("task", "net", "optimizer")}
     found = [*combinations(preset)]
     assert own in found
     regs = "reg=[none,spectral,wasserstein,ewc,l2,l2_init,swr,wrs,weight_decay]"
@@ -236,11 +239,11 @@ def test_a_preset_loads_with_all_that_its_paper_used_and_its_own_choices_are_amo
 
 def test_every_condition_and_setting_of_a_table_exists():
     for table in presets.tables("supervised"):
-        for condition, row in [*table.used, *table.settings]:
+        for condition, row in [*table.used, *table.rows]:
             both = presets.conditions(condition) | (presets.conditions(row) if isinstance(row, str) else {})
             for group, choices in both.items():
                 assert {*choices} <= {*kinds.KINDS[group].choices} | ({"none"} if group == "reset" else set())
-        for condition, row in table.settings:
+        for condition, row in table.rows:
             for name in row:
                 group, dot, setting = name.partition(".")
                 choices = presets.conditions(condition).get(group, [kinds.KINDS[group].default] if dot else [])
@@ -248,7 +251,7 @@ def test_every_condition_and_setting_of_a_table_exists():
                     assert setting in kinds.KINDS[group].settings(choice), f"{condition}: {name}"
                 assert not dot or group == "data" or group in presets.conditions(condition), f"{name} needs {group}="
         for name, choices in table.presets.items():
-            load(f"preset={name}", *(f"{group}={choice}" for group, choice in choices.items() if not table.settings))
+            load(f"preset={name}", *(f"{group}={choice}" for group, choice in choices.items() if not table.rows))
 
 
 @pytest.mark.parametrize(
@@ -310,8 +313,8 @@ def stopped_here(*_):
 
 
 def test_a_run_that_an_earlier_version_made_with_a_preset_goes_on_with_the_settings_that_it_had():
-    before = asdict(load("net=vgg16", "data=tiny_imagenet", "task=stationary", "reg=l2")) | {"preset": "swr-tiny"}
-    assert asdict(schema.load_saved(Supervised, before)) == before
+    before = load("net=vgg16", "data=tiny_imagenet", "task=stationary", "reg=l2").saved | {"preset": "swr-tiny"}
+    assert schema.load_saved(Supervised, before).saved == before
 
 
 # --- help -----------------------------------------------------------------------------------------------------------
@@ -349,4 +352,4 @@ def test_what_help_says_that_a_paper_s_preset_sets_is_what_it_sets():
                 spelt |= dict(setting.split("=", 1) for setting in row.split())
         s = load(*own, *(f"{name}={value}" for name, value in spelt.items()))
         assert spelt
-        assert asdict(s) | {"preset": preset} == asdict(load(f"preset={preset}"))
+        assert s.saved | {"preset": preset} == load(f"preset={preset}").saved

@@ -1,10 +1,8 @@
-from dataclasses import asdict
-
 import pytest
 
 from rl_plasticity.agents import AGENTS
 from rl_plasticity.configs import commands, schema, written
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.configs.elsewhere import ELSEWHERE
 from rl_plasticity.configs.help import describe
 from rl_plasticity.errors import SettingsError
@@ -24,10 +22,10 @@ def load(arguments):
 def test_the_defaults_are_the_paper_s():
     s = load([])
     assert (s.replay_ratio, s.total_env_steps, s.random_env_steps, s.buffer_size) == (16, 1_000_000, 10_000, 1_000_000)
-    assert (s.batch_size, s.eval_every_env_steps, s.eval_episodes, s.env["action_repeat"]) == (256, 10_000, 10, 1)
-    assert (s.agent["hidden"], s.agent["layer_norm"], s.agent["num_critics"]) == ([256, 256], True, 1)
-    assert (s.agent["lr"], s.agent["discount"], s.agent["tau"], s.agent["init_alpha"]) == (3e-4, 0.99, 0.005, 1.0)
-    assert (s.reg, s.reset, s.preset) == ({"name": "none"}, {"name": "none"}, "paper")
+    assert (s.batch_size, s.eval_every_env_steps, s.eval_episodes, s.env.action_repeat) == (256, 10_000, 10, 1)
+    assert (s.agent.hidden, s.agent.layer_norm, s.agent.num_critics) == ([256, 256], True, 1)
+    assert (s.agent.lr, s.agent.discount, s.agent.tau, s.agent.init_alpha) == (3e-4, 0.99, 0.005, 1.0)
+    assert (s.reg, s.reset, s.preset) == (Group("none"), Group("none"), "paper")
 
 
 def test_a_setting_may_be_written_with_the_name_of_its_choice():
@@ -35,19 +33,18 @@ def test_a_setting_may_be_written_with_the_name_of_its_choice():
         Train, ["reg=spectral", "reg.coef=0.5"]
     )
     tasks = schema.load(Supervised, ["reset=periodic", "reset.periodic.every_updates=5"])  # and then not by tasks
-    assert (tasks.reset["every_updates"], tasks.reset["every_tasks"]) == (5, None)
+    assert (tasks.reset.every_updates, tasks.reset.every_tasks) == (5, None)
 
 
 def test_all_in_a_list_is_every_name_that_is_not_in_it_and_is_saved_as_those_names():
     s = load(["reg=[all]", "reset=[periodic,all]", "reg.swr.coef=0.5"])
-    assert [n for n in s.reg if n != "name"] == [*REGULARIZERS]
-    assert [n for n in s.reset if n != "name"] == ["periodic", "none", *(n for n in INTERVENTIONS if n != "periodic")]
-    assert s.reg["swr"]["coef"] == 0.5
-    chains = load(["reg=[spectral+l2,none,all]"]).reg
-    assert [*chains][:3] == ["name", "spectral+l2", "none"]
-    assert len(chains) == len(REGULARIZERS) + 2  # every one, the chain besides
-    assert schema.load_saved(Train, asdict(s)) == s
-    assert "all" not in s.reg
+    assert s.choices["reg"] == [*REGULARIZERS]
+    assert s.choices["reset"] == ["periodic", "none", *(n for n in INTERVENTIONS if n != "periodic")]
+    assert s.reg.saved["swr"]["coef"] == 0.5
+    chains = load(["reg=[spectral+l2,none,all]"]).choices["reg"]
+    assert chains[:2] == ["spectral+l2", "none"]
+    assert len(chains) == len(REGULARIZERS) + 1  # every one, the chain besides
+    assert schema.load_saved(Train, s.saved) == s
     with pytest.raises(SettingsError, match="unknown reg 'all'"):
         load(["reg=all"])
 
@@ -65,7 +62,7 @@ KINDS |= {"optimizer": OPTIMIZERS, "data": DATA}
 @pytest.mark.parametrize(("group", "choice"), [(group, choice) for group in KINDS for choice in KINDS[group]])
 def test_a_choice_has_exactly_the_settings_and_defaults_of_its_constructor(group, choice):
     kind = Supervised if group in commands.GROUPS[Supervised] else Train
-    chosen = dict(getattr(schema.load(kind, [f"{group}={choice}"]), group))
+    chosen = getattr(schema.load(kind, [f"{group}={choice}"]), group).saved
     given = {"agent": ["regularize", "device"], "task": ["num_tasks"], "optimizer": ["lr"]}.get(group, [])
     expected = {"name": choice} | {n: d.default for n, d in settings_of(KINDS[group][choice], given).items()}
     expected |= {"net": {"parametrization": "none"}}.get(group, {})
@@ -79,24 +76,23 @@ def test_a_choice_has_exactly_the_settings_and_defaults_of_its_constructor(group
 
 
 def test_an_env_s_name_may_be_given_directly():
-    assert load(["env=walker-run"]).env["name"] == "walker-run"
-    assert load(["env=gym:Pendulum-v1", "env.action_repeat=2"]).env["action_repeat"] == 2
+    assert load(["env=walker-run"]).env.name == "walker-run"
+    assert load(["env=gym:Pendulum-v1", "env.action_repeat=2"]).env.action_repeat == 2
 
 
 def test_settings_of_groups():
     s = load(["reg=swr", "reg.coef=0.01", "reg.scope=preserving", "reset=periodic", "reset.every_updates=5"])
-    assert s.reg == {
+    assert s.reg.saved == {
         "name": "swr", "coef": 0.01, "coef_classifier": None, "scope": "preserving", "accumulate": "exact",
         "from_update": 0, "until_update": None,
     }  # fmt: skip
-    assert s.reset["every_updates"] == 5
+    assert s.reset.every_updates == 5
 
 
 def test_a_chain_has_the_settings_of_its_parts():
     s = load(["reg=spectral+l2", "reg.l2.coef=0.5"])
-    assert s.reg["name"] == "chain"
-    assert list(s.reg) == ["name", "spectral", "l2"]
-    assert (s.reg["l2"]["coef"], s.reg["spectral"]["coef"]) == (0.5, 1e-4)
+    assert (s.reg.name, s.reg.choice) == ("chain", "spectral+l2")
+    assert (s.reg.saved["l2"]["coef"], s.reg.saved["spectral"]["coef"]) == (0.5, 1e-4)
 
 
 def test_a_setting_may_be_what_another_one_is_whether_that_was_given_or_not():
@@ -110,7 +106,7 @@ BAD = {
     "coef=3": "unknown setting 'coef'",
     "reg=spectra": "unknown reg 'spectra'; did you mean 'spectral'?",
     "reg=spectral+l3": "unknown reg 'l3'; did you mean 'l2'?",
-    "reg=l2+l2": "reg: expected one or more different regularizers, got l2+l2",
+    "reg=l2+l2": "reg: expected one or more different regularizers, got ['l2', 'l2']",
     "reg=[l2,l2]": "reg: expected one or more different regularizers, got ['l2', 'l2']",
     "reg=[]": "reg: expected one or more different regularizers, got []",
     "reg=[none,spectrl+l2]": "unknown reg 'spectrl'; did you mean 'spectral'?",
@@ -137,7 +133,7 @@ BAD = {
     "env.workers=0": "env.workers must be true, false, an integer from 1 up or auto, got 0",
     "seed": "cannot read 'seed': settings are written name=value",
     "seed=[": "cannot read 'seed=[': settings are written name=value",
-    "+new=3": "cannot read '+new=3'",
+    "+seed=3": "unknown setting '+seed'; did you mean 'seed'?",
     "~seed": "cannot read '~seed'",
     "seed=1,2": "'seed=1,2' names several values, one run takes one",
     "env.name.x=3": "unknown setting 'env.name.x'",
@@ -151,7 +147,7 @@ BAD = {
     "out=${nowhere}": "out",
     "threads=9223372036854775808": "threads must be an integer from 1 to 1024 or auto, got 9223372036854775808",
     f"seed=1{'0' * 26}": "seed must be an integer from 0 up, got 1000",
-    f"seed={'9' * 5000}": "cannot read 'seed=999",
+    f"seed={'9' * 5000}": "seed must be an integer from 0 up, got inf",
     f"reg={'x' * 5000}": "unknown reg 'xxxx",
     "reg=periodic": "unknown reg 'periodic'; did you mean 'reset=periodic'?",
     "reg=spectral+redo": "unknown reg 'redo'; did you mean 'reset=redo'?",
@@ -173,7 +169,7 @@ def test_a_name_from_elsewhere_is_no_setting_here_and_what_it_stands_for_is_one(
     names = {*settings_of(kind), *commands.GROUPS[kind]}
     for choices in ([], ["reset=periodic"]):
         settings = schema.load(kind, choices)
-        names |= {name for name, _ in written.flat_values(asdict(settings))}
+        names |= {name for name, _ in written.flat_values(settings.saved)}
     for name, here in ELSEWHERE[kind].items():
         *choices, setting = here.split()
         if "=" in setting:
@@ -248,7 +244,7 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
 
 
 def test_settings_of_the_other_command_are_named_as_such():
-    settings = {kind: asdict(schema.load(kind, [])) for kind in (Train, Supervised)}
+    settings = {kind: schema.load(kind, []).saved for kind in (Train, Supervised)}
     with pytest.raises(
         SettingsError, match=r"^a run of rl_plasticity.train is needed; this is one of rl_p.*supervised$"
     ):
@@ -273,14 +269,14 @@ def test_a_setting_given_twice_is_an_error():
 
 def test_where_there_are_tasks_interventions_come_with_them_unless_told_otherwise():
     s = schema.load(Supervised, ["reset=shrink_perturb"])
-    assert (s.reset["every_updates"], s.reset["every_tasks"]) == (None, 1)
+    assert (s.reset.every_updates, s.reset.every_tasks) == (None, 1)
     s = schema.load(Supervised, ["reset=shrink_perturb", "reset.every_updates=50"])
-    assert (s.reset["every_updates"], s.reset["every_tasks"]) == (50, None)
+    assert (s.reset.every_updates, s.reset.every_tasks) == (50, None)
 
 
 def test_interventions_come_by_updates_in_reinforcement_learning_and_by_tasks_where_images_are_learned():
     s = load(["reset=periodic"])
-    assert (s.reset["every_updates"], s.reset["every_tasks"]) == (2_560_000, None)
+    assert (s.reset.every_updates, s.reset.every_tasks) == (2_560_000, None)
     assert "reset.every_tasks=null " in describe(Train)
     help_ = describe(Supervised)
     assert "reset.every_tasks=1 " in help_  # as it comes, not as the constructor has it
@@ -289,9 +285,9 @@ def test_interventions_come_by_updates_in_reinforcement_learning_and_by_tasks_wh
 
 def test_a_window_is_in_epochs_where_there_are_epochs_and_in_updates_elsewhere():
     s = schema.load(Supervised, ["reg=spectral+l2", "reg.l2.from_epoch=60", "reg.l2.until_epoch=200"])
-    assert (s.reg["l2"]["from_epoch"], s.reg["l2"]["until_epoch"]) == (60, 200)
-    assert (s.reg["spectral"]["from_epoch"], s.reg["spectral"]["until_epoch"]) == (0, None)
-    assert load(["reg=l2", "reg.from_update=60"]).reg["from_update"] == 60
+    assert (s.reg.saved["l2"]["from_epoch"], s.reg.saved["l2"]["until_epoch"]) == (60, 200)
+    assert (s.reg.saved["spectral"]["from_epoch"], s.reg.saved["spectral"]["until_epoch"]) == (0, None)
+    assert load(["reg=l2", "reg.from_update=60"]).reg.from_update == 60
     for kind, other in ((Supervised, "update"), (Train, "epoch")):
         with pytest.raises(SettingsError, match=rf"unknown setting 'reg.from_{other}'"):
             schema.load(kind, ["reg=l2", f"reg.from_{other}=5"])

@@ -15,8 +15,8 @@ def test_paths_are_taken_as_they_are_written():
     assert "~" not in load(["out=~/x"]).out
     assert load(["out=~nobody-of-that-name/ü"]).out == "~nobody-of-that-name/ü"
     for root in ("/data/ü ~=[x] (1), {y}", "a=b", "~nobody-of-that-name", "null/x"):
-        assert schema.load(Supervised, ["data=mnist", f"data.root={root}"]).data["root"] == root
-    assert schema.load(Supervised, ["data=mnist", "data.root=null"]).data["root"] is None
+        assert schema.load(Supervised, ["data=mnist", f"data.root={root}"]).data.root == root
+    assert schema.load(Supervised, ["data=mnist", "data.root=null"]).data.root is None
     assert written.each(Supervised, "data.root=a,b") == ["data.root=a,b"]
 
 

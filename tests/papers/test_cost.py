@@ -11,7 +11,7 @@ DIGITS = ["data.train_size=100", "batch_size=32", "epochs_per_task=3", "seeds=2"
 
 
 def updates(kind, *arguments):
-    return cost.updates(vars(schema.load(kind, arguments)))
+    return cost.updates(schema.load(kind, arguments).saved)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_an_agent_s_updates_begin_after_the_random_env_steps():
     [(Supervised, ["net.widths=[8]", "seeds=2"]), (Train, ["env=gym:Pendulum-v1", "agent.hidden=[8,8]"])],
 )
 def test_an_update_is_measured_on_noise_and_settings_that_do_not_matter_to_it_are_measured_once(kind, arguments):
-    settings = vars(schema.load(kind, [*arguments, "batch_size=16"]))
+    settings = schema.load(kind, [*arguments, "batch_size=16"]).saved
     assert 0 < cost.seconds_per_update(settings) < 1
-    assert cost.key(settings) == cost.key(vars(schema.load(kind, [*arguments, "batch_size=16", "reg=l2"])))
-    assert cost.key(settings) != cost.key(vars(schema.load(kind, [*arguments, "batch_size=32"])))
+    assert cost.key(settings) == cost.key(schema.load(kind, [*arguments, "batch_size=16", "reg=l2"]).saved)
+    assert cost.key(settings) != cost.key(schema.load(kind, [*arguments, "batch_size=32"]).saved)
 
 
 def test_an_update_is_measured_by_the_cpu_time_of_one_thread_and_not_by_what_else_the_machine_does(monkeypatch):
-    settings = vars(schema.load(Supervised, ["seeds=2"]))
+    settings = schema.load(Supervised, ["seeds=2"]).saved
     threads, waits, works = [], 0.0, 0.0
 
     def update():

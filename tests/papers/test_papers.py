@@ -72,12 +72,12 @@ def test_a_study_makes_its_runs_its_figure_and_a_page_and_again_only_what_is_mis
 
 
 def test_a_dry_run_says_each_method_s_command_and_writes_nothing(tmp_path, capsys):
-    asked = [EXPONENTS, f"out={tmp_path}", "dry_run=true", "device=cuda", "hydra/launcher=joblib", "data.root=/a b"]
+    asked = [EXPONENTS, f"out={tmp_path}", "dry_run=true", "device=cuda", "launcher=joblib", "data.root=/a b"]
     assert papers.command(asked) is None
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 5
     assert said[1].startswith("k = 1: python -m rl_plasticity.supervised -m preset=spectral-fashion,spectral-mnist")
-    assert all("device=cuda" in line and "hydra/launcher=joblib" in line for line in said)
+    assert all("device=cuda" in line and "launcher=joblib" in line for line in said)
     assert all("'data.root=/a b'" in line for line in said)  # as a shell takes it
     assert not [*tmp_path.iterdir()]
 
@@ -96,12 +96,12 @@ def test_a_dry_run_says_each_method_s_command_and_writes_nothing(tmp_path, capsy
         ([EXPONENTS, "small=yes"], "small must be true or false, got 'yes'"),
         ([EXPONENTS, "small=true", "small=true"], "small is given twice"),
         ([EXPONENTS, "epochs_per_taks=3"], "did you mean 'epochs_per_task'"),
-        ([EXPONENTS, "hydra/launcher=slrum"], "did you mean 'slurm'"),
+        ([EXPONENTS, "launcher=slrum"], "did you mean 'slurm'"),
         ([EXPONENTS, "spectral/figure-8"], "one figure at a time"),
         (["seeds=3"], "seeds=3: name the figure that it is for"),
         (["dry_run=true"], "dry_run=true: name the figure that it is for"),
         (["wrs/figure-7-counting"], "needs paper=..., a folder with UCF-QNRF; small=true"),
-        (["swr/figure-1", "hydra/launcher=joblib"], "made by one script, not a sweep: leave hydra/launcher=joblib out"),
+        (["swr/figure-1", "launcher=joblib"], "made by one script, not a sweep: leave launcher=joblib out"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(arguments, said, tmp_path):
@@ -154,7 +154,7 @@ def test_the_list_s_hours_are_recorded_ones_and_say_of_which_machine_and_clock(t
 def test_the_cost_is_measured_once_on_each_machine(tmp_path, capsys, monkeypatch):
     measured = []
     monkeypatch.setattr(cost, "seconds_per_update", lambda s: measured.append(s) or 3600.0)
-    keys = {cost.key(vars(run.settings)) for small in (False, True) for of_method in
+    keys = {cost.key(run.settings.saved) for small in (False, True) for of_method in
             studies.load(EXPONENTS, small).runs(tmp_path).values() for run in of_method}  # fmt: skip
     machine = cost.Rates(tmp_path / "none").machine
     for _ in range(2):

@@ -77,7 +77,7 @@ def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(study, of_one_
     if study.is_script or study.pages == {"comparison": {}}:
         return
     runs = [run for of_method in of_one_seed.values() for run in of_method]
-    flat = [dict(written.flat_values(vars(run.settings))) for run in runs]
+    flat = [dict(written.flat_values(run.settings.saved)) for run in runs]
     tasks = {*groups.IGNORED, "env.name"}
     for page in study.pages.values():
         assert page.keys() <= {"where", "baseline"}
@@ -99,7 +99,7 @@ def test_the_costs_of_every_study_are_those_of_its_runs(study, of_one_seed):
         if seeds.startswith("seeds="):
             of_each = int(seeds.removeprefix("seeds="))
         runs += processes * len(of_method)
-        run_updates += processes * of_each * sum(cost.updates(vars(run.settings)) for run in of_method)
+        run_updates += processes * of_each * sum(cost.updates(run.settings.saved) for run in of_method)
     assert (costs.runs, costs.run_updates) == (runs, run_updates)
 
 

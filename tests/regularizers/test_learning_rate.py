@@ -260,19 +260,6 @@ def test_an_attached_run_that_was_saved_after_a_decay_goes_on_with_it_in_whateve
     same_to(0, net, other)
 
 
-def test_a_state_that_an_earlier_version_saved_is_loaded_with_the_share_that_is_here():
-    net = plain_mlp()
-    regularizer = WeightDecay(net)
-    regularizer.follow_(0.1, initial_lr=1.0)
-    old = {name: value for name, value in regularizer.state_dict().items() if name not in ("lr_share", "initial_lr")}
-    regularizer.load_state_dict(old)
-    assert torch.allclose(regularizer.lr_share, torch.tensor(0.1))
-    learner = learner_of(partial(MLP, (5, 8, 3)), WeightDecay)
-    learner.load_state_dict(
-        {n: v for n, v in learner.state_dict().items() if "lr_share" not in n and "ial_lr" not in n}
-    )
-
-
 def test_a_reset_leaves_the_share_as_it_leaves_the_rate():
     learner = learner_of(partial(MLP, (5, 8, 3)), WeightDecay, seeds=(0, 1))
     LearningRateDecay(at_updates=[1]).apply_(learner)

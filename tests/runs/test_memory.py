@@ -9,7 +9,7 @@ from folders import PENDULUM
 
 from rl_plasticity import supervised, train
 from rl_plasticity.agents import AGENTS, SAC
-from rl_plasticity.configs.commands import Train
+from rl_plasticity.configs.commands import Group, Train
 from rl_plasticity.configs.schema import load
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.learner import Learner
@@ -99,9 +99,9 @@ def test_what_is_surely_small_takes_less_than_a_tenth_of_what_is_free(settings, 
 
 
 def test_what_is_not_larger_by_its_numbers_is_not_surely_small():
-    assert memory.surely_small(1, {"name": "mlp", "widths": [8]}, 64, 10)
+    assert memory.surely_small(1, Group("mlp", {"widths": [8]}), 64, 10)
     for name in ("vgg16", "vit_tiny", "resnet18", "of_a_plug"):  # a smaller patch makes a larger network
-        assert not memory.surely_small(1, {"name": name, "hidden_layers": 0, "patch": 1}, 64, 10)
+        assert not memory.surely_small(1, Group(name, {"hidden_layers": 0, "patch": 1}), 64, 10)
 
 
 @pytest.mark.parametrize("module", [train, supervised])

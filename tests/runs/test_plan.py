@@ -79,7 +79,7 @@ def test_settings_that_differ_in_strengths_are_one_regularizer_with_a_strength_f
     assert isinstance(regularizer, SideBySide)  # for the two scopes
     strengths = [list(zip(p.coef.tolist(), [p.scope] * len(p.coef), strict=True)) for p in regularizer.parts]
     assert len(strengths) == 2
-    settings = [(one.reg["coef"], one.reg["scope"]) for one in variants(s) for _ in range(2)]
+    settings = [(one.reg.coef, one.reg.scope) for one in variants(s) for _ in range(2)]
     assert [(pytest.approx(c), scope) for part in strengths for c, scope in part] == settings
 
 

@@ -118,7 +118,7 @@ def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
     session.lock.release()
     assert session.settings.threads == 2
     env = RunFolder(folder).settings["env"]
-    assert session.settings.env == {**env, "workers": True, "timeout_seconds": 77}
+    assert session.settings.env.saved == {**env, "workers": True, "timeout_seconds": 77}
     assert (env["workers"], env["timeout_seconds"]) == (False, 600)
 
 
@@ -137,7 +137,7 @@ def test_environments_have_a_process_for_each_core_beside_a_gpu_and_none_on_a_cp
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 5})
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     settings = resolved(schema.load(Train, once([f"device={device}", f"env.workers={given}"])))
-    assert settings.env["workers"] == workers
+    assert settings.env.workers == workers
 
 
 def test_checking_settings_starts_no_worker_process(monkeypatch):

@@ -163,22 +163,21 @@ def test_a_run_dies_with_the_process_that_waits_for_it(tmp_path):
 
 def test_launchers_have_defaults_and_typed_settings():
     assert load([]) == Basic()
-    assert load(["hydra/launcher=joblib"]) == Joblib(n_jobs=-1)
-    slurm = load(["hydra/launcher=slurm", "hydra.launcher.timeout_min=5", "hydra.launcher.additional_parameters.x=1"])
-    assert (slurm.timeout_min, slurm.additional_parameters) == (5, {"requeue": True, "x": 1})
-    assert load(["hydra/launcher=ray", "hydra.launcher.num_gpus=0.25"]).num_gpus == 0.25
+    assert load(["launcher=joblib"]) == Joblib(n_jobs=-1)
+    slurm = load(["launcher=slurm", "launcher.timeout_min=5", "launcher.additional_parameters=[nice=5]"])
+    assert (slurm.timeout_min, slurm.additional_parameters) == (5, ["nice=5"])
+    assert load(["launcher=ray", "launcher.num_gpus=0.25"]).num_gpus == 0.25
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["hydra/launcher=joblip"], r"unknown hydra/launcher 'joblip'; did you mean 'joblib'\?"),
-        (["hydra/launcher=ray", "hydra.launcher.num_gpu=1"], "did you mean 'hydra.launcher.num_gpus'"),
-        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], "n_jobs must be an integer other than 0, got 0"),
-        (["hydra/launcher=slurm", "hydra.launcher.setup=[1"], "settings are written name=value"),
-        (["hydra.launcher.n_jobs=2"], "the launcher 'basic' has no settings"),
-        (["hydra/launcher=ray", "hydra/launcher=ray"], "given twice"),
-        (["hydra/sweeper=x"], "the launcher 'basic' has no settings"),
+        (["launcher=joblip"], r"unknown launcher 'joblip'; did you mean 'joblib'\?"),
+        (["launcher=ray", "launcher.num_gpu=1"], "did you mean 'launcher.num_gpus'"),
+        (["launcher=joblib", "launcher.n_jobs=0"], "n_jobs must be an integer other than 0, got 0"),
+        (["launcher=slurm", "launcher.setup=[1"], "settings are written name=value"),
+        (["launcher.n_jobs=2"], "the launcher 'basic' has no settings"),
+        (["launcher=ray", "launcher=ray"], "given twice"),
     ],
 )
 def test_a_misspelt_launcher_or_setting_is_named_with_the_nearest_valid_one(arguments, message):
@@ -192,7 +191,7 @@ def test_a_launcher_that_is_not_installed_says_which_extra_has_it(name, module, 
     monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == module else 1 / 0)
     extra = "parallel" if name == "joblib" else name
     with pytest.raises(SettingsError, match=rf'pip install "rl_plasticity\[{extra}\]"'):
-        load([f"hydra/launcher={name}"]).check(["cpu"])
+        load([f"launcher={name}"]).check(["cpu"])
 
 
 @pytest.mark.parametrize(("n_jobs", "jobs", "threads"), [(4, 9, 2), (3, 9, 3), (-1, 9, 1), (-1, 2, 5), (100, 100, 1)])
@@ -205,8 +204,8 @@ def test_runs_share_the_cores_of_the_machine(n_jobs, jobs, threads, monkeypatch)
 
 
 def test_slurm_s_and_ray_s_runs_have_as_many_threads_as_cores():
-    assert load(["hydra/launcher=slurm", "hydra.launcher.cpus_per_task=6"]).threads(9) == 6
-    assert load(["hydra/launcher=ray", "hydra.launcher.num_cpus=0.5"]).threads(9) == 1
+    assert load(["launcher=slurm", "launcher.cpus_per_task=6"]).threads(9) == 6
+    assert load(["launcher=ray", "launcher.num_cpus=0.5"]).threads(9) == 1
 
 
 @pytest.mark.parametrize(
@@ -237,7 +236,7 @@ def a_slurm(tmp_path, monkeypatch):
     [
         ("gpu:2", ["gpus_per_node=4"], "cuda", "gpus_per_node=4, but no node has more than 2"),
         ("(null)", ["gres=shard:1"], "cuda", "no node has any shard"),
-        ("gpu:2", [], "cuda", "device=cuda needs hydra.launcher.gpus_per_node=1"),
+        ("gpu:2", [], "cuda", "device=cuda needs launcher.gpus_per_node=1"),
         ("gpu:2", ["gpus_per_node=2"], "cuda", None),
         ("gpu:2,shard:8", ["gres=shard:1"], "cuda", None),
         ("(null)", [], "cpu", None),
@@ -245,7 +244,7 @@ def a_slurm(tmp_path, monkeypatch):
 )
 def test_a_gpu_that_slurm_does_not_have_is_refused_before_anything_is_queued(gpus, arguments, device, message, a_slurm):
     a_slurm(sinfo=gpus)
-    launcher = load(["hydra/launcher=slurm", *(f"hydra.launcher.{a}" for a in arguments)])
+    launcher = load(["launcher=slurm", *(f"launcher.{a}" for a in arguments)])
     if message is None:
         launcher.check(["cpu", device])
     else:
@@ -288,10 +287,11 @@ def test_a_job_that_slurm_loses_has_failed_and_the_others_are_waited_for(a_slurm
 
     sleeping(monkeypatch, launchers, sleep)
     sys.modules["submitit"].AutoExecutor = FakeExecutor
-    load(["hydra/launcher=slurm", "hydra.launcher.mem_gb=3"]).launch(jobs)
+    load(["launcher=slurm", "launcher.mem_gb=3", "launcher.additional_parameters=[nice=5]"]).launch(jobs)
     assert [job.outcome for job in jobs][::2] == ["succeeded", "succeeded"]
     assert "Slurm job 7_1 left the queue without a word" in jobs[1].outcome
     assert (FakeExecutor.given["mem_gb"], FakeExecutor.given["slurm_signal_delay_s"]) == (3, 120)
+    assert FakeExecutor.given["slurm_additional_parameters"] == {"requeue": True, "nice": "5"}
     assert "slurm_partition" not in FakeExecutor.given
 
 
@@ -304,7 +304,7 @@ def test_a_queue_that_does_not_answer_is_no_lost_job(a_slurm, a_job, monkeypatch
     polls = iter(range(3))
     sleeping(monkeypatch, launchers, lambda _: next(polls) == 2 and jobs[1].end("succeeded"))
     sys.modules["submitit"].AutoExecutor = FakeExecutor
-    load(["hydra/launcher=slurm"]).launch(jobs)
+    load(["launcher=slurm"]).launch(jobs)
     assert jobs[1].outcome == "succeeded"
 
 
@@ -313,7 +313,7 @@ def test_a_queue_that_does_not_answer_is_no_lost_job(a_slurm, a_job, monkeypatch
     [
         (["num_gpus=1"], "cuda", "num_gpus=1, but no node of the cluster has more than 0.5"),
         (["num_cpus=5"], "cpu", "num_cpus=5, but no node of the cluster has more than 4"),
-        ([], "cuda", "device=cuda needs hydra.launcher.num_gpus"),
+        ([], "cuda", "device=cuda needs launcher.num_gpus"),
         (["num_gpus=0.5"], "cuda", None),
     ],
 )
@@ -327,7 +327,7 @@ def test_what_no_node_of_a_ray_cluster_has_is_refused_at_once(arguments, device,
     ]
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr("importlib.util.find_spec", lambda module: module)
-    launcher = load(["hydra/launcher=ray", *(f"hydra.launcher.{a}" for a in arguments)])
+    launcher = load(["launcher=ray", *(f"launcher.{a}" for a in arguments)])
     if message is None:
         launcher.check([device])
     else:

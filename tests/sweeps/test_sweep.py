@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from rl_plasticity import command_line
-from rl_plasticity.configs import schema, written
+from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
@@ -14,7 +14,7 @@ from rl_plasticity.sweeps import job
 from rl_plasticity.sweeps.sweep import runs, sweep
 
 SMALL = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=1", "device=cpu"]
-TWO = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+TWO = ["launcher=joblib", "launcher.n_jobs=2"]
 
 
 def combinations(*arguments):
@@ -35,7 +35,7 @@ def test_ranges_patterns_chains_and_lists_are_values_of_a_sweep():
     assert combinations("reg=glob(w*)") == ["reg=wasserstein", "reg=weight_clipping", "reg=weight_decay", "reg=wrs"]
     assert combinations("reg=none,spectral+l2") == ["reg=none", "reg=spectral+l2"]
     assert combinations("reg=[none,swr]") == ["reg=[none,swr]"]  # side by side in one process
-    assert runs(Train, ["env=gym:Pendulum-v1,cheetah-run"])[0].settings.env["name"] == "gym:Pendulum-v1"
+    assert runs(Train, ["env=gym:Pendulum-v1,cheetah-run"])[0].settings.env.name == "gym:Pendulum-v1"
 
 
 def test_each_run_has_the_name_and_the_settings_it_would_have_alone(tmp_path):
@@ -65,12 +65,13 @@ def test_each_run_has_the_name_and_the_settings_it_would_have_alone(tmp_path):
 def test_a_setting_that_names_a_choice_is_for_the_runs_that_make_it(arguments, expected):
     group = "reset" if "reset" in arguments[0] else "reg"
     found = [getattr(run.settings, group) for run in runs(Train, arguments)]
-    assert [schema.choice_of(settings) for settings in found] == [choice for choice, _ in expected]
+    assert [settings.choice for settings in found] == [choice for choice, _ in expected]
     for settings, (_, own) in zip(found, expected, strict=True):
-        values = dict(written.flat_values(settings))
+        values = settings.flat(group)
+        own = {f"{group}.{name}": value for name, value in own.items()}
         assert {name: values[name] for name in own} == own
-        usual = schema.chosen(group, schema.choice_of(settings), Train)
-        defaults = {name: declared.default for name, declared in schema.declared_in(usual).items()}
+        usual = schema.chosen(group, settings.choice, Train).flat(group)
+        defaults = {name: declared.default for name, declared in usual.items()}
         assert {name: values[name] for name in defaults if name not in own} == {
             name: default for name, default in defaults.items() if name not in own
         }
@@ -78,7 +79,7 @@ def test_a_setting_that_names_a_choice_is_for_the_runs_that_make_it(arguments, e
 
 def test_a_setting_of_a_choice_that_the_preset_of_a_run_makes_is_for_that_run():
     found = runs(Supervised, ["preset=none,wrs-cifar10", "net.mlp.widths=[7]"])
-    assert [(run.settings.net["name"], run.settings.net.get("widths")) for run in found] == [
+    assert [(run.settings.net.name, run.settings.net.settings.get("widths")) for run in found] == [
         ("mlp", [7]),
         ("resnet18", None),
     ]
@@ -101,11 +102,12 @@ def test_a_setting_of_a_choice_that_the_preset_of_a_run_makes_is_for_that_run():
         (["reg=none,spectrul"], "did you mean 'spectral'"),
         (["reg=none,swr", "reg.coef=1e-3"], "reg=none has no settings"),
         (["seed=0", "resume=x"], "leave out resume="),
-        (["lr=interval(0,1)"], "which can be counted"),
+        (["lr=interval(0,1)"], r"lr must be .*'interval\(0,1\)'"),
         (["reg=glob(x*)"], "names no value"),
         (["seed"], "settings are written name=value"),
+        (["seed=range(x)"], r"range\(FIRST,END\)"),
         (["seed=0,1", "seed=2"], "seed is given twice"),
-        (["hydra/launcher=joblip"], "did you mean 'joblib'"),
+        (["launcher=joblip"], "did you mean 'joblib'"),
         (["device=cuda", "seed=0,1"], "torch finds no GPU here"),
     ],
 )
@@ -122,8 +124,8 @@ def test_each_method_is_checked_once_whatever_the_seeds_and_before_the_first_run
     checked = []
 
     def check(s):
-        checked.append(s.reg["name"])
-        if s.reg["name"] == "wrs":
+        checked.append(s.reg.name)
+        if s.reg.name == "wrs":
             raise SettingsError("no layer for wrs")
 
     monkeypatch.setattr(command, "check", check)
@@ -247,8 +249,18 @@ def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number,
     assert (status, len(calls)) == (0, 6)
 
 
-def test_settings_of_a_sweep_without_m_are_refused_with_a_hint(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["supervised", "hydra/launcher=ray"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["launcher=ray"], "launcher=ray is for a sweep: add -m"),
+        (["-m", "hydra/launcher=ray"], "hydra/launcher=ray is launcher=ray now"),
+        (["hydra.launcher.n_jobs=2"], "hydra.launcher.n_jobs=2 is launcher.n_jobs=2 now"),
+    ],
+)
+def test_a_launcher_without_m_or_in_its_former_words_is_refused_with_what_to_write(
+    arguments, message, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["supervised", *arguments])
     with pytest.raises(SystemExit, match="2"):
         command_line.train(command)
-    assert capsys.readouterr().err == "rl_plasticity.supervised: hydra/launcher=ray is for a sweep: add -m\n"
+    assert capsys.readouterr().err == f"rl_plasticity.supervised: {message}\n"
