@@ -81,18 +81,22 @@ class Variant(NamedTuple):
 def variants(s: Train | Supervised) -> list[Variant]:
     """Every combination of what the lists in `reg` and `reset` hold, in the order of the runs."""
     return [
-        Variant((*method, *of_reg, *intervention, *of_reset), reg, reset)
-        for method, one in _members("reg", s.reg)
-        for of_reg, reg in _combinations("reg", one)
-        for intervention, other in _members("reset", s.reset)
-        for of_reset, reset in _combinations("reset", other)
+        Variant((*of_reg, *of_reset), reg, reset)
+        for of_reg, reg in _members("reg", s.reg)
+        for of_reset, reset in _members("reset", s.reset)
     ]
 
 
 def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:
-    """Each choice of a list in the group called `name`, after what it was; the group itself where there is no list."""
+    """The group called `name` with one member of each list, after what that member's choice and values were."""
     for member in group.members:
-        yield ((f"{name}.name", member.choice),) if member is not group else (), member
+        choice = ((f"{name}.name", member.choice),) if member is not group else ()
+        # Strengths vary fastest: neighbours that differ in nothing else make one regularizer.
+        lists = sorted(schema.several(member, name), key=lambda entry: "Tensor" in entry[2].kinds)
+        for values in itertools.product(*(values for _, values, _ in lists)):
+            own = {setting: value for (setting, _, _), value in zip(lists, values, strict=True)}
+            written = ((setting, str(value)) for setting, value in own.items())
+            yield (*choice, *written), member.having(member.flat(name) | own, name)
 
 
 def say_what_never_begins(s: Train | Supervised, unit: str, total: float) -> None:
@@ -226,16 +230,6 @@ def require_countable(s: Train | Supervised) -> None:
     memory.require(s.seeds * len(variants(s)), {f"random states, seeds={s.seeds}": memory.A_RUN})
 
 
-def _combinations(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:
-    """The group called `name` with one member of each list that is in it, after what that member's choice was."""
-    # Strengths vary fastest: neighbours that differ in nothing else make one regularizer.
-    lists = sorted(schema.several(group, name), key=lambda entry: "Tensor" in entry[2].kinds)
-    for members in itertools.product(*(values for _, values, _ in lists)):
-        own = {setting: member for (setting, _, _), member in zip(lists, members, strict=True)}
-        chosen = group.having(group.flat(name) | own, name)
-        yield tuple((setting, str(member)) for setting, member in own.items()), chosen
-
-
 def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularizer]:
     """What makes the regularizer of all runs, `seeds` for each of the groups of settings.
 
@@ -247,7 +241,7 @@ def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularize
         varied = {
             key: torch.tensor(values).repeat_interleave(seeds)
             for key, values in strengths.items()
-            if any(value != values[0] for value in values)
+            if len({*values}) > 1
         }
         parts.append((len(alike) * seeds, partial(_regularizer, reg=alike[0], strengths=varied)))
     if len(parts) == 1:
