@@ -69,10 +69,10 @@ class Kind(NamedTuple):
         return {name: one for name, one in declared.items() if name not in self.given}
 
 
-def constructors(s: RunSettings) -> list[Callable[..., Any]]:
-    """What the settings choose, members of a chain or a list included."""
+def constructors(s: RunSettings) -> dict[str, Callable[..., Any]]:
+    """What the settings choose, by name, members of a chain or a list included."""
     leaves = ((KINDS[name].choices, leaf) for name, group in s.groups.items() for _, leaf in group.leaves(name))
-    return [makers[leaf] for makers, leaf in leaves if leaf in makers]
+    return {leaf: makers[leaf] for makers, leaf in leaves if leaf in makers}
 
 
 def window_in_epochs(
