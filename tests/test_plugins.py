@@ -222,6 +222,7 @@ import numpy as np
 import torch
 
 from rl_plasticity import DATA, INTERVENTIONS, METRICS, MLP, NETWORKS, OPTIMIZERS, TASKS, Intervention, Setting
+from rl_plasticity.agents import AGENT_NETWORKS
 from rl_plasticity.interventions.base import learners_of
 from rl_plasticity.metrics import OfWeights
 from rl_plasticity.learning.optimizers import Optimizer
@@ -249,6 +250,10 @@ class Signs(Optimizer):
 
 def narrow(shape, num_classes, seeds, width: Annotated[int, Setting("of its layer", least=1)] = 6):
     return MLP((math.prod(shape), width, num_classes), seeds)
+
+
+def thin(inputs, outputs, seeds, role, width: Annotated[int, Setting("of its layer", least=1)] = 5):
+    return MLP((inputs, width + (role == "critic"), outputs), seeds)
 
 
 def stripes(side: int = 4):
@@ -279,6 +284,7 @@ class Wide(gym.Env):
 INTERVENTIONS["halve"] = Halve
 OPTIMIZERS["signs"] = Signs
 NETWORKS["narrow"] = narrow
+AGENT_NETWORKS["thin"] = thin
 DATA["stripes"] = stripes
 TASKS["shifted"] = Shifted
 METRICS["nuclear"] = OfWeights(lambda matrix, s: s.sum(-1))
@@ -303,6 +309,24 @@ def test_an_intervention_network_optimizer_task_data_set_and_metric_of_a_plug_ar
     parts = run_supervised(EACH, tmp_path / "parts", StopAfter(3))
     supervised.command.execute(*supervised.command.prepare([f"resume={parts}", "plugins=[mine]"]))
     assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+def test_an_agent_takes_the_network_of_a_plug_with_its_settings_and_resumes(tmp_path, module):
+    module(ONE_OF_EACH)
+    own = [a for a in PENDULUM if not a.startswith("agent.")]
+    own += ["plugins=[mine]", "agent.network=thin", "agent.width=3"]
+    whole = run(own, tmp_path / "whole")
+    agent = load_agent(whole)
+    assert [net.critics[0][0].weight.shape[1:] for net in (agent.critic.net,)] == [(4, 4)]
+    assert agent.actor.net.trunk[0].weight.shape[1:] == (3, 3)
+    assert RunFolder(whole).settings["agent"]["width"] == 3
+    assert "hidden" not in RunFolder(whole).settings["agent"]
+    assert list(RunFolder(whole).plugin_sources) == ["mine"]  # a run uses the plug that its network is of
+    parts = run(own, tmp_path / "parts", StopAfter(41))
+    train.command.execute(*train.command.prepare([f"resume={parts}", "plugins=[mine]"]))
+    assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    with pytest.raises(SettingsError, match=r"agent\.width must be an integer from 1 up, got 0"):
+        train.command.prepare([*own[:-1], "agent.width=0"])
 
 
 @pytest.mark.parametrize("how", [["env=gym:mine:Wide-v0"], ["plugins=[mine]", "env=gym:Wide-v0"]])

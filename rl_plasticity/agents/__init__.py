@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from rl_plasticity.agents.base import Agent, Steps
+from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch, ReplayBuffer
 from rl_plasticity.agents.sac import SAC
 from rl_plasticity.step import Step
@@ -10,4 +11,4 @@ from rl_plasticity.step import Step
 AGENTS: dict[str, Callable[..., Agent]] = {"sac": SAC}
 """What ``agent=`` chooses from: ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)``."""
 
-__all__ = ["AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer", "Step", "Steps"]
+__all__ = ["AGENTS", "AGENT_NETWORKS", "SAC", "Agent", "Batch", "ReplayBuffer", "Step", "Steps"]

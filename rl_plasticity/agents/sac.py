@@ -4,19 +4,18 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import choose
 from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.optimizers import Adam
-from rl_plasticity.networks import MLP, Hypersphere, ObservationNorm, Simba
-from rl_plasticity.networks.activations import Activation
-from rl_plasticity.networks.mlp import Init
+from rl_plasticity.networks import ObservationNorm
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.settings import Setting, checked, settings_of
@@ -30,19 +29,17 @@ class Critic(nn.Module):
 
     Args:
         make: from seeds to a network of observation and action, one for each critic.
+
+    Attributes:
         normalize: what is done to observations first, if anything.
     """
 
-    def __init__(
-        self,
-        make: Callable[[Sequence[int]], nn.Module],
-        seeds: Sequence[int],
-        num_critics: int = 1,
-        normalize: ObservationNorm | None = None,
-    ) -> None:
+    normalize: ObservationNorm | None
+
+    def __init__(self, make: Callable[[Sequence[int]], nn.Module], seeds: Sequence[int], num_critics: int = 1) -> None:
         super().__init__()
         self.critics = nn.ModuleList(make([derive(seed, i) for seed in seeds]) for i in range(num_critics))
-        self.normalize = normalize
+        self.normalize = None
 
     def forward(self, obs: Tensor, act: Tensor) -> Tensor:
         both = torch.cat([obs if self.normalize is None else self.normalize(obs), act], dim=-1)
@@ -135,6 +132,8 @@ class SAC(nn.Module):
         obs_dim, act_dim: actions are in [-1, 1].
         seeds: one for each run.
         regularize: from a network to its regularizer, for actor and critic; never for target or temperature.
+        network: a name of `AGENT_NETWORKS`.
+        of_network: the settings of that network.
 
     Raises:
         SettingsError: a setting out of range.
@@ -150,21 +149,11 @@ class SAC(nn.Module):
         seeds: Sequence[int],
         regularize: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        network: Annotated[
-            Literal["mlp", "simba", "hypersphere"], Setting("mlp, or residual blocks: simba, hypersphere (SimbaV2)")
-        ] = "mlp",
-        hidden: Annotated[
-            Sequence[int], Setting("of mlp: widths of the hidden layers of actor and critic", least=1)
-        ] = (256, 256),
-        layer_norm: Annotated[bool, Setting("of mlp: LayerNorm between linear layer and activation")] = True,
-        actor_width: Annotated[int, Setting("of residual blocks: their width in the actor", least=1)] = 128,
-        actor_blocks: Annotated[int, Setting("of residual blocks: how many in the actor", least=1)] = 1,
-        critic_width: Annotated[int, Setting("of residual blocks: their width in a critic", least=1)] = 512,
-        critic_blocks: Annotated[int, Setting("of residual blocks: how many in a critic", least=1)] = 2,
-        normalize_obs: Annotated[bool | None, Setting("observations by running statistics; null: not with mlp")] = None,
-        activation: Activation = "relu",
+        network: Annotated[str, Setting("what actor and critics are made of")] = "mlp",
+        normalize_obs: Annotated[
+            bool | None, Setting("observations by running statistics; null: with simba and hypersphere")
+        ] = None,
         num_critics: Annotated[int, Setting("2 for clipped double Q", least=1, most=100)] = 1,
-        init: Init = "orthogonal",
         lr: Annotated[float, Setting("of every Adam", least=0)] = 3e-4,
         discount: Annotated[float, Setting("of one env step", least=0, most=1)] = 0.99,
         tau: Annotated[float, Setting("of the target's moving average", least=0, most=1)] = 0.005,
@@ -175,38 +164,29 @@ class SAC(nn.Module):
             Literal["alpha", "log_alpha"], Setting("what the temperature's loss multiplies by entropy - target entropy")
         ] = "alpha",
         device: str | torch.device = "cpu",
+        **of_network: Any,
     ) -> None:
         super().__init__()
         self.act_dim, self.tau, self.discount = act_dim, tau, discount
         self.target_entropy = -act_dim / 2 if target_entropy is None else target_entropy
         self.learns_log_alpha = temperature_loss == "log_alpha"
-        of_mlp = {"hidden": tuple(hidden), "layer_norm": layer_norm, "init": init}
-        of_blocks = {"actor_width": actor_width, "actor_blocks": actor_blocks}
-        of_blocks |= {"critic_width": critic_width, "critic_blocks": critic_blocks}
-        for name, value in (of_blocks if network == "mlp" else of_mlp).items():
-            if value != settings_of(SAC)[name].default:
-                where = "simba and hypersphere" if network == "mlp" else "mlp"
-                raise SettingsError(f"{name} is a setting of network={where}, not of {network}, got {name}={value}")
-        if network == "hypersphere" and activation != "relu":
-            raise SettingsError(f"activation={activation} is for network=mlp or simba: hypersphere has ReLU")
-        normalizes = network != "mlp" if normalize_obs is None else normalize_obs
+        make = choose(AGENT_NETWORKS, network, of_network, "network")
+        declared = settings_of(AGENT_NETWORKS[network])
+        for name, value in of_network.items():
+            declared[name].checked(name, value)
 
-        def trunk(inputs: int, outputs: int, width: int, blocks: int, seeds: Sequence[int]) -> nn.Module:
-            if network == "simba":
-                return Simba(inputs, outputs, seeds, width, blocks, activation)
-            if network == "hypersphere":
-                return Hypersphere(inputs, outputs, seeds, width, blocks)
-            return MLP((inputs, *hidden, outputs), seeds, layer_norm, activation=activation, init=init)
-
-        def norm(seeds: Sequence[int]) -> ObservationNorm | None:
-            return ObservationNorm(obs_dim, len(seeds)) if normalizes else None
+        def norm(net: nn.Module, seeds: Sequence[int]) -> ObservationNorm | None:
+            wanted = getattr(net, "normalizes_obs", False) if normalize_obs is None else normalize_obs
+            return ObservationNorm(obs_dim, len(seeds)) if wanted else None
 
         def make_critic(seeds: Sequence[int]) -> nn.Module:
-            make = partial(trunk, obs_dim + act_dim, 1, critic_width, critic_blocks)
-            return Critic(make, seeds, num_critics, norm(seeds))
+            net = Critic(lambda own: make(obs_dim + act_dim, 1, own, "critic"), seeds, num_critics)
+            net.normalize = norm(net.critics[0], seeds)
+            return net
 
         def make_actor(seeds: Sequence[int]) -> nn.Module:
-            return Actor(trunk(obs_dim, 2 * act_dim, actor_width, actor_blocks, seeds), norm(seeds), log_std)
+            trunk = make(obs_dim, 2 * act_dim, seeds, "actor")
+            return Actor(trunk, norm(trunk, seeds), log_std)
 
         def make_temperature(seeds: Sequence[int]) -> nn.Module:
             return Temperature(init_alpha, len(seeds))

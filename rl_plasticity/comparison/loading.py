@@ -52,7 +52,7 @@ class Run:
 
     def _plugs(self, only_used: bool) -> dict[str, str]:
         chosen = {part for name in self.settings for part in name.split(".")}  # of a chain the names are in the names
-        chosen |= {str(value) for name, value in self.settings.items() if name.endswith(".name")}
+        chosen |= {value for value in self.settings.values() if isinstance(value, str)}
         found: dict[str, dict[str, None]] = {}
         for start in self.starts:
             sources = start.get("plugin_sources")

@@ -49,6 +49,10 @@ def describe(kind: type[Any]) -> str:
                 if settings:
                     lines.append(f"  {group}={choice}")
                 lines += [f"  {_described(name, d)}" for name, d in settings.items()]
+                for other in KINDS[group].inner_names(choice)[1:]:
+                    lines.append(f"  {group}={choice} {group}.{KINDS[group].inner[0]}={other}")
+                    theirs = chosen(group, choice, kind, other).flat(group)
+                    lines += [f"  {_described(name, d)}" for name, d in theirs.items() if name not in settings]
             if common:
                 lines.append(f"  {group}, any")
             lines += [f"  {_described(f'{group}.{name}', d)}" for name, d in common.items()]

@@ -32,12 +32,14 @@ class Kind(NamedTuple):
         default: the choice that is taken unless another is named.
         common: functions whose settings all choices but `none` have besides their own.
         given: arguments that the command gives, which are no settings.
+        inner: a setting that chooses from another public dict, and that dict: its settings are the choice's too.
     """
 
     home: str
     default: str
     common: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
+    inner: tuple[str, str] = ("", "")
 
     @property
     def choices(self) -> Mapping[str, Callable[..., Any]]:
@@ -47,17 +49,28 @@ class Kind(NamedTuple):
     @property
     def names(self) -> list[str]:
         """The names in it."""
-        kept = _kept()
-        return [*(self.choices if kept is None else kept.get(self.home, ()))]
+        return _names(self.home) if self.home else []
+
+    def inner_names(self, choice: str) -> list[str]:
+        """What the inner setting of this choice chooses from, the default first; nothing where it has none."""
+        setting, home = self.inner
+        own = self._declared(self.home, choice) if setting and choice in self.names else {}
+        return sorted(_names(home), key=lambda name: name != own[setting].default) if setting in own else []
 
     def shared(self) -> dict[str, Declared]:
         """The settings that all choices have besides their own."""
         return {name: declared for one in self.common for name, declared in self._declared(one).items()}
 
-    def settings(self, choice: str) -> dict[str, Declared]:
-        """Those of one choice."""
+    def settings(self, choice: str, inner: Any = None) -> dict[str, Declared]:
+        """Those of one choice, and of what its setting `inner` chooses: by default what it does unless told."""
         common = self.shared() if choice != "none" else {}
         own = self._declared(self.home, choice) if choice in self.names else {}
+        name, home = self.inner
+        if name in own:
+            names = _names(home)
+            own[name] = own[name]._replace(kinds=(tuple(names),))
+            one = own[name].default if inner is None else inner
+            own |= self._declared(home, one) if one in names else {}
         return {name: declared for name, declared in own.items() if name not in common} | common
 
     def _declared(self, place: str, choice: str = "") -> dict[str, Declared]:
@@ -65,13 +78,17 @@ class Kind(NamedTuple):
         if kept is not None:
             declared = kept[place][choice]
         else:
-            declared = settings_of(self.choices[choice] if choice else _imported(place))
+            declared = settings_of(_imported(place)[choice] if choice else _imported(place))
         return {name: one for name, one in declared.items() if name not in self.given}
 
 
 def constructors(s: RunSettings) -> dict[str, Callable[..., Any]]:
     """What the settings choose, by name, members of a chain or a list included."""
-    leaves = ((KINDS[name].choices, leaf) for name, group in s.groups.items() for _, leaf in group.leaves(name))
+    leaves = [(KINDS[name].choices, leaf) for name, group in s.groups.items() for _, leaf in group.leaves(name)]
+    for name, group in s.groups.items():
+        setting, home = KINDS[name].inner
+        if setting in group.settings:
+            leaves.append((_imported(home), group.settings[setting]))
     return {leaf: makers[leaf] for makers, leaf in leaves if leaf in makers}
 
 
@@ -96,7 +113,7 @@ KINDS: dict[str, Kind] = {
     "env": Kind("", "cheetah-run", ("envs:Envs",), ("render", "change_seeds")),
     "reg": Kind("regularizers:REGULARIZERS", "none", ("regularizers:Windowed", "configs.kinds:window_in_epochs")),
     "reset": Kind("interventions:INTERVENTIONS", "none"),
-    "agent": Kind("agents:AGENTS", "sac", given=("regularize", "device")),
+    "agent": Kind("agents:AGENTS", "sac", (), ("regularize", "device"), ("network", "agents:AGENT_NETWORKS")),
     "task": Kind("tasks:TASKS", "random_labels", given=("num_tasks",)),
     "data": Kind("tasks:DATA", "digits", ("tasks:load",)),
     "net": Kind("networks:NETWORKS", "mlp", ("networks:make_network",)),
@@ -106,6 +123,12 @@ KINDS: dict[str, Kind] = {
 # --- what is kept: by place and choice (empty for a function), the declared settings ---------------------------------
 
 Kept = Mapping[str, Mapping[str, Mapping[str, Declared]]]
+
+
+def _names(home: str) -> list[str]:
+    """The names in a public dict."""
+    kept = _kept()
+    return [*(_imported(home) if kept is None else kept.get(home, ()))]
 
 
 def _kept() -> Kept | None:
@@ -141,7 +164,8 @@ def _keep() -> None:
     declared: dict[str, dict[str, dict[str, Declared]]] = {}
     for kind in KINDS.values():
         declared |= {one: {"": settings_of(_imported(one))} for one in kind.common}
-        declared |= {kind.home: {choice: settings_of(make) for choice, make in kind.choices.items()}}
+        for home in filter(None, (kind.home, kind.inner[1])):
+            declared |= {home: {choice: settings_of(make) for choice, make in _imported(home).items()}}
     body = json.dumps(declared, default=vars)
     with suppress(OSError):  # the next process derives it again
         _file().parent.mkdir(parents=True, exist_ok=True)

@@ -62,7 +62,7 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
         sequence = _words(given.get("env.sequence"))
         if kind is Train and sequence:
             choices.setdefault("env", sequence[0])
-        groups, values = _chosen(kind, preset, choices)
+        groups, values = _chosen(kind, preset, choices, given)
         given = _in_short(given, groups)
         for env in (groups["env"].name, *sequence) if kind is Train else ():
             if module := plugins.module_of(env):
@@ -77,9 +77,15 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     return _made(kind, groups, _checked(declared, values), preset)
 
 
-def usual(kind: type[Settings], preset: str, choices: Mapping[str, Any]) -> Settings:
-    """The settings of a preset, with these choices where they are not its own; none of them is checked."""
-    groups, values = _chosen(kind, preset, choices)
+def usual(
+    kind: type[Settings], preset: str, choices: Mapping[str, Any], given: Mapping[str, Any] | None = None
+) -> Settings:
+    """The settings of a preset, with these choices where they are not its own; none of them is checked.
+
+    Args:
+        given: settings, of which those that choose (`Kind.inner`) decide which others there are.
+    """
+    groups, values = _chosen(kind, preset, choices, given or {})
     return _made(kind, groups, _with_defaults(kind, groups, values), preset)
 
 
@@ -123,7 +129,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
             raise SettingsError(f"the setting {group!r} is missing")
         if not isinstance(choice, dict) or "name" not in choice:
             raise SettingsError(f"{group} must be a group with a name, got {shown(choice)}")
-        groups[group] = chosen(group, _choice_of(choice), kind)
+        groups[group] = chosen(group, _choice_of(choice), kind, choice.get(KINDS[group].inner[0]))
         for name in (groups[group].name, *_words(choice.get("sequence"))) if group == "env" else ():
             if (module := plugins.module_of(name)) and module not in plugins.loaded:
                 raise SettingsError(f"env {name!r}: no saved settings load the module {module!r}")
@@ -175,8 +181,8 @@ def warn_of_unlike(s: Train | Supervised) -> None:
         warnings.warn(unlike, stacklevel=2)
 
 
-def chosen(group: str, choice: Any, command: type[Any] | None = None) -> Group:
-    """A choice with a `Declared` for each of its settings (those of all commands)."""
+def chosen(group: str, choice: Any, command: type[Any] | None = None, inner: Any = None) -> Group:
+    """A choice with a `Declared` for each of its settings (those of all commands); `inner` as in `Kind.settings`."""
     kind = KINDS[group]
     if group == "env":
         return Group(Declared(("str",), "", Setting()).checked("env.name", choice), kind.settings(""))
@@ -191,7 +197,7 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None) -> Group:
         hint = f"; did you mean {others[0]!r}?" if others else nearest(choice, names_of(group))
         raise SettingsError(f"unknown {group} {shown(choice)}{hint}")
     left_out = LEFT_OUT.get(command, ())
-    return Group(choice, {n: d for n, d in kind.settings(choice).items() if f"{group}.{n}" not in left_out})
+    return Group(choice, {n: d for n, d in kind.settings(choice, inner).items() if f"{group}.{n}" not in left_out})
 
 
 def names_of(group: str) -> list[str]:
@@ -227,11 +233,17 @@ def _parts(group: str, choices: list[str], command: type[Any] | None) -> tuple[G
     return tuple(chosen(group, choice, command) for choice in choices)
 
 
-def _chosen(kind: type[Any], preset: str, choices: Mapping[str, Any]) -> tuple[dict[str, Group], dict[str, Any]]:
+def _chosen(
+    kind: type[Any], preset: str, choices: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[dict[str, Group], dict[str, Any]]:
     """What is chosen of each group, on the command line or else by the preset or by default; the preset's settings."""
     table = files.table_of(called(kind), preset)
     by_default = {group: KINDS[group].default for group in GROUPS[kind]} | {**table.presets[preset]}
-    groups = {group: chosen(group, choices.get(group, by_default[group]), kind) for group in GROUPS[kind]}
+    groups = {}
+    for group in GROUPS[kind]:
+        choice, inner = choices.get(group, by_default[group]), KINDS[group].inner[0]
+        named = (given.get(f"{group}.{name}") for name in (inner, f"{choice}.{inner}"))
+        groups[group] = chosen(group, choice, kind, next((name for name in named if name is not None), None))
     return groups, table.settings_of(preset, groups, by_default)
 
 
@@ -319,6 +331,11 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], group
         words = f"{name}: {group}={groups[group].choice} has no settings"
         hint = f"; of a sweep's runs that choose another, write {group}.NAME.{last}"
         return SettingsError(words + (hint if name.count(".") == 1 else ""))
+    if group in groups and name.count(".") == 1:
+        choice, inner = groups[group].name, KINDS[group].inner[0]
+        with_it = [one for one in KINDS[group].inner_names(choice) if last in KINDS[group].settings(choice, one)]
+        if with_it:
+            return SettingsError(f"{name} is a setting of {group}.{inner}={' and '.join(with_it)}")
     of_each = [d for d in declared if d.startswith(f"{group}.") and d.rpartition(".")[2] == last]
     if group in groups and name.count(".") == 1 and len(of_each) > 1:
         return SettingsError(f"{name}: each of several has its own, {' and '.join(of_each)}")

@@ -51,6 +51,8 @@ class Simba(nn.Sequential):
         width, blocks: theirs are 128 and 1 for an actor, 512 and 2 for a critic.
     """
 
+    normalizes_obs = True
+
     def __init__(
         self,
         inputs: int,
@@ -139,6 +141,7 @@ class Hypersphere(nn.Module):
         width, blocks: theirs are 128 and 1 for an actor, 512 and 2 for a critic.
     """
 
+    normalizes_obs = True
     shift = 3.0  # the input that is always there, so that the size of the others is not lost
 
     def __init__(self, inputs: int, outputs: int, seeds: Sequence[int], width: int, blocks: int) -> None:

@@ -110,7 +110,8 @@ def _parts(s: Train | Supervised) -> tuple[list[str], list[str], list[str], list
     kind: Any = type(s)
     first, *others = GROUPS[kind]
     choices = s.choices
-    preset, usual = (schema.usual(kind, s.preset, choice) for choice in ({}, choices))
+    inner = {name: value for name, value in identity(s).items() if name == "agent.network"}
+    preset, usual = schema.usual(kind, s.preset, {}), schema.usual(kind, s.preset, choices, inner)
     differ = [group for group in GROUPS[kind] if choices[group] != preset.choices[group]]
     words = [] if s.preset == DEFAULT_PRESET[kind] else [s.preset]
     if first in differ or not words:

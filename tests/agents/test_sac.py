@@ -343,12 +343,11 @@ def test_running_statistics_stay_where_a_run_starts_afresh_as_the_replayed_obser
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"network": "simba", "init": "torch"}, "init is a setting of network=mlp, not of simba, got init=torch"),
-        ({"network": "hypersphere", "layer_norm": False}, "layer_norm is a setting of network=mlp, not of hypersphere"),
-        ({"network": "simba", "hidden": [8]}, "hidden is a setting of network=mlp, not of simba"),
-        ({"critic_width": 8}, "critic_width is a setting of network=simba and hypersphere, not of mlp"),
-        ({"network": "hypersphere", "activation": "gelu"}, "activation=gelu is for network=mlp or simba"),
-        ({"network": "simbav2"}, "network must be mlp, simba or hypersphere, got 'simbav2'; did you mean"),
+        ({"network": "simba", "hidden": [8]}, "unknown setting 'hidden' of network 'simba'"),
+        ({"critic_width": 8}, "unknown setting 'critic_width' of network 'mlp'"),
+        ({"network": "hypersphere", "activation": "gelu"}, "unknown setting 'activation' of network 'hypersphere'"),
+        ({"network": "simba", "actor_width": 0}, "actor_width must be an integer from 1 up, got 0"),
+        ({"network": "simbav2"}, "unknown network 'simbav2'; did you mean 'simba'"),
     ],
 )
 def test_what_a_network_does_not_take_is_refused(settings, message):

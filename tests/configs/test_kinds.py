@@ -113,12 +113,13 @@ def test_a_misspelt_name_is_one_line_with_status_2_and_imports_no_torch(line, en
 
 def test_what_is_kept_is_what_the_constructors_declare(kept):
     read = kinds._read()
-    places = {kind.home for kind in KINDS.values()} | {one for kind in KINDS.values() for one in kind.common}
+    places = {place for kind in KINDS.values() for place in (kind.home, kind.inner[1], *kind.common)} - {""}
     assert read.keys() == places
     for kind in KINDS.values():
-        assert [*read[kind.home]] == [*kind.choices]
-        made = {(kind.home, choice): make for choice, make in kind.choices.items()}
-        made |= {(one, ""): kinds._imported(one) for one in kind.common}
+        made = {(one, ""): kinds._imported(one) for one in kind.common}
+        for home in {kind.home, kind.inner[1]} - {""}:
+            assert [*read[home]] == [*kinds._imported(home)]
+            made |= {(home, choice): make for choice, make in kinds._imported(home).items()}
         for (place, choice), make in made.items():
             # As text too: 1 is not 1.0, and a list is no tuple.
             assert (read[place][choice], repr(read[place][choice])) == (settings_of(make), repr(settings_of(make)))

@@ -1,6 +1,6 @@
 import pytest
 
-from rl_plasticity.agents import AGENTS
+from rl_plasticity.agents import AGENT_NETWORKS, AGENTS
 from rl_plasticity.configs import commands, schema, written
 from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.configs.elsewhere import ELSEWHERE
@@ -65,6 +65,8 @@ def test_a_choice_has_exactly_the_settings_and_defaults_of_its_constructor(group
     chosen = getattr(schema.load(kind, [f"{group}={choice}"]), group).saved
     given = {"agent": ["regularize", "device"], "task": ["num_tasks"], "optimizer": ["lr"]}.get(group, [])
     expected = {"name": choice} | {n: d.default for n, d in settings_of(KINDS[group][choice], given).items()}
+    if choice == "sac":
+        expected |= {n: d.default for n, d in settings_of(AGENT_NETWORKS["mlp"]).items()}
     expected |= {"net": {"parametrization": "none"}}.get(group, {})
     if group == "data":
         expected |= {"root": None, "train_size": None, "validation": 0, "validation_from": "test", "augment": False}
@@ -73,6 +75,20 @@ def test_a_choice_has_exactly_the_settings_and_defaults_of_its_constructor(group
     if group == "reset":  # where there are tasks
         expected |= {"every_updates": None, "every_tasks": 1}
     assert {k: list(v) if isinstance(v, tuple) else v for k, v in expected.items()} == chosen
+
+
+@pytest.mark.parametrize("name", ["agent.network", "agent.sac.network"])
+def test_the_settings_of_an_agent_are_also_those_of_its_network(name):
+    agent = load([f"{name}=simba", "agent.actor_width=8"]).agent
+    assert (agent.actor_width, agent.critic_width, agent.network) == (8, 512, "simba")
+    assert "hidden" not in agent.saved
+    assert schema.load_saved(Train, load([f"{name}=simba", "agent.critic_blocks=3"]).saved).agent.critic_blocks == 3
+    with pytest.raises(SettingsError, match=r"agent\.hidden is a setting of agent\.network=mlp$"):
+        load([f"{name}=simba", "agent.hidden=[8]"])
+    with pytest.raises(
+        SettingsError, match=r"agent\.actor_width is a setting of agent\.network=simba and hypersphere$"
+    ):
+        load(["agent.actor_width=8"])
 
 
 def test_an_env_s_name_may_be_given_directly():

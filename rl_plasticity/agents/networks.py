@@ -1,0 +1,74 @@
+"""The networks that an agent's actor and critics are made of, found by name in `AGENT_NETWORKS`."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+from torch import nn
+
+from rl_plasticity.networks import MLP, Hypersphere, Simba
+from rl_plasticity.networks.activations import Activation
+from rl_plasticity.networks.mlp import Init
+from rl_plasticity.settings import Setting
+
+Role = Literal["actor", "critic"]
+ActorWidth = Annotated[int, Setting("width of the residual blocks in the actor", least=1)]
+ActorBlocks = Annotated[int, Setting("number of residual blocks in the actor", least=1)]
+CriticWidth = Annotated[int, Setting("width of the residual blocks in a critic", least=1)]
+CriticBlocks = Annotated[int, Setting("number of residual blocks in a critic", least=1)]
+
+
+def mlp(
+    inputs: int,
+    outputs: int,
+    seeds: Sequence[int],
+    role: Role,
+    *,
+    hidden: Annotated[Sequence[int], Setting("widths of the hidden layers of actor and critic", least=1)] = (256, 256),
+    layer_norm: Annotated[bool, Setting("LayerNorm between linear layer and activation")] = True,
+    activation: Activation = "relu",
+    init: Init = "orthogonal",
+) -> nn.Module:
+    """Linear layers, the same in actor and critic."""
+    return MLP((inputs, *hidden, outputs), seeds, layer_norm, activation=activation, init=init)
+
+
+def simba(
+    inputs: int,
+    outputs: int,
+    seeds: Sequence[int],
+    role: Role,
+    *,
+    actor_width: ActorWidth = 128,
+    actor_blocks: ActorBlocks = 1,
+    critic_width: CriticWidth = 512,
+    critic_blocks: CriticBlocks = 2,
+    activation: Activation = "relu",
+) -> nn.Module:
+    """SimBa's residual blocks, of other sizes in actor and critic."""
+    width, blocks = (actor_width, actor_blocks) if role == "actor" else (critic_width, critic_blocks)
+    return Simba(inputs, outputs, seeds, width, blocks, activation)
+
+
+def hypersphere(
+    inputs: int,
+    outputs: int,
+    seeds: Sequence[int],
+    role: Role,
+    *,
+    actor_width: ActorWidth = 128,
+    actor_blocks: ActorBlocks = 1,
+    critic_width: CriticWidth = 512,
+    critic_blocks: CriticBlocks = 2,
+) -> nn.Module:
+    """SimbaV2's residual blocks, of other sizes in actor and critic."""
+    width, blocks = (actor_width, actor_blocks) if role == "actor" else (critic_width, critic_blocks)
+    return Hypersphere(inputs, outputs, seeds, width, blocks)
+
+
+AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "simba": simba, "hypersphere": hypersphere}
+"""What ``agent.network=`` chooses from, each called as ``make(inputs, outputs, seeds, role, **settings)``.
+
+It maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings are the
+agent's: ``agent.hidden=[64,64]``. Observations are normalized where its class has ``normalizes_obs = True``, unless
+``agent.normalize_obs`` says otherwise.
+"""
