@@ -21,8 +21,9 @@ from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.runs.folder import RunFolder, RunName
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.results import Results
-from rl_plasticity.supervised import build, cross_entropy, expected_updates, inputs
+from rl_plasticity.supervised import build, expected_updates
 from rl_plasticity.train import planned_updates
+from rl_plasticity.training.epochs import cross_entropy, inputs
 
 ROUNDS = 7
 

@@ -345,7 +345,7 @@ class RunFolder(os.PathLike[str]):
         """A digest of each plug that the newest start used a choice of."""
         start = self.starts[-1] if self.starts else {}
         sources, used = start.get("plugin_sources"), start.get("plugins_used")
-        if not (isinstance(sources, dict) and isinstance(used, list)):
+        if not (isinstance(sources, dict) and isinstance(used, dict)):
             return {}
         return {str(module): str(digest) for module, digest in sources.items() if module in used}
 
@@ -354,14 +354,14 @@ class RunFolder(os.PathLike[str]):
         device: str,
         plugins: Sequence[str] = (),
         sources: Mapping[str, str] | None = None,
-        used: Sequence[str] = (),
+        used: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time.
 
         Args:
             plugins: the modules that were named.
             sources: a digest of each plug's source, see `plugins.sources`.
-            used: the plugs that something the settings choose comes from.
+            used: the plugs that something the settings choose comes from, each with the names of what does.
         """
         import torch
 
@@ -376,7 +376,7 @@ class RunFolder(os.PathLike[str]):
                 "commit": _commit(),
                 "plugins": list(plugins),
                 "plugin_sources": dict(sources or {}),
-                "plugins_used": list(used),
+                "plugins_used": dict(used or {}),
                 "libraries": {name: metadata.version(name) for name in libraries},
                 "python": platform.python_version(),
                 "platform": platform.platform(),
