@@ -179,9 +179,9 @@ def test_the_command_makes_a_folder_that_is_not_there_and_says_how_it_is_used(mn
     assert f"data=mnist data.root={new}" in out
     assert sorted(path.name for path in root.parent.iterdir()) == ["mnist", "new"]
     before = {path: path.read_bytes() for path in new.iterdir()}
-    for arguments in (("mnist", root, new), ("mnist", root / "nowhere", root / "to")):
-        status, out, err = run(monkeypatch, capsys, *arguments)
-        assert (status, out, err.count("\n")) == (2, "", 1)
+    for source, to, says in ((root, new, "new exists already"), (root / "nowhere", root / "to", "nowhere is neither")):
+        status, out, err = run(monkeypatch, capsys, "mnist", source, to)
+        assert (status, out, err.count("\n"), says in err) == (2, "", 1, True)
     assert {path: path.read_bytes() for path in new.iterdir()} == before
     status, _, err = run(monkeypatch, capsys, "mnist", root, root / "to", "--split=imagenet")
     assert (status, "--split is for imagenet32" in err) == (2, True)
@@ -318,6 +318,17 @@ def test_what_unpacks_to_more_than_a_data_set_has_is_refused_before_it_is_whole(
             archive.addfile(info, io.BytesIO(large))
     with pytest.raises(DataError, match="more than 1000 bytes when unpacked"):
         converted("cifar100", tmp_path if packed == "gzip" else path)
+
+
+def test_no_more_is_asked_of_what_is_packed_than_a_data_set_has(monkeypatch):
+    class Endless(io.BytesIO):
+        def read(self, size=-1):
+            assert size >= 0
+            return bytes(size)
+
+    monkeypatch.setattr(convert_data, "MOST", 1000)
+    with pytest.raises(OSError, match="more than 1000 bytes"):
+        convert_data._bounded(Endless())
 
 
 def test_a_batch_that_unpacks_to_more_than_there_can_be_is_refused_before_it_is_read(imagenet32, monkeypatch):
