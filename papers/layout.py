@@ -33,7 +33,7 @@ from rl_plasticity.comparison.figures import PALETTE, STYLE
 from rl_plasticity.comparison.groups import short
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.metrics import statistics
-from rl_plasticity.runs.folder import Curve
+from rl_plasticity.runs.names import Curve
 
 PAGE = 6.9  # inches
 BAND = 0.18  # how opaque

@@ -31,6 +31,7 @@ from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.networks import make_network
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
+from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import (
     Plan,
@@ -40,7 +41,7 @@ from rl_plasticity.runs.plan import (
     say_what_never_comes,
 )
 from rl_plasticity.runs.progress import Progress
-from rl_plasticity.runs.session import Command, Session
+from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure.layer import eval_mode, runs_of
 from rl_plasticity.tasks import TASKS, Data, Task, TaskSequence, augment, batch, load

@@ -33,6 +33,7 @@ from rl_plasticity.envs.vector import say_what_is_missing
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
+from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import (
     Plan,
@@ -42,7 +43,7 @@ from rl_plasticity.runs.plan import (
     say_what_never_comes,
 )
 from rl_plasticity.runs.progress import Progress
-from rl_plasticity.runs.session import Command, Interrupted, Session
+from rl_plasticity.runs.session import Interrupted, Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, PROBE, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import RunStreams, derive
 
@@ -336,7 +337,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
 
     observe = getattr(agent, "observe_", None)
     is_new = session.begin(
-        {"agent": agent, "buffer": buffer, "envs": envs, "probes": probes}, at, table="buffer",
+        {"agent": agent, "buffer": buffer, "envs": envs, "probes": probes}, at,
         unit="env steps", total=s.total_env_steps, updates_per_step=s.replay_ratio,
     )  # fmt: skip
     try:

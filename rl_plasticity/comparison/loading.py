@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from rl_plasticity.configs.before import up_to_date
 from rl_plasticity.configs.commands import SIDE_BY_SIDE
 from rl_plasticity.configs.written import flat_values
-from rl_plasticity.runs.folder import Curve, MetricName, RunFolder, RunName
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import Curve, MetricName, RunName
 
 Settings = dict[str, Any]
 LARGEST = 1e100  # what is beyond counts as infinite: no float holds its square, and no figure a range of such numbers

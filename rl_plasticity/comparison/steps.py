@@ -11,7 +11,7 @@ from rl_plasticity.configs.commands import updates_after
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Steps
-from rl_plasticity.runs.folder import Curve
+from rl_plasticity.runs.names import Curve
 from rl_plasticity.runs.plan import LEARNS_AGAIN
 
 OF_EPISODES = "train/return"  # which end where they end

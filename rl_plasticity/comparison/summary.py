@@ -18,7 +18,7 @@ from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
 from rl_plasticity.metrics.measured import better
 from rl_plasticity.metrics.statistics import Array, Interval, Steps
-from rl_plasticity.runs.folder import Curve, MetricName
+from rl_plasticity.runs.names import Curve, MetricName
 
 FEW = 5  # below so many seeds the points stand for themselves; only gaps have an interval, Student's
 FEW_HINT = f"With fewer than {FEW} seeds that is a hint at most."

@@ -1,8 +1,6 @@
 """Where a run goes unless it is told: short names, and what happens when two runs have one."""
 
 import re
-import threading
-from threading import Barrier, Thread
 
 import pytest
 from conftest import once
@@ -12,7 +10,7 @@ from rl_plasticity import train
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs import naming, session
+from rl_plasticity.runs import command, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.lock import Lock
 
@@ -146,39 +144,29 @@ def test_a_run_that_was_made_is_not_made_again_but_offered_to_be_resumed(here):
     assert len([*here.iterdir()]) == 1
 
 
-def test_two_processes_that_choose_at_once_get_two_folders(here, monkeypatch):
-    both, one_at_a_time, built = Barrier(2), threading.Lock(), session.Command._built
+def test_a_name_that_another_process_takes_meanwhile_is_passed_over(here, monkeypatch):
+    built = command.Command._built
 
-    def wait(*arguments):
-        try:
-            with one_at_a_time:  # torch.fx traces for the whole process
-                return built(*arguments)
-        finally:
-            both.wait(600)  # both have seen that the name is free, and neither has made the folder
+    def meanwhile(*arguments):
+        write(here / naming.name(load(*LONG)), load(*OTHER))
+        return built(*arguments)
 
-    monkeypatch.setattr(session.Command, "_built", wait)
-    made, threads = [], []
-    for arguments in (LONG, OTHER):
-        threads.append(Thread(target=lambda a=arguments: made.append(train.command.prepare(a))))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    for one, parts in made:
-        assert naming.difference(one.folder, one.settings) == ""
-        assert one.settings.out == str(one.folder)
-        one.lock.release()
-        parts.close()
-    assert {one.folder.path.name for one, _ in made} == {naming.name(load(*LONG)), naming.name(load(*LONG), 2)}
+    monkeypatch.setattr(command.Command, "_built", meanwhile)
+    session, parts = train.command.prepare(LONG)
+    session.lock.release()
+    parts.close()
+    assert session.settings.out == str(session.folder) == f"results/{naming.name(load(*LONG), 2)}"
+    assert naming.difference(session.folder, session.settings) == ""
 
 
 def test_a_folder_that_another_process_filled_meanwhile_is_not_written_into(here, monkeypatch):
-    built = session.Command._built
+    built = command.Command._built
 
     def meanwhile(*arguments):
         write(here.parent / "mine", load(*OTHER))
         return built(*arguments)
 
-    monkeypatch.setattr(session.Command, "_built", meanwhile)
+    monkeypatch.setattr(command.Command, "_built", meanwhile)
     with pytest.raises(SettingsError, match="mine exists"):
         train.command.prepare([*LONG, "out=mine"])
     assert schema.load_saved(Train, RunFolder("mine").settings) == load(*OTHER)
