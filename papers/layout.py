@@ -30,10 +30,9 @@ from numpy.typing import NDArray
 
 from rl_plasticity import SettingsError
 from rl_plasticity.comparison.figures import PALETTE, STYLE
-from rl_plasticity.comparison.groups import short
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.metrics import statistics
-from rl_plasticity.runs.names import Curve
+from rl_plasticity.runs.names import Curve, short
 
 PAGE = 6.9  # inches
 BAND = 0.18  # how opaque

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from rl_plasticity.comparison import steps
-from rl_plasticity.comparison.groups import Group, differing, identity, short
+from rl_plasticity.comparison.groups import Group, differing, identity
 from rl_plasticity.comparison.summary import better_of, counted, default_metric
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
-from rl_plasticity.runs.names import MetricName
+from rl_plasticity.runs.names import MetricName, short
 
 SHOWN = 5  # so many of the others are named
 

@@ -19,11 +19,11 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from rl_plasticity.comparison import steps
-from rl_plasticity.comparison.groups import Group, identity, labels, short
+from rl_plasticity.comparison.groups import Group, identity, labels
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.comparison.summary import FEW, Comparison, Row
 from rl_plasticity.metrics import statistics
-from rl_plasticity.runs.names import MetricName
+from rl_plasticity.runs.names import MetricName, short
 
 COLUMN, PAGE = 3.35, 6.9  # inches
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")

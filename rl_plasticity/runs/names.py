@@ -2,6 +2,7 @@
 
 import json
 import re
+from decimal import Decimal
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -112,6 +113,19 @@ class Row(NamedTuple):
 def file_name(text: str) -> str:
     """A run's name, or that of a mean over runs, as the name of a file or a folder."""
     return text.strip().replace(" ", "_").replace("/", "-")
+
+
+def short(value: Any) -> str:
+    """A setting's value, long numbers in the fewest characters: 0.001 as 1e-3, 2560000 as 2.56e6, 1000 as it is."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, int | float):
+        number = Decimal(repr(value)).normalize()
+        plain = f"{number:f}"
+        mantissa, _, exponent = f"{number:e}".partition("e")
+        scientific = f"{mantissa}e{int(exponent)}"
+        return plain if len(plain) <= len(scientific) or 1 <= abs(number) < 1e5 else scientific
+    return str(value)
 
 
 def _value(text: str) -> Any:

@@ -4,45 +4,36 @@ import itertools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rl_plasticity.configs import schema, written
+from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, Supervised, Train
 from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import short
 
 LENGTH = 40  # characters of a name, so that a line of `status` has room for it
+METHOD = ("reg", "reset")
 UNSTARTED = (".config.yaml.tmp", ".lock")  # what a process leaves that was killed before it wrote any settings
 
 
 def name(s: Train | Supervised, number: int = 1) -> str:
-    """``cheetah-run_spectral_coef=1e-3_seed0-4``: the task or preset, the method, what else the preset has otherwise.
+    """``cheetah-run_spectral_coef=1e-3_seed0-4``: preset or task, method, what else differs from the preset.
 
-    What does not fit is left out: two runs may have one name, and then a `number` tells their folders apart.
+    Choices are cut where there is no more room, settings are there whole or not at all: half a number would be another
+    one. Two runs may have one name, and then a `number` tells their folders apart.
     """
     ending = f"_seed{s.seed}" if s.seeds == 1 else f"_seed{s.seed}-{s.seed + s.seeds - 1}"
+    ending += f"_{number}" if number > 1 else ""
     room = max(1, LENGTH - len(ending))  # seeds of 19 digits leave none
-    what, methods, others, settings = ([_plain(word) for word in part] for part in _parts(s))
-    words = [*what, *methods, *others]
-    if len("_".join(words)) > room:  # the method has room before another task than the preset's
-        words = [what[0], *methods, *what[1:], *others]
-    parts = [words[0][:room]]
-    for word in words[1:]:
-        left = room - len("_".join(parts)) - 1
-        parts += [word[:left]] if len(word) <= left or left > 3 else []
-    text = "_".join(parts)
-    for setting in settings:  # half a number would be another one
-        parts += [setting] if len("_".join([*parts, setting])) <= room else []
-    if number > 1:  # the same name, less what has no room beside the number
-        ending += f"_{number}"
-        room = max(1, LENGTH - len(ending))
-        while len("_".join(parts)) > max(room, len(text)):
-            parts.pop()
-    return "_".join(parts)[:room].rstrip("_") + ending
+    choices, settings = ([re.sub(r"[^\w.+=,-]+", "-", word) for word in words] for words in _words(s))
+    text = "_".join(choices)[:room]
+    for setting in settings:
+        text += f"_{setting}" if len(f"{text}_{setting}") <= room else ""
+    return text.rstrip("_") + ending
 
 
 def place(parent: Path, s: Train | Supervised, taken: Collection[Path] = ()) -> Path:
@@ -108,29 +99,29 @@ def _number(entry: str) -> int:
     return int(numbered[1]) if numbered else 1
 
 
-def _parts(s: Train | Supervised) -> tuple[list[str], list[str], list[str], list[str]]:
-    """What a name says: preset and task, the method, other choices, settings; the most telling ones first."""
+def _words(s: Train | Supervised) -> tuple[list[str], list[str]]:
+    """What a name says: the choices, and the settings: the method's before others, short names first."""
     kind: Any = type(s)
-    first, *others = GROUPS[kind]
+    task = GROUPS[kind][0]
     choices = {group: _choice(getattr(s, group)) for group in GROUPS[kind]}
     preset, usual = _usual(kind, s.preset), _usual(kind, s.preset, *choices.items())
-    differ = [group for group in GROUPS[kind] if choices[group] != _choice(preset[group])]
-    words = [] if s.preset == DEFAULT_PRESET[kind] else [s.preset]
-    if first in differ or not words:
-        words.append(_word(choices[first]).rpartition(":")[2])
-    methods = [_word(choices[g]) for g in ("reg", "reset") if g == "reg" or g in differ]
-    rest = [_word(choices[g]) for g in others if g in differ and g not in ("reg", "reset")]
+    named = {group: _word(choices[group]) for group in choices if choices[group] != _choice(preset[group])}
+    first = s.preset
+    if s.preset == DEFAULT_PRESET[kind]:
+        first = _word(choices[task])
+        named.pop(task, None)
+    methods = [_word(choices["reg"]), *([named["reset"]] if "reset" in named else [])]
+    words = [first, *methods, *(word for group, word in named.items() if group not in METHOD)]
 
-    watched, base = schema.marked(kind, "watched"), schema.without_machine(kind, usual)
-    own = {n: v for n, v in identity(s).items() if n not in ("seed", "seeds", "preset") and base.get(n) != v}
+    base, unnamed = schema.without_machine(kind, usual), {"seed", "seeds", "preset", *schema.marked(kind, "watched")}
+    own = {n: v for n, v in identity(s).items() if n not in unnamed and base.get(n) != v}
     lasts = [n.rpartition(".")[2] for n in own]
     settings = []
-    for setting, last in zip(own, lasts, strict=True):
+    for (setting, value), last in zip(own.items(), lasts, strict=True):
+        text = ",".join(map(short, value)) if isinstance(value, list | tuple) else short(value)
         called = last if lasts.count(last) == 1 else setting
-        of_method = setting.partition(".")[0] in ("reg", "reset")
-        value = _short(own[setting]) if setting != "env.sequence" else len(own[setting])  # so many tasks in turn
-        settings.append((setting in watched, not of_method, len(called), f"{called}={value}"))
-    return words, methods, rest, [text for *_, text in sorted(settings)]  # short ones first: more of them have room
+        settings.append((setting.partition(".")[0] not in METHOD, len(called), f"{called}={text}"))
+    return [word.rpartition(":")[2] for word in words], [text for *_, text in sorted(settings)]
 
 
 @cache
@@ -147,18 +138,3 @@ def _choice(group: Mapping[str, Any]) -> str | tuple[str, ...]:
 
 def _word(choice: str | tuple[str, ...]) -> str:
     return choice if isinstance(choice, str) else "-".join(choice)
-
-
-def _short(value: Any) -> str:
-    """``1e-3`` rather than 0.001."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(_short, value))
-    if not isinstance(value, float):
-        return written.as_written(value)
-    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
-    return min(f"{value:g}", f"{mantissa}e{int(exponent)}", key=len)
-
-
-def _plain(text: str) -> str:
-    """What needs no quotes in a shell and is one part of a path."""
-    return re.sub(r"[^\w.+=,-]+", "-", text)

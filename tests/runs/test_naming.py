@@ -41,7 +41,7 @@ def here(tmp_path, monkeypatch):
         (Train, ["env=walker-run"], "walker-run_none_seed0"),
         (Train, ["env=gym:Pendulum-v1", "reg=spectral", "seed=4"], "Pendulum-v1_spectral_seed4"),
         (Train, ["reg=spectral+l2", "reset=periodic", "preset=demo", "seeds=3"], "demo_spectral+l2_periodic_seed0-2"),
-        (Train, ["preset=demo", "env=walker-run", "env.action_repeat=4"], "demo_walker-run_none_seed0"),
+        (Train, ["preset=demo", "env=walker-run", "env.action_repeat=4"], "demo_none_walker-run_seed0"),
         (Train, ["preset=demo", "replay_ratio=4"], "demo_none_replay_ratio=4_seed0"),
         (Train, ["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_coef=0.1_seed0"),
         (Train, ["reg=swr", "reg.coef=1e-3"], "cheetah-run_swr_seed0"),  # as it is without
@@ -52,12 +52,12 @@ def here(tmp_path, monkeypatch):
         (
             Train,
             ["env.sequence=[walker-stand,walker-walk,walker-run]", "env.switch_every_env_steps=9", "reg=l2"],
-            "walker-stand_l2_sequence=3_seed0",
+            "walker-stand_l2_seed0",
         ),
         (
             Train,
             ["preset=demo", "env.sequence=[cheetah-run,cheetah-run]", "env.switch_every_env_steps=9"],
-            "demo_none_sequence=2_seed0",
+            "demo_none_switch_every_env_steps=9_seed0",
         ),
         (
             Train,
@@ -68,7 +68,7 @@ def here(tmp_path, monkeypatch):
                 "seed=100",
                 "reset=periodic",
             ],
-            "demo_walker-stand_none_periodic_seed100",  # no room for a whole setting
+            "demo_none_periodic_walker-stand_seed100",  # no room for a whole setting
         ),
         (
             Train,
@@ -81,7 +81,7 @@ def here(tmp_path, monkeypatch):
             Supervised,
             ["preset=spectral-cifar10", "task=pixel_permutation", "reg=l2"],
             "spectral-cifar10_l2_pixel_permutat_seed0",
-        ),  # the method before the task where both have no room
+        ),
     ],
 )
 def test_a_name_says_what_differs_from_the_preset_and_the_defaults(kind, arguments, name):
