@@ -21,7 +21,7 @@ from rl_plasticity.metrics import (
     representation_distance,
 )
 from rl_plasticity.structure import HiddenUnits, activations_of, read, untouched
-from rl_plasticity.supervised import first_images, inputs
+from rl_plasticity.training.epochs import first_images, inputs
 
 LARGEST = 16_000_000  # activations of each run that are kept from task to task: 64 MB
 IMAGES = 256  # of the first task, whose activations are looked at

@@ -30,8 +30,8 @@ from rl_plasticity import DATA, NETWORKS, OPTIMIZERS, TASKS, Learner, SettingsEr
 from rl_plasticity.metrics.statistics import student_interval
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import layers
-from rl_plasticity.supervised import batches, cross_entropy, evaluate
 from rl_plasticity.tasks import Data, Task, load, sizes
+from rl_plasticity.training.epochs import batches, cross_entropy, evaluate
 
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 SEEDS = range(5)

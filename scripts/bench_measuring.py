@@ -22,8 +22,9 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import RunName
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.results import Results
-from rl_plasticity.supervised import build, cross_entropy, expected_updates, inputs
+from rl_plasticity.supervised import build, expected_updates
 from rl_plasticity.train import planned_updates
+from rl_plasticity.training.epochs import cross_entropy, inputs
 
 ROUNDS = 7
 

@@ -258,7 +258,7 @@ def step_parts(options: argparse.Namespace) -> None:
     from rl_plasticity.runs.plan import Plan
     from rl_plasticity.runs.progress import Progress
     from rl_plasticity.runs.session import Session
-    from rl_plasticity.train import log_update
+    from rl_plasticity.training.updates import Updates
 
     size, threads = options.sizes.split(",")[0], int(options.threads.split(",")[0])
     torch.set_num_threads(threads)
@@ -274,9 +274,10 @@ def step_parts(options: argparse.Namespace) -> None:
             n: [] for n in ("act", "env", "to the device, store", "sample", "update", "log")
         }
         with tempfile.TemporaryDirectory() as folder:
-            s = resolved(load(Train, [f"seeds={runs}", "device=cpu"]))
+            s = resolved(load(Train, [f"seeds={runs}", "device=cpu", "threads=1", "compile=false"]))
             session = Session(s, RunFolder(folder), Plan.of(s))
-            session.begin({"agent": agent}, Progress(), unit="env steps", total=1, updates_per_step=GROUP)
+            session.begin({"agent": agent}, Progress(), unit="env steps", total=1, updates_per_step=GROUP, save_every=1)
+            log = Updates(session, agent, agent.learners, agent.losses, (), lambda _, agent=agent: agent).log
             for _ in range(options.rounds * 20):
                 marks = [time.perf_counter()]
                 act = agent.act(obs.unsqueeze(1), agent.streams.normal(1, envs.act_dim)).squeeze(1)
@@ -292,7 +293,7 @@ def step_parts(options: argparse.Namespace) -> None:
                 for i in range(GROUP):
                     metrics = update(Batch(*(x[:, i * BATCH : (i + 1) * BATCH] for x in batches)), noise[i])
                 marks.append(time.perf_counter())
-                log_update(session, agent, metrics)
+                log(metrics)
                 marks.append(time.perf_counter())
                 for times, (a, b) in zip(parts.values(), pairwise(marks), strict=True):
                     times.append(b - a)

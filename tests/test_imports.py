@@ -28,6 +28,7 @@ LAYERS = (
     ("command_line",),
     ("sweeps",),
     ("comparison",),
+    ("training",),
     ("runs",),
     ("configs",),
     ("tasks", "envs"),

@@ -19,9 +19,11 @@ from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS, make_network
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.seeding import RunStreams
-from rl_plasticity.supervised import accuracy, command, cross_entropy, evaluate, updates_after
+from rl_plasticity.supervised import command, updates_after
 from rl_plasticity.tasks import TASKS, Data, load
 from rl_plasticity.train import command as rl_command
+from rl_plasticity.training import epochs
+from rl_plasticity.training.epochs import accuracy, cross_entropy, evaluate
 
 SMALL = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=2"]
 SMALL += [
@@ -186,9 +188,9 @@ def test_an_epoch_has_every_image_once_in_an_order_of_each_run_however_many_are_
     task = TASKS["random_labels"](data, range(len(runs) * 2 + 1)).task(0)
 
     def epoch(gathered):
-        monkeypatch.setattr(supervised, "GATHERED", gathered)
+        monkeypatch.setattr(epochs, "GATHERED", gathered)
         order = RunStreams(range(len(task.rows)))
-        return [*supervised.batches(task, data, order, 20, runs)]
+        return [*epochs.batches(task, data, order, 20, runs)]
 
     one_by_one = epoch(1)
     assert [y.shape for _, y in one_by_one] == [(*runs, 20)] * 4 + [(*runs, 15)]
@@ -199,7 +201,7 @@ def test_an_epoch_has_every_image_once_in_an_order_of_each_run_however_many_are_
     if not augmented:
         images = torch.cat([x for x, _ in one_by_one], -4)
         labels = torch.cat([y for _, y in one_by_one], -1)
-        rows = supervised.shuffled(task, RunStreams(range(len(task.rows))))
+        rows = epochs.shuffled(task, RunStreams(range(len(task.rows))))
         expected = data.to_float(data.train_x[task.rows.gather(1, rows)])
         assert torch.equal(images, expected if runs else expected[0])
         assert torch.equal(labels, task.labels.gather(1, rows) if runs else task.labels[0, rows[0]])
@@ -312,7 +314,7 @@ def test_both_commands_make_the_same_kind_of_regularizer_with_the_same_state(mon
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
-    with pytest.raises(FaultyRun, match="the loss of seed 0 is not finite after 2 updates; the last good checkpoint"):
+    with pytest.raises(FaultyRun, match="net/loss of seed 0 is not finite after 2 updates; the last good checkpoint"):
         run_supervised([*SMALL, "lr=1e30"], tmp_path / "run")
 
 
@@ -368,7 +370,7 @@ def test_only_whole_batches_go_to_the_compiled_update_because_it_is_of_one_shape
 
         return fast
 
-    monkeypatch.setattr("rl_plasticity.supervised.compiled", compiled)
+    monkeypatch.setattr("rl_plasticity.training.epochs.compiled", compiled)
     settings = ["data.train_size=250", "task=continual_full", "num_tasks=5", "epochs_per_task=1", "compile=true"]
     run_supervised(
         [*SMALL, *settings, "batch_size=40"], tmp_path / "run"

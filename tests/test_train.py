@@ -21,7 +21,8 @@ from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.regularizers import REGULARIZERS, Regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.train import command, updates_due
+from rl_plasticity.train import command
+from rl_plasticity.training.acting import updates_due
 
 # Plasticity metrics, of each network.
 MEASURED = ["frobenius_norm", "mean_sigma1", "sigma_min", "condition_number", "stable_rank", "effective_rank"]
@@ -85,7 +86,7 @@ def test_the_compiled_update_is_what_trains_where_it_is_asked_for(tmp_path, monk
 
         return fast
 
-    monkeypatch.setattr("rl_plasticity.train.compiled", compiled)
+    monkeypatch.setattr("rl_plasticity.training.acting.compiled", compiled)
     folders = [run([*PENDULUM, f"compile={wanted}"], tmp_path / wanted) for wanted in ("true", "false")]
     assert calls == ["cpu"] * 40
     assert rows(folders[0]) == rows(folders[1])

@@ -18,7 +18,7 @@ from rl_plasticity.interventions.base import (
     learners_of,
 )
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, untouched
+from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, renewed, some, untouched
 from rl_plasticity.structure.layer import lookup, wide
 
 
@@ -53,68 +53,37 @@ class ReDo(Intervention):
 
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> dict[str, Tensor]:
-        recycled = {}
-        renewed, cleared = [], []  # written when everything is known
+        recycled, written = {}, []  # written when everything is known
         for name, (learner, _) in learners_of(target).items():
             if inputs is None or name not in inputs:
                 raise ValueError(f"ReDo looks at activations: it needs inputs for {name!r}, a plain network example=")
-            k = len(learner.runs)
-            units, dormant = [], []  # dormant: of each layer, [*runs, units]
-            for unit, activation in _look(learner.net, inputs[name]):
-                chosen = torch.zeros(learner.runs, dtype=torch.bool, device=activation.device)
-                chosen[... if runs is None else runs] = True
-                score = self._score(activation.movedim(_axis(unit), k), k)
-                units.append(unit)
-                dormant.append((score <= self.threshold) & chosen.unsqueeze(-1))
-
-            found = list(zip(units, dormant, strict=True))
-            changes = []  # parameter, where, and whether to a fresh value or to zero
-            for unit, mask in found:
-                for layer in (unit.incoming, *unit.norms):
-                    for parameter in layer.parameter_names:
-                        where = mask
-                        if parameter == layer.weight_name and (matrix := layer.matrix(learner.net)) is not None:
-                            rows = mask.unsqueeze(-1).expand_as(matrix)
-                            where = layer.of_matrix(rows, lookup(learner.net, parameter).shape)
-                        changes.append((parameter, where, True))
-            # Outgoing weights last: what leads from one recycled unit to another is zero.
-            for unit, mask in found:
-                for layer in unit.outgoing:
-                    matrix = layer.matrix(learner.net)
-                    assert layer.weight_name is not None  # hidden_units takes no others
-                    assert matrix is not None
-                    # A linear layer behind a flattened feature map reads each unit (channel) from several columns.
-                    each = mask.repeat_interleave(matrix.shape[-1] // mask.shape[-1], dim=-1)
-                    columns = each.unsqueeze(-2).expand_as(matrix)
-                    where = layer.of_matrix(columns, lookup(learner.net, layer.weight_name).shape)
-                    changes.append((layer.weight_name, where, False))
-
-            moments = {parameter: learner.optimizer.moments(parameter) for parameter, *_ in changes}
-            fresh = learner.fresh(runs, {parameter for parameter, _, renew in changes if renew})
-            values: dict[str, Tensor] = {}
-            for parameter, where, renew in changes:
-                tensor = lookup(learner.net, parameter)
-                where = where.to(tensor.device)
-                value = lookup(fresh, parameter) if renew else torch.zeros_like(tensor)
-                values[parameter] = torch.where(where, value, values.get(parameter, tensor))
-                cleared += [(moment, where) for moment in moments[parameter]]
-            renewed += [(lookup(learner.net, parameter), value) for parameter, value in values.items()]
-            recycled[name] = torch.stack([mask.sum(-1).cpu() for mask in dormant]).sum(0)
-        for tensor, value in renewed:
-            tensor.copy_(value)
-        for moment, where in cleared:
-            moment.masked_fill_(where, 0)
+            net = learner.net
+            found = [(unit, self._dormant(a, learner.runs, runs)) for unit, a in _look(net, inputs[name])]
+            names = {n for unit, _ in found for layer in (unit.incoming, *unit.norms) for n in layer.parameter_names}
+            read = {n for unit, _ in found for layer in unit.outgoing if (n := layer.weight_name)}
+            moments = {parameter: learner.optimizer.moments(parameter) for parameter in sorted(names | read)}
+            fresh = learner.fresh(runs, names)
+            new = renewed(net, found, lambda _, parameter, fresh=fresh: lookup(fresh, parameter))  # type: ignore[misc]
+            written.append((net, moments, new))
+            recycled[name] = torch.stack([dormant.sum(-1).cpu() for _, dormant in found]).sum(0)
+        for net, moments, new in written:
+            for parameter, (where, value) in new.items():
+                lookup(net, parameter).copy_(value)
+                for moment in moments[parameter]:
+                    moment.masked_fill_(where, 0)
         return recycled
 
-    @staticmethod
-    def _score(activation: Tensor, k: int) -> Tensor:
-        """Normalized mean activation ``[*runs, units]`` of ``[*runs, units, ...]`` with `k` runs axes.
+    def _dormant(self, activation: Tensor, axes: tuple[int, ...], runs: Tensor | None) -> Tensor:
+        """Which units of the chosen runs are dormant, of activations ``[*runs, units, n]``: ``[*runs, units]``.
 
-        NaN, which is no dormant unit's, where no example came: an expert that the batch was not sent to.
+        The score is NaN, which is no dormant unit's, where no example came: an expert that the batch was not sent to.
         """
-        size = activation.abs().flatten(k + 1).mean(-1)
+        size = activation.abs().mean(-1)
         mean = size.mean(-1, keepdim=True)
-        return torch.where(mean == 0, torch.zeros_like(size), size / mean)
+        score = torch.where(mean == 0, torch.zeros_like(size), size / mean)
+        chosen = torch.zeros(axes, dtype=torch.bool, device=activation.device)
+        chosen[... if runs is None else runs] = True
+        return (score <= self.threshold) & chosen.unsqueeze(-1)
 
 
 class SelectiveReinit(Intervention):
@@ -197,34 +166,18 @@ class SelectiveReinit(Intervention):
 
 
 def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
-    """The hidden units of `net`, layer by layer, and their activations after the non-linearity on `example`."""
+    """The hidden units of `net`, layer by layer, and their activations on `example`, ``[*runs, units, n]``."""
     with untouched(net):
         structure = read(net, example)
         structure.require_order("ReDo")
         # Where a weight is computed from what is trained, zero columns would not be zero.
         units = [unit for unit in structure.hidden_units(net) if not any(y.is_computed for y in unit.layers)]
-        known = {(unit.activation, unit.call) for unit in units}
-        left = [u.activation for u in structure.activations() if (u.activation, u.call) not in known]
+        left = structure.not_among(units)
         why = "its units are joined, shared, moved, made by computed weights or read by something that is no layer"
         if not units:
-            behind = f" but behind {', '.join(left[:3])}, where {why}" if left else ""
+            behind = f" but behind {some(left)}, where {why}" if left else ""
             raise ValueError(f"ReDo has nothing to act on: the network has no hidden activation{behind}")
         if left:
-            some = ", ".join(left[:3]) + (" and others" if len(left) > 3 else "")
-            warnings.warn(f"ReDo leaves alone what is behind {some}: {why}", stacklevel=6)
+            warnings.warn(f"ReDo leaves alone what is behind {some(left)}: {why}", stacklevel=6)
         seen = list(zip(units, activations_of(net, units, example), strict=True))
-    for unit, activation in seen:
-        k, matrix = len(unit.incoming.runs), unit.incoming.matrix(net)
-        assert matrix is not None  # hidden_units takes no others
-        axis = _axis(unit)
-        if activation.ndim < k + 2 or activation.shape[axis] != matrix.shape[-2]:
-            raise ValueError(
-                f"{unit.activation!r} gives {[*activation.shape]} for the {matrix.shape[-2]} units of "
-                f"{unit.incoming.name!r}: inputs must be a batch, with the examples in their first axis"
-            )
-    return seen
-
-
-def _axis(unit: HiddenUnits) -> int:
-    """Where the activations have their units: channels behind the examples, else last."""
-    return len(unit.incoming.runs) + 1 if unit.incoming.role == "conv" else -1
+    return [(unit, unit.by_unit(activation, unit.number(net))) for unit, activation in seen]

@@ -13,7 +13,7 @@ from rl_plasticity.regularizers.base import NO_BATCH, Look, Regularizer, Share
 from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenUnits, recyclable
+from rl_plasticity.structure import Example, HiddenUnits, recyclable, renewed, some
 from rl_plasticity.structure.layer import Layer, SomeRuns, is_trained, lookup, per_run, wide
 
 
@@ -232,12 +232,9 @@ class _Recycled:
                     f"module nn.{module}() in the network; torch's own layers take activation=nn.{module}()"
                 )
             owner._require_plain([unit.incoming, *unit.outgoing])
-        known = {(unit.activation, unit.call) for unit in self.units}
-        left = [u.activation for u in owner.structure.activations() if (u.activation, u.call) not in known]
-        if left:
-            some = ", ".join(left[:3]) + (" and others" if len(left) > 3 else "")
+        if left := owner.structure.not_among(self.units):
             warnings.warn(
-                f"{method} leaves alone what is behind {some}: its units are joined, shared, frozen, moved or "
+                f"{method} leaves alone what is behind {some(left)}: its units are joined, shared, frozen, moved or "
                 "read by something that is no layer",
                 stacklevel=5,
             )
@@ -301,15 +298,8 @@ class _Recycled:
             return None
 
     def _of_unit(self, unit: HiddenUnits, activation: Tensor) -> tuple[Tensor, int]:
-        k, units = len(self.owner.runs), self.widths[unit.incoming.key]
-        axis = k + 1 if unit.incoming.role == "conv" else activation.ndim - 1
-        one = k + 2 + (unit.incoming.role == "conv")  # axes of a batch, at least
-        if activation.ndim < one or activation.shape[axis] != units:
-            raise ValueError(
-                f"{unit.activation!r} gives {[*activation.shape]} for the {units} units of {unit.incoming.name!r}: "
-                "inputs must be a batch, with the examples in their first axis"
-            )
-        return self.of(activation.movedim(axis, k).flatten(k + 1)), activation.shape[k]
+        of_units = unit.by_unit(activation, self.widths[unit.incoming.key])
+        return self.of(of_units), activation.shape[len(self.owner.runs)]
 
     def units_now(self, net: nn.Module) -> list[HiddenUnits]:
         """The units all of whose parameters are trained now."""
@@ -321,38 +311,28 @@ class _Recycled:
 
     def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> dict[str, Tensor]:
         """Start one unit of each layer anew, or none (mask ``[*runs, units]``); returns where values are new."""
-        masks: dict[str, Tensor] = {}
-
-        def set_(name: str | None, where: Tensor, values: Tensor) -> None:
-            assert name is not None
-            tensor = lookup(net, name)
-            tensor.copy_(torch.where(where, values.to(tensor.dtype), tensor))
-            masks[name] = masks[name] | where if name in masks else where
-
         if self.owner.active is not None:
             chosen = [(unit, anew & self.owner.active.unsqueeze(-1)) for unit, anew in chosen]
         numbered = self._due(chosen)
-        for i, unit, anew in numbered:
-            layer, zero = unit.incoming, torch.zeros_like(anew, dtype=torch.float32)
+        number = {unit: i for i, unit, _ in numbered}
+
+        def fresh(unit: HiddenUnits, name: str) -> Tensor:
+            layer = unit.incoming
+            if name == layer.bias_name:
+                return torch.zeros_like(lookup(net, name))
+            if name != layer.weight_name:
+                return self.owner._recall("initial", name)
             matrix, weight = _tensors(layer, net)
-            draws = 2 * uniform_at(self.owner.get_buffer("key"), matrix.shape[-1], i, self.owner.updates - 1) - 1
-            fresh = (draws * self.owner._recall("bound", layer.key).unsqueeze(-1)).unsqueeze(-2).expand_as(matrix)
-            rows = anew.unsqueeze(-1).expand_as(matrix)
-            set_(layer.weight_name, layer.of_matrix(rows, weight.shape), layer.of_matrix(fresh, weight.shape))
-            if layer.bias_name is not None:
-                set_(layer.bias_name, anew, zero)
-            for name in (name for norm in unit.norms for name in norm.parameter_names):
-                set_(name, anew, self.owner._recall("initial", name))
-        # Outgoing weights last: what leads from one new unit to another is zero.
-        for _, unit, anew in numbered:
-            for layer in unit.outgoing:
-                matrix, weight = _tensors(layer, net)
-                columns = anew.repeat_interleave(matrix.shape[-1] // anew.shape[-1], -1).unsqueeze(-2)
-                where = layer.of_matrix(columns.expand_as(matrix), weight.shape)
-                set_(layer.weight_name, where, torch.zeros((), device=weight.device))
+            drawn = uniform_at(self.owner.get_buffer("key"), matrix.shape[-1], number[unit], self.owner.updates - 1)
+            row = (2 * drawn - 1) * self.owner._recall("bound", layer.key).unsqueeze(-1)
+            return layer.of_matrix(row.unsqueeze(-2).expand_as(matrix), weight.shape)
+
+        new = renewed(net, [(unit, anew) for _, unit, anew in numbered], fresh)
+        for name, (_, value) in new.items():
+            lookup(net, name).copy_(value)
         for _, _, anew in numbered:
             self.owner._add_to_count_("reset_units", anew.sum(-1))
-        return masks
+        return {name: where for name, (where, _) in new.items()}
 
     def _due(self, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> list[tuple[int, HiddenUnits, Tensor]]:
         """With their numbers those of `chosen` that have to be gone through.

@@ -2,7 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -17,7 +18,6 @@ from rl_plasticity.compiling.shares import Cut, Shares, cuts, largest_matrix
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.kinds import KINDS, constructors
 from rl_plasticity.errors import FaultyRun, first_line
-from rl_plasticity.interventions import Intervention
 from rl_plasticity.runs import provenance
 from rl_plasticity.runs.checkpoint import Checkpoints, Part
 from rl_plasticity.runs.folder import RunFolder
@@ -118,6 +118,23 @@ class Session(Generic[S]):
 
     # --- the life of a run ------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def begun(self, parts: Mapping[str, Part], progress: Progress, **given: Any) -> Iterator[bool]:
+        """The run from `begin`, which takes the same arguments, to its last checkpoint.
+
+        A stop signal within an evaluation ends it there: the checkpoint is of before the evaluation.
+        """
+        is_new = self.begin(parts, progress, **given)
+        try:
+            try:
+                yield is_new
+            except Interrupted:
+                if not progress.step:  # the run begins again
+                    return
+            self.save()
+        finally:
+            self.close()
+
     def begin(
         self,
         parts: Mapping[str, Part],
@@ -126,6 +143,7 @@ class Session(Generic[S]):
         unit: Literal["env steps", "epochs"],
         total: int,
         updates_per_step: float,
+        save_every: int,
     ) -> bool:
         """Name what the run is made of, restore it from the checkpoint if there is one, and open the results.
 
@@ -133,6 +151,7 @@ class Session(Generic[S]):
             parts: all that is saved, by name.
             progress: saved too; metrics are logged over its env steps, or over its updates where the unit is epochs.
             total: how many steps there are.
+            save_every: after how many of them a checkpoint is written.
 
         Returns:
             Whether the run is a new one.
@@ -145,6 +164,7 @@ class Session(Generic[S]):
         parts = self.parts = {**parts, **watching}
         self.progress, self.total, self.unit = progress, total, unit
         self.checkpoints = Checkpoints(self.folder.checkpoints, self.saved)
+        self.save_every = save_every
         if self.saved is not None:
             if lost := [name for name in self.saved if name.startswith("callbacks.") and name not in parts]:
                 raise FaultyRun(f"cannot resume: the checkpoint holds the state of {lost[0]}, which is not loaded")
@@ -179,12 +199,6 @@ class Session(Generic[S]):
             found = cuts(self.plan.side_by_side, int(s.threads), largest_matrix(whole) if s.compile else None)
         self.shares = Shares(whole, make, found, int(s.threads), set_tracing if s.compile else None)
         return self.shares
-
-    def is_watched(self, updates: int, interventions: Iterable[tuple[Intervention, Any]], *periods: int | None) -> bool:
-        """Whether something is done after so many updates that needs those of all runs; no period is never."""
-        comes = any(intervention.due(updates) for intervention, _ in interventions)
-        watches = any(hasattr(callback, "on_update") for callback in self.callbacks.values())
-        return comes or watches or any(every and updates % every == 0 for every in periods)
 
     @property
     def axis(self) -> int:
@@ -235,6 +249,13 @@ class Session(Generic[S]):
         self.results.write_timing(self.axis, self.clock.rates(self.progress.step))
         self.clock.latest = summary
         self.call("on_evaluation")
+
+    def after_step(self) -> None:
+        """Call back, save where that is due, and show how far the run is."""
+        self.call("on_step")
+        if self.progress.step % self.save_every == 0:
+            self.save()
+        self.show()
 
     def show(self) -> None:
         """Move the progress bar; write the first rates before the first evaluation, which may be far, for `status`."""

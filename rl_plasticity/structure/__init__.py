@@ -1,15 +1,8 @@
 """What feeds what in a network: traced symbolically, or watched in a real call."""
 
 from rl_plasticity.structure.checking import outputs, recyclable
-from rl_plasticity.structure.reading import (
-    HiddenUnits,
-    Structure,
-    activations_of,
-    hidden_units,
-    layers,
-    not_homogeneous,
-    read,
-)
+from rl_plasticity.structure.reading import Structure, hidden_units, layers, not_homogeneous, read, some
+from rl_plasticity.structure.units import HiddenUnits, activations_of, renewed
 from rl_plasticity.structure.watch import (
     Arguments,
     Example,
@@ -32,6 +25,8 @@ __all__ = [
     "outputs",
     "read",
     "recyclable",
+    "renewed",
+    "some",
     "tensors_in",
     "untouched",
     "with_tensors",

@@ -1,17 +1,14 @@
 """Whether what was read of a network is so: it is called with other weights, which shows what reading misses."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from rl_plasticity.structure.layer import Layer, Widened, lookup, unwrapped
+from rl_plasticity.structure.units import HiddenUnits
 from rl_plasticity.structure.watch import Example, arguments_of, tensors_in, untouched, with_tensors
-
-if TYPE_CHECKING:
-    from rl_plasticity.structure.reading import HiddenUnits
 
 MOVED = 1e-4  # relative to the largest output: far above rounding, far below what a misread unit moves
 
@@ -47,7 +44,7 @@ def outputs(
     return None
 
 
-def recyclable(net: nn.Module, units: Sequence["HiddenUnits"], example: Example) -> list["HiddenUnits"]:
+def recyclable(net: nn.Module, units: Sequence[HiddenUnits], example: Example) -> list[HiddenUnits]:
     """Those of the units that nothing reads but the columns that are taken for theirs.
 
     With these columns at zero what the network returns must not depend on what makes the units. Half of them are tried;
@@ -59,48 +56,37 @@ def recyclable(net: nn.Module, units: Sequence["HiddenUnits"], example: Example)
     return [unit for unit in units if unit not in tried or not _moves(net, [unit], example)]
 
 
-def _moves(net: nn.Module, units: Sequence["HiddenUnits"], example: Example) -> bool:
+def _moves(net: nn.Module, units: Sequence[HiddenUnits], example: Example) -> bool:
     generator = torch.Generator().manual_seed(0)
     names = {n for u in units for layer in u.layers for n in layer.parameter_names}
     silent = Widened(net, {name: lookup(net, name).detach().double().clone() for name in names})
     other = Widened(net, {name: tensor.clone() for name, tensor in silent.tensors.items()})
     masks = []
     for unit in units:
-        layer = unit.incoming
-        n = _matrix(layer, silent).shape[-2]
+        n = unit.number(net)
         masks.append(torch.randperm(n, generator=generator) < max(1, n // 2))
         # Behind a norm layer all units move with one: there the gains and shifts alone change.
-        for changed in unit.norms[:1] or (layer,):
+        for changed in unit.norms[:1] or (unit.incoming,):
             _renew_(changed, other, masks[-1], generator)
     for unit, mask in zip(units, masks, strict=True):
         for layer in unit.outgoing:
+            name, columns = layer.columns_of(net, mask)
             for each in (silent, other):
-                matrix, weight = _matrix(layer, each), layer.weight(each)
-                assert weight is not None
-                columns = mask.repeat_interleave(matrix.shape[-1] // len(mask)).to(matrix.device)
-                weight.copy_(layer.of_matrix(matrix.masked_fill(columns, 0), weight.shape))
+                tensor = each.tensors[name]
+                tensor.masked_fill_(columns.to(tensor.device), 0)
     before, after = (outputs(net, example, each.tensors) for each in (silent, other))
     if before is None or after is None:
         return False
     return any(_distance(a, b) > MOVED for a, b in zip(after, before, strict=True))
 
 
-def _renew_(layer: Layer, net: nn.Module, mask: Tensor, generator: torch.Generator) -> None:
+def _renew_(layer: Layer, net: Widened, units: Tensor, generator: torch.Generator) -> None:
     """Other values of the units' rows, gains or shifts."""
-    for tensor in layer.tensors(net):
+    for name, where in layer.rows_of(net, units):
+        tensor = net.tensors[name]
         noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor)
         fresh = noise * (tensor.square().mean().sqrt() + 0.1) - tensor
-        where = mask.to(tensor.device)
-        if tensor is layer.weight(net) and layer.is_linear_map:
-            rows = where.unsqueeze(-1).expand_as(_matrix(layer, net))
-            where = layer.of_matrix(rows, tensor.shape)
-        tensor.copy_(torch.where(where, fresh, tensor))
-
-
-def _matrix(layer: Layer, net: nn.Module) -> Tensor:
-    matrix = layer.matrix(net)
-    assert matrix is not None
-    return matrix
+        tensor.copy_(torch.where(where.to(tensor.device), fresh, tensor))
 
 
 def _distance(after: Tensor, before: Tensor) -> float:

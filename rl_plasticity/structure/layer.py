@@ -150,6 +150,27 @@ class Layer:
             return split.movedim(k + 2, k + 1).reshape(shape)
         return matrix.reshape(shape)
 
+    def rows_of(self, net: nn.Module, units: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Its parameters, and which entries of each make its units in the mask ``[*runs, out]``."""
+        for name in self.parameter_names:
+            matrix = self.matrix(net) if name == self.weight_name else None
+            if matrix is None:
+                yield name, units
+            else:
+                yield name, self.of_matrix(units.unsqueeze(-1).expand_as(matrix), lookup(net, name).shape)
+
+    def columns_of(self, net: nn.Module, units: Tensor) -> tuple[str, Tensor]:
+        """The name of its weight, and which entries read what this layer reads in the mask ``[*runs, units]``.
+
+        A linear layer behind a flattened feature map reads each unit, a channel, from several columns.
+        """
+        matrix = self.matrix(net)
+        assert self.weight_name is not None
+        assert matrix is not None
+        each = units.repeat_interleave(matrix.shape[-1] // units.shape[-1], dim=-1)
+        where = self.of_matrix(each.unsqueeze(-2).expand_as(matrix), lookup(net, self.weight_name).shape)
+        return self.weight_name, where
+
     def by_group(self, matrix: Tensor) -> Tensor:
         """Its `matrix` as one for each group of a convolution, ``[*runs, groups, out / groups, fan_in]``.
 

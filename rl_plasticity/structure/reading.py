@@ -6,11 +6,11 @@ done, and why neither was, so that a method which needs to know the order can re
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,34 +21,9 @@ from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.checking import recyclable
 from rl_plasticity.structure.layer import BareRole, Layer, lookup, role_of, unwrapped
 from rl_plasticity.structure.trace import trace
+from rl_plasticity.structure.units import HiddenUnits
 from rl_plasticity.structure.walk import RAW, Walk, said_of
-from rl_plasticity.structure.watch import Example, arguments_of, watch, watched_call, with_tensors
-
-
-@dataclass(frozen=True)
-class HiddenUnits:
-    """The hidden units of one layer: what feeds them, the non-linearity they come out of, and what they feed.
-
-    Attributes:
-        activation: the activation module's name, or ``relu()`` for a function.
-        call: which call of that module or function it is.
-    """
-
-    incoming: Layer
-    norms: tuple[Layer, ...]
-    activation: str
-    call: int
-    outgoing: tuple[Layer, ...]
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """All that makes the units or reads them."""
-        return (self.incoming, *self.norms, *self.outgoing)
-
-    @property
-    def name(self) -> str:
-        """In the log: the activation's, with the number of the call where it is not the first."""
-        return self.activation + (f".{self.call}" if self.call else "")
+from rl_plasticity.structure.watch import Example, watch, with_tensors
 
 
 @dataclass(frozen=True)
@@ -197,12 +172,12 @@ class Structure:
         found = [layer.name for layer in layers if layer.name in self.factors and layer.weight_name is not None]
         if found and self.unknown is not None:
             raise ValueError(
-                f"{method} must know whether {_some(found)} are layers or the factors of an adapter of the frozen "
+                f"{method} must know whether {some(found)} are layers or the factors of an adapter of the frozen "
                 f"layer beside them, and {self.unknown}: {self._what_helps()}"
             )
         if found:
             raise ValueError(
-                f"{method} acts on whole matrices, and {_some(found)} are factors of low-rank adapters: their product "
+                f"{method} acts on whole matrices, and {some(found)} are factors of low-rank adapters: their product "
                 "is added to a frozen matrix. Pass only=[the parameters to act on] without them, merge the adapters, "
                 "or take a method of single parameters (l2, l2_init, weight_decay)"
             )
@@ -211,7 +186,7 @@ class Structure:
         """Raises ValueError if there are such bare parameters and no use of any was seen, and says what to pass."""
         if names and self.unknown is not None:
             raise ValueError(
-                f"{method} must know what the bare parameters {_some(names)} do, and {self.unknown}: "
+                f"{method} must know what the bare parameters {some(names)} do, and {self.unknown}: "
                 + self._what_helps("roles={name: role}, 'ignore' for those to leave alone")
             )
 
@@ -282,6 +257,11 @@ class Structure:
                 chains.append(HiddenUnits(incoming, tuple(norms), activation.name, activation.call, outgoing))
         return chains
 
+    def not_among(self, units: Sequence[HiddenUnits]) -> list[str]:
+        """The names of the activations that none of these hidden units come out of."""
+        known = {(unit.activation, unit.call) for unit in units}
+        return [unit.activation for unit in self.activations() if (unit.activation, unit.call) not in known]
+
     def activations(self) -> list[HiddenUnits]:
         """Every activation behind a layer, for looking at; `hidden_units` are those whose units can be recycled."""
         found = []
@@ -294,7 +274,7 @@ class Structure:
         return found
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -542,26 +522,3 @@ def _refuse_what_is_not_supported(net: nn.Module) -> None:
                     f"{name or 'the network'} computes its weight in a hook ({type(hook).__name__}): use "
                     "torch.nn.utils.parametrizations instead"
                 )
-
-
-def activations_of(net: nn.Module, units: Sequence[HiddenUnits], inputs: Example) -> list[Tensor]:
-    """The output of each activation in `units`, modules and functions, when `net` is called on `inputs`."""
-    net = unwrapped(net)
-    modules = dict(net.named_modules())
-    if all(unit.activation in modules for unit in units):
-        return _outputs_of_modules(net, units, inputs)
-    watch = watched_call(net, Walk(net, {}, None), inputs)
-    return [watch.outputs[unit.activation, unit.call] for unit in units]
-
-
-def _outputs_of_modules(net: nn.Module, units: Sequence[HiddenUnits], inputs: Example) -> list[Tensor]:
-    outputs: dict[str, list[Tensor]] = {unit.activation: [] for unit in units}
-    keep: Callable[[str], Any] = lambda name: lambda _m, _i, out: outputs[name].append(out.clone())  # noqa: E731
-    hooks = [net.get_submodule(name).register_forward_hook(keep(name)) for name in outputs]
-    args, kwargs = arguments_of(inputs)
-    try:
-        net(*args, **kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [outputs[unit.activation][unit.call] for unit in units]

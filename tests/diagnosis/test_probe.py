@@ -24,7 +24,7 @@ from rl_plasticity.metrics import (
 )
 from rl_plasticity.networks import MLP, standardize_weights_
 from rl_plasticity.regularizers import make_regularizer
-from rl_plasticity.supervised import cross_entropy
+from rl_plasticity.training.epochs import cross_entropy
 
 
 def learner_of(seeds=(3, 4), layer_norm=False):

@@ -23,7 +23,8 @@ from rl_plasticity.networks import MLP
 from rl_plasticity.networks.resnet import BasicBlock
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.supervised import command, cross_entropy
+from rl_plasticity.supervised import command
+from rl_plasticity.training.epochs import cross_entropy
 
 LOOKS = Path(closer_look.__file__).parent / "looks"
 SETTINGS = SimpleNamespace(measure_every_epochs=1, measure_every_updates=0, log_every_updates=1)

@@ -1,0 +1,119 @@
+"""Hidden units: what feeds them, what they feed, their activations, and which entries of parameters are theirs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.structure.layer import Layer, lookup, unwrapped
+from rl_plasticity.structure.walk import Walk
+from rl_plasticity.structure.watch import Example, arguments_of, watched_call
+
+
+@dataclass(frozen=True)
+class HiddenUnits:
+    """The hidden units of one layer: what feeds them, the non-linearity they come out of, and what they feed.
+
+    Attributes:
+        activation: the activation module's name, or ``relu()`` for a function.
+        call: which call of that module or function it is.
+    """
+
+    incoming: Layer
+    norms: tuple[Layer, ...]
+    activation: str
+    call: int
+    outgoing: tuple[Layer, ...]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All that makes the units or reads them."""
+        return (self.incoming, *self.norms, *self.outgoing)
+
+    @property
+    def name(self) -> str:
+        """In the log: the activation's, with the number of the call where it is not the first."""
+        return self.activation + (f".{self.call}" if self.call else "")
+
+    def number(self, net: nn.Module) -> int:
+        """How many they are."""
+        matrix = self.incoming.matrix(net)
+        assert matrix is not None  # of a linear or convolution layer
+        return matrix.shape[-2]
+
+    def by_unit(self, activation: Tensor, units: int) -> Tensor:
+        """An activation as ``[*runs, units, examples and positions]``, of so many units.
+
+        Raises:
+            ValueError: it is of another shape than a batch gives.
+        """
+        k, conv = len(self.incoming.runs), self.incoming.role == "conv"
+        axis = k + 1 if conv else activation.ndim - 1  # channels behind the examples, else last
+        if activation.ndim < k + 2 + conv or activation.shape[axis] != units:
+            raise ValueError(
+                f"{self.activation!r} gives {[*activation.shape]} for the {units} units of {self.incoming.name!r}: "
+                "inputs must be a batch, with the examples in their first axis"
+            )
+        return activation.movedim(axis, k).flatten(k + 1)
+
+
+def renewed(
+    net: nn.Module,
+    chosen: Sequence[tuple[HiddenUnits, Tensor]],
+    fresh: Callable[[HiddenUnits, str], Tensor],
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The parameters of `net` when units start afresh; nothing is written.
+
+    Weights, biases, gains and shifts that make a unit become what `fresh` says, the weights that read it 0.
+
+    Args:
+        chosen: hidden units, and which of them start afresh: a mask ``[*runs, units]``.
+        fresh: new values like the parameter of this name, which is one of the incoming layer or of a norm layer.
+
+    Returns:
+        By the parameter's name where it is new, a mask like it, and what it becomes.
+    """
+    changes = [
+        (name, where, fresh(unit, name))
+        for unit, units in chosen
+        for layer in (unit.incoming, *unit.norms)
+        for name, where in layer.rows_of(net, units)
+    ]
+    # Outgoing weights last: what leads from one new unit to another is zero.
+    changes += [
+        (*layer.columns_of(net, units), torch.zeros((), device=units.device))
+        for unit, units in chosen
+        for layer in unit.outgoing
+    ]
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, where, value in changes:
+        tensor = lookup(net, name)
+        where = where.to(tensor.device)
+        before, values = found.get(name, (torch.zeros_like(where), tensor))
+        found[name] = before | where, torch.where(where, value.to(tensor), values)
+    return found
+
+
+def activations_of(net: nn.Module, units: Sequence[HiddenUnits], inputs: Example) -> list[Tensor]:
+    """The output of each activation in `units`, modules and functions, when `net` is called on `inputs`."""
+    net = unwrapped(net)
+    modules = dict(net.named_modules())
+    if all(unit.activation in modules for unit in units):
+        return _outputs_of_modules(net, units, inputs)
+    watch = watched_call(net, Walk(net, {}, None), inputs)
+    return [watch.outputs[unit.activation, unit.call] for unit in units]
+
+
+def _outputs_of_modules(net: nn.Module, units: Sequence[HiddenUnits], inputs: Example) -> list[Tensor]:
+    outputs: dict[str, list[Tensor]] = {unit.activation: [] for unit in units}
+    keep: Callable[[str], Any] = lambda name: lambda _m, _i, out: outputs[name].append(out.clone())  # noqa: E731
+    hooks = [net.get_submodule(name).register_forward_hook(keep(name)) for name in outputs]
+    args, kwargs = arguments_of(inputs)
+    try:
+        net(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [outputs[unit.activation][unit.call] for unit in units]

@@ -1,0 +1,1 @@
+"""What the loops of the two commands ask to do its part after each update and step."""

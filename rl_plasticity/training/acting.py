@@ -1,0 +1,303 @@
+"""Parts of the loop of ``rl_plasticity.train``: updates from the replay buffer, evaluations, tasks that change."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_plasticity.agents import Agent, Batch, ReplayBuffer
+from rl_plasticity.agents.rollout import evaluate, first_episode
+from rl_plasticity.compiling.compiled import compiled
+from rl_plasticity.configs.commands import Train, updates_after
+from rl_plasticity.diagnosis.probe import PROBE_SIZE
+from rl_plasticity.envs import Envs
+from rl_plasticity.errors import FaultyRun
+from rl_plasticity.runs.progress import Progress
+from rl_plasticity.runs.session import Session
+from rl_plasticity.runs.trained import PROBE, task_of
+from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.step import Step
+from rl_plasticity.training.probing import Probing
+from rl_plasticity.training.updates import Inputs, Updates
+
+PRIMED_AT_ONCE = 16  # updates whose transitions are drawn together; between them a signal is heeded
+
+
+@dataclass
+class EnvStepCounts(Progress):
+    """Where a run is, and of each run ``[runs]`` what has added up so far.
+
+    Args:
+        episode_return: of the training episode.
+        first_return: of the evaluation before anything of the present task was learned.
+        task_area: of the evaluations of the present task, each times the env steps since the one before it.
+        evaluated_at: the env step of the last evaluation. Where one is due and it is another step, a signal came then.
+    """
+
+    episode_return: Tensor = field(default_factory=lambda: torch.zeros(0))
+    first_return: Tensor = field(default_factory=lambda: torch.zeros(0))
+    task_area: Tensor = field(default_factory=lambda: torch.zeros(0))
+    evaluated_at: int = 0
+
+    @classmethod
+    def of(cls, runs: int) -> Self:
+        """Those of so many new runs."""
+        episode_return, first_return, task_area = torch.zeros(3, runs, dtype=torch.float64).unbind()
+        return cls(0, 0, episode_return, first_return, task_area)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; earlier versions ended no evaluation."""
+        new = {"first_return": self.first_return, "task_area": self.task_area, "evaluated_at": state.get("step", 0)}
+        super().load_state_dict({**new, **state})
+
+
+class AgentProbing(Probing):
+    """Plasticity metrics of an agent's networks on frozen transitions; none with ``measure_every_updates=0``."""
+
+    def __init__(self, session: Session[Train], agent: Agent, envs: Envs) -> None:
+        self.s, self.every = session.settings, int(session.settings.measure_every_updates)
+        if not self.every:
+            super().__init__(session, {}, {}, dict)
+            return
+        batch, noise = frozen_transitions(session, agent, envs)
+        super().__init__(session, agent.learners, agent.inputs(batch), partial(agent.example_losses, batch, noise))
+
+    def measure(self) -> None:
+        """Log what is measured now, if anything ever is."""
+        if self.every:
+            super().measure()
+
+    def after_update(self) -> None:
+        """Measure where that is due."""
+        if self.every and self.session.progress.updates % self.every == 0:
+            self.measure()
+
+    def after_step(self) -> None:
+        """Measure before heavy priming too."""
+        if self.s.prime_updates and self.session.progress.step == self.s.prime_after_env_steps - 1:
+            self.measure()
+
+
+class AgentUpdates(Updates[Any]):
+    """An agent's updates on transitions of the replay buffer, with heavy priming's.
+
+    Args:
+        some: makes the agent of some of the runs.
+    """
+
+    def __init__(
+        self,
+        session: Session[Train],
+        agent: Agent,
+        buffer: ReplayBuffer,
+        probing: AgentProbing,
+        some: Callable[[slice], Agent],
+    ) -> None:
+        self.s = s = session.settings
+        chosen = session.plan.interventions
+        super().__init__(session, agent, agent.learners, agent.losses, chosen, some, probing.every)
+        self.buffer, self.probing = buffer, probing
+        self._updates = self.shares.updates(
+            type(agent).update, partial(compiled, device=s.device) if s.compile else None
+        )
+
+    def make_due(self, step: int) -> None:
+        """The updates that come after this env step."""
+        self._make(updates_due(self.s, step))
+
+    def _make(self, number: int, is_logged: bool = True) -> Mapping[str, Tensor]:
+        """So many updates; the metrics of the last one."""
+        metrics: Mapping[str, Tensor] = {}
+        if not number:
+            return metrics
+        session, agent, size = self.session, self.trained, self.s.batch_size
+        session.clock.start_updates()
+        batches = self.buffer.sample(agent.streams.integers(self.buffer.size, number * size))
+        noises = [share.noise(number, size) for share in self.shares.modules]
+
+        def batch_of(i: int, runs: slice = slice(None)) -> Batch:
+            return Batch(*(x[runs, i * size : (i + 1) * size] for x in batches))
+
+        def inputs_of(i: int) -> Inputs:
+            return agent.inputs(batch_of(i))  # type: ignore[no-any-return]
+
+        def update(several: list[int], share: int) -> Mapping[str, Tensor]:
+            runs, update_of, noise = self.shares.runs[share], self._updates[share], noises[share]
+            done: list[Mapping[str, Tensor]] = [update_of(batch_of(i, runs), noise[i]) for i in several]
+            return done[-1]
+
+        for several in self.stretches(range(number)):
+            metrics = self.shares.each(partial(update, several))
+            self.count(len(several), partial(inputs_of, several[-1]))
+            if is_logged:
+                self.log_if_due(metrics)
+                self.probing.after_update()
+            session.call("on_update")
+        session.clock.end_updates(number)
+        return metrics
+
+    @property
+    def are_to_prime(self) -> bool:
+        """Whether updates of heavy priming are left at the env step after which they are made."""
+        at = self.session.progress
+        return at.step == self.s.prime_after_env_steps and unprimed(self.s, at) > 0
+
+    def prime(self) -> None:
+        """Some of the updates of heavy priming that are left. All are at one env step: only the last one is logged."""
+        left = unprimed(self.s, self.session.progress)
+        now = min(left, PRIMED_AT_ONCE)
+        metrics = self._make(now, is_logged=False)
+        self.session.clock.latest = f"primed with {self.s.prime_updates - left + now} of {self.s.prime_updates} updates"
+        if now == left:
+            self.log(metrics)
+            self.probing.measure()
+            self.session.save()
+        self.session.show()
+
+
+class Tasks:
+    """Evaluations of an agent, and the tasks that follow each other."""
+
+    def __init__(
+        self, session: Session[Train], agent: Agent, updates: AgentUpdates, envs: Envs, at: EnvStepCounts
+    ) -> None:
+        self.session, self.agent, self.updates, self.envs, self.at = session, agent, updates, envs, at
+        self.s = session.settings
+
+    def begin(self) -> None:
+        """Evaluate before anything is learned, where tasks change."""
+        if self.s.env["switch_every_env_steps"]:
+            self.at.first_return = self._first_return()
+
+    def change(self) -> None:
+        """Where the task changes after this env step: intervene, and forget transitions if so chosen."""
+        s, buffer = self.s, self.updates.buffer
+        if not ends_task(s, self.at.step):
+            return
+        task = task_of(s, self.at.step + 1)
+
+        def inputs() -> Inputs:
+            newest = torch.arange(max(0, buffer.size - s.batch_size), buffer.size, device=s.device)
+            return self.agent.inputs(buffer.sample(newest.expand(buffer.runs, -1)))
+
+        self.updates.intervene(lambda intervention: intervention.due_at_task(task), inputs)
+        if s.on_change == "clear":
+            buffer.clear()
+        self.session.call("on_task")
+
+    @property
+    def evaluation_was_cut_short(self) -> bool:
+        """Whether a signal came within the evaluation of this env step."""
+        return is_evaluated(self.s, self.at.step) and self.at.evaluated_at < self.at.step
+
+    def after_step(self) -> None:
+        """Evaluate where that is due, and log a task that ends.
+
+        Raises:
+            Interrupted: a signal came; nothing has changed.
+        """
+        s, at = self.s, self.at
+        if not is_evaluated(s, at.step):
+            return
+        returns, overestimation = self._play(task_of(s, at.step))
+        goes_on = ends_task(s, at.step) and at.step < s.total_env_steps
+        following = self._first_return() if goes_on else at.first_return
+        summary = f"last return {returns.mean():.1f}"
+        self.session.evaluated({"eval/return": returns, "q_overestimation": overestimation}, summary)
+        at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
+        at.evaluated_at = at.step
+        if ends_task(s, at.step):
+            area = at.task_area / s.env["switch_every_env_steps"]
+            index = np.full(len(returns), task_of(s, at.step))
+            of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
+            self.session.log({f"task/{name}": value for name, value in of_task.items()})
+            self.session.results.flush()
+        if goes_on:
+            at.first_return, at.task_area = following, torch.zeros_like(at.task_area)
+
+    def _first_return(self) -> Tensor:
+        """What the agents can do of the task that comes, ``[runs]``."""
+        return torch.from_numpy(self._play(task_of(self.s, self.at.step + 1))[0])
+
+    def _play(self, task: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Returns and overestimation of the agents at a task, each ``[runs]``. It changes nothing."""
+        self.envs.change = task
+        show = partial(self.session.evaluating, episodes=self.s.eval_episodes)
+        return evaluate(self.agent, self.envs, self.s.eval_episodes, first_episode(self.at.step), show)
+
+
+def choose_act(agent: Agent, obs: Tensor, act_dim: int, at_random: bool) -> Tensor:
+    """The actions ``[runs, act_dim]`` of an env step of training: uniformly random ones, or the policy's."""
+    if (observe := getattr(agent, "observe_", None)) is not None:
+        observe(obs)
+    if at_random:
+        return agent.streams.uniform(act_dim) * 2 - 1
+    return agent.act(obs.unsqueeze(1), agent.streams.normal(1, act_dim)).squeeze(1)
+
+
+def on_host(act: Tensor, step: int) -> NDArray[np.float32]:
+    """Actions as environments take them.
+
+    Raises:
+        FaultyRun: one is not finite.
+    """
+    actions: NDArray[np.float32] = act.cpu().numpy()
+    if not np.isfinite(actions).all():
+        raise FaultyRun(f"an action is not finite at env step {step}")
+    return actions
+
+
+def count_step(session: Session[Train], at: EnvStepCounts, step: Step) -> None:
+    """Count an env step, and log the returns of training episodes that it ended."""
+    at.step += 1
+    at.episode_return += torch.from_numpy(step.reward)
+    if step.ended.any():
+        session.log({"train/return": at.episode_return}, where=step.ended)
+        at.episode_return[torch.from_numpy(step.ended)] = 0
+
+
+def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tuple[Batch, Tensor]:
+    """Transitions of uniformly random actions and noise to look at the networks with, a function of the seeds alone.
+
+    Every fourth of the first env steps of episode 0, of the first task.
+    """
+    device = session.settings.device
+    streams = RunStreams([derive(seed, PROBE) for seed in session.plan.seeds])
+    obs = envs.seek(0)
+    rows = []
+    for _ in range(PROBE_SIZE):
+        for act in streams.uniform(4, envs.act_dim).mul(2).sub(1).unbind(1):
+            step = envs.step(act.numpy())
+            rows.append((obs, act.numpy(), step.reward, step.next_obs, agent.discount * ~step.terminated))
+            obs = step.obs
+    columns = (torch.from_numpy(np.stack(x[::4], 1)).float() for x in zip(*rows, strict=True))
+    training, agent.streams = agent.streams, streams
+    noise = agent.noise(1, PROBE_SIZE)[0]  # its shape is the agent's own
+    agent.streams = training
+    return Batch(*(x.to(device) for x in columns)), noise.to(device)
+
+
+def is_evaluated(s: Train, step: int) -> bool:
+    """Whether the agents are evaluated after this env step."""
+    return step > 0 and (step % s.eval_every_env_steps == 0 or step == s.total_env_steps or ends_task(s, step))
+
+
+def ends_task(s: Train, step: int) -> bool:
+    """Whether the task changes after this env step."""
+    return task_of(s, step) < task_of(s, step + 1)
+
+
+def updates_due(s: Train, step: int) -> int:
+    """Updates to make after this env step, for ``replay_ratio`` updates per env step of learning."""
+    learning = step - s.random_env_steps
+    return updates_after(learning, s.replay_ratio) - updates_after(learning - 1, s.replay_ratio)
+
+
+def unprimed(s: Train, at: Progress) -> int:
+    """How many of the updates of heavy priming are left at the env step after which they are made."""
+    return s.prime_updates - (at.updates - updates_after(at.step - s.random_env_steps, s.replay_ratio))

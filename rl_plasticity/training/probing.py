@@ -1,0 +1,39 @@
+"""Plasticity metrics of the networks that a loop trains."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from rl_plasticity.diagnosis.probe import Probe
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.runs.session import Session
+
+Losses = Mapping[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]
+
+
+class Probing:
+    """Measures networks on examples that stay the same, and logs that.
+
+    Args:
+        learners: the networks, by name.
+        examples: what each reads.
+        losses: of each, a function of its output and the function's other arguments.
+    """
+
+    def __init__(
+        self,
+        session: Session[Any],
+        learners: Mapping[str, Learner],
+        examples: Mapping[str, tuple[Tensor, ...]],
+        losses: Callable[[], Losses],
+    ) -> None:
+        self.session, self.losses = session, losses
+        self.networks = nn.ModuleDict({name: Probe(learner, examples[name]) for name, learner in learners.items()})
+
+    def measure(self) -> None:
+        """Log what is measured now."""
+        for network, (loss, targets) in self.losses().items():
+            measures = cast(Probe, self.networks[network]).measure(loss, targets)
+            self.session.log({f"{network}/{name}": value.reshape(-1) for name, value in measures.items()})
+        self.session.call("on_measurement")
