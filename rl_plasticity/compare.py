@@ -18,7 +18,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_plasticity import command_line
+from rl_plasticity import command_line, plugins
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.files import write_text
@@ -49,16 +49,18 @@ open in a browser) and figures/ (PNG and PDF).
   choose=NAME,...    settings to choose, reg.coef: of groups that differ in nothing else only the best is compared. Test
                      accuracies are chosen by validation images, everything else by the metric itself
   choose_seeds=N,... the seeds that decide the choice; they are then left out of the comparison
+  plugins=[NAME,...] modules of yours, whose metrics say which values are better
   mix=NAME,...       settings of the task or length in which runs may differ: env.name, total_env_steps, data, ...
 """
 
 
-OPTIONS = ("out", "metric", "target", "baseline", "leave_out", "choose", "choose_seeds", "better", "mix")
+OPTIONS = ("out", "metric", "target", "baseline", "leave_out", "choose", "choose_seeds", "better", "mix", "plugins")
 
 
 def command(arguments: Sequence[str]) -> None:
     """Compare, write the folder and print the table."""
     places, options = parse(arguments)
+    plugins.load(options.pop("plugins", ()))
     done = "replaced" if replaceable(_place(options["out"])) else "wrote"
     comparison = compare(*places, **options)
     show(comparison)
@@ -172,6 +174,8 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     for name in ("mix", "leave_out", "choose"):
         if name in given:  # a label may hold a list: hidden=[64, 64]
             given[name] = [part for part in re.split(r",(?! )", given[name]) if part]
+    if "plugins" in given:
+        given["plugins"] = [plugins.as_module(name) for name in given["plugins"].strip("[]").split(",")]
     if "choose_seeds" in given:
         try:
             given["choose_seeds"] = [int(seed) for seed in given["choose_seeds"].split(",")]

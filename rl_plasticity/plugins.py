@@ -71,11 +71,14 @@ def source_files() -> dict[str, dict[str, bytes]]:
     return {module: _sources[module][1] for module in dict.fromkeys([*loaded, *_load_installed()])}
 
 
-def used(constructors: Iterable[Any], env: str = "") -> list[str]:
-    """The plugs that these constructors, or the environment, come from."""
-    homes = {str(getattr(make, "__module__", "")).partition(".")[0] for make in constructors}
-    homes.add(module_of(env).partition(".")[0])
-    return [module for module in source_files() if module.partition(".")[0] in homes]
+def used(constructors: Mapping[str, Any], env: str = "") -> dict[str, list[str]]:
+    """The plugs that these constructors, or the environment, come from, each with the names of what does."""
+    homes = {name: str(getattr(make, "__module__", "")) for name, make in constructors.items()} | {env: module_of(env)}
+    found = {
+        module: [name for name, home in homes.items() if home.partition(".")[0] == module.partition(".")[0]]
+        for module in source_files()
+    }
+    return {module: names for module, names in found.items() if names}
 
 
 def changed(before: Mapping[str, str]) -> list[str]:

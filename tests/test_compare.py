@@ -11,13 +11,14 @@ import matplotlib
 import pytest
 from folders import curve, tasks, write_run
 
-from rl_plasticity import command_line
+from rl_plasticity import command_line, plugins
 from rl_plasticity.compare import HELP, OPTIONS, command, compare, parse
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.summary import summarize
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.metrics import METRICS
 from rl_plasticity.runs.folder import RunFolder
 
 DATA = '<script type="application/json">'
@@ -481,3 +482,21 @@ def test_a_place_to_write_to_that_no_folder_can_be_called_is_refused_before_the_
     status, _, error = call(one, f"out={tmp_path / ('a' * 300)}")
     assert status == 2
     assert error.endswith("File name too long\n")
+
+
+def test_the_command_loads_plugs_whose_metrics_say_which_values_are_better(tmp_path, monkeypatch):
+    plug = "from rl_plasticity.metrics import METRICS, OfWeights"
+    (tmp_path / "plug_of_metrics.py").write_text(f"{plug}\nMETRICS['plug_spread'] = OfWeights(abs, 'lower')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(METRICS, "plug_spread", None)  # it is gone afterwards
+    del METRICS["plug_spread"]
+    monkeypatch.setattr(plugins, "loaded", [])
+    for name, mean in (("l2", 1.0), ("swr", 2.0)):
+        rows = {str(seed): curve([mean + seed / 10] * 3, "actor/plug_spread") for seed in range(3)}
+        write_run(tmp_path / name, [f"reg={name}"], rows)
+    assert "or plugins=[...]" in call("l2", "swr", "metric=actor/plug_spread", "out=c")[2]
+    status, out, err = call("l2", "swr", "metric=actor/plug_spread", "out=d", "plugins=[plug_of_metrics]")
+    assert status == 0, err
+    assert "does not say" not in err
+    assert "The lowest" in out

@@ -53,12 +53,14 @@ class Run:
         return self._plugs(only_used=True)
 
     def _plugs(self, only_used: bool) -> dict[str, str]:
+        chosen = {part for name in self.settings for part in name.split(".")}  # of a chain the names are in the names
+        chosen |= {str(value) for name, value in self.settings.items() if name.endswith(".name")}
         found: dict[str, dict[str, None]] = {}
         for start in self.starts:
             sources = start.get("plugin_sources")
             used = start.get("plugins_used") if only_used else None
             for module, digest in sources.items() if isinstance(sources, dict) else ():
-                if isinstance(used, list) and module not in used:
+                if isinstance(used, dict) and not chosen & {*used.get(module, ())}:
                     continue
                 found.setdefault(str(module), {})[str(digest)[:8]] = None
         return {module: "+".join(digests) for module, digests in found.items()}

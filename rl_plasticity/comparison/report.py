@@ -216,7 +216,7 @@ def _folded(title: str, content: str) -> str:
 
 
 def _provenance(c: Comparison) -> str:
-    lines = [["group", "task", "seed", "folder", "commit", "version", "device", "started", "command"]]
+    lines = [["group", "task", "seed", "folder", "commit", "version", "torch", "plugs", "device", "started", "command"]]
     for row in c.rows:
         for task, runs in row.group.tasks.items():
             for run in runs:
@@ -229,6 +229,8 @@ def _provenance(c: Comparison) -> str:
                         str(run.folder),
                         short_version(str(start.get("commit") or "unknown")),
                         str(start.get("rl_plasticity", "unknown")),
+                        str((start.get("libraries") or {}).get("torch", "unknown")),
+                        ", ".join(f"{module} {digest}" for module, digest in run.plugs.items()) or "none",
                         str(start.get("device", "unknown")),
                         str(start.get("time", "unknown")),
                         str(start.get("command", "unknown")),

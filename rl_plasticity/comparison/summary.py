@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -158,7 +159,10 @@ class Comparison:
         """The table as a LaTeX ``tabular`` with the rules of booktabs; ``\\usepackage{booktabs}`` is all it needs."""
         escaped = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "±": r"$\pm$"})
         escaped |= str.maketrans({"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"})
-        head, *lines = [" & ".join(cell.translate(escaped) for cell in line) + r" \\" for line in self.table()]
+        minus = re.compile(r"(?<![\w.])-(?=\d)")
+        head, *lines = [
+            " & ".join(minus.sub("$-$", cell.translate(escaped)) for cell in line) + r" \\" for line in self.table()
+        ]
         columns = "l" + "r" * (len(self.table()[0]) - 1)
         parts = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
         return "\n".join([*parts, r"\end{tabular}"]) + "\n"
@@ -177,6 +181,8 @@ class Comparison:
             return f"{text}{name} is {shown(best['iqm'], self.number)} for {best.group.label}."
         end = "highest" if self.better == "higher" else "lowest"
         text += f"The {end} {name} of the {len(self.rows)} is that of {best.label}"
+        if tied := [row.label for row in others if row["iqm"].value == best["iqm"].value]:
+            text += f", equal to that of {', '.join(tied)}"
         measured = best
         if best.group is self.baseline:  # which has no gap to itself; the next best has
             measured = others[0]
@@ -278,7 +284,10 @@ def summarize(
     if not any(common[task][-1] for task in tasks):
         warnings.append(f"{metric} was measured at step 0 alone by all: what is compared is before any training")
     if direction is None and len(groups) > 1:
-        warnings.append(f"{metric} does not say which values are better: higher counts as better; else better=lower")
+        warnings.append(
+            f"{metric} does not say which values are better: higher counts as better; else better=lower, "
+            "or plugins=[...] if it is a plug's"
+        )
     known: Direction = direction or "higher"
     comparison = Comparison(kind, metric, unit, scale, target, common, tasks, reference, (), (), better=known)
     rows = [_row(comparison, g, any(id(r) in unfinished for r in g.runs), len(groups) - 1) for g in groups]

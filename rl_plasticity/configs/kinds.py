@@ -68,14 +68,15 @@ class Kind(NamedTuple):
         return {name: one for name, one in declared.items() if name not in self.given}
 
 
-def constructors(groups: Mapping[str, Mapping[str, Any]]) -> list[Callable[..., Any]]:
-    """What groups of settings choose, members of a chain or a list included."""
-    found = []
+def constructors(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Callable[..., Any]]:
+    """What groups of settings choose, by name, members of a chain or a list included."""
+    found = {}
     for group, choice in groups.items():
         makers, waiting = KINDS[group].choices, [choice]
         while waiting:
             one = waiting.pop()
-            found += [makers[one["name"]]] if one.get("name") in makers else []
+            if one.get("name") in makers:
+                found[one["name"]] = makers[one["name"]]
             waiting += [member for member in one.values() if isinstance(member, Mapping)]
     return found
 

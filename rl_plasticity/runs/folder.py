@@ -245,7 +245,7 @@ class RunFolder(os.PathLike[str]):
         """A digest of each plug that the newest start used a choice of."""
         start = self.starts[-1] if self.starts else {}
         sources, used = start.get("plugin_sources"), start.get("plugins_used")
-        if not (isinstance(sources, dict) and isinstance(used, list)):
+        if not (isinstance(sources, dict) and isinstance(used, dict)):
             return {}
         return {str(module): str(digest) for module, digest in sources.items() if module in used}
 

@@ -1,6 +1,7 @@
 """Which runs one process trains: a list among the settings of `reg` or `reset` trains all its members side by side."""
 
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -126,12 +127,8 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
     Args:
         updates, length: of each run: so many updates in ``3000 env steps``.
     """
-    crossed: dict[str, dict[str, None]] = {}
-    for name in plan.names:
-        for setting, value in name.settings:
-            crossed.setdefault(setting, {})[value] = None
+    crossed = _crossed([*dict.fromkeys(name.settings for name in plan.names)])
     seeds = f"seed {s.seed}" if s.seeds == 1 else f"seeds {s.seed} to {s.seed + s.seeds - 1}"
-    lists = [f"{setting.removesuffix('.name')}={','.join(values)}" for setting, values in crossed.items()]
     number = len(plan.names)
     unit, episodes = ("env_steps", s.eval_episodes) if isinstance(s, Train) else ("epochs", 0)
     periods = {word: getattr(s, f"{word}_every_updates") for word in ("measure", "log")}
@@ -148,12 +145,29 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
         f"evaluated every {getattr(s, f'eval_every_{unit}')} {unit.replace('_', ' ')}{of_episodes} and at the end"
     )
     lines = [
-        f"{number} {'run' if number == 1 else 'runs at once'}: {' x '.join([*lists, seeds])}",
+        f"{number} {'run' if number == 1 else 'runs at once'}: {' x '.join(filter(None, [crossed, seeds]))}",
         f"updates of each: {updates:.0f}, in {length}" if updates >= 1 else "",
         ", ".join(filter(None, often)),
         f"results in {s.out}",
     ]
     return [*filter(None, lines)]
+
+
+def _crossed(variants: Sequence[tuple[tuple[str, str], ...]]) -> str:
+    """``reg=none,swr x reset=none,periodic``; where not all are combined, ``(reg=none | reg=swr x reg.coef=1,2)``."""
+    lists: dict[str, dict[str, None]] = {}
+    for setting, value in itertools.chain(*variants):
+        lists.setdefault(setting, {})[value] = None
+    if math.prod(map(len, lists.values())) == len(variants):
+        return " x ".join(f"{setting.removesuffix('.name')}={','.join(values)}" for setting, values in lists.items())
+    first = next(iter(lists))
+    rests: dict[str, list[str]] = {}  # of what is combined with the rest, by the rest
+    for value in lists[first]:
+        rests.setdefault(_crossed([v[1:] for v in variants if v[0] == (first, value)]), []).append(value)
+    lines = [
+        [f"{first.removesuffix('.name')}={','.join(values)}", *filter(None, [rest])] for rest, values in rests.items()
+    ]
+    return f"({' | '.join(map(' x '.join, lines))})"
 
 
 def say_what_never_comes(interventions: Iterable[tuple[Intervention, Any]], updates: float, tasks: int) -> None:

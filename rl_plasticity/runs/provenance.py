@@ -26,14 +26,14 @@ def add_start(
     device: str,
     plugins: Sequence[str] = (),
     sources: Mapping[str, str] | None = None,
-    used: Sequence[str] = (),
+    used: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time.
 
     Args:
         plugins: the modules that were named.
         sources: a digest of each plug's source, see `plugins.sources`.
-        used: the plugs that something the settings choose comes from.
+        used: the plugs that something the settings choose comes from, each with the names of what does.
     """
     starts = folder.all_starts()
     libraries = ["torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "hydra-core"]
@@ -46,7 +46,7 @@ def add_start(
             "commit": _commit(),
             "plugins": list(plugins),
             "plugin_sources": dict(sources or {}),
-            "plugins_used": list(used),
+            "plugins_used": dict(used or {}),
             "libraries": {name: metadata.version(name) for name in libraries},
             "python": platform.python_version(),
             "platform": platform.platform(),

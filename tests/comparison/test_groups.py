@@ -193,7 +193,7 @@ def test_runs_whose_plug_had_other_code_are_not_pooled_and_a_warning_says_so(tmp
 def test_runs_that_use_nothing_of_a_plug_are_pooled_whatever_its_code_and_a_warning_says_so(tmp_path):
     runs = runs_of(tmp_path, ["reg=l2"], ["reg=none"], seeds=2)
     for number, digest in enumerate("abab"):
-        used = ["mine"] if number < 2 else []
+        used = {"mine": ["l2"]}  # of the folder: of its runs those use it that choose it
         start = {"plugin_sources": {"mine": digest * 64}, "plugins_used": used}
         runs[number] = replace(runs[number], starts=[start])
     groups = group(runs)

@@ -311,6 +311,12 @@ def test_a_group_of_which_most_runs_diverged_is_never_the_highest(tmp_path):
     assert "In no group is" in summarize(groups_of(tmp_path / "b", (STEPS, none))).verdict()
 
 
+def test_groups_that_share_the_first_place_are_all_named(tmp_path):
+    c = summarize(groups_of(tmp_path, (["reg=none", *STEPS], finals(1, 2)), (["reg=l2", *STEPS], finals(5, 7)),
+                            (["reg=swr", *STEPS], finals(5, 7))))  # fmt: skip
+    assert "is that of l2, equal to that of swr: 6.0" in c.verdict()
+
+
 def test_an_area_with_a_value_that_is_not_finite_is_left_out_of_the_mean_of_areas(tmp_path):
     rows = finals(3, 6) | {2: curve([float("nan"), 1.0, 9.0])}
     c = summarize(groups_of(tmp_path, (STEPS, rows)))
@@ -442,6 +448,8 @@ def test_the_table_is_latex_with_its_cells_escaped(tmp_path):
     assert "IQM" in text
     assert "[95 \\%]" in text
     assert "$\\pm$" in text
+    assert "$-$2" in text
+    assert "& -" not in text
     assert text.count(" \\\\\n") == 3
     assert [line.split(" & ")[0] for line in text.splitlines() if line.startswith(("l2", "none"))] == [
         line[0] for line in cells
