@@ -433,8 +433,7 @@ def _family(run: Run, metric: str) -> Iterator[tuple[str, Curve]]:
 
 def _unit(panel: Panel, methods: Methods) -> str:
     """What the metric's steps count."""
-    kinds = {run.kind for runs in methods.values() for run in runs}
-    return "task" if panel.metric.startswith("task/") else "env step" if kinds == {"train"} else "update"
+    return next((run.unit(panel.metric) for runs in methods.values() for run in runs), "")
 
 
 def _axis(at: NDArray[np.int64], before: int, run: Run, panel: Panel) -> Array:

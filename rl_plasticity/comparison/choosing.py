@@ -11,7 +11,7 @@ from rl_plasticity.comparison.groups import Group, differing, identity
 from rl_plasticity.comparison.summary import better_of, counted, default_metric
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
-from rl_plasticity.runs.names import MetricName, short
+from rl_plasticity.runs.names import short
 
 SHOWN = 5  # so many of the others are named
 
@@ -45,7 +45,7 @@ def choose(
         SettingsError: a run has no validation metric, a group has none of the seeds or no other, or there is nothing to
             choose.
     """
-    metric = metric or default_metric(groups, groups[0].runs[0].kind)
+    metric = metric or default_metric(groups)
     by = metric.replace("/test_", "/validation_") if metric.endswith("/test_accuracy") else metric
     sign = -1 if (direction or better_of(metric)) == "lower" else 1
     for run in (r for g in groups for r in g.runs if by not in r.curves):
@@ -60,9 +60,7 @@ def choose(
         families[identity(g.settings, settings)].append(g)
     if len(families) == len(groups):
         raise SettingsError(f"choose={','.join(settings)}: no two groups differ in nothing else")
-    unit = "env step" if groups[0].runs[0].kind == "train" else "update"
-    if MetricName.parse(by).of == "task":
-        unit = "task"
+    unit = groups[0].runs[0].unit(by)
     if by == metric and not seeds:
         warnings.append(
             "the runs that are compared made the choice too, which flatters methods with more settings to choose from; "

@@ -252,11 +252,10 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
 
 def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Accuracy, or return, as training goes on, with the borders of tasks (SWR paper, Figures 2 to 4)."""
-    rl = c.kind == "train"
-    names = ["eval/return"] * (c.unit == "task") if rl else ["eval/train_accuracy", "eval/test_accuracy"]
-    names = [name for name in names if _has(c, name)]
-    what, unit = ("Return", "env step") if rl else ("Accuracy", "update")
+    names = [name for name in _of_over_training(c) if _has(c, name)]
+    what = "Accuracy" if "eval/return" not in names else "Return"
     for task in c.at if names else ():
+        unit = c.unit_of(names[0])
         figure, panels = plotting.panels(len(names), 1, PAGE, height=1.6)
         curves = {}
         for axes, name in zip(panels, names, strict=True):
@@ -272,7 +271,7 @@ def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
 
 def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Everything else that was measured, a figure for each network (spectral paper, Figures 3 and 5)."""
-    shown = {c.metric, "eval/train_accuracy", "eval/test_accuracy", *(["eval/return"] if c.unit == "task" else [])}
+    shown = {c.metric, *_of_over_training(c)}
     names = dict.fromkeys(n for row in c.rows for run in row.group.runs for n in run.curves if n not in shown)
     titles = {
         "critic": "Critic",
@@ -296,9 +295,8 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
             for axes, name in zip(panels, members, strict=True):
                 curves[axes] = _metric_panel(axes, c, task, name, looks)
                 axes.set_title(name)
-            of_others = "update" if c.kind == "supervised" else "env step"
             for axes in panels[-columns:]:
-                axes.set_xlabel(_axis_of_steps("task" if family == "task" else of_others))
+                axes.set_xlabel(_axis_of_steps(c.unit_of(members[0])))
             _legend(figure, c, looks)
             caption = f"M{_band(c)[1:]}. An axis over more than two orders of magnitude is logarithmic."
             name, title = _of_task(f"metrics_{family}", c, task), _of_task(titles[family], c, task)
@@ -306,6 +304,11 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _of_over_training(c: Comparison) -> list[str]:
+    """The metrics of `_over_training`; a return that is compared at every step has learning curves already."""
+    return ["eval/train_accuracy", "eval/test_accuracy", *(["eval/return"] if c.unit == "task" else [])]
 
 
 def _longest(c: Comparison, name: str) -> int:

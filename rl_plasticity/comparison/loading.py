@@ -52,6 +52,12 @@ class Run:
         """`plugs`, of those that something comes from which the settings choose."""
         return self._plugs(only_used=True)
 
+    def unit(self, metric: str) -> str:
+        """What the steps of a metric count: env step, update or task."""
+        if MetricName.parse(metric).of == "task":
+            return "task"
+        return "env step" if self.kind == "train" else "update"
+
     def _plugs(self, only_used: bool) -> dict[str, str]:
         chosen = {part for name in self.settings for part in name.split(".")}  # of a chain the names are in the names
         chosen |= {str(value) for name, value in self.settings.items() if name.endswith(".name")}
