@@ -128,21 +128,25 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
         figure, grid = plotting.panels(len(panels), columns, width, height, sharex="row" if of_rows else "none")
         for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
             _DRAWN[panel.kind](axes, panel, methods)
-            axes.set_title(panel.title)
-            if panel.kind == "heat":
-                figure.colorbar(axes.images[0], ax=axes, shrink=0.5, label=WORDS.get(panel.metric, panel.metric))
-            elif panel.kind == "rows":  # named once where the panel to the left has the same
-                left = panels[i - 1] if i % columns else None
-                axes.tick_params(labelleft=not (left and left.kind == "rows" and left.methods == panel.methods))
-            else:
-                axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
-            if panel.log:
-                (axes.set_xscale if panel.kind == "rows" else axes.set_yscale)("log")
-            if not axes.collections and not axes.images:
-                say_why_empty(axes)
+            _name(axes, panel, panels[i - 1] if i % columns else None)
         if legend := _legend(panels, methods):
             plotting.legend(figure, legend)
     return figure
+
+
+def _name(axes: Axes, panel: Panel, left: Panel | None) -> None:
+    """The panel's title, the name of its metric, or why it is empty."""
+    axes.set_title(panel.title)
+    if panel.kind == "heat":
+        axes.figure.colorbar(axes.images[0], ax=axes, shrink=0.5, label=WORDS.get(panel.metric, panel.metric))
+    elif panel.kind == "rows":  # named once where the panel to the left has the same
+        axes.tick_params(labelleft=not (left and left.kind == "rows" and left.methods == panel.methods))
+    else:
+        axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
+    if panel.log:
+        (axes.set_xscale if panel.kind == "rows" else axes.set_yscale)("log")
+    if not axes.collections and not axes.images:
+        say_why_empty(axes)
 
 
 def table(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:

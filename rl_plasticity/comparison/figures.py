@@ -223,19 +223,9 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     if not shown:
         return
     figure, panels = plotting.panels(len(shown), min(2, len(shown)), sharey="row")
-    plain = [r for r in c.rows if r.group.settings.get("reg.name") == r.group.settings.get("reset.name") == "none"]
     lines_of_legend = []
     for axes, (name, families) in zip(panels, shown.items(), strict=True):
-        names = labels([{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families])
-        for i, (label, rows) in enumerate(zip(names, families, strict=True)):
-            x = [float(row.group.settings[name]) for row in rows]
-            means, bands = ([row["mean"].value for row in rows], [row["mean"].interval for row in rows])
-            band = np.array(bands).T if all(bands) else ()
-            plotting.line(axes, np.array(x), np.array(means), band, marker="o", label=label, **cycled(i))
-        if len(plain) == 1 and not any(plain[0] in rows for rows in families):
-            axes.axhline(plain[0]["mean"].value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
-        mark_strengths(axes, [float(row.group.settings[name]) for rows in families for row in rows])
-        axes.set_xlabel(name)
+        _strengths(axes, c, name, families)
         texts = [str(line.get_label()) for line in axes.lines]
         columns = columns_of_legend(texts, figure.get_figwidth() / min(2, len(panels)))
         lines_of_legend.append(math.ceil(len(texts) / columns))
@@ -248,6 +238,21 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
         "A value of 0 has no place on a logarithmic axis and is left out. Colours are of this figure only."
     )
     yield Drawn("sensitivity", "Sensitivity to settings", figure, caption)
+
+
+def _strengths(axes: Axes, c: Comparison, name: str, families: Sequence[Sequence[Row]]) -> None:
+    """A line for each family over the number called `name`, and one for the group without any method."""
+    names = labels([{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families])
+    for i, (label, rows) in enumerate(zip(names, families, strict=True)):
+        x = [float(row.group.settings[name]) for row in rows]
+        means, bands = ([row["mean"].value for row in rows], [row["mean"].interval for row in rows])
+        band = np.array(bands).T if all(bands) else ()
+        plotting.line(axes, np.array(x), np.array(means), band, marker="o", label=label, **cycled(i))
+    plain = [r for r in c.rows if r.group.settings.get("reg.name") == r.group.settings.get("reset.name") == "none"]
+    if len(plain) == 1 and not any(plain[0] in rows for rows in families):
+        axes.axhline(plain[0]["mean"].value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
+    mark_strengths(axes, [float(row.group.settings[name]) for rows in families for row in rows])
+    axes.set_xlabel(name)
 
 
 def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:

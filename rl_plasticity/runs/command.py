@@ -181,6 +181,31 @@ class Command(Generic[S, B]):
     ) -> tuple[Session[S], B]:
         assert settings.resume is not None
         folder = RunFolder(settings.resume)
+        settings, before = self._goes_on_with(settings, given, folder)
+        folder.all_starts()
+        with ExitStack() as otherwise:
+            lock = otherwise.enter_context(_locked(folder))
+            saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
+            if saved and not _is_of_a_run(saved):
+                raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
+            if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
+                what = "; ".join(different)
+                raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
+            if saved:
+                require_as_saved(folder, saved["sizes"], saved.get("ends", {}))
+            settings = replace(resolved(settings), out=str(folder), resume=None)
+            plan = _plan(settings)
+            built = self._built(settings, plan)
+            otherwise.callback(built.close)
+            settings = decided(settings, len(plan.seeds), built.is_stacked, self.planned_updates(settings, built))
+            # The next start need not be told the length again.
+            is_extended = any(g.name == LENGTH for g in given)
+            extended = schema.dump(replace(settings, out=before.out)) if is_extended else None
+            otherwise.pop_all()
+        return Session(settings, folder, plan, saved, lock, _all(callbacks, built), extended), built
+
+    def _goes_on_with(self, settings: S, given: Sequence[Given], folder: RunFolder) -> tuple[S, S]:
+        """The settings that the run in `folder` goes on with, and those that it had."""
         _require_own(folder)
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
         if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
@@ -199,26 +224,7 @@ class Command(Generic[S, B]):
             if g.name not in anew and g.name != "plugins":
                 group, _, name = g.name.partition(".")
                 getattr(settings, group)[name] = g.value
-        folder.all_starts()
-        with ExitStack() as otherwise:
-            lock = otherwise.enter_context(_locked(folder))
-            saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
-            if saved and not _is_of_a_run(saved):
-                raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
-            if saved and (different := _differences(saved["settings"], asdict(settings), self.kind)):
-                what = "; ".join(different)
-                raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
-            if saved:
-                require_as_saved(folder, saved["sizes"], saved.get("ends", {}))
-            settings = replace(resolved(settings), out=str(folder), resume=None)
-            plan = _plan(settings)
-            built = self._built(settings, plan)
-            otherwise.callback(built.close)
-            settings = decided(settings, len(plan.seeds), built.is_stacked, self.planned_updates(settings, built))
-            # The next start need not be told the length again.
-            extended = schema.dump(replace(settings, out=before.out)) if LENGTH in anew else None
-            otherwise.pop_all()
-        return Session(settings, folder, plan, saved, lock, _all(callbacks, built), extended), built
+        return settings, before
 
     def _built(self, settings: S, plan: Plan) -> B:
         try:

@@ -29,7 +29,7 @@ def name(s: Train | Supervised, number: int = 1) -> str:
     ending = f"_seed{s.seed}" if s.seeds == 1 else f"_seed{s.seed}-{s.seed + s.seeds - 1}"
     ending += f"_{number}" if number > 1 else ""
     room = max(1, LENGTH - len(ending))  # seeds of 19 digits leave none
-    choices, settings = ([re.sub(r"[^\w.+=,-]+", "-", word) for word in words] for words in _words(s))
+    choices, settings = ([re.sub(r"[^\w.+=,-]+", "-", word) for word in words] for words in (_choices(s), _settings(s)))
     text = "_".join(choices)[:room]
     for setting in settings:
         text += f"_{setting}" if len(f"{text}_{setting}") <= room else ""
@@ -99,12 +99,12 @@ def _number(entry: str) -> int:
     return int(numbered[1]) if numbered else 1
 
 
-def _words(s: Train | Supervised) -> tuple[list[str], list[str]]:
-    """What a name says: the choices, and the settings: the method's before others, short names first."""
+def _choices(s: Train | Supervised) -> list[str]:
+    """The preset or the task, the method, and what else is not chosen as the preset does."""
     kind: Any = type(s)
     task = GROUPS[kind][0]
     choices = {group: _choice(getattr(s, group)) for group in GROUPS[kind]}
-    preset, usual = _usual(kind, s.preset), _usual(kind, s.preset, *choices.items())
+    preset = _usual(kind, s.preset)
     named = {group: _word(choices[group]) for group in choices if choices[group] != _choice(preset[group])}
     first = s.preset
     if s.preset == DEFAULT_PRESET[kind]:
@@ -112,16 +112,23 @@ def _words(s: Train | Supervised) -> tuple[list[str], list[str]]:
         named.pop(task, None)
     methods = [_word(choices["reg"]), *([named["reset"]] if "reset" in named else [])]
     words = [first, *methods, *(word for group, word in named.items() if group not in METHOD)]
+    return [word.rpartition(":")[2] for word in words]
 
-    base, unnamed = schema.without_machine(kind, usual), {"seed", "seeds", "preset", *schema.marked(kind, "watched")}
-    own = {n: v for n, v in identity(s).items() if n not in unnamed and base.get(n) != v}
+
+def _settings(s: Train | Supervised) -> list[str]:
+    """Those that are not what they are with these choices: the method's before others, short names first."""
+    kind: Any = type(s)
+    choices = {group: _choice(getattr(s, group)) for group in GROUPS[kind]}
+    usual = schema.without_machine(kind, _usual(kind, s.preset, *choices.items()))
+    unnamed = {"seed", "seeds", "preset", *schema.marked(kind, "watched")}
+    own = {n: v for n, v in identity(s).items() if n not in unnamed and usual.get(n) != v}
     lasts = [n.rpartition(".")[2] for n in own]
     settings = []
     for (setting, value), last in zip(own.items(), lasts, strict=True):
         text = ",".join(map(short, value)) if isinstance(value, list | tuple) else short(value)
         called = last if lasts.count(last) == 1 else setting
         settings.append((setting.partition(".")[0] not in METHOD, len(called), f"{called}={text}"))
-    return [word.rpartition(":")[2] for word in words], [text for *_, text in sorted(settings)]
+    return [text for *_, text in sorted(settings)]
 
 
 @cache

@@ -166,14 +166,7 @@ class Session(Generic[S]):
         self.checkpoints = Checkpoints(self.folder.checkpoints, self.saved)
         self.save_every = save_every
         if self.saved is not None:
-            if lost := [name for name in self.saved if name.startswith("callbacks.") and name not in parts]:
-                raise FaultyRun(f"cannot resume: the checkpoint holds the state of {lost[0]}, which is not loaded")
-            try:
-                self.checkpoints.restore({**parts, "progress": progress})
-            except ValueError as error:
-                raise FaultyRun(f"cannot resume: {error}") from error
-            except Exception as error:  # a file that is whole may hold anything
-                raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
+            self._restore(self.saved, {**parts, "progress": progress})
         if self._extended is not None:  # only now: a run that cannot be restored stays as long as it was
             self.folder.write_settings(self._extended)
         self.has_begun = True
@@ -190,6 +183,16 @@ class Session(Generic[S]):
             self.saved_at = progress.step, progress.updates
         self.call("on_start")
         return self.saved is None
+
+    def _restore(self, saved: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
+        if lost := [name for name in saved if name.startswith("callbacks.") and name not in parts]:
+            raise FaultyRun(f"cannot resume: the checkpoint holds the state of {lost[0]}, which is not loaded")
+        try:
+            self.checkpoints.restore(parts)
+        except ValueError as error:
+            raise FaultyRun(f"cannot resume: {error}") from error
+        except Exception as error:  # a file that is whole may hold anything
+            raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
 
     def divided(self, whole: Any, make: Callable[[slice], Any]) -> Shares[Any]:
         """What is trained, divided among threads if it is of several runs and on a CPU; `make` makes those of some."""
