@@ -51,15 +51,7 @@ def choose(
     for run in (r for g in groups for r in g.runs if by not in r.curves):
         missing = "train with data.validation=N, or leave it out" if by != metric else "leave it out"
         raise SettingsError(f"choose needs {by}, which {run} has not: {missing}")
-    differ = differing([g.settings for g in groups])
-    for setting in settings:
-        if setting not in differ:
-            raise SettingsError(f"choose: no two groups differ in {setting!r}{nearest(setting, differ)}")
-    families: dict[object, list[Group]] = defaultdict(list)
-    for g in groups:
-        families[identity(g.settings, settings)].append(g)
-    if len(families) == len(groups):
-        raise SettingsError(f"choose={','.join(settings)}: no two groups differ in nothing else")
+    families = _families(groups, settings)
     unit = groups[0].runs[0].unit(by)
     if by == metric and not seeds:
         warnings.append(
@@ -67,7 +59,7 @@ def choose(
             "choose_seeds=N,... lets other seeds decide"
         )
     chosen, told = [], []
-    for family in families.values():
+    for family in families:
         if len(family) == 1:
             chosen += family
             continue
@@ -85,6 +77,20 @@ def choose(
     if seeds:
         kept = [_of_seeds(g, {run.seed for run in g.runs}.difference(seeds)) for g in kept]
     return kept, f"Chosen: {'; '.join(told)}. "
+
+
+def _families(groups: Sequence[Group], settings: Sequence[str]) -> list[list[Group]]:
+    """The groups that differ in nothing but `settings`, together."""
+    differ = differing([g.settings for g in groups])
+    for setting in settings:
+        if setting not in differ:
+            raise SettingsError(f"choose: no two groups differ in {setting!r}{nearest(setting, differ)}")
+    families: dict[object, list[Group]] = defaultdict(list)
+    for g in groups:
+        families[identity(g.settings, settings)].append(g)
+    if len(families) == len(groups):
+        raise SettingsError(f"choose={','.join(settings)}: no two groups differ in nothing else")
+    return [*families.values()]
 
 
 def _at_the_edge(family: Sequence[Group], best: Group) -> list[str]:
