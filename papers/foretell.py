@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from rl_plasticity import RunFolder, SettingsError
-from rl_plasticity.comparison.groups import IGNORED, differing, labels, short
+from rl_plasticity.comparison.groups import IGNORED, differing, labels
 from rl_plasticity.comparison.loading import Run, read
 from rl_plasticity.errors import nearest
 from rl_plasticity.metrics.statistics import value_at
+from rl_plasticity.runs.names import short
 
 OTHERS = ("q_mean", "q_overestimation")
 COLUMNS = ("folder", "seed", "at", "return")

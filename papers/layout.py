@@ -15,9 +15,8 @@ table has a column for each combination of the values of the settings in ``by``.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import matplotlib
@@ -25,18 +24,27 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from rl_plasticity import SettingsError
-from rl_plasticity.comparison.figures import PALETTE, STYLE
-from rl_plasticity.comparison.groups import short
+from rl_plasticity.comparison import plotting, steps
 from rl_plasticity.comparison.loading import Run
+from rl_plasticity.comparison.plotting import (
+    PAGE,
+    PALETTE,
+    STYLE,
+    count_steps,
+    cycled,
+    label_rows,
+    mark_strengths,
+    say_why_empty,
+    some,
+)
+from rl_plasticity.comparison.summary import Estimate, mean
 from rl_plasticity.metrics import statistics
-from rl_plasticity.runs.folder import Curve
+from rl_plasticity.runs.names import Curve, short
 
-PAGE = 6.9  # inches
-BAND = 0.18  # how opaque
 Methods = Mapping[str, Sequence[Run]]  # by their label
 WORDS = {
     "task/train_accuracy": "training accuracy",
@@ -112,35 +120,33 @@ def has(run: Run, where: Mapping[str, Any]) -> bool:
 def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
     """The figure of a study's runs."""
     panels, columns = _panels(spec, methods)
-    rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(STYLE):
         kinds = {panel.kind for panel in panels}
         of_rows = kinds == {"rows"}
         height = max(0.7 + 0.17 * len(methods) if kinds & {"rows", "heat"} else 0, 0 if of_rows else 1.9)
-        figure = Figure(figsize=(max(3.4, min(2.3 * columns, PAGE + 1)), height * rows))
-        grid = figure.subplots(rows, columns, squeeze=False, sharex="row" if of_rows else "none").ravel()
-        for axes in grid[len(panels) :]:
-            axes.remove()
-        for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
+        width = max(3.4, min(2.3 * columns, PAGE + 1))
+        figure, grid = plotting.panels(len(panels), columns, width, height, sharex="row" if of_rows else "none")
+        for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
             _DRAWN[panel.kind](axes, panel, methods)
-            axes.set_title(panel.title)
-            if panel.kind == "heat":
-                figure.colorbar(axes.images[0], ax=axes, shrink=0.5, label=WORDS.get(panel.metric, panel.metric))
-            elif panel.kind == "rows":  # named once where the panel to the left has the same
-                left = panels[i - 1] if i % columns else None
-                axes.tick_params(labelleft=not (left and left.kind == "rows" and left.methods == panel.methods))
-            else:
-                axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
-            if panel.log:
-                (axes.set_xscale if panel.kind == "rows" else axes.set_yscale)("log")
-            if not axes.lines and not axes.collections and not axes.images:
-                axes.text(0.5, 0.5, "no such number", transform=axes.transAxes, ha="center", color="#a00000")
-        legend = _legend(panels, methods)
-        if legend:
-            per_row = max(1, int(figure.get_figwidth() / (0.5 + 0.07 * max(map(len, legend)))))
-            figure.set_figheight(figure.get_figheight() + 0.1 + 0.17 * math.ceil(len(legend) / per_row))
-            figure.legend([*legend.values()], [*legend], loc="outside lower center", ncols=per_row, handlelength=1.6)
+            _name(axes, panel, panels[i - 1] if i % columns else None)
+        if legend := _legend(panels, methods):
+            plotting.legend(figure, legend)
     return figure
+
+
+def _name(axes: Axes, panel: Panel, left: Panel | None) -> None:
+    """The panel's title, the name of its metric, or why it is empty."""
+    axes.set_title(panel.title)
+    if panel.kind == "heat":
+        axes.figure.colorbar(axes.images[0], ax=axes, shrink=0.5, label=WORDS.get(panel.metric, panel.metric))
+    elif panel.kind == "rows":  # named once where the panel to the left has the same
+        axes.tick_params(labelleft=not (left and left.kind == "rows" and left.methods == panel.methods))
+    else:
+        axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
+    if panel.log:
+        (axes.set_xscale if panel.kind == "rows" else axes.set_yscale)("log")
+    if not axes.collections and not axes.images:
+        say_why_empty(axes)
 
 
 def table(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
@@ -173,8 +179,9 @@ def numbers(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
                 of_mark = [panel.title, label, short(value) if value is not None else "", panel.metric]
                 of_runs = zip(seeds, means.tolist(), strict=True)
                 lines += [[*of_mark, str(seed), repr(mean), "", "", "1"] for seed, mean in of_runs]
-                texts = [*map(repr, _mean_and_interval(means)), "", "", ""][:3]
-                lines.append([*of_mark, "", *texts, str(np.isfinite(means).sum())])
+                estimate = _mean(means)
+                texts = [repr(float(n)) for n in (estimate.value, *(estimate.interval or ())) if math.isfinite(n)]
+                lines.append([*of_mark, "", *[*texts, "", "", ""][:3], str(estimate.n)])
     header = ["panel", "method", "mark", "metric", "seed", "mean_of_run", "low", "high", "n"]
     return [header, *lines] if lines else []
 
@@ -235,21 +242,12 @@ def _look(methods: Methods, label: str) -> dict[str, Any]:
     plain = all(r.settings.get("reg.name") == r.settings.get("reset.name") == "none" for r in methods[first])
     if plain and label == first:
         return {"color": "black", "ls": "-"}
-    again, colour = divmod((others if plain else [first, *others]).index(label), len(PALETTE))
-    return {"color": PALETTE[colour], "ls": "--" if again else "-"}
+    return cycled((others if plain else [first, *others]).index(label))
 
 
-def _shared(curves: Iterable[Curve]) -> NDArray[np.int64]:
-    """The steps at which all of these curves have a value; there may be none."""
-    common: NDArray[np.int64] = reduce(np.intersect1d, (curve.steps for curve in curves))
-    return common
-
-
-def _mean_and_interval(means: Array) -> list[float]:
-    """Of the finite ones, with both ends of Student's 95 % interval where there are two; empty where there is none."""
-    finite = means[np.isfinite(means)]
-    interval = statistics.student_interval([finite]) if len(finite) > 1 else ()
-    return [float(finite.mean()), *interval] if len(finite) else []
+def _mean(values: Array) -> Estimate:
+    """Of the finite ones, with Student's 95 % interval where there are two."""
+    return mean([values], enough=2)
 
 
 def _mean_and_error(values: Array) -> tuple[Array, Array]:
@@ -260,9 +258,8 @@ def _mean_and_error(values: Array) -> tuple[Array, Array]:
 
 
 def _line(axes: Axes, x: Array, values: Array, look: Mapping[str, Any], marker: str = "") -> None:
-    mean, error = _mean_and_error(values)
-    axes.plot(x, mean, marker=marker, ms=2.5, **look)
-    axes.fill_between(x, mean - error, mean + error, color=look["color"], alpha=BAND, lw=0)
+    means, error = _mean_and_error(values)
+    plotting.line(axes, x, means, (means - error, means + error), marker=marker, **look)
 
 
 def _curves(axes: Axes, panel: Panel, methods: Methods) -> None:
@@ -270,23 +267,21 @@ def _curves(axes: Axes, panel: Panel, methods: Methods) -> None:
         curves = [(run, run.curves[panel.metric]) for run in runs if panel.metric in run.curves]
         if not curves:
             continue
-        common = _shared(curve for _, curve in curves)
+        common = steps.shared(panel.metric, [curve for _, curve in curves])
         before = int(curves[0][0].borders[panel.tasks_before - 1]) if panel.tasks_before else 0
         common = common[common >= before]
         if not len(common):
             continue
-        if len(common) > 500:
-            common = common[np.linspace(0, len(common) - 1, 500).astype(int)]
-        values = np.array([statistics.value_at(*curve, common) for _, curve in curves])
+        common = some(common, 500)
+        values = np.array([steps.at(curve, common) for _, curve in curves])
         x = _axis(common, before, curves[0][0], panel)
         _line(axes, x, values, _look(methods, label), "o" if len(common) < 20 else "")
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    axes.xaxis.set_major_formatter(EngFormatter(sep="", useMathText=False))
+    count_steps(axes, panel.metric.startswith("task/"))
 
 
 def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
-    ticks: set[float] = set()
+    ticks: list[float] = []
     for label, runs in panel.runs(methods).items():
         by_value: dict[float | None, list[float]] = {}
         for run in runs:
@@ -302,16 +297,8 @@ def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
             stats = [_mean_and_error(np.array(by_value[value])) for value in x]
             mean, error = (np.array([s[i] for s in stats], dtype=float) for i in range(2))
             axes.errorbar(np.array(x, dtype=float), mean, error, marker="o", ms=3, capsize=2, **look)
-            ticks |= {float(value or 0.0) for value in x}
-    if ticks and min(ticks) > 0:
-        axes.set_xscale("log")
-    named: list[float] = []  # of numbers that are close the first alone has room for its name
-    apart = 4 if not ticks or max(ticks) <= 1e5 * min(ticks) else 400
-    for tick in sorted(ticks):
-        if not named or axes.get_xscale() != "log" or tick >= apart * named[-1]:
-            named.append(tick)
-    axes.set_xticks(sorted(ticks), [short(tick) if tick in named else "" for tick in sorted(ticks)])
-    axes.xaxis.set_minor_locator(NullLocator())
+            ticks += [float(value or 0.0) for value in x]
+    mark_strengths(axes, ticks)
     axes.set_xlabel(panel.x_label or panel.over)
 
 
@@ -323,13 +310,11 @@ def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
         look = marks[value] if panel.by else marks[value] | {"color": colour}
         at = labels.index(label) + 0.18 * (2 * [*marks].index(value) - len(marks) + 1)
         left_out[label] += int((~np.isfinite(means)).sum())
-        value_and_interval = _mean_and_interval(means)
-        if len(value_and_interval) > 1:
-            axes.hlines(at, value_and_interval[1], value_and_interval[2], color=look["color"], lw=1)
-        if value_and_interval:
-            axes.plot(value_and_interval[0], at, **look)
-    axes.set_yticks(range(len(labels)), [f"{n} ({left_out[n]} not finite)" if left_out[n] else n for n in labels])
-    axes.set_ylim(len(labels) - 0.5, -0.5)
+        estimate = _mean(means)
+        if estimate.interval:
+            axes.hlines(at, *estimate.interval, color=look["color"], lw=1)
+        axes.plot(estimate.value, at, **look)
+    label_rows(axes, [f"{n} ({left_out[n]} not finite)" if left_out[n] else n for n in labels])
     axes.set_xlabel(panel.x_label or f"{WORDS.get(panel.metric, panel.metric)}, mean of a run")
 
 
@@ -341,10 +326,10 @@ def _means(panel: Panel, methods: Methods) -> Iterator[tuple[str, Any, list[int]
         for (value,) in _values(measured, [setting]):
             here = [run for run in measured if _values([run], [setting]) == [(value,)]]
             curves = [run.curves[panel.metric] for run in here]
-            common = _shared(curves)
+            common = steps.shared(panel.metric, curves)
             if not len(common):  # as curves have no line then
                 continue
-            means = [statistics.area_under_curve(common, statistics.value_at(*curve, common)) for curve in curves]
+            means = [statistics.area_under_curve(common, steps.at(curve, common)) for curve in curves]
             yield label, value, [run.seed for run in here], np.array(means)
 
 
@@ -389,14 +374,14 @@ def _heat(axes: Axes, panel: Panel, methods: Methods) -> None:
     width = max((len(row) for row in cells.values()), default=0) or 1
     grid = np.full((len(labels), width), np.nan)
     for i, row in enumerate(cells.values()):
-        for j, (_, mean) in enumerate(row):
-            grid[i, j] = mean
+        for j, (_, number) in enumerate(row):
+            grid[i, j] = number
     image = axes.imshow(grid, aspect="auto", cmap="viridis")
     middle = sum(image.get_clim()) / 2 if np.isfinite(grid).any() else 0.0
     for i, row in enumerate(cells.values()):
-        for j, (value, mean) in enumerate(row):
-            text = f"{mean:.2f}" if value is None else short(value)
-            axes.text(j, i, text, ha="center", va="center", fontsize=5, color="black" if mean > middle else "white")
+        for j, (value, number) in enumerate(row):
+            text = f"{number:.2f}" if value is None else short(value)
+            axes.text(j, i, text, ha="center", va="center", fontsize=5, color="black" if number > middle else "white")
     axes.set_yticks(range(len(labels)), labels)
     axes.set_xticks([0, width - 1] if width > 1 else [0], ["smallest", "largest"][:width])
 
@@ -452,8 +437,7 @@ def _family(run: Run, metric: str) -> Iterator[tuple[str, Curve]]:
 
 def _unit(panel: Panel, methods: Methods) -> str:
     """What the metric's steps count."""
-    kinds = {run.kind for runs in methods.values() for run in runs}
-    return "task" if panel.metric.startswith("task/") else "env step" if kinds == {"train"} else "update"
+    return next((run.unit(panel.metric) for runs in methods.values() for run in runs), "")
 
 
 def _axis(at: NDArray[np.int64], before: int, run: Run, panel: Panel) -> Array:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rl_plasticity.metrics import METRICS
     from rl_plasticity.networks import MLP, NETWORKS
     from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, make_regularizer
+    from rl_plasticity.runs.command import CALLBACKS
     from rl_plasticity.runs.folder import RunFolder
-    from rl_plasticity.runs.session import CALLBACKS
     from rl_plasticity.runs.trained import load_agent
     from rl_plasticity.settings import Setting
     from rl_plasticity.tasks import DATA, TASKS
@@ -44,8 +44,8 @@ _HOMES = {
     "learning.optimizers": ("OPTIMIZERS",),
     "diagnosis.probe": ("Probe", "measure"),
     "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
+    "runs.command": ("CALLBACKS",),
     "runs.folder": ("RunFolder",),
-    "runs.session": ("CALLBACKS",),
     "runs.trained": ("load_agent",),
     "settings": ("Setting",),
     "tasks": ("DATA", "TASKS"),

@@ -24,7 +24,7 @@ from rl_plasticity.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from rl_plasticity.configs.commands import Evaluate
-    from rl_plasticity.runs.session import Command
+    from rl_plasticity.runs.command import Command
 
 E = TypeVar("E", bound="Evaluate")
 HELP = {"-h", "--help"}

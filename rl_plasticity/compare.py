@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from rl_plasticity import command_line, plugins
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.paths import expanded
-from rl_plasticity.runs.folder import find, write_text
+from rl_plasticity.runs.files import write_text
+from rl_plasticity.runs.folder import find
 
 # rl_plasticity.comparison needs torch, and matplotlib: --help and a misspelt name do without.
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from tqdm import tqdm
 from rl_plasticity import command_line
 from rl_plasticity.configs.commands import Evaluate
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import RunFolder, require_new, write_text
+from rl_plasticity.runs.files import require_new, write_text
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import Trained
 
 

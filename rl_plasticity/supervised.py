@@ -10,7 +10,6 @@ if __name__ == "__main__":
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -25,8 +24,8 @@ from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.networks import make_network
-from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
+from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import (
     Plan,
@@ -35,7 +34,7 @@ from rl_plasticity.runs.plan import (
     say_what_never_begins,
     say_what_never_comes,
 )
-from rl_plasticity.runs.session import Command, Session
+from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure.layer import runs_of
 from rl_plasticity.tasks import TASKS, Data, TaskSequence, load
@@ -117,7 +116,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
     def optimize(network: torch.nn.Module) -> Optimizer:
         return OPTIMIZERS[s.optimizer.name](network, lr=s.lr, **s.optimizer.settings)
 
-    memory.require(len(plan.seeds), of_each_run(s, len(plan.seeds), data, make, optimize), s.device)
+    memory.require(len(plan.seeds), of_each_run(s, data), s.device)
     say_what_never_begins(s, "epoch", sequence.num_tasks * s.epochs_per_task)
     after = cache(partial(updates_after, s, sequence))
 
@@ -140,27 +139,12 @@ def build(s: Supervised, plan: Plan) -> Parts:
     return Parts(data, sequence, learner, lambda runs: learner_of(plan.some(runs)), interventions)
 
 
-def of_each_run(
-    s: Supervised,
-    runs: int,
-    data: Data,
-    make: Callable[[Sequence[int]], torch.nn.Module],
-    optimize: Callable[..., Optimizer],
-) -> dict[str, float]:
-    """The memory, in bytes, that each of so many runs takes (`memory.require`), by what for."""
+def of_each_run(s: Supervised, data: Data) -> dict[str, float]:
+    """The least bytes of memory of one run, by what they are for, see `memory.require`."""
     batch_size, number = min(s.batch_size, len(data.train_y)), math.prod(data.shape)
     at_once = batch_size if data.augment else max(batch_size, GATHERED // number)
-    taken = {f"batches, batch_size={batch_size}": 4.0 * at_once * (number + 2)}
-    if memory.surely_small(runs, s.net, number, batch_size, s.device):
-        return taken
-    with suppress(Exception), torch.device("meta"):  # a plug may know real tensors alone: then it is not counted
-        learner = Learner(make, (0,), Unregularized, optimize, device="meta")
-        image = torch.zeros(*learner.runs, 1, *data.shape)
-        state, activations = memory.of_network(learner, [(learner.net.eval(), (image,))])
-        networks = memory.sizes(s.net, "net")
-        taken |= {f"networks and optimizers, {networks}": state}
-        taken |= {f"activations of a batch, batch_size={batch_size} {networks}": activations * batch_size}
-    return taken
+    batches = {f"batches, batch_size={batch_size}": 4.0 * at_once * (number + 2)}
+    return batches | memory.of_layers("net", s.net.settings, batch_size)
 
 
 def updates_after(s: Supervised, sequence: TaskSequence, epochs: int) -> int:

@@ -11,22 +11,21 @@ if __name__ == "__main__":
 import math
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
 
 import gymnasium as gym
 import torch
-from torch import nn
 
 from rl_plasticity import command_line
-from rl_plasticity.agents import Agent, Batch, ReplayBuffer
+from rl_plasticity.agents import Agent, ReplayBuffer
 from rl_plasticity.configs.commands import Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.vector import say_what_is_missing
 from rl_plasticity.errors import FaultyRun, SettingsError
-from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.runs import memory
+from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import (
     Plan,
@@ -35,7 +34,7 @@ from rl_plasticity.runs.plan import (
     say_what_never_begins,
     say_what_never_comes,
 )
-from rl_plasticity.runs.session import Command, Session
+from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import derive
 from rl_plasticity.training.acting import (
@@ -108,8 +107,7 @@ def build(s: Train, plan: Plan) -> Parts:
     eval_envs = make_evaluation_envs(s, plan.seeds[:1])  # the sizes of the rest depend on it
     with ExitStack() as otherwise:
         otherwise.callback(eval_envs.close)
-        runs = len(plan.seeds)
-        memory.require(runs, of_each_run(s, runs, eval_envs.obs_dim, eval_envs.act_dim), s.device)
+        memory.require(len(plan.seeds), of_each_run(s, eval_envs.obs_dim, eval_envs.act_dim), s.device)
         otherwise.pop_all()
     if len(plan.seeds) > 1:
         eval_envs.close()
@@ -168,30 +166,18 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
     return envs
 
 
-def of_each_run(s: Train, runs: int, obs_dim: int, act_dim: int) -> dict[str, float]:
-    """The memory, in bytes, that each of so many runs takes (`memory.require`), by what for."""
+def of_each_run(s: Train, obs_dim: int, act_dim: int) -> dict[str, float]:
+    """The least bytes of memory of one run, by what they are for, see `memory.require`."""
     capacity = min(s.buffer_size, s.total_env_steps)
     full = "buffer_size" if s.buffer_size <= s.total_env_steps else "total_env_steps"
     updates = max(math.ceil(s.replay_ratio), min(PRIMED_AT_ONCE, s.prime_updates))
     at_once = updates * s.batch_size if planned_updates(s) else 0  # drawn together
     batches = f"batches, batch_size={s.batch_size} replay_ratio={s.replay_ratio:g}"
-    taken = {
+    return {
         f"the replay buffer, {full}={capacity}": 4.0 * (capacity + 1) * (obs_dim + act_dim + 2),
         batches: 4.0 * at_once * (2 * obs_dim + 3 * act_dim + 4),  # transitions, their numbers, noise
+        **memory.of_layers("agent", s.agent.settings, s.batch_size),
     }
-    if memory.surely_small(runs, s.agent, obs_dim + act_dim, s.batch_size, s.device):
-        return taken
-    with suppress(Exception), torch.device("meta"):  # a plug may know real tensors alone: then it is not counted
-        plan = Plan((), (0,), Unregularized, ())
-        agent = make_agent(replace(s, device=cast(Any, "meta")), plan, obs_dim, act_dim)
-        one = Batch(*(torch.zeros(1, 1, *n) for n in ((obs_dim,), (act_dim,), (), (obs_dim,), ())))
-        reads = agent.inputs(one)
-        learners = [(learner.net, reads[name]) for name, learner in agent.learners.items()]
-        state, activations = memory.of_network(cast(nn.Module, agent), learners)
-        networks = memory.sizes(s.agent, "agent")
-        taken |= {f"networks and optimizers, {networks}": state}
-        taken |= {f"activations of a batch, batch_size={s.batch_size} {networks}": activations * s.batch_size}
-    return taken
 
 
 def planned_updates(s: Train, _: Parts | None = None) -> float:
@@ -217,7 +203,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
     updates = AgentUpdates(session, agent, buffer, probing, some)
     tasks = Tasks(session, agent, updates, parts.eval_envs, at)
     with session.begun(
-        {"agent": agent, "buffer": buffer, "envs": envs, "probes": probing.networks}, at, table="buffer",
+        {"agent": agent, "buffer": buffer, "envs": envs, "probes": probing.networks}, at,
         unit="env steps", total=s.total_env_steps, updates_per_step=s.replay_ratio,
         save_every=s.checkpoint_every_env_steps,
     ) as is_new:  # fmt: skip

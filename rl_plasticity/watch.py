@@ -25,7 +25,8 @@ from rl_plasticity import command_line
 from rl_plasticity.configs.commands import Watch
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest
-from rl_plasticity.runs.folder import RunFolder, require_new, write_atomically
+from rl_plasticity.runs.files import require_new, write_atomically
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import Trained
 
 Picture = NDArray[np.uint8]

@@ -18,7 +18,8 @@ from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.configs.commands import LONGEST, Supervised, Train, period
 from rl_plasticity.configs.schema import load
 from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
-from rl_plasticity.runs.folder import RunFolder, RunName
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import RunName
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.results import Results
 from rl_plasticity.supervised import build, expected_updates

@@ -254,9 +254,10 @@ def step_parts(options: argparse.Namespace) -> None:
     from rl_plasticity.configs.schema import load
     from rl_plasticity.envs import Envs
     from rl_plasticity.runs.folder import RunFolder
+    from rl_plasticity.runs.machine import resolved
     from rl_plasticity.runs.plan import Plan
     from rl_plasticity.runs.progress import Progress
-    from rl_plasticity.runs.session import Session, resolved
+    from rl_plasticity.runs.session import Session
     from rl_plasticity.training.updates import Updates
 
     size, threads = options.sizes.split(",")[0], int(options.threads.split(",")[0])

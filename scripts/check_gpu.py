@@ -46,7 +46,7 @@ from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import make_network
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
-from rl_plasticity.runs.folder import processor
+from rl_plasticity.runs.provenance import processor
 
 NEEDED = ["gymnasium", "dm_control", "shimmy", "omegaconf", "tqdm", "tensorboard", "numpy"]
 DUE = {7: ("periodic", [0, 2]), 11: ("redo", None), 13: ("head", [1]), 17: ("shrink_perturb", [3])}

@@ -39,7 +39,8 @@ import torch
 from rl_plasticity import command_line, compare, evaluate, status, supervised, train, watch
 from rl_plasticity.comparison import figures
 from rl_plasticity.configs.commands import Evaluate, Watch
-from rl_plasticity.runs.session import Command, Session
+from rl_plasticity.runs.command import Command
+from rl_plasticity.runs.session import Session
 
 COMMANDS = ("train", "supervised", "compare", "evaluate", "watch", "status")
 SLOW, LONG = 120, 300  # seconds that a case, or a process, may take

@@ -26,7 +26,8 @@ from rl_plasticity import train
 from rl_plasticity.compiling import precision
 from rl_plasticity.metrics.statistics import area_under_curve, paired_differences, student_interval
 from rl_plasticity.networks import StackedLinear
-from rl_plasticity.runs.folder import Curve, RunFolder
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import Curve
 from rl_plasticity.sweeps.job import finished
 
 TASKS = ("cheetah-run", "walker-walk")

@@ -187,7 +187,7 @@ def test_a_checkpoint_of_a_gpu_is_evaluated_without_one(pendulum, tmp_path, retu
     folder = shutil.copytree(pendulum, tmp_path / "gpu" / "run")
     saved = checkpoint.load(folder / "checkpoints")
     saved["agent"]["streams._extra_state"] = torch.zeros(2, 16, dtype=torch.uint8)  # a state of CUDA's generators
-    checkpoint.Checkpoints(folder / "checkpoints").save(60, saved)
+    checkpoint.Checkpoints(folder / "checkpoints").save(60, {}, saved)
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("device: cpu", "device: cuda"))
     if torch.cuda.is_available():

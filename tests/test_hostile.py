@@ -11,7 +11,8 @@ from folders import PENDULUM, curve, resume, run, write_run
 from rl_plasticity import load_agent, status
 from rl_plasticity.compare import compare, show
 from rl_plasticity.errors import SettingsError, printable
-from rl_plasticity.runs.folder import RunFolder, find, write_text
+from rl_plasticity.runs.files import write_text
+from rl_plasticity.runs.folder import RunFolder, find
 from rl_plasticity.runs.lock import Lock, is_held
 
 RL = ["env=cheetah-run", "total_env_steps=10000"]

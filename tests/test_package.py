@@ -55,7 +55,7 @@ def test_wheel_and_source_distribution_name_the_commit_that_they_were_built_from
 
 def test_an_installed_package_s_commit_is_the_one_it_was_built_from(tmp_path):
     copied = shutil.copytree(PACKAGE, tmp_path / "rl_plasticity", ignore=shutil.ignore_patterns("__pycache__"))
-    said = [sys.executable, "-c", "from rl_plasticity.runs.folder import _commit; print(_commit())"]
+    said = [sys.executable, "-c", "from rl_plasticity.runs.provenance import _commit; print(_commit())"]
 
     def commit():
         environment = os.environ | {"PYTHONPATH": str(tmp_path)}

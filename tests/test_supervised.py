@@ -337,7 +337,7 @@ def test_bad_input_makes_nothing(tmp_path):
 
 
 def test_auto_compiles_where_enough_whole_batches_are_planned_for_a_network_with_a_runs_axis(monkeypatch, tmp_path):
-    monkeypatch.setattr("rl_plasticity.runs.session.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("rl_plasticity.runs.machine.shutil.which", lambda name: f"/usr/bin/{name}")
 
     def compiles(*arguments):
         out = f"out={tmp_path / str(len(list(tmp_path.iterdir())))}"

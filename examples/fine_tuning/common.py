@@ -28,7 +28,7 @@ from tqdm import tqdm
 from rl_plasticity import attach
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, reason
 from rl_plasticity.metrics.statistics import student_interval
-from rl_plasticity.runs.folder import write_atomically, write_text
+from rl_plasticity.runs.files import write_atomically, write_text
 
 METHODS = {"wrs": "WRS", "wd": "WD"}
 COLOURS = {"wrs": "tab:red", "wd": "tab:blue"}

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from rl_plasticity.comparison import steps
-from rl_plasticity.comparison.groups import Group, differing, identity, short
+from rl_plasticity.comparison.groups import Group, differing, identity
 from rl_plasticity.comparison.summary import better_of, counted, default_metric
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
-from rl_plasticity.runs.folder import MetricName
+from rl_plasticity.runs.names import short
 
 SHOWN = 5  # so many of the others are named
 
@@ -45,31 +45,21 @@ def choose(
         SettingsError: a run has no validation metric, a group has none of the seeds or no other, or there is nothing to
             choose.
     """
-    metric = metric or default_metric(groups, groups[0].runs[0].kind)
+    metric = metric or default_metric(groups)
     by = metric.replace("/test_", "/validation_") if metric.endswith("/test_accuracy") else metric
     sign = -1 if (direction or better_of(metric)) == "lower" else 1
     for run in (r for g in groups for r in g.runs if by not in r.curves):
         missing = "train with data.validation=N, or leave it out" if by != metric else "leave it out"
         raise SettingsError(f"choose needs {by}, which {run} has not: {missing}")
-    differ = differing([g.settings for g in groups])
-    for setting in settings:
-        if setting not in differ:
-            raise SettingsError(f"choose: no two groups differ in {setting!r}{nearest(setting, differ)}")
-    families: dict[object, list[Group]] = defaultdict(list)
-    for g in groups:
-        families[identity(g.settings, settings)].append(g)
-    if len(families) == len(groups):
-        raise SettingsError(f"choose={','.join(settings)}: no two groups differ in nothing else")
-    unit = "env step" if groups[0].runs[0].kind == "train" else "update"
-    if MetricName.parse(by).of == "task":
-        unit = "task"
+    families = _families(groups, settings)
+    unit = groups[0].runs[0].unit(by)
     if by == metric and not seeds:
         warnings.append(
             "the runs that are compared made the choice too, which flatters methods with more settings to choose from; "
             "choose_seeds=N,... lets other seeds decide"
         )
     chosen, told = [], []
-    for family in families.values():
+    for family in families:
         if len(family) == 1:
             chosen += family
             continue
@@ -87,6 +77,20 @@ def choose(
     if seeds:
         kept = [_of_seeds(g, {run.seed for run in g.runs}.difference(seeds)) for g in kept]
     return kept, f"Chosen: {'; '.join(told)}. "
+
+
+def _families(groups: Sequence[Group], settings: Sequence[str]) -> list[list[Group]]:
+    """The groups that differ in nothing but `settings`, together."""
+    differ = differing([g.settings for g in groups])
+    for setting in settings:
+        if setting not in differ:
+            raise SettingsError(f"choose: no two groups differ in {setting!r}{nearest(setting, differ)}")
+    families: dict[object, list[Group]] = defaultdict(list)
+    for g in groups:
+        families[identity(g.settings, settings)].append(g)
+    if len(families) == len(groups):
+        raise SettingsError(f"choose={','.join(settings)}: no two groups differ in nothing else")
+    return [*families.values()]
 
 
 def _at_the_edge(family: Sequence[Group], best: Group) -> list[str]:

@@ -1,11 +1,10 @@
-"""Figures of a comparison, fit for a paper: 8 pt type at a column's width, one colour for each group everywhere.
+"""Figures of a comparison, fit for a paper: one colour for each group everywhere.
 
-Colours are Okabe and Ito's and Tol's, which people with any kind of colour vision tell apart. With more than
+With more than
 `COLOURED` groups only the baseline and the best have one; the others are grey lines behind them.
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,46 +13,35 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
-from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from rl_plasticity.comparison import steps
-from rl_plasticity.comparison.groups import Group, identity, labels, short
+from rl_plasticity.comparison import plotting, steps
+from rl_plasticity.comparison.groups import Group, identity, labels
 from rl_plasticity.comparison.loading import Run
+from rl_plasticity.comparison.plotting import (
+    BAND,
+    COLUMN,
+    PAGE,
+    PALETTE,
+    STYLE,
+    columns_of_legend,
+    count_steps,
+    cycled,
+    label_rows,
+    mark_strengths,
+    say_why_empty,
+    some,
+    take_literally,
+)
 from rl_plasticity.comparison.summary import FEW, Comparison, Row
 from rl_plasticity.metrics import statistics
-from rl_plasticity.runs.folder import MetricName
+from rl_plasticity.runs.names import MetricName
 
-COLUMN, PAGE = 3.35, 6.9  # inches
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
 COLOURED = 1 + len(PALETTE)
 GREY = "#b8b8b8"
-BAND = 0.18
 FEW_POINTS = 8  # a line through so few is not how the metric went
 THIN = 200  # steps of the line of one run
 FIRST = ("sigma1", "weight_norm", "gradient_norm", "q_overestimation")  # of the metrics, as in the papers
-STYLE: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "legend.fontsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "lines.linewidth": 1.2,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-    "axes.formatter.limits": (-3, 4),
-    "axes.formatter.use_mathtext": True,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "rl_plasticity",  # the same figure, the same file
-}
 
 
 class Curve(NamedTuple):
@@ -99,13 +87,6 @@ def draw(comparison: Comparison, whole: bool = True) -> Iterator[Drawn]:
             yield drawn
 
 
-def take_literally(figure: Figure) -> None:
-    """Show names with a $ as they are: they come from settings, and what is no formula could not be drawn at all."""
-    for text in figure.findobj(Text):
-        if isinstance(text, Text) and "$" in text.get_text():  # the numbers at the axes have no text yet
-            text.set_parse_math(False)
-
-
 def colours(comparison: Comparison) -> list[str]:
     """Of the group of each of the comparison's rows."""
     looks = _looks(comparison)
@@ -141,7 +122,7 @@ def for_page(comparison: Comparison, drawn: Drawn) -> Drawn:
 
 
 def _learning_curves(c: Comparison, looks: Mapping[str, Look], width: float | None = None) -> Drawn:
-    figure, panels = _panels(len(c.at), min(3, len(c.at)), width, height=1.9 if width is None else 2.6)
+    figure, panels = plotting.panels(len(c.at), min(3, len(c.at)), width, height=1.9 if width is None else 2.6)
     what = "at the end of each task" if c.unit == "task" else f"over {c.unit}s"
     caption = f"{c.metric} {what}: {_band(c)}.{_without_diverged(c)}"
     dotted = " Groups are compared at the dotted line, where the shortest run ends."
@@ -154,7 +135,7 @@ def _learning_curves(c: Comparison, looks: Mapping[str, Look], width: float | No
             caption = caption.removesuffix(dotted) + dotted
         axes.set_xlabel(_axis_of_steps(c.unit))
         axes.set_title(task if len(c.at) > 1 else "")
-        _say_why_empty(axes)
+        say_why_empty(axes)
         _format_axes(axes, c.metric)
     panels[0].set_ylabel(_metric_label(c))
     _legend(figure, c, looks)
@@ -178,7 +159,7 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
             points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3, gid=look.gid
         )
     diverged = [f" ({row.diverged} not finite)" if row.diverged else "" for row in c.rows]
-    _label_rows(axes, [row.label + more for row, more in zip(c.rows, diverged, strict=True)])
+    label_rows(axes, [row.label + more for row, more in zip(c.rows, diverged, strict=True)])
     axes.set_xlabel(_metric_label(c))
     caption = f"{c.metric} at {c.where}: mean (bar){_interval(c, ' (line)')}; each run is a point."
     caption += _without_diverged(c)
@@ -186,7 +167,7 @@ def _final(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
 
 
 def _profiles(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
-    figure, (axes,) = _panels(1, 1)
+    figure, (axes,) = plotting.panels(1, 1)
     scores = np.concatenate([s for row in c.rows for s in row.final])
     scores = scores[np.isfinite(scores)]
     margin = 0.03 * (np.ptp(scores) or 1)
@@ -225,7 +206,7 @@ def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
         axes.plot(estimate.value, y, "o", color=look.colour, ms=4, gid=look.gid)
     axes.axvline(0.5, color="#888888", lw=0.6, ls=(0, (1, 2)), zorder=0)
     axes.set_xlim(-0.03, 1.03)
-    _label_rows(axes, [row.group.label for row, _ in found])
+    label_rows(axes, [row.group.label for row, _ in found])
     assert c.baseline is not None
     axes.set_xlabel(f"P(better than {c.baseline.label})")
     caption = (
@@ -238,36 +219,20 @@ def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
 
 def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Against each number in which two groups or more differ, and in nothing else (spectral paper, Figures 4 and 5)."""
-    panels = {name: families for name in _numbers(c) if (families := _families(c, name))}
-    if not panels:
+    shown = {name: families for name in _numbers(c) if (families := _families(c, name))}
+    if not shown:
         return
-    figure, axeses = _panels(len(panels), min(2, len(panels)), share="row")
-    plain = [r for r in c.rows if r.group.settings.get("reg.name") == r.group.settings.get("reset.name") == "none"]
+    figure, panels = plotting.panels(len(shown), min(2, len(shown)), sharey="row")
     lines_of_legend = []
-    for axes, (name, families) in zip(axeses, panels.items(), strict=True):
-        names = labels([{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families])
-        for i, (label, rows) in enumerate(zip(names, families, strict=True)):
-            x = [float(row.group.settings[name]) for row in rows]
-            look = cycled(i)
-            axes.plot(x, [row["mean"].value for row in rows], marker="o", ms=3, label=label, **look)
-            if all(row["mean"].interval for row in rows):
-                low, high = np.array([row["mean"].interval for row in rows]).T
-                axes.fill_between(x, low, high, color=look["color"], alpha=BAND, lw=0)
-        if len(plain) == 1 and not any(plain[0] in rows for rows in families):
-            axes.axhline(plain[0]["mean"].value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
-        axes.set_xscale("log")
-        ticks = sorted({float(row.group.settings[name]) for rows in families for row in rows})
-        if len(ticks) <= 6:
-            axes.set_xticks(ticks, [short(tick) for tick in ticks])
-            axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel(name)
+    for axes, (name, families) in zip(panels, shown.items(), strict=True):
+        _strengths(axes, c, name, families)
         texts = [str(line.get_label()) for line in axes.lines]
-        columns = _columns_of_legend(texts, figure.get_figwidth() / min(2, len(panels)))
+        columns = columns_of_legend(texts, figure.get_figwidth() / min(2, len(panels)))
         lines_of_legend.append(math.ceil(len(texts) / columns))
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, handlelength=1.4)
     per_row = [max(lines_of_legend[i : i + 2]) for i in range(0, len(panels), 2)]
     figure.set_figheight(figure.get_figheight() + 0.17 * sum(max(0, lines - 2) for lines in per_row))
-    axeses[0].set_ylabel(_metric_label(c))
+    panels[0].set_ylabel(_metric_label(c))
     caption = (
         f"{c.metric} at {c.where} of groups that differ only in the setting on the axis: mean{_interval(c)}. "
         "A value of 0 has no place on a logarithmic axis and is left out. Colours are of this figure only."
@@ -275,14 +240,28 @@ def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     yield Drawn("sensitivity", "Sensitivity to settings", figure, caption)
 
 
+def _strengths(axes: Axes, c: Comparison, name: str, families: Sequence[Sequence[Row]]) -> None:
+    """A line for each family over the number called `name`, and one for the group without any method."""
+    names = labels([{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families])
+    for i, (label, rows) in enumerate(zip(names, families, strict=True)):
+        x = [float(row.group.settings[name]) for row in rows]
+        means, bands = ([row["mean"].value for row in rows], [row["mean"].interval for row in rows])
+        band = np.array(bands).T if all(bands) else ()
+        plotting.line(axes, np.array(x), np.array(means), band, marker="o", label=label, **cycled(i))
+    plain = [r for r in c.rows if r.group.settings.get("reg.name") == r.group.settings.get("reset.name") == "none"]
+    if len(plain) == 1 and not any(plain[0] in rows for rows in families):
+        axes.axhline(plain[0]["mean"].value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
+    mark_strengths(axes, [float(row.group.settings[name]) for rows in families for row in rows])
+    axes.set_xlabel(name)
+
+
 def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Accuracy, or return, as training goes on, with the borders of tasks (SWR paper, Figures 2 to 4)."""
-    rl = c.kind == "train"
-    names = ["eval/return"] * (c.unit == "task") if rl else ["eval/train_accuracy", "eval/test_accuracy"]
-    names = [name for name in names if _has(c, name)]
-    what, unit = ("Return", "env step") if rl else ("Accuracy", "update")
+    names = [name for name in _of_over_training(c) if _has(c, name)]
+    what = "Accuracy" if "eval/return" not in names else "Return"
     for task in c.at if names else ():
-        figure, panels = _panels(len(names), 1, PAGE, height=1.6)
+        unit = c.unit_of(names[0])
+        figure, panels = plotting.panels(len(names), 1, PAGE, height=1.6)
         curves = {}
         for axes, name in zip(panels, names, strict=True):
             curves[axes] = _metric_panel(axes, c, task, name, looks)
@@ -297,7 +276,7 @@ def _over_training(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
 
 def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     """Everything else that was measured, a figure for each network (spectral paper, Figures 3 and 5)."""
-    shown = {c.metric, "eval/train_accuracy", "eval/test_accuracy", *(["eval/return"] if c.unit == "task" else [])}
+    shown = {c.metric, *_of_over_training(c)}
     names = dict.fromkeys(n for row in c.rows for run in row.group.runs for n in run.curves if n not in shown)
     titles = {
         "critic": "Critic",
@@ -316,14 +295,13 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
         members.sort(key=_priority)
         for task in c.at if members else ():
             columns = min(3, len(members))
-            figure, panels = _panels(len(members), columns, PAGE if columns > 1 else COLUMN, height=1.45)
+            figure, panels = plotting.panels(len(members), columns, PAGE if columns > 1 else COLUMN, height=1.45)
             curves = {}
             for axes, name in zip(panels, members, strict=True):
                 curves[axes] = _metric_panel(axes, c, task, name, looks)
                 axes.set_title(name)
-            of_others = "update" if c.kind == "supervised" else "env step"
             for axes in panels[-columns:]:
-                axes.set_xlabel(_axis_of_steps("task" if family == "task" else of_others))
+                axes.set_xlabel(_axis_of_steps(c.unit_of(members[0])))
             _legend(figure, c, looks)
             caption = f"M{_band(c)[1:]}. An axis over more than two orders of magnitude is logarithmic."
             name, title = _of_task(f"metrics_{family}", c, task), _of_task(titles[family], c, task)
@@ -331,6 +309,11 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _of_over_training(c: Comparison) -> list[str]:
+    """The metrics of `_over_training`; a return that is compared at every step has learning curves already."""
+    return ["eval/train_accuracy", "eval/test_accuracy", *(["eval/return"] if c.unit == "task" else [])]
 
 
 def _longest(c: Comparison, name: str) -> int:
@@ -354,19 +337,6 @@ def _looks(c: Comparison) -> dict[str, Look]:
     return looks
 
 
-def _panels(
-    number: int, columns: int, width: float | None = None, height: float = 1.9, share: Any = False
-) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, those of the last row that are not needed left out."""
-    rows = math.ceil(number / columns)
-    width = width or (COLUMN if columns == 1 else PAGE)
-    figure = Figure(figsize=(width, height * rows))
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=share).ravel()
-    for axes in grid[number:]:
-        axes.remove()
-    return figure, list(grid[:number])
-
-
 def _curve(
     axes: Axes, c: Comparison, g: Group, runs: Sequence[Run], metric: str, looks: Mapping[str, Look]
 ) -> list[Curve]:
@@ -380,25 +350,19 @@ def _curve(
     values = np.array([steps.at(curve, common) for curve in curves])
     means, low, high = statistics.mean_curve(values)
     marker = "o" if len(common) <= FEW_POINTS or (_is_of_tasks(metric) and len(common) <= 30) else ""
-    drawn: dict[str, Any] = {"color": look.colour, "gid": look.gid}
-    axes.plot(common, means, ls=look.style, zorder=look.order, marker=marker, ms=2.5, lw=1.2, **drawn)
     few = len(values) < FEW  # whose interval is shown nowhere
+    drawn: dict[str, Any] = {"color": look.colour, "gid": look.gid}
+    band = () if few or look.colour == GREY else (low, high)
+    plotting.line(axes, common, means, band, look.order, ls=look.style, marker=marker, **drawn)
     found = Curve(look.place, common, means, *((np.full_like(means, np.nan),) * 2 if few else (low, high)))
     if look.colour == GREY or len(values) == 1:
         return [found]
-    if len(values) >= FEW:
-        axes.fill_between(common, low, high, alpha=BAND, lw=0, zorder=look.order - 1, **drawn)
     thin = some(common, THIN)
     each = np.array([steps.at(curve, thin) for curve in curves])
     each = np.pad(np.where(np.isfinite(each), each, np.nan), ((0, 0), (0, 1)), constant_values=np.nan)
     of_all = np.tile([*thin, np.nan], len(each))  # one line with gaps: a line for each would take as long each
     axes.plot(of_all, each.ravel(), lw=0.5, alpha=0.45, zorder=look.order - 1, **drawn)
     return [found]
-
-
-def some(at: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """So many at most, the first and the last among them: of steps, or of places ``[n]``."""
-    return at if len(at) <= most else at[np.linspace(0, len(at) - 1, most).astype(int)]
 
 
 def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mapping[str, Look]) -> list[Curve]:
@@ -415,54 +379,22 @@ def _metric_panel(axes: Axes, c: Comparison, task: str, name: str, looks: Mappin
     if len(values) and values.min() > 0 and values.max() / 100 > values.min():
         axes.set_yscale("log")
         axes.set_ylim(bottom=values.min() / 1.2)  # an interval may reach below 0, which has no place there
-    _say_why_empty(axes)
+    say_why_empty(axes)
     _format_axes(axes, name)
     return curves
-
-
-def _say_why_empty(axes: Axes) -> None:
-    """Words where no line has a finite value."""
-    drawn = [np.asarray(line.get_ydata(), float) for line in axes.lines if line.get_zorder() > 0]
-    if not any(np.isfinite(y).any() for y in drawn):
-        why = "no finite value" if drawn else "no steps that\nall runs have"
-        axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="#a00000")
-
-
-def cycled(place: int) -> dict[str, Any]:
-    """How a line is drawn that has this place among others: in the palette's colours, then in them again, dashed."""
-    again, colour = divmod(place, len(PALETTE))
-    return {"color": PALETTE[colour], "ls": "--" if again else "-"}
-
-
-def _columns_of_legend(texts: Sequence[str], width: float) -> int:
-    """As many as fit into so many inches."""
-    return max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
 
 
 def _legend(figure: Figure, c: Comparison, looks: Mapping[str, Look]) -> None:
     """Below the panels, in as many columns as fit."""
     named = [row for row in c.rows if looks[row.group.label].colour != GREY]
-    handles = [Line2D([], [], color=looks[r.group.label].colour, ls=looks[r.group.label].style) for r in named]
-    texts = [row.label for row in named]
+    of = [looks[row.group.label] for row in named]
+    handles = {row.label: Line2D([], [], color=o.colour, ls=o.style) for row, o in zip(named, of, strict=True)}
     if len(named) < len(c.rows):
-        handles.append(Line2D([], [], color=GREY))
-        texts.append(f"{len(c.rows) - len(named)} others")
-    width = figure.get_figwidth()
-    columns = _columns_of_legend(texts, width)
-    rows = math.ceil(len(texts) / columns)
-    figure.set_figheight(figure.get_figheight() + 0.05 + 0.17 * rows)
-    where: Any = "outside lower center"
-    legend = figure.legend(handles, texts, loc=where, ncols=columns, handlelength=1.6, columnspacing=1.2)
-    for row, handle, text in zip(named, legend.legend_handles, legend.texts, strict=False):
+        handles[f"{len(c.rows) - len(named)} others"] = Line2D([], [], color=GREY)
+    drawn = plotting.legend(figure, handles)
+    for look, handle, text in zip(of, drawn.legend_handles, drawn.texts, strict=False):
         for part in filter(None, (handle, text)):
-            part.set_gid(f"key{looks[row.group.label].place}")
-
-
-def _label_rows(axes: Axes, texts: Sequence[str]) -> None:
-    base = [re.sub(r" (?=\S+=)", "\n", text, count=1) if len(text) > 20 else text for text in texts]  # long: two lines
-    axes.set_yticks(range(len(texts)), base)
-    axes.set_ylim(len(texts) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
+            part.set_gid(f"key{look.place}")
 
 
 def _numbers(c: Comparison) -> list[str]:
@@ -516,11 +448,8 @@ def _axis_of_steps(unit: str) -> str:
 
 
 def _format_axes(axes: Axes, metric: str) -> None:
-    """Tasks as whole numbers, steps as 20k or 1M; of an accuracy the whole range unless all of it is high."""
-    of_tasks = _is_of_tasks(metric)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=of_tasks, nbins=5, steps=[1, 2, 5, 10]))
-    if not of_tasks:
-        axes.xaxis.set_major_formatter(EngFormatter(sep="", useMathText=False))
+    """Steps as `count_steps` shows them; of an accuracy the whole range unless all of it is high."""
+    count_steps(axes, _is_of_tasks(metric))
     if axes.get_yscale() == "linear":
         axes.ticklabel_format(axis="y", useOffset=False)
     if metric.endswith("accuracy"):

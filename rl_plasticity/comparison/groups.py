@@ -4,7 +4,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.paths import expanded
+from rl_plasticity.runs.names import short
 
 # What does not change a run's numbers, or (threads, device) only their rounding.
 IGNORED = {"seed", "seeds", "preset"}
@@ -161,19 +161,6 @@ def _task(s: Settings, name: str) -> str:
     sequence, changes = s.get("env.sequence") or (), s.get("env.changes") or ()
     text = f"{', '.join(sequence)} in turn" if sequence else short(s.get(name))
     return f"{text} ({', '.join(changes)} changing)" if changes else text
-
-
-def short(value: Any) -> str:
-    """A setting's value, long numbers in the fewest characters: 0.001 as 1e-3, 2560000 as 2.56e6, 1000 as it is."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, int | float):
-        number = Decimal(repr(value)).normalize()
-        plain = f"{number:f}"
-        mantissa, _, exponent = f"{number:e}".partition("e")
-        scientific = f"{mantissa}e{int(exponent)}"
-        return plain if len(plain) <= len(scientific) or 1 <= abs(number) < 1e5 else scientific
-    return str(value)
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from rl_plasticity.configs.commands import SIDE_BY_SIDE
 from rl_plasticity.configs.written import flat_values
-from rl_plasticity.runs.folder import Curve, MetricName, RunFolder, RunName
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import Curve, MetricName, RunName
 
 Settings = dict[str, Any]
 LARGEST = 1e100  # what is beyond counts as infinite: no float holds its square, and no figure a range of such numbers
@@ -49,6 +50,12 @@ class Run:
     def plugs_used(self) -> dict[str, str]:
         """`plugs`, of those that something comes from which the settings choose."""
         return self._plugs(only_used=True)
+
+    def unit(self, metric: str) -> str:
+        """What the steps of a metric count: env step, update or task."""
+        if MetricName.parse(metric).of == "task":
+            return "task"
+        return "env step" if self.kind == "train" else "update"
 
     def _plugs(self, only_used: bool) -> dict[str, str]:
         chosen = {part for name in self.settings for part in name.split(".")}  # of a chain the names are in the names

@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from rl_plasticity.comparison.groups import Group, differing, short
+from rl_plasticity.comparison.groups import Group, differing
 from rl_plasticity.comparison.summary import FEW, Comparison, counted, short_version
+from rl_plasticity.runs.names import short
 
 GENERATOR = "rl_plasticity.compare"
 HERE = Path(__file__).parent

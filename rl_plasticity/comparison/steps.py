@@ -11,7 +11,7 @@ from rl_plasticity.configs.commands import updates_after
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Steps
-from rl_plasticity.runs.folder import Curve
+from rl_plasticity.runs.names import Curve
 from rl_plasticity.runs.plan import LEARNS_AGAIN
 
 OF_EPISODES = "train/return"  # which end where they end
@@ -69,7 +69,7 @@ def compared(groups: Sequence[Group], task: str, metric: str, unit: str, warning
     return steps
 
 
-def unfinished(groups: Sequence[Group], kind: str, warnings: list[str]) -> set[int]:
+def unfinished(groups: Sequence[Group], warnings: list[str]) -> set[int]:
     """The ids of runs that have not come to their end. A supervised run's end is that of the longest with its task."""
     ids = set()
     seeds: dict[str, list[str]] = {}
@@ -77,7 +77,7 @@ def unfinished(groups: Sequence[Group], kind: str, warnings: list[str]) -> set[i
         for task, runs in g.tasks.items():
             longest = max(len(p.borders) for other in groups for p in other.tasks.get(task, ()))
             for r in runs:
-                if kind == "train":
+                if r.kind == "train":
                     done = max(int(curve.steps[-1]) for curve in r.curves.values())
                     total, unit = int(r.settings["total_env_steps"]), "env steps"
                 else:

@@ -19,7 +19,7 @@ from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
 from rl_plasticity.metrics.measured import better
 from rl_plasticity.metrics.statistics import Array, Interval, Steps
-from rl_plasticity.runs.folder import Curve, MetricName
+from rl_plasticity.runs.names import Curve, MetricName
 
 FEW = 5  # below so many seeds the points stand for themselves; only gaps have an interval, Student's
 FEW_HINT = f"With fewer than {FEW} seeds that is a hint at most."
@@ -72,7 +72,6 @@ class Comparison:
     """All that is shown.
 
     Args:
-        kind: the command whose runs they are.
         unit: of the metric's steps: env step, update or task.
         scale: what values are multiplied by: 1/1000 for several DeepMind Control tasks, else 1.
         steps: of each task those that every run has; runs are compared at the last.
@@ -81,7 +80,6 @@ class Comparison:
         better: which values of the metric count as better.
     """
 
-    kind: str
     metric: str
     unit: str
     scale: float
@@ -118,6 +116,10 @@ class Comparison:
         if decimals > 6:
             return "{:.2e}".format
         return lambda value: f"{value:.{max(0, decimals)}f}"
+
+    def unit_of(self, metric: str) -> str:
+        """What the steps of any metric of these runs count."""
+        return self.rows[0].group.runs[0].unit(metric)
 
     def curve(self, run: Run, metric: str) -> Curve:
         """A run's curve; of the metric compared, in the table's scale."""
@@ -268,17 +270,14 @@ def summarize(
         SettingsError: an unknown metric or baseline, or no run has the metric yet.
     """
     warnings: list[str] = []
-    kind = groups[0].runs[0].kind
-    metric = metric or default_metric(groups, kind)
+    metric = metric or default_metric(groups)
     groups = _with_metric(groups, metric, warnings)
-    unit = "env step" if kind == "train" else "update"
-    if MetricName.parse(metric).of == "task":
-        unit = "task"
+    unit = groups[0].runs[0].unit(metric)
     every_task, tasks = _tasks(groups, warnings)
     common = {task: steps.compared(groups, task, metric, unit, warnings) for task in every_task}
     groups = [_told_of_resets(g, common, unit, warnings) for g in groups]
-    unfinished = steps.unfinished(groups, kind, warnings)
-    scale = _scale(groups, kind, metric, warnings) if len(every_task) > 1 else 1.0
+    unfinished = steps.unfinished(groups, warnings)
+    scale = _scale(groups, metric, warnings) if len(every_task) > 1 else 1.0
     reference = _baseline(groups, baseline, warnings)
     direction = direction or better_of(metric)
     if not any(common[task][-1] for task in tasks):
@@ -289,7 +288,7 @@ def summarize(
             "or plugins=[...] if it is a plug's"
         )
     known: Direction = direction or "higher"
-    comparison = Comparison(kind, metric, unit, scale, target, common, tasks, reference, (), (), better=known)
+    comparison = Comparison(metric, unit, scale, target, common, tasks, reference, (), (), better=known)
     rows = [_row(comparison, g, any(id(r) in unfinished for r in g.runs), len(groups) - 1) for g in groups]
     _warn_of_few_seeds(rows, warnings)
     _warn_of_diverged(comparison, groups, warnings)
@@ -298,10 +297,10 @@ def summarize(
     return replace(comparison, rows=rows, warnings=warnings)
 
 
-def default_metric(groups: Sequence[Group], kind: str) -> str:
+def default_metric(groups: Sequence[Group]) -> str:
     """What is compared unless told otherwise: the return, at the end of each task where tasks change; the test accuracy
     where every run has one."""
-    if kind == "train":
+    if groups[0].runs[0].kind == "train":
         continual = all("task/return" in r.curves for g in groups for r in g.runs)
         return "task/return" if continual else "eval/return"
     tested = all("task/test_accuracy" in r.curves for g in groups for r in g.runs if "task/train_accuracy" in r.curves)
@@ -465,7 +464,7 @@ def _gap_at_once(s: Sample) -> Estimate | None:
 
 
 def _normalized_score(s: Sample) -> Estimate | None:
-    if s.c.kind != "train" or s.c.metric != "eval/return" or not _is_control(s.group.runs[0]):
+    if s.c.metric != "eval/return" or not _is_control(s.group.runs[0]):
         return None
     of_mean = mean(s.final)
     score = of_mean.value if s.c.scale != 1 else float(statistics.normalized_score(np.array(of_mean.value)))
@@ -612,19 +611,19 @@ def _tasks(groups: Sequence[Group], warnings: list[str]) -> tuple[list[str], lis
     return every_task, tasks
 
 
-def _scale(groups: Sequence[Group], kind: str, metric: str, warnings: list[str]) -> float:
+def _scale(groups: Sequence[Group], metric: str, warnings: list[str]) -> float:
     """What values of several tasks are multiplied by."""
     if metric not in ("eval/return", "train/return"):
         return 1.0
-    if kind == "train" and all(_is_control(r) for g in groups for r in g.runs):
+    if all(_is_control(r) for g in groups for r in g.runs):
         return 1 / 1000  # the most that a return can be there
     warnings.append("returns of Gymnasium tasks have no common scale: statistics over several are of raw returns")
     return 1.0
 
 
 def _is_control(run: Run) -> bool:
-    """Of a train run: whether its task is one of DeepMind Control."""
-    return ":" not in str(run.settings["env.name"])
+    """Whether its task is one of DeepMind Control."""
+    return ":" not in str(run.settings.get("env.name", ":"))
 
 
 def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rl_plasticity.comparison.figures import Curve, Drawn, some
+from rl_plasticity.comparison.figures import Curve, Drawn
+from rl_plasticity.comparison.plotting import some
 
 READ = 120  # steps of a curve that can be read
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,19 +14,32 @@ from torch import Tensor
 
 from rl_plasticity import __version__
 from rl_plasticity.errors import one_line, reason, shown
-from rl_plasticity.runs.folder import checkpoint_files, checkpoint_path, open_file, saved_steps, write_atomically
+from rl_plasticity.runs.files import checkpoint_files, checkpoint_path, open_file, saved_steps, write_atomically
 
 FORMAT = 4  # of the files: one of another format is refused
 
 
-class Table(Protocol):
-    """Rows that come at the end and go at the beginning: a replay buffer."""
+class Part(Protocol):
+    """What is saved and restored with a run."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+@runtime_checkable
+class Table(Part, Protocol):
+    """A part with rows that come at the end and go at the beginning: a replay buffer."""
 
     added: int  # how many ever came
     size: int  # how many are there, the newest
 
-    def since(self, row: int) -> Mapping[str, Tensor]:
+    def position(self) -> dict[str, Any]:
+        """Its state without the rows."""
+        ...
+
+    def since(self, row: int) -> dict[str, Tensor]:
         """The rows number `row` to the newest, along dimension 0 of each tensor."""
+        ...
 
 
 class Checkpoints:
@@ -43,21 +56,34 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, saved: Mapping[str, Any] | None = None) -> None:
-        self.folder = folder
+        self.folder, self.saved = folder, saved or {}
         self.chunks: list[list[int]] = saved["chunks"] if saved else []
         self.newest = checkpoint_path(folder, saved["at"]) if saved else None
 
-    def save(self, step: int, state: Mapping[str, Any], table: Table | None = None) -> Path:
-        """Write `state` (tensors, arrays, numbers, strings and containers of them) and the new rows of `table`.
+    def restore(self, parts: Mapping[str, Part]) -> None:
+        """Bring the parts to where they were when they were saved."""
+        for name, part in parts.items():
+            state = self.saved[name]
+            if isinstance(part, Table):
+                state = {**state, **self.saved["table"], "size": state["size"] - self.saved["lost"]}
+            part.load_state_dict(state)
 
-        What neither this checkpoint nor the one before needs is removed.
+    def save(self, step: int, parts: Mapping[str, Part], more: Mapping[str, Any] | None = None) -> Path:
+        """Write the states of the parts, and `more`: tensors, arrays, numbers, strings and containers of them.
+
+        Of the one `Table` among them only rows that no file holds are written. What neither this checkpoint nor the one
+        before needs is removed.
         """
         self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder was deleted does not bring it back
-        chunks = self._append(table) if table else []
+        states, chunks, oldest = dict(more or {}), list[list[int]](), 0
+        for name, part in parts.items():
+            if isinstance(part, Table):
+                states[name], chunks, oldest = part.position(), self._append(part), part.added - part.size
+            else:
+                states[name] = part.state_dict()
         path = checkpoint_path(self.folder, step)
         made_by = {"format": FORMAT, "version": __version__}
-        oldest = table.added - table.size if table else 0
-        _write(path, {**state, **made_by, "at": step, "chunks": chunks, "oldest": oldest})
+        _write(path, {**states, **made_by, "at": step, "chunks": chunks, "oldest": oldest})
         needed = {path, self.newest, *(checkpoint_path(self.folder, *chunk) for chunk in [*self.chunks, *chunks])}
         again = path == self.newest  # the one before it stays
         self.chunks, self.newest = chunks, path

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import IO, NamedTuple, Self
 
 from rl_plasticity.errors import one_line
-from rl_plasticity.runs.folder import TIME, RunFolder, open_file
+from rl_plasticity.runs.files import open_file
+from rl_plasticity.runs.folder import TIME, RunFolder
 
 
 class Entry(NamedTuple):

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Self
 
 from rl_plasticity.errors import one_line
-from rl_plasticity.runs.folder import RunFolder, open_file
+from rl_plasticity.runs.files import open_file
+from rl_plasticity.runs.folder import RunFolder
 
 
 class Lock:

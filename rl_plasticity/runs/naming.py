@@ -3,43 +3,34 @@
 import itertools
 import re
 from collections.abc import Collection
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from rl_plasticity.configs import schema, written
+from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import short
 
 LENGTH = 40  # characters of a name, so that a line of `status` has room for it
+METHOD = ("reg", "reset")
 UNSTARTED = (".config.yaml.tmp", ".lock")  # what a process leaves that was killed before it wrote any settings
 
 
 def name(s: Train | Supervised, number: int = 1) -> str:
-    """``cheetah-run_spectral_coef=1e-3_seed0-4``: the task or preset, the method, what else the preset has otherwise.
+    """``cheetah-run_spectral_coef=1e-3_seed0-4``: preset or task, method, what else differs from the preset.
 
-    What does not fit is left out: two runs may have one name, and then a `number` tells their folders apart.
+    Choices are cut where there is no more room, settings are there whole or not at all: half a number would be another
+    one. Two runs may have one name, and then a `number` tells their folders apart.
     """
     ending = f"_seed{s.seed}" if s.seeds == 1 else f"_seed{s.seed}-{s.seed + s.seeds - 1}"
+    ending += f"_{number}" if number > 1 else ""
     room = max(1, LENGTH - len(ending))  # seeds of 19 digits leave none
-    what, methods, others, settings = ([_plain(word) for word in part] for part in _parts(s))
-    words = [*what, *methods, *others]
-    if len("_".join(words)) > room:  # the method has room before another task than the preset's
-        words = [what[0], *methods, *what[1:], *others]
-    parts = [words[0][:room]]
-    for word in words[1:]:
-        left = room - len("_".join(parts)) - 1
-        parts += [word[:left]] if len(word) <= left or left > 3 else []
-    text = "_".join(parts)
-    for setting in settings:  # half a number would be another one
-        parts += [setting] if len("_".join([*parts, setting])) <= room else []
-    if number > 1:  # the same name, less what has no room beside the number
-        ending += f"_{number}"
-        room = max(1, LENGTH - len(ending))
-        while len("_".join(parts)) > max(room, len(text)):
-            parts.pop()
-    return "_".join(parts)[:room].rstrip("_") + ending
+    choices, settings = ([re.sub(r"[^\w.+=,-]+", "-", word) for word in words] for words in (_choices(s), _settings(s)))
+    text = "_".join(choices)[:room]
+    for setting in settings:
+        text += f"_{setting}" if len(f"{text}_{setting}") <= room else ""
+    return text.rstrip("_") + ending
 
 
 def place(parent: Path, s: Train | Supervised, taken: Collection[Path] = ()) -> Path:
@@ -105,46 +96,36 @@ def _number(entry: str) -> int:
     return int(numbered[1]) if numbered else 1
 
 
-def _parts(s: Train | Supervised) -> tuple[list[str], list[str], list[str], list[str]]:
-    """What a name says: preset and task, the method, other choices, settings; the most telling ones first."""
+def _choices(s: Train | Supervised) -> list[str]:
+    """The preset or the task, the method, and what else is not chosen as the preset does."""
     kind: Any = type(s)
-    first, *others = GROUPS[kind]
-    choices = s.choices
-    inner = {name: value for name, value in identity(s).items() if name == "agent.network"}
-    preset, usual = schema.usual(kind, s.preset, {}), schema.usual(kind, s.preset, choices, inner)
-    differ = [group for group in GROUPS[kind] if choices[group] != preset.choices[group]]
-    words = [] if s.preset == DEFAULT_PRESET[kind] else [s.preset]
-    if first in differ or not words:
-        words.append(_word(choices[first]).rpartition(":")[2])
-    methods = [_word(choices[g]) for g in ("reg", "reset") if g == "reg" or g in differ]
-    rest = [_word(choices[g]) for g in others if g in differ and g not in ("reg", "reset")]
+    task = GROUPS[kind][0]
+    choices, preset = s.choices, schema.usual(kind, s.preset, {}).choices
+    named = {group: _word(choices[group]) for group in choices if choices[group] != preset[group]}
+    first = s.preset
+    if s.preset == DEFAULT_PRESET[kind]:
+        first = _word(choices[task])
+        named.pop(task, None)
+    methods = [_word(choices["reg"]), *([named["reset"]] if "reset" in named else [])]
+    words = [first, *methods, *(word for group, word in named.items() if group not in METHOD)]
+    return [word.rpartition(":")[2] for word in words]
 
-    watched, base = schema.marked(kind, "watched"), identity(usual)
-    own = {n: v for n, v in identity(s).items() if n not in ("seed", "seeds", "preset") and base.get(n) != v}
+
+def _settings(s: Train | Supervised) -> list[str]:
+    """Those that are not what they are with these choices: the method's before others, short names first."""
+    kind: Any = type(s)
+    inner = {name: value for name, value in identity(s).items() if name == "agent.network"}
+    usual = identity(schema.usual(kind, s.preset, s.choices, inner))
+    unnamed = {"seed", "seeds", "preset", *schema.marked(kind, "watched")}
+    own = {n: v for n, v in identity(s).items() if n not in unnamed and usual.get(n) != v}
     lasts = [n.rpartition(".")[2] for n in own]
     settings = []
-    for setting, last in zip(own, lasts, strict=True):
+    for (setting, value), last in zip(own.items(), lasts, strict=True):
+        text = ",".join(map(short, value)) if isinstance(value, list | tuple) else short(value)
         called = last if lasts.count(last) == 1 else setting
-        of_method = setting.partition(".")[0] in ("reg", "reset")
-        value = _short(own[setting]) if setting != "env.sequence" else len(own[setting])  # so many tasks in turn
-        settings.append((setting in watched, not of_method, len(called), f"{called}={value}"))
-    return words, methods, rest, [text for *_, text in sorted(settings)]  # short ones first: more of them have room
+        settings.append((setting.partition(".")[0] not in METHOD, len(called), f"{called}={text}"))
+    return [text for *_, text in sorted(settings)]
 
 
 def _word(choice: str | list[str]) -> str:
     return choice if isinstance(choice, str) else "-".join(choice)
-
-
-def _short(value: Any) -> str:
-    """``1e-3`` rather than 0.001."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(_short, value))
-    if not isinstance(value, float):
-        return written.as_written(value)
-    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
-    return min(f"{value:g}", f"{mantissa}e{int(exponent)}", key=len)
-
-
-def _plain(text: str) -> str:
-    """What needs no quotes in a shell and is one part of a path."""
-    return re.sub(r"[^\w.+=,-]+", "-", text)

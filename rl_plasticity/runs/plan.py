@@ -16,7 +16,7 @@ from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.interventions import Intervention, ReDo, SelectiveReinit, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
 from rl_plasticity.runs import memory
-from rl_plasticity.runs.folder import RunName
+from rl_plasticity.runs.names import RunName
 from rl_plasticity.settings import settings_of
 
 LEARNS_AGAIN = 0.1  # of a period: a run that ends sooner after a reset is evaluated before it has learned again

@@ -15,7 +15,8 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import HEADER, MetricName, RunFolder, RunName, file_name
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import HEADER, MetricName, RunName, file_name
 
 END = 1000  # bytes, some ten rows
 

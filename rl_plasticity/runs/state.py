@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import Row, RunFolder, RunName
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
+from rl_plasticity.runs.names import Row, RunName
 
 STATES = ("finished", "stopped", "running", "killed", "damaged", "failed")  # what needs you is printed last
 SILENT = 30 * 60  # a run on a machine that cannot be asked counts as killed when its files are this many seconds old

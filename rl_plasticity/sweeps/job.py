@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_plasticity.errors import one_line
-from rl_plasticity.runs.folder import RunFolder, write_text
+from rl_plasticity.runs.files import write_text
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import last_entry
 
 if TYPE_CHECKING:

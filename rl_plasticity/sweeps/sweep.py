@@ -23,9 +23,9 @@ from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import GROUPS, Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
+from rl_plasticity.runs.command import RESULTS, Command
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import require_countable
-from rl_plasticity.runs.session import RESULTS, Command
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job, finished
 from rl_plasticity.sweeps.launchers import Launcher

@@ -3,9 +3,10 @@
 import pytest
 from folders import curve, write_run
 
-from rl_plasticity.comparison.figures import COLUMN, PAGE, draw, for_page
+from rl_plasticity.comparison.figures import draw, for_page
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
+from rl_plasticity.comparison.plotting import COLUMN, PAGE
 from rl_plasticity.comparison.summary import summarize
 from rl_plasticity.runs.folder import RunFolder
 

@@ -16,7 +16,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP, NETWORKS, StackedLinear
-from rl_plasticity.runs.session import resolved
+from rl_plasticity.runs.machine import resolved
 
 
 @pytest.fixture

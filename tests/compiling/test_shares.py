@@ -13,7 +13,7 @@ from rl_plasticity.compiling.compiled import set_tracing
 from rl_plasticity.compiling.shares import Cut, Shares, cuts
 from rl_plasticity.regularizers import Chain, SideBySide, make_regularizer
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.session import cores
+from rl_plasticity.runs.machine import cores
 
 
 def values(folder):

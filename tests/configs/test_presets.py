@@ -203,7 +203,7 @@ def test_a_preset_of_the_papers_is_read_back_and_named_as_it_was(tmp_path):
     (tmp_path / "config.yaml").write_text(schema.dump(s))
     assert schema.load_saved(Supervised, RunFolder(tmp_path).settings) == s
     assert naming.name(s) == "spectral-cifar10_l2_pixel_permutat_seed0"
-    assert naming.name(load("preset=swr-mnist", "task=stationary", "reg=l2")) == "swr-mnist_stationary_l2_seed0"
+    assert naming.name(load("preset=swr-mnist", "task=stationary", "reg=l2")) == "swr-mnist_l2_stationary_seed0"
     assert naming.name(load("preset=swr-mnist", "reg=l2", "reg.coef=0.1")) == "swr-mnist_l2_coef=0.1_seed0"
 
 

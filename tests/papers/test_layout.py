@@ -50,7 +50,7 @@ def test_rows_and_columns_are_the_values_of_their_settings_and_metrics_are_rows_
         "layer_norm=true, label_flip", "layer_norm=true, random_labels",
     ]  # fmt: skip
     assert [[y[1][0] for y in lines(axes).values()] for axes in figure.axes] == [[0.1], [], [], [0.2]]
-    assert [text.get_text() for text in figure.axes[1].texts] == ["no such number"]
+    assert [text.get_text() for text in figure.axes[1].texts] == ["no steps that\nall runs have"]
     two = layout.draw({"columns": "task.name", "metrics": ["task/train_accuracy", "net/loss"]}, {"none": runs})
     assert [axes.get_ylabel() for axes in two.axes] == ["training accuracy"] * 2 + ["net/loss"] * 2
 

@@ -15,7 +15,7 @@ from rl_plasticity.runs import checkpoint
 
 def save(folder, *steps, state=None):
     checkpoints = checkpoint.Checkpoints(folder)
-    return [checkpoints.save(step, {"step": step} if state is None else state) for step in steps][-1]
+    return [checkpoints.save(step, {}, {"step": step} if state is None else state) for step in steps][-1]
 
 
 class Rows:
@@ -27,6 +27,15 @@ class Rows:
     @property
     def size(self):
         return min(self.added, self.capacity)
+
+    def position(self):
+        return {"added": self.added, "size": self.size}
+
+    def state_dict(self):
+        return {**self.position(), **self.since(0)}
+
+    def load_state_dict(self, state):
+        self.restored = state
 
     def since(self, row):
         return {"number": torch.arange(max(row, self.added - self.size), self.added)}
@@ -80,7 +89,7 @@ def test_each_row_is_written_once_and_files_go_when_no_checkpoint_needs_them(tmp
         (41, range(30, 41), [(30, 40), (40, 41)]),
     ):
         written = {p: p.stat().st_mtime_ns for p in tmp_path.glob("rows_*")}
-        checkpoints.save(rows.added, {}, rows)
+        checkpoints.save(rows.added, {"rows": rows})
         assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(held)
         assert [n for n in names(tmp_path) if n[0] == "r"] == [f"rows_{a:09d}_{b:09d}.pt" for a, b in files]
         assert all(p.stat().st_mtime_ns == t for p, t in written.items() if p.exists())
@@ -89,12 +98,12 @@ def test_each_row_is_written_once_and_files_go_when_no_checkpoint_needs_them(tmp
 def test_a_run_that_goes_on_from_an_older_checkpoint_writes_the_lost_rows_again(tmp_path):
     rows, checkpoints = Rows(100), checkpoint.Checkpoints(tmp_path)
     for rows.added in (4, 8, 12):
-        checkpoints.save(rows.added, {}, rows)
+        checkpoints.save(rows.added, {"rows": rows})
     flip(tmp_path / "step_000000012.pt", 999)
     saved = checkpoint.load(tmp_path)
     assert saved["table"]["number"].tolist() == list(range(8))
     rows.added = 10  # it is stopped before it comes to 12 again
-    checkpoint.Checkpoints(tmp_path, saved).save(10, {}, rows)
+    checkpoint.Checkpoints(tmp_path, saved).save(10, {"rows": rows})
     assert names(tmp_path) == [
         *("rows_000000000_000000004.pt", "rows_000000004_000000008.pt", "rows_000000008_000000010.pt"),
         *("step_000000008.pt", "step_000000010.pt"),  # the damaged one counts for nothing
@@ -105,16 +114,16 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_writes_the_lost_rows_again(
 def test_rows_that_somebody_deleted_are_written_again_with_those_after_them(tmp_path):
     rows, checkpoints = Rows(10), checkpoint.Checkpoints(tmp_path)
     for rows.added in (4, 8, 12):
-        checkpoints.save(rows.added, {}, rows)
+        checkpoints.save(rows.added, {"rows": rows})
     (tmp_path / "rows_000000004_000000008.pt").unlink()
     rows.added = 13
-    checkpoints.save(13, {}, rows)
+    checkpoints.save(13, {"rows": rows})
     assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(range(13))[-13:]
     assert checkpoint.load(tmp_path)["chunks"] == [[0, 4], [4, 13]]
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()
     rows.added = 16
-    checkpoints.save(16, {}, rows)
+    checkpoints.save(16, {"rows": rows})
     assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(range(6, 16))
     assert names(tmp_path) == ["rows_000000006_000000016.pt", "step_000000016.pt"]
 
@@ -128,7 +137,7 @@ def test_a_file_whose_name_is_not_exactly_a_checkpoint_s_is_the_user_s(tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint in"):
         checkpoint.load(tmp_path)
     for rows.added in (30, 60, 90):
-        checkpoints.save(rows.added, {}, rows)
+        checkpoints.save(rows.added, {"rows": rows})
     assert {name for name in names(tmp_path) if name not in theirs} == {
         *("step_000000060.pt", "step_000000090.pt", "rows_000000050_000000060.pt", "rows_000000080_000000090.pt")
     }
@@ -155,7 +164,7 @@ def test_any_bit_that_changed_is_noticed(tmp_path):
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(damage, tmp_path, capsys):
     rows, checkpoints = Rows(100), checkpoint.Checkpoints(tmp_path)
     for rows.added in (4, 8):
-        checkpoints.save(rows.added, {"t": torch.zeros(1000)}, rows)
+        checkpoints.save(rows.added, {"rows": rows}, {"t": torch.zeros(1000)})
     path = tmp_path / ("rows_000000004_000000008.pt" if "rows" in damage else "step_000000008.pt")
     if "flipped" in damage:
         flip(path, 4000)
@@ -185,7 +194,7 @@ def test_damage_to_rows_that_both_checkpoints_need_costs_those_rows_alone(
 ):
     rows, checkpoints = Rows(10), checkpoint.Checkpoints(tmp_path)
     for rows.added in (4, 8, 12):
-        checkpoints.save(rows.added, {}, rows)
+        checkpoints.save(rows.added, {"rows": rows})
     for chunk in damaged:
         flip(checkpoint.checkpoint_path(tmp_path, *chunk), 4000)
     counted = f"without {lost} of the {of} transitions of each run's replay buffer"
@@ -195,10 +204,12 @@ def test_damage_to_rows_that_both_checkpoints_need_costs_those_rows_alone(
     saved = checkpoint.load(tmp_path, allow_lost_rows=True)
     assert capsys.readouterr().err.endswith(f"; going on from step {at} {counted}\n")
     assert (saved["at"], saved["lost"]) == (at, lost)
-    assert saved["table"].get("number", torch.tensor([])).tolist() == list(kept)
+    checkpoint.Checkpoints(tmp_path, saved).restore({"rows": rows})
+    assert rows.restored.get("number", torch.tensor([])).tolist() == list(kept)
+    assert rows.restored["size"] == len(kept)
     assert checkpoint.load(tmp_path, whole=False)["at"] == 12  # to be looked at: no rows are needed
     rows.added, rows.capacity = at + 1, len(kept) + 1
-    checkpoint.Checkpoints(tmp_path, saved).save(at + 1, {}, rows)
+    checkpoint.Checkpoints(tmp_path, saved).save(at + 1, {"rows": rows})
     assert checkpoint.load(tmp_path)["table"]["number"].tolist() == [*kept, at]
 
 

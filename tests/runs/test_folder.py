@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import MetricName, Row, RunFolder, RunName, find, require_new, write_text
+from rl_plasticity.runs.files import require_new, write_text
+from rl_plasticity.runs.folder import RunFolder, find
+from rl_plasticity.runs.names import MetricName, Row, RunName
+from rl_plasticity.runs.provenance import add_start
 
 KEYS = st.from_regex(r"[\w.+-]+", fullmatch=True)
 # Any text but what reads as the next setting; a line break cannot stand in a row.
@@ -134,8 +137,8 @@ def test_a_damaged_provenance_costs_no_number(tmp_path, text):
 
 def test_provenance_names_versions_and_command_and_keeps_every_start(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.add_start("cpu")
-    folder.add_start("cpu")
+    add_start(folder, "cpu")
+    add_start(folder, "cpu")
     starts = json.loads(folder.provenance.read_text())["starts"]
     assert folder.starts == starts
     assert len(starts) == 2
@@ -146,7 +149,7 @@ def test_provenance_names_versions_and_command_and_keeps_every_start(tmp_path):
 def test_the_command_that_is_kept_can_be_pasted_into_a_shell(tmp_path, monkeypatch):
     """Of a module that is run as a sweep runs its own, which is how python -m runs it."""
     (tmp_path / "my_train.py").write_text(
-        "from rl_plasticity.runs.folder import RunFolder; RunFolder('.').add_start('cpu')"
+        "from rl_plasticity.runs import folder, provenance as p; p.add_start(folder.RunFolder('.'), 'cpu')"
     )
     arguments = ["reg=[none,l2]", "agent.hidden=[16, 16]", "out=it's $HOME & ü", "env=gym:Pendulum-v1", ""]
     monkeypatch.chdir(tmp_path)
@@ -155,7 +158,7 @@ def test_the_command_that_is_kept_can_be_pasted_into_a_shell(tmp_path, monkeypat
     runpy.run_module("my_train", run_name="__main__", alter_sys=True)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # a script
     monkeypatch.setattr(sys, "orig_argv", ["python", "-O", "my script.py", *arguments])
-    RunFolder(".").add_start("cpu")
+    add_start(RunFolder("."), "cpu")
     for start, program in zip(RunFolder(".").starts, (["-m", "my_train"], ["-O", "my script.py"]), strict=True):
         shell = f"python() {{ printf '%s\\0' \"$@\"; }}; {start['command']}"
         said = subprocess.run(shell, shell=True, capture_output=True, text=True, check=True).stdout

@@ -8,12 +8,11 @@ from conftest import once
 from folders import PENDULUM
 
 from rl_plasticity import supervised, train
-from rl_plasticity.agents import AGENTS, SAC
-from rl_plasticity.configs.commands import Group, Train
+from rl_plasticity.agents import SAC
+from rl_plasticity.configs.commands import Train
 from rl_plasticity.configs.schema import load
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learning.learner import Learner
-from rl_plasticity.networks import NETWORKS, make_network
+from rl_plasticity.networks import make_network
 from rl_plasticity.runs import memory
 from rl_plasticity.sweeps import sweep
 
@@ -62,80 +61,31 @@ def test_the_refusal_is_by_what_is_free_and_names_the_largest_first(monkeypatch)
     memory.require(10, {"a": math.inf})  # nothing is known
 
 
-def test_an_agent_without_memory_has_the_bytes_of_a_real_one_and_its_gradients():
-    settings = {"hidden": (16, 24), "num_critics": 2}
-    real = SAC(3, 1, [0], **settings)
-    with torch.device("meta"):
-        one = SAC(3, 1, [0], **settings, device="meta")
-        obs, act = torch.zeros(1, 1, 3), torch.zeros(1, 1, 1)
-        reads = [(one.critic.net, (obs, act)), (one.actor.net, (obs,))]
-        state, activations = memory.of_network(one, reads)
-    gradients = sum(p.nbytes for p in real.parameters() if p.requires_grad)
-    assert state == sum(t.nbytes for t in real.state_dict().values()) + gradients
-    # Linear, LayerNorm and ReLU of two hidden layers and the linear head; two critics, one actor; float32, twice.
-    assert activations == 8 * (2 * (3 * (16 + 24) + 1) + 3 * (16 + 24) + 2)
+def taken(module):
+    """Bytes of its state, its gradients and Adam's moments."""
+    learned = sum(p.nbytes for p in module.parameters() if p.requires_grad)
+    return sum(t.nbytes for t in module.state_dict().values() if isinstance(t, torch.Tensor)) + 3 * learned
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"hidden": [16, 24, 400], "num_critics": 3},
-        {"hidden": [8], "num_critics": 60},
-        {"network": "simba", "actor_width": 64, "critic_width": 128, "actor_blocks": 2, "critic_blocks": 6},
-        {"network": "hypersphere", "actor_width": 64, "critic_width": 128},
-    ],
-)
-def test_what_is_surely_small_takes_less_than_a_tenth_of_what_is_free(settings, monkeypatch):
-    runs, batch_size = 3, 256
-    whole = load(Train, [f"agent.{k}={v}".replace(" ", "") for k, v in settings.items()]).agent
-    agent = SAC(17, 6, [0], **settings)
-    obs, act = torch.zeros(1, 1, 17), torch.zeros(1, 1, 6)
-    state, left = memory.of_network(agent, [(agent.critic.net, (obs, act)), (agent.actor.net, (obs,))])
-    taken = runs * (state + batch_size * left)
-    for free, small in ((9 * taken, False), (10_000 * taken, True)):
-        monkeypatch.setattr(memory, "free", lambda device, free=free: free)
-        assert memory.surely_small(runs, whole, 23, batch_size) is small
+def test_layers_count_for_no_more_than_a_real_network_takes_and_not_for_much_less():
+    group = load(Train, ["agent.hidden=[256,512,256]"]).agent.settings
+    mlp = make_network("mlp", (1, 8, 8), 10, [0], widths=(200, 100))
+    for real, of_layers in (
+        (SAC(3, 1, [0], hidden=(256, 512, 256), num_critics=1), memory.of_layers("agent", group, 0)),
+        (mlp, memory.of_layers("net", {"widths": [200, 100]}, 0)),
+    ):
+        counted = sum(of_layers.values())
+        assert counted <= taken(real) <= 4 * counted
 
 
-def test_what_is_not_larger_by_its_numbers_is_not_surely_small():
-    assert memory.surely_small(1, Group("mlp", {"widths": [8]}), 64, 10)
-    for name in ("vgg16", "vit_tiny", "resnet18", "of_a_plug"):  # a smaller patch makes a larger network
-        assert not memory.surely_small(1, Group(name, {"hidden_layers": 0, "patch": 1}), 64, 10)
-
-
-@pytest.mark.parametrize("module", [train, supervised])
-def test_small_networks_are_not_made_twice_to_see_how_large_they_are(module, monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "of_network", lambda *_: pytest.fail("made on the device meta"))
-    base = PENDULUM if module is train else DIGITS
-    session, built = module.command.prepare([*base, f"out={tmp_path / 'run'}"])
-    if module is train:
-        built.close()
-    session.lock.release()
-
-
-def test_a_plug_that_knows_real_tensors_alone_is_not_counted_and_not_refused(monkeypatch, tmp_path):
-    class Odd(SAC):
-        def __init__(self, *args, hidden=(16, 16), device="cpu", **kwargs):
-            super().__init__(*args, hidden=hidden, device=device)
-            float(next(self.parameters()).detach().sum())  # not of a tensor that has no numbers
-
-    monkeypatch.setitem(AGENTS, "odd", Odd)
-    monkeypatch.setattr(memory, "surely_small", lambda *_: False)
-    arguments = [a for a in PENDULUM if not a.startswith("agent")]
-    session, built = train.command.prepare([*arguments, "agent=odd", f"out={tmp_path / 'run'}"])
-    built.close()
-    session.lock.release()
-
-
-def test_networks_of_every_kind_can_be_counted():
-    for name in set(NETWORKS) - {"vgg16_bn", "wrn28_10"}:  # large relatives of others
-        with torch.device("meta"):
-            learner = Learner(lambda seeds, name=name: make_network(name, (3, 32, 32), 10, seeds), device="meta")
-            image = torch.zeros(*learner.runs, 1, 3, 32, 32)
-            state, activations = memory.of_network(learner, [(learner.net.eval(), (image,))])
-        assert state > 100_000, name
-        assert activations > 1_000, name
+def test_layers_and_what_a_batch_leaves_in_them_are_counted_by_hand():
+    of_layers = memory.of_layers(
+        "net", {"name": "mlp", "widths": [100, 50], "patch": 4, "flags": [True], "lr": [0.5]}, 7
+    )
+    assert of_layers == {
+        "layers, net.widths=[100,50]": 16 * (100 + 50 + 100 * 50),
+        "a batch in them, batch_size=7 net.widths=[100,50]": 8 * 7 * (100 + 50),
+    }
 
 
 MEMINFO = "MemTotal: 100 kB\nMemAvailable: 50 kB\n"

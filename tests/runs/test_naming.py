@@ -1,8 +1,6 @@
 """Where a run goes unless it is told: short names, and what happens when two runs have one."""
 
 import re
-import threading
-from threading import Barrier, Thread
 
 import pytest
 from conftest import once
@@ -12,7 +10,7 @@ from rl_plasticity import train
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs import naming, session
+from rl_plasticity.runs import command, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.lock import Lock
 
@@ -43,7 +41,7 @@ def here(tmp_path, monkeypatch):
         (Train, ["env=walker-run"], "walker-run_none_seed0"),
         (Train, ["env=gym:Pendulum-v1", "reg=spectral", "seed=4"], "Pendulum-v1_spectral_seed4"),
         (Train, ["reg=spectral+l2", "reset=periodic", "preset=demo", "seeds=3"], "demo_spectral+l2_periodic_seed0-2"),
-        (Train, ["preset=demo", "env=walker-run", "env.action_repeat=4"], "demo_walker-run_none_seed0"),
+        (Train, ["preset=demo", "env=walker-run", "env.action_repeat=4"], "demo_none_walker-run_seed0"),
         (Train, ["preset=demo", "replay_ratio=4"], "demo_none_replay_ratio=4_seed0"),
         (Train, ["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_coef=0.1_seed0"),
         (Train, ["reg=swr", "reg.coef=1e-3"], "cheetah-run_swr_seed0"),  # as it is without
@@ -54,12 +52,12 @@ def here(tmp_path, monkeypatch):
         (
             Train,
             ["env.sequence=[walker-stand,walker-walk,walker-run]", "env.switch_every_env_steps=9", "reg=l2"],
-            "walker-stand_l2_sequence=3_seed0",
+            "walker-stand_l2_seed0",
         ),
         (
             Train,
             ["preset=demo", "env.sequence=[cheetah-run,cheetah-run]", "env.switch_every_env_steps=9"],
-            "demo_none_sequence=2_seed0",
+            "demo_none_switch_every_env_steps=9_seed0",
         ),
         (
             Train,
@@ -70,7 +68,7 @@ def here(tmp_path, monkeypatch):
                 "seed=100",
                 "reset=periodic",
             ],
-            "demo_walker-stand_none_periodic_seed100",  # no room for a whole setting
+            "demo_none_periodic_walker-stand_seed100",  # no room for a whole setting
         ),
         (
             Train,
@@ -83,7 +81,7 @@ def here(tmp_path, monkeypatch):
             Supervised,
             ["preset=spectral-cifar10", "task=pixel_permutation", "reg=l2"],
             "spectral-cifar10_l2_pixel_permutat_seed0",
-        ),  # the method before the task where both have no room
+        ),
     ],
 )
 def test_a_name_says_what_differs_from_the_preset_and_the_defaults(kind, arguments, name):
@@ -146,39 +144,29 @@ def test_a_run_that_was_made_is_not_made_again_but_offered_to_be_resumed(here):
     assert len([*here.iterdir()]) == 1
 
 
-def test_two_processes_that_choose_at_once_get_two_folders(here, monkeypatch):
-    both, one_at_a_time, built = Barrier(2), threading.Lock(), session.Command._built
+def test_a_name_that_another_process_takes_meanwhile_is_passed_over(here, monkeypatch):
+    built = command.Command._built
 
-    def wait(*arguments):
-        try:
-            with one_at_a_time:  # torch.fx traces for the whole process
-                return built(*arguments)
-        finally:
-            both.wait(600)  # both have seen that the name is free, and neither has made the folder
+    def meanwhile(*arguments):
+        write(here / naming.name(load(*LONG)), load(*OTHER))
+        return built(*arguments)
 
-    monkeypatch.setattr(session.Command, "_built", wait)
-    made, threads = [], []
-    for arguments in (LONG, OTHER):
-        threads.append(Thread(target=lambda a=arguments: made.append(train.command.prepare(a))))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    for one, parts in made:
-        assert naming.difference(one.folder, one.settings) == ""
-        assert one.settings.out == str(one.folder)
-        one.lock.release()
-        parts.close()
-    assert {one.folder.path.name for one, _ in made} == {naming.name(load(*LONG)), naming.name(load(*LONG), 2)}
+    monkeypatch.setattr(command.Command, "_built", meanwhile)
+    session, parts = train.command.prepare(LONG)
+    session.lock.release()
+    parts.close()
+    assert session.settings.out == str(session.folder) == f"results/{naming.name(load(*LONG), 2)}"
+    assert naming.difference(session.folder, session.settings) == ""
 
 
 def test_a_folder_that_another_process_filled_meanwhile_is_not_written_into(here, monkeypatch):
-    built = session.Command._built
+    built = command.Command._built
 
     def meanwhile(*arguments):
         write(here.parent / "mine", load(*OTHER))
         return built(*arguments)
 
-    monkeypatch.setattr(session.Command, "_built", meanwhile)
+    monkeypatch.setattr(command.Command, "_built", meanwhile)
     with pytest.raises(SettingsError, match="mine exists"):
         train.command.prepare([*LONG, "out=mine"])
     assert schema.load_saved(Train, RunFolder("mine").settings) == load(*OTHER)

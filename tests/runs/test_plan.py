@@ -17,7 +17,8 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, SideBySide
 from rl_plasticity.runs import naming
-from rl_plasticity.runs.folder import RunFolder, RunName
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import RunName
 from rl_plasticity.runs.plan import Plan, foretold, variants
 
 PENDULUM = [

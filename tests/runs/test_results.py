@@ -12,7 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rl_plasticity import supervised, train
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import RunFolder, RunName
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import RunName
+from rl_plasticity.runs.provenance import add_start
 from rl_plasticity.runs.results import Results
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -218,7 +220,7 @@ class FakeWandb:
 def at_wandb(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     (tmp_path / "config.yaml").write_text("reg:\n  name: swr\n")
-    RunFolder(tmp_path).add_start("cpu")
+    add_start(RunFolder(tmp_path), "cpu")
 
     def use(fake, sizes=None):
         monkeypatch.setitem(sys.modules, "wandb", fake)

@@ -12,10 +12,12 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
-from rl_plasticity.runs.session import Command, StopSignal, resolved
+from rl_plasticity.runs.machine import resolved
+from rl_plasticity.runs.session import StopSignal
 from rl_plasticity.train import command, train
 
 

@@ -1,0 +1,134 @@
+"""What every figure has: 8 pt type, colours, panels, lines with bands, a legend that fits, axes of steps and strengths.
+
+Colours are Okabe and Ito's and Tol's, which people with any kind of colour vision tell apart.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from rl_plasticity.runs.names import short
+
+Array = NDArray[Any]
+COLUMN, PAGE = 3.35, 6.9  # inches
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
+BAND = 0.18
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.2,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "axes.formatter.limits": (-3, 4),
+    "axes.formatter.use_mathtext": True,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "rl_plasticity",  # the same figure, the same file
+}
+
+
+def take_literally(figure: Figure) -> None:
+    """Show names with a $ as they are: they come from settings, and what is no formula could not be drawn at all."""
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and "$" in text.get_text():  # the numbers at the axes have no text yet
+            text.set_parse_math(False)
+
+
+def panels(
+    number: int, columns: int, width: float | None = None, height: float = 1.9, **shared: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `number` panels of this height; `shared`: ``sharex`` or ``sharey``."""
+    rows = math.ceil(number / columns)
+    width = width or (COLUMN if columns == 1 else PAGE)
+    figure = Figure(figsize=(width, height * rows))
+    grid = figure.subplots(rows, columns, squeeze=False, **shared).ravel()
+    for axes in grid[number:]:
+        axes.remove()
+    return figure, list(grid[:number])
+
+
+def line(axes: Axes, x: Array, means: Array, band: Any = (), order: float = 2, **look: Any) -> None:
+    """A line and, where there are intervals (low, high), a `band` behind it. What has a higher order lies above."""
+    axes.plot(x, means, ms=2.5, zorder=order, **look)
+    if len(band):
+        axes.fill_between(x, *band, alpha=BAND, lw=0, zorder=order - 1, color=look["color"], gid=look.get("gid"))
+
+
+def cycled(place: int) -> dict[str, Any]:
+    """How a line is drawn that has this place among others: in the palette's colours, then in them again, dashed."""
+    again, colour = divmod(place, len(PALETTE))
+    return {"color": PALETTE[colour], "ls": "--" if again else "-"}
+
+
+def columns_of_legend(texts: Sequence[str], width: float) -> int:
+    """As many as fit into so many inches."""
+    return max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
+
+
+def legend(figure: Figure, handles: Mapping[str, Line2D]) -> Legend:
+    """Below the panels, in as many columns as fit."""
+    columns = columns_of_legend([*handles], figure.get_figwidth())
+    figure.set_figheight(figure.get_figheight() + 0.05 + 0.17 * math.ceil(len(handles) / columns))
+    where: Any = "outside lower center"
+    return figure.legend([*handles.values()], [*handles], loc=where, ncols=columns, handlelength=1.6, columnspacing=1.2)
+
+
+def label_rows(axes: Axes, texts: Sequence[str]) -> None:
+    """Name the rows at the left, from above."""
+    base = [re.sub(r" (?=\S+=)", "\n", text, count=1) if len(text) > 20 else text for text in texts]  # long: two lines
+    axes.set_yticks(range(len(texts)), base)
+    axes.set_ylim(len(texts) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
+def count_steps(axes: Axes, of_tasks: bool) -> None:
+    """Tasks as whole numbers, other steps as 20k or 1M."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=of_tasks, nbins=5, steps=[1, 2, 5, 10]))
+    if not of_tasks:
+        axes.xaxis.set_major_formatter(EngFormatter(sep="", useMathText=False))
+
+
+def mark_strengths(axes: Axes, values: Sequence[float]) -> None:
+    """A tick at each value, on a logarithmic axis unless one is 0; of those that are close the first alone is named."""
+    ticks = sorted({*values})
+    named: list[float] = []
+    if ticks and ticks[0] > 0:
+        axes.set_xscale("log")
+    apart = 4 if not ticks or ticks[-1] <= 1e5 * ticks[0] else 400
+    for tick in ticks:
+        if not named or axes.get_xscale() != "log" or tick >= apart * named[-1]:
+            named.append(tick)
+    axes.set_xticks(ticks, [short(tick) if tick in named else "" for tick in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def say_why_empty(axes: Axes) -> None:
+    """Words where no line has a finite value."""
+    drawn = [np.asarray(line.get_ydata(), float) for line in axes.lines if line.get_zorder() > 0]
+    if not any(np.isfinite(y).any() for y in drawn):
+        why = "no finite value" if drawn else "no steps that\nall runs have"
+        axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="#a00000")
+
+
+def some(at: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """So many at most, the first and the last among them: of steps, or of places ``[n]``."""
+    return at if len(at) <= most else at[np.linspace(0, len(at) - 1, most).astype(int)]

@@ -1,0 +1,369 @@
+"""The life of a run around its loop: checked, made or resumed, locked, trained and finished."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from rl_plasticity import plugins
+from rl_plasticity.compiling import precision
+from rl_plasticity.configs import schema, written
+from rl_plasticity.configs.commands import LONGEST, Supervised, Train, period
+from rl_plasticity.configs.written import Given
+from rl_plasticity.errors import FaultyRun, SettingsError, first_line, one_line
+from rl_plasticity.runs import checkpoint, naming
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.journal import Journal
+from rl_plasticity.runs.lock import Lock
+from rl_plasticity.runs.machine import decided, resolved
+from rl_plasticity.runs.plan import Plan, foretold
+from rl_plasticity.runs.results import require, require_as_saved
+from rl_plasticity.runs.session import S, Session
+from rl_plasticity.runs.trained import saved_settings
+
+B = TypeVar("B", bound="Built")
+LENGTH = "total_env_steps"  # the one setting of its own that a run can be resumed with: a larger one extends it
+RESULTS = Path("results")  # where runs go unless they are told
+
+
+CALLBACKS: dict[str, Callable[[Any, Any], object]] = {}
+"""What looks at every run, by name: called as ``kind(settings, parts)`` before anything is written. See `Session`."""
+
+
+class Built(Protocol):
+    """What a command makes of its settings before anything is written."""
+
+    callbacks: dict[str, object]
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the networks have a runs axis."""
+        ...
+
+    def close(self) -> None:
+        """Let go of processes and files."""
+        ...
+
+
+class Command(Generic[S, B]):
+    """One of the commands that train.
+
+    Args:
+        kind: the dataclass of its settings; its name in lower case is the command's.
+        build: what it makes of settings and plan before anything is written; raises ValueError or ImportError.
+        train: the loop, until the last step or `Session.goes_on` says no; returns whether the last step was made.
+        planned_updates: how many updates that could be compiled a run makes.
+        length: how many updates a run makes in all, and in how many steps, for people.
+    """
+
+    def __init__(
+        self,
+        kind: type[S],
+        build: Callable[[S, Plan], B],
+        train: Callable[[Session[S], B], bool],
+        planned_updates: Callable[[S, B], float],
+        length: Callable[[S, B], tuple[float, str]],
+    ) -> None:
+        self.kind: type[S] = kind
+        self.name = kind.__name__.lower()
+        self.build: Callable[[S, Plan], B] = build
+        self.train: Callable[[Session[S], B], bool] = train
+        self.planned_updates: Callable[[S, B], float] = planned_updates
+        self.length: Callable[[S, B], tuple[float, str]] = length
+
+    def run(self, settings: Mapping[str, Any], callbacks: Mapping[str, Any]) -> RunFolder:
+        """From Python: make one run, and return its folder.
+
+        Raises:
+            SettingsError: bad input; nothing was written.
+            FaultyRun: the run could not go on.
+        """
+        session, built = self.prepare(written.from_python(settings), callbacks)
+        fault = self.execute(session, built)[1]
+        if fault:
+            raise FaultyRun(fault)
+        return session.folder
+
+    def execute(self, session: Session[S], built: B) -> tuple[bool, str | None]:
+        """Train, and close what was built; whether the run finished, and the fault that ended it.
+
+        Its end is written into ``log.txt``, unless the run could not be restored: then the folder stays as it was.
+        """
+        folder = session.folder
+        with ExitStack() as stack:
+            journal = stack.enter_context(Journal(folder))
+            stack.enter_context(session.stop)
+            if session.lock:
+                stack.enter_context(session.lock)
+            stack.callback(built.close)
+            stack.enter_context(precision.tf32(session.settings.precision == "tf32"))
+            try:
+                finished = self.train(session, built)
+            except FaultyRun as error:
+                fault = f"{error}; {last_checkpoint(folder)}"
+            except OSError as error:
+                fault = f"{os.fsdecode(error.filename or folder)}: {error.strerror or error}; {last_checkpoint(folder)}"
+            except BaseException as error:
+                journal.end(f"failed: {type(error).__name__}: {error}")
+                raise
+            else:
+                journal.end("finished" if finished else "stopped")
+                return finished, None
+            if session.has_begun:
+                journal.end(f"failed: {fault}")
+            else:
+                journal.take_back()
+            return False, fault
+
+    def foretold(self, session: Session[S], built: B) -> list[str]:
+        """Four lines for people, before the run starts: see `plan.foretold`."""
+        return foretold(session.settings, session.plan, *self.length(session.settings, built))
+
+    def check(self, settings: S) -> None:
+        """See that these settings can be run, perhaps on another machine: only that one knows whether it has a GPU.
+
+        Raises:
+            SettingsError: they cannot.
+        """
+        self._built(resolved(replace(settings, device="cpu", precision="float32")), _plan(settings)).close()
+
+    def prepare(self, asked: Iterable[str | Given], callbacks: Mapping[str, Any] | None = None) -> tuple[Session[S], B]:
+        """The session, and what was built of its settings. Everything is checked before the folder is made.
+
+        Raises:
+            SettingsError: bad input.
+        """
+        given = [written.parse(argument) if isinstance(argument, str) else argument for argument in asked]
+        settings = schema.load(self.kind, given)
+        if settings.resume is not None:
+            try:
+                return self._resumed(settings, given, callbacks)
+            except OSError as error:
+                raise SettingsError(f"cannot read {settings.resume}: {error.strerror or error}") from error
+        _new_place(settings)
+        settings = replace(resolved(settings), resume=None)
+        plan = _plan(settings)
+        built = self._built(settings, plan)
+        with ExitStack() as otherwise:
+            otherwise.callback(built.close)
+            schema.warn_of_unlike(settings)
+            settings = decided(settings, len(plan.seeds), built.is_stacked, self.planned_updates(settings, built))
+            place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
+            folder = RunFolder(place)
+            made = [path for path in (place, *place.parents) if not path.exists()]
+            lock = otherwise.enter_context(_locked(folder, made))
+            _require_free(place)
+            otherwise.callback(_remove, folder, made)
+            # Periods are decided last: they are no part of the name.
+            periods: Any = {
+                name: period(self.length(settings, built)[0], longest)
+                for name, longest in LONGEST[self.kind].items()
+                if getattr(settings, name) == "auto"
+            }
+            settings = replace(settings, out=str(folder), **periods)
+            try:
+                folder.write_settings(schema.dump(settings))
+            except OSError as error:
+                raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+            otherwise.pop_all()
+        return Session(settings, folder, plan, None, lock, _all(callbacks, built)), built
+
+    def _resumed(
+        self, settings: S, given: Sequence[Given], callbacks: Mapping[str, Any] | None
+    ) -> tuple[Session[S], B]:
+        assert settings.resume is not None
+        folder = RunFolder(settings.resume)
+        settings, before = self._goes_on_with(settings, given, folder)
+        folder.all_starts()
+        with ExitStack() as otherwise:
+            lock = otherwise.enter_context(_locked(folder))
+            saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
+            if saved and not _is_of_a_run(saved):
+                raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
+            if saved and (different := _differences(saved["settings"], settings.saved, self.kind)):
+                what = "; ".join(different)
+                raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
+            if saved:
+                require_as_saved(folder, saved["sizes"], saved["ends"])
+            settings = replace(resolved(settings), out=str(folder), resume=None)
+            plan = _plan(settings)
+            built = self._built(settings, plan)
+            otherwise.callback(built.close)
+            settings = decided(settings, len(plan.seeds), built.is_stacked, self.planned_updates(settings, built))
+            # The next start need not be told the length again.
+            is_extended = any(g.name == LENGTH for g in given)
+            extended = schema.dump(replace(settings, out=before.out)) if is_extended else None
+            otherwise.pop_all()
+        return Session(settings, folder, plan, saved, lock, _all(callbacks, built), extended), built
+
+    def _goes_on_with(self, settings: S, given: Sequence[Given], folder: RunFolder) -> tuple[S, S]:
+        """The settings that the run in `folder` goes on with, and those that it had."""
+        _require_own(folder)
+        machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
+        if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
+            raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
+        if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
+            raise SettingsError(f"cannot resume {folder}: {plugs}")
+        for module in plugins.changed(folder.plugin_sources):
+            said = f"{folder}: the code of the plug {module} is not what it was: numbers may differ from those before"
+            print(one_line(said), file=sys.stderr)
+        anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
+        before = saved_settings(self.kind, folder)
+        if LENGTH in anew and anew[LENGTH] < (made := getattr(before, LENGTH)):
+            raise SettingsError(f"{LENGTH}={anew[LENGTH]}: a run can only be extended, and {folder} has {made}")
+        named = {g.name: g.value for g in given}
+        groups: Any = {n: group.having(group.flat(n) | named, n) for n, group in before.groups.items()}
+        return replace(before, **anew, **groups), before
+
+    def _built(self, settings: S, plan: Plan) -> B:
+        try:
+            require(settings.logger)
+            if isinstance(settings.threads, int):
+                torch.set_num_threads(settings.threads)
+            with ExitStack() as otherwise:
+                built = self.build(settings, plan)
+                otherwise.callback(built.close)
+                built.callbacks = {name: kind(settings, built) for name, kind in CALLBACKS.items()}
+                otherwise.pop_all()
+            return built
+        except (ValueError, ImportError, FaultyRun) as error:
+            raise SettingsError(str(error)) from error
+
+
+def last_checkpoint(folder: RunFolder) -> str:
+    """For messages: which checkpoint a broken run can go on from."""
+    try:
+        paths = [*folder.saved_steps.values()]
+    except OSError:
+        return "its checkpoints cannot be reached"
+    return f"the last good checkpoint is {paths[-1]}" if paths else "there is no checkpoint"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def _all(of_this_run: Mapping[str, Any] | None, built: Built) -> dict[str, object]:
+    """The functions that were given for one run, as one callback, and those of `CALLBACKS`."""
+    given = {name: function for name, function in (of_this_run or {}).items() if function}
+    return {"of_this_run": SimpleNamespace(**given), **built.callbacks}
+
+
+def _plan(settings: Train | Supervised) -> Plan:
+    try:
+        return Plan.of(settings)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _new_place(settings: Train | Supervised) -> Path:
+    """Where a new run goes.
+
+    Raises:
+        SettingsError: something is there.
+    """
+    path = Path(settings.out)
+    try:
+        if settings.out == "auto":
+            path = naming.place(RESULTS, settings)
+        _require_free(path)
+    except OSError as error:
+        raise SettingsError(f"cannot read {error.filename or path}: {error.strerror}") from error
+    return path
+
+
+def _require_free(path: Path) -> None:
+    """Raises SettingsError if something is there already."""
+    if not naming.is_free(path):
+        raise SettingsError(f"{path} exists; continue that run with resume={path} or choose another out=")
+
+
+def _require_own(folder: RunFolder) -> None:
+    """Raises SettingsError where going on would write elsewhere: the folder may come from anybody."""
+    below = [path for place in (folder.checkpoints, folder.tensorboard) for path in place.rglob("*")]
+    for path in [*folder.own, *below]:
+        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+            what = "a link" if path.is_symlink() else "no file"
+            raise SettingsError(f"cannot resume: {path} is {what}, and a run writes into its own folder alone")
+
+
+def _locked(folder: RunFolder, made: Sequence[Path] = ()) -> Lock:
+    """Keep other processes off the folder, until this one ends (however it does) or the run has.
+
+    Args:
+        made: the folders that are made for it, its own first.
+
+    Raises:
+        SettingsError: another process has it, or it cannot be written.
+    """
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        return Lock(folder)
+    except BlockingIOError as owner:
+        raise SettingsError(f"{folder} is being written by {owner}") from owner
+    except OSError as error:
+        _remove(folder, made)
+        raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
+    """Take back what was made of a run that could not begin: these folders, the run's own first."""
+    with suppress(OSError):  # not empty: another process was faster
+        if made:
+            folder.lock.unlink(missing_ok=True)
+        for path in made:
+            path.rmdir()
+
+
+def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] | None:
+    """The newest checkpoint; None if the run was killed before its first, so it starts from the beginning.
+
+    Raises:
+        SettingsError: there is none though steps were made, or it cannot be read.
+    """
+    try:
+        return checkpoint.load(folder.checkpoints, allow_lost_rows=allow_lost_rows)
+    except FileNotFoundError as error:
+        if _has_steps(folder):
+            raise SettingsError(f"cannot resume: {error}") from error
+        return None
+    except ValueError as error:
+        raise SettingsError(f"cannot resume: {error}") from error
+    except OSError as error:
+        raise SettingsError(f"cannot read {folder.checkpoints}: {error.strerror}") from error
+    except Exception as error:  # a file that is whole may hold anything
+        raise SettingsError(f"{folder.checkpoints} holds no checkpoint of a run: {first_line(error)}") from error
+
+
+def _is_of_a_run(saved: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint, which may be any whole file, says of which run it is and how long its files were."""
+    try:
+        json.dumps(saved.get("settings"))  # no tensors, which cannot be compared
+    except (TypeError, ValueError):
+        return False
+    kinds = {"settings": dict, "sizes": dict, "ends": dict, "chunks": list}
+    if not all(isinstance(saved.get(name), kind) for name, kind in kinds.items()):
+        return False
+    return all(type(n) is int and 0 <= n < 2**63 for n in map(saved["sizes"].get, ("metrics.csv", "timing.csv")))
+
+
+def _has_steps(folder: RunFolder) -> bool:
+    """Whether rows beyond step 0 were written, which come after the first checkpoint."""
+    metrics = folder.metrics_csv
+    return metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE) is not None
+
+
+def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:
+    """What two settings differ in, apart from what belongs to the machine."""
+    before, after = (schema.without_machine(kind, settings) for settings in (saved, now))
+    if LENGTH in after and type(was := before.get(LENGTH)) is int and after[LENGTH] > was:  # it was extended
+        before[LENGTH] = after[LENGTH]
+    names = dict.fromkeys([*before, *after])
+    return [f"{n} is {after.get(n)!r}, was {before.get(n)!r}" for n in names if before.get(n) != after.get(n)]

@@ -1,0 +1,133 @@
+"""The files in a run's folder: written whole or not at all, called by the step, read while a run may write them."""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.names import HEADER, Curve
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file for reading. What is none, a pipe or a device, could keep the reader waiting for ever: OSError."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(number)
+        what = "Is a directory" if stat.S_ISDIR(mode) else "not a file"
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, what, str(path))
+    return os.fdopen(number, "rb")
+
+
+def write_text(path: Path, text: str | bytes) -> None:
+    """Write a small file, whole or not at all; of names that are not UTF-8 the bytes as escapes."""
+    content = text if isinstance(text, bytes) else text.encode(errors="backslashreplace")
+    write_atomically(path, lambda file: file.write(content))
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, force it to the disk, then rename it: old or new, never half."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # of a process that was killed; were it a link, its target would be written
+    try:
+        with temporary.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)  # the rename itself must reach the disk too
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def require_new(path: Path, suffix: str) -> None:
+    """Raises SettingsError unless a file that ends in `suffix` can be made there."""
+    if path.suffix != suffix:
+        raise SettingsError(f"out must end in {suffix}, got {path}")
+    try:
+        there = path.exists() or path.with_name(f".{path.name}.tmp").is_dir()  # what it is called while it is written
+    except OSError as error:
+        raise SettingsError(f"cannot write to {path}: {error.strerror}") from error
+    if there:
+        raise SettingsError(f"{path} exists; choose another out=")
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise SettingsError(f"cannot write to the folder {path.parent}")
+
+
+def checkpoint_path(folder: Path, *numbers: int) -> Path:
+    """Of the checkpoint of a step, or of the rows from the first number to before the second."""
+    return folder / f"{'step' if len(numbers) == 1 else 'rows'}_{'_'.join(f'{n:09d}' for n in numbers)}.pt"
+
+
+def checkpoint_files(folder: Path) -> dict[tuple[int, ...], Path]:
+    """The files in `folder` whose names are exactly as `checkpoint_path` makes them, by their numbers, in order.
+
+    Whatever else is there is the user's: ``step_best.pt``.
+    """
+    named = [(tuple(map(int, re.findall("[0-9]+", path.name))), path) for path in folder.glob("*.pt")]
+    return dict(sorted((n, p) for n, p in named if len(n) in (1, 2) and p == checkpoint_path(folder, *n)))
+
+
+def saved_steps(folder: Path) -> dict[int, Path]:
+    """The checkpoints in `folder` by their step, the newest last."""
+    return {numbers[0]: path for numbers, path in checkpoint_files(folder).items() if len(numbers) == 1}
+
+
+def read_curves(path: Path) -> dict[str, dict[str, Curve]]:
+    """The curves in a file of rows, by the run's and the metric's name.
+
+    Written for many long files: the fields of a column are every fourth of all, and no line is looked at by itself.
+    A last line without its end is left out: the run was killed while it wrote, or is writing.
+    """
+    fields = _fields(path)
+    try:
+        steps = np.array(list(map(int, fields[1::4])), np.int64)
+        values = np.array(list(map(float, fields[3::4])), np.float64)
+    except (ValueError, OverflowError) as error:
+        raise SettingsError(f"{path} is damaged: {error}") from error
+    runs, metrics = (dict.fromkeys(fields[column::4]) for column in (0, 2))
+    run_index, metric_index = ({name: i for i, name in enumerate(names)} for names in (runs, metrics))
+    key = np.array(list(map(run_index.__getitem__, fields[0::4])), np.int64) * len(metrics)
+    key += np.array(list(map(metric_index.__getitem__, fields[2::4])), np.int64)
+    order = np.argsort(key, kind="stable")
+    names = [(run, metric) for run in runs for metric in metrics]
+    curves: dict[str, dict[str, Curve]] = {run: {} for run in runs}
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    for rows in np.split(order, starts[1:]) if len(order) else []:
+        run, metric = names[key[rows[0]]]
+        curves[run][metric] = Curve(steps[rows], values[rows])
+    return curves
+
+
+def _fields(path: Path) -> Sequence[str]:
+    """Those of all whole lines but the header, four a line."""
+    try:
+        with open_file(path) as file:
+            data = file.read()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        header, _, body = data[: data.rfind(b"\n") + 1].decode().partition("\n")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is damaged: it is not text") from error
+    if header != HEADER:
+        raise SettingsError(f"{path} is not a run's: its first line should be {HEADER!r}")
+    fields = body.replace("\n", ",").split(",")[:-1]
+    if len(fields) != 4 * body.count("\n"):  # a run's name may hold commas: reg.widths=[1, 2] seed=0
+        lines = [line.rsplit(",", 3) for line in body.split("\n")[:-1]]
+        bad = [i for i, line in enumerate(lines) if len(line) != 4]
+        if bad:
+            raise SettingsError(f"{path} is damaged: line {bad[0] + 2} has no 4 fields {HEADER}")
+        fields = [field for line in lines for field in line]
+    return fields

@@ -1,0 +1,69 @@
+"""What a run leaves to the machine: its device, its precision, whether to compile, how many threads."""
+
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from rl_plasticity.compiling import precision
+from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.trained import threads_of_torch
+
+S = TypeVar("S", Train, Supervised)
+COMPILE_FROM_UPDATES = 10_000  # compiling takes as long as it saves in 6 000 (SAC, cnn) to 11 000 (mlp) updates
+
+
+def resolved(s: S) -> S:
+    """`s` with every ``auto`` decided that needs no network, so that the saved settings say what was done.
+
+    Raises:
+        SettingsError: a device that is not there, or a precision that it does not have.
+    """
+    cuda = torch.cuda.is_available()
+    if s.device == "cuda" and not cuda:
+        raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+    device: Any = s.device if s.device != "auto" else ("cuda" if cuda else "cpu")
+    precise: Any = precision.decided(s.precision, device)
+    least = s.bfloat16_from
+    if precise == "bfloat16" and least is None:
+        torch.set_num_threads(1 if s.threads == "auto" else s.threads)
+        least = precision.pays_from(device, min(s.seeds, 8))
+    changed: dict[str, Any] = {}
+    if isinstance(s, Train) and s.env.workers == "auto":  # updates on a GPU leave the cores to the environments
+        workers = cores() if device == "cuda" else False
+        changed["env"] = replace(s.env, settings={**s.env.settings, "workers": workers})
+    return replace(s, device=device, precision=precise, bfloat16_from=least, **changed)
+
+
+def decided(s: S, runs: int, is_stacked: bool, updates: float) -> S:
+    """`s` with ``compile=auto`` and ``threads=auto`` decided; torch has as many threads from here on.
+
+    Args:
+        runs: how many train at once.
+        is_stacked: whether the networks have a runs axis.
+        updates: how many a run makes that could be compiled.
+    """
+    compiles = s.compile
+    if compiles == "auto":
+        has_compiler = s.device == "cuda" or any(shutil.which(c) for c in ("c++", "g++", "clang++"))
+        compiles = has_compiler and updates >= COMPILE_FROM_UPDATES
+    threads = s.threads
+    if threads == "auto":
+        threads = 1 if is_stacked and runs == 1 else cores()
+    torch.set_num_threads(threads_of_torch(s, threads, runs))
+    return replace(s, compile=compiles, threads=threads)
+
+
+def cores() -> int:
+    """Those that this process may use: of the machine, of a container, of ``OMP_NUM_THREADS``."""
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # "200000 100000": of each 100 ms 200 ms of processor time; "max 100000"
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        number = min(number, max(1, round(int(quota) / int(period))))
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(number, int(asked))) if asked.isdecimal() else number

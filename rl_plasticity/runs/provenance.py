@@ -1,0 +1,105 @@
+"""What a run was made with, in its folder: versions, commit, machine, command line, the source of plugs."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from rl_plasticity import __version__
+from rl_plasticity.runs.files import write_text
+from rl_plasticity.runs.folder import TIME, RunFolder
+
+LARGEST_PLUG = 1_000_000  # bytes of source that are kept beside the results
+
+
+def add_start(
+    folder: RunFolder,
+    device: str,
+    plugins: Sequence[str] = (),
+    sources: Mapping[str, str] | None = None,
+    used: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time.
+
+    Args:
+        plugins: the modules that were named.
+        sources: a digest of each plug's source, see `plugins.sources`.
+        used: the plugs that something the settings choose comes from, each with the names of what does.
+    """
+    starts = folder.all_starts()
+    libraries = ["torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "omegaconf"]
+    libraries += ["scipy", "scikit-learn"]
+    starts.append(
+        {
+            "time": time.strftime(TIME),
+            "command": _command(),
+            "rl_plasticity": __version__,
+            "commit": _commit(),
+            "plugins": list(plugins),
+            "plugin_sources": dict(sources or {}),
+            "plugins_used": dict(used or {}),
+            "libraries": {name: metadata.version(name) for name in libraries},
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+        }
+    )
+    write_text(folder.provenance, json.dumps({"starts": starts}, indent=2) + "\n")
+
+
+def keep_sources(folder: RunFolder, files: Mapping[str, Mapping[str, bytes]], digests: Mapping[str, str]) -> None:
+    """Copy each plug's files below ``plugins/``, beside those of earlier starts if they were others."""
+    for module, contents in files.items():
+        if sum(map(len, contents.values())) > LARGEST_PLUG:
+            continue
+        for name, content in contents.items():
+            path = folder.path / "plugins" / f"{module}-{digests[module][:8]}" / name
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, content)
+
+
+def processor() -> str:
+    """What the processor is called."""
+    with suppress(OSError):  # Linux's name of it is nowhere else
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _command() -> str:
+    """The command line of this process, as it can be pasted into a shell."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m, and of a sweep's run
+    arguments = ["-m", module.name, *sys.argv[1:]] if module else sys.orig_argv[1:]
+    return shlex.join(["python", *arguments])
+
+
+def _commit() -> str | None:
+    """The commit that this package was built from or that its checkout has, with + if it was changed; else None."""
+    here = Path(__file__).parent
+    with suppress(OSError):  # a wheel's, see hatch_build.py
+        return (here.parent / "commit.txt").read_text().strip() or None
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        if not git("ls-files", Path(__file__).name):
+            return None  # installed inside somebody else's repository
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
