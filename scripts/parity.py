@@ -183,7 +183,7 @@ def draw(found: Mapping[str, Mapping[str, Curves]], path: Path) -> None:
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(found), figsize=(5.5 * len(found), 4), squeeze=False)
+    figure, axes = plt.subplots(1, len(found), figsize=(5.5 * len(found), 4), squeeze=False, layout="tight")
     for axis, (task, methods) in zip(axes[0], found.items(), strict=True):
         for i, (name, curves) in enumerate(methods.items()):
             colour = "black" if name == THEIRS else f"C{list(OURS).index(name)}"
@@ -197,7 +197,6 @@ def draw(found: Mapping[str, Mapping[str, Curves]], path: Path) -> None:
         axis.legend(fontsize=8, frameon=False)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("return")
-    figure.tight_layout()
     figure.savefig(path, dpi=120)
 
 
