@@ -1,6 +1,5 @@
 """A network looked at on frozen inputs, so that what is measured is comparable over time."""
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from rl_plasticity.errors import first_line, nearest
+from rl_plasticity.errors import first_line, nearest, warn
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
@@ -75,7 +74,7 @@ def measure(
     left_out = probe.left_out(values, loss is not None)
     left_out |= dict.fromkeys(relative, "it is relative to an earlier time, which a Probe remembers")
     if reason := left_out.get("dormant") or probe.not_looked_into:
-        warnings.warn(f"measure has no metrics of all hidden units: {reason}", stacklevel=2)
+        warn(f"measure has no metrics of all hidden units: {reason}")
     return Measured({name: value for name, value in values.items() if name not in relative}, left_out)
 
 
@@ -448,7 +447,7 @@ def _measured(
             try:
                 value = metric.measure(*arguments)
             except Exception as error:  # whatever a metric may raise: the others are measured all the same
-                warnings.warn(f"{name} of {layer!r} is NaN, it cannot be computed: {first_line(error)}", stacklevel=2)
+                warn(f"{name} of {layer!r} is NaN, it cannot be computed: {first_line(error)}")
                 value = s.new_full(s.shape[:-1], torch.nan)
             if value.shape != s.shape[:-1]:
                 raise ValueError(f"metric {name!r}: expected the shape {[*s.shape[:-1]]}, got {[*value.shape]}")

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.learning.torch_state import TorchState, stepped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import Look, forget_
@@ -355,10 +354,9 @@ class _Waits:
             return
         handle.wait_no_more()
         kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
-        warnings.warn(
+        warn(
             f"{type(handle.regularizer).__name__} does nothing: the weights change, and no step() of {kinds} was "
-            "called; attach to the optimizer whose step() is called, or call penalty and project_ in the loop",
-            stacklevel=2,
+            "called; attach to the optimizer whose step() is called, or call penalty and project_ in the loop"
         )
 
 

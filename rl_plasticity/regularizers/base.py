@@ -2,7 +2,6 @@
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, read
@@ -411,7 +410,7 @@ class Regularizer(nn.Module):
         """
         self.structure.require_whole(type(self).__name__, layers)
         if said := self.structure.left_alone(type(self).__name__, net, least_axes):
-            warnings.warn(said, stacklevel=5)
+            warn(said)
 
     def _require_plain(self, layers: Iterable[Layer]) -> None:
         for layer in layers:
@@ -544,7 +543,7 @@ class Regularizer(nn.Module):
             mine, saved = self._buffers.get(name), state_dict.get(f"{prefix}{name}")
             if mine is not None and isinstance(saved, Tensor) and not torch.equal(mine, saved.to(mine)):
                 before, after = (", ".join(f"{x:g}" for x in t.flatten().tolist()) for t in (mine, saved))
-                warnings.warn(f"{name} is {before}; the loaded state makes it {after}", stacklevel=4)
+                warn(f"{name} is {before}; the loaded state makes it {after}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.seen = False
 

@@ -1,14 +1,13 @@
 """Projections that scale weights: of layers or of units, towards their first norm or to unit length."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.regularizers.base import Regularizer, Share
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, not_homogeneous, outputs
@@ -123,7 +122,7 @@ class SoftWeightRescaling(Regularizer):
                 f"homogeneous (ReLU, leaky ReLU, identity); not so at {where}"
             )
         if inexact:
-            warnings.warn(f"swr keeps f' = C f only approximately at {where}", stacklevel=4)
+            warn(f"swr keeps f' = C f only approximately at {where}")
         self.exact = not inexact
 
     @torch.no_grad()
@@ -146,7 +145,7 @@ class SoftWeightRescaling(Regularizer):
         if off > 1e-3 and self.scope == "preserving":
             raise ValueError(f"scope=preserving would change the function: on the example by {off:.1%}")
         if off > 1e-3:
-            warnings.warn(f"swr keeps f' = C f only approximately: on the example it is off by {off:.1%}", stacklevel=4)
+            warn(f"swr keeps f' = C f only approximately: on the example it is off by {off:.1%}")
 
     def _off(self, after: Tensor, before: Tensor) -> float:
         """How far `after` is from C `before`, relatively, C of each run the factor that fits best, or 1."""
@@ -308,10 +307,9 @@ class NormalizeProject(Regularizer):
         known = {layer.name for layer in self.structure.before_norms}
         changing = [layer.name for layer in self.acts_on if layer.name not in known and not layer.head]
         if changing:
-            warnings.warn(
+            warn(
                 f"normalize_project changes the function where no norm layer follows: {', '.join(changing[:3])}"
-                + (f" and {len(changing) - 3} more" if len(changing) > 3 else ""),
-                stacklevel=3,
+                + (f" and {len(changing) - 3} more" if len(changing) > 3 else "")
             )
 
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
