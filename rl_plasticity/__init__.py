@@ -94,16 +94,20 @@ def which_extra(error: BaseException) -> str:
     return ': pip install "rl_plasticity[rl]"' if module.partition(".")[0] in _OF_RL else ""
 
 
+_COMMANDS = ("compare", "evaluate", "status", "supervised", "train", "watch")
+
+
 def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            try:
-                return getattr(importlib.import_module(f"rl_plasticity.{home}"), name)
-            except ModuleNotFoundError as error:
-                if not which_extra(error):
-                    raise
-                needed = f"rl_plasticity.{name} needs {error.name}{which_extra(error)}"
-                raise ModuleNotFoundError(needed, name=error.name) from error
+    home = name if name in _COMMANDS else next((home for home, names in _HOMES.items() if name in names), None)
+    if home is not None:
+        try:
+            module = importlib.import_module(f"rl_plasticity.{home}")
+            return module if name in _COMMANDS else getattr(module, name)
+        except ModuleNotFoundError as error:
+            if not which_extra(error):
+                raise
+            needed = f"rl_plasticity.{name} needs {error.name}{which_extra(error)}"
+            raise ModuleNotFoundError(needed, name=error.name) from error
     raise AttributeError(f"module 'rl_plasticity' has no attribute {name!r}")
 
 
