@@ -245,6 +245,12 @@ class Regularizer(nn.Module):
         """
         return added_up([counted_by(self), *(self._whole(part.counts, runs) for part, runs in self.made_of())])
 
+    @property
+    def holds_on(self) -> bool:
+        """Whether it remembers something of weights it has seen, which `recapture_` can replace."""
+        names = (name.rpartition(".")[2] for name in self.state_dict())
+        return any("/" in name and not name.startswith((COUNTED, "rounding/")) for name in names)
+
     def first_update(self, batch_size: int) -> Tensor:
         """Which update, from 1, is the first in which it can change a weight or a gradient, ``[*runs]``.
 
@@ -519,6 +525,11 @@ class Regularizer(nn.Module):
             whole[name][runs] = value
         return whole
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, int | float) and isinstance(self.__dict__.get("_buffers", {}).get(name), Tensor):
+            raise SettingsError(f"{name} is a tensor that keeps its place: change it with {name}.fill_({value})")
+        super().__setattr__(name, value)
+
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Continue from a saved state.
 
@@ -531,8 +542,9 @@ class Regularizer(nn.Module):
         if mine != theirs:
             wrong = sorted(mine ^ theirs)[0]
             raise RuntimeError(
-                f"the state is of another regularizer or network than this {type(self).__name__}: {wrong!r} is only in "
-                f"{'the state' if wrong in theirs else 'the regularizer'}"
+                f"the state does not fit this {type(self).__name__}: {wrong!r} is only in "
+                f"{'the state' if wrong in theirs else 'the regularizer'}. It is of another method or network, or was "
+                "made with other settings (roles=, only=, heads=)"
             )
         return super().load_state_dict(state_dict, *args, **kwargs)
 
