@@ -17,6 +17,7 @@ from rl_plasticity.metrics import (
     OfGradients,
     OfWeights,
     balancedness,
+    behaviour,
     distance,
     effective_learning_rate,
     feature_matrix,
@@ -76,6 +77,29 @@ def measure(
     if reason := left_out.get("dormant") or probe.not_looked_into:
         warn(f"measure has no metrics of all hidden units: {reason}")
     return Measured({name: value for name, value in values.items() if name not in relative}, left_out)
+
+
+def fit_fresh_targets(
+    net: nn.Module, example: Example, updates: int = 100, lr: float = 1e-3, generator: torch.Generator | int = 0
+) -> Tensor:
+    """How badly a copy of any network learns a random change of its own outputs, ``[*runs]``: 0 is perfect::
+
+        fit_fresh_targets(net, x)
+
+    See `rl_plasticity.metrics.fit_fresh_targets`, which this calls with the runs of the network.
+
+    Args:
+        net: any network; a `Learner` is looked at as its network.
+        example: a batch that it reads, as for `measure`.
+        updates, lr: the budget: a fresh network has to come well below 1 with it.
+        generator: draws the noise, or its seed.
+
+    Raises:
+        ValueError: the network cannot be called with the example, or returns something else than tensors.
+    """
+    inner = unwrapped(net.net if isinstance(net, Learner) else net)
+    positional, named = arguments_of(example)
+    return behaviour.fit_fresh_targets(inner, named or positional, generator, updates, lr, runs_of(inner))
 
 
 class Measured(dict[str, Tensor]):
