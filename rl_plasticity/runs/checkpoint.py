@@ -30,7 +30,7 @@ class Table(Protocol):
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest and the one before it.
+    """The checkpoints of one run: the newest and the one before it, and that of step 0, the untrained network.
 
     ``step_NNN.pt`` is the state at that step, and says which ``rows_FIRST_END.pt`` hold its table: each has the rows
     that came between two checkpoints. So each row is written once, before the checkpoint that names it. Every file ends
@@ -50,7 +50,7 @@ class Checkpoints:
     def save(self, step: int, state: Mapping[str, Any], table: Table | None = None) -> Path:
         """Write `state` (tensors, arrays, numbers, strings and containers of them) and the new rows of `table`.
 
-        What neither this checkpoint nor the one before needs is removed.
+        What neither this checkpoint nor the one before needs is removed, but for the checkpoint of step 0.
         """
         self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder was deleted does not bring it back
         chunks = self._append(table) if table else []
@@ -58,7 +58,12 @@ class Checkpoints:
         made_by = {"format": FORMAT, "version": __version__}
         oldest = table.added - table.size if table else 0
         _write(path, {**state, **made_by, "at": step, "chunks": chunks, "oldest": oldest})
-        needed = {path, self.newest, *(checkpoint_path(self.folder, *chunk) for chunk in [*self.chunks, *chunks])}
+        needed = {
+            path,
+            self.newest,
+            checkpoint_path(self.folder, 0),
+            *(checkpoint_path(self.folder, *chunk) for chunk in [*self.chunks, *chunks]),
+        }
         again = path == self.newest  # the one before it stays
         self.chunks, self.newest = chunks, path
         for old in checkpoint_files(self.folder).values():
@@ -79,7 +84,7 @@ class Checkpoints:
 
 
 def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_lost_rows: bool = False) -> dict[str, Any]:
-    """The newest checkpoint in `folder` that is not damaged, or the one of this `step`.
+    """The newest of the last two checkpoints in `folder` that is not damaged, or the one of this `step`.
 
     Says on stderr which damaged ones were passed over.
 
@@ -99,7 +104,8 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
         raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths))})")
     problems: list[str] = []
     incomplete: list[dict[str, Any]] = []
-    for path in reversed(paths.values()) if step is None else [paths[step]]:
+    newest = [*paths.values()][:-3:-1]  # not that of step 0, which is kept beside them to be looked at
+    for path in newest if step is None else [paths[step]]:
         try:
             state = _read(path)
             _require_place(path, state)
