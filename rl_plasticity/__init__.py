@@ -16,7 +16,7 @@ if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_
 
 if TYPE_CHECKING:
     from rl_plasticity.agents import AGENTS, SAC, Agent, Batch, ReplayBuffer
-    from rl_plasticity.diagnosis.probe import Probe, measure
+    from rl_plasticity.diagnosis.probe import Probe, fit_fresh_targets, measure
     from rl_plasticity.errors import FaultyRun, SettingsError
     from rl_plasticity.interventions import INTERVENTIONS, Intervention, make_intervention
     from rl_plasticity.learning.attached import attach
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rl_plasticity.settings import Setting
     from rl_plasticity.tasks import DATA, TASKS
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 _HOMES = {
     "agents": ("AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer"),
@@ -42,7 +42,7 @@ _HOMES = {
     "metrics": ("METRICS",),
     "networks": ("MLP", "NETWORKS"),
     "learning.optimizers": ("OPTIMIZERS",),
-    "diagnosis.probe": ("Probe", "measure"),
+    "diagnosis.probe": ("Probe", "fit_fresh_targets", "measure"),
     "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
     "runs.command": ("CALLBACKS",),
     "runs.folder": ("RunFolder",),
@@ -76,6 +76,7 @@ __all__ = [
     "Setting",
     "SettingsError",
     "attach",
+    "fit_fresh_targets",
     "load_agent",
     "make_intervention",
     "make_regularizer",
@@ -94,16 +95,20 @@ def which_extra(error: BaseException) -> str:
     return ': pip install "rl_plasticity[rl]"' if module.partition(".")[0] in _OF_RL else ""
 
 
+_COMMANDS = ("compare", "evaluate", "status", "supervised", "train", "watch")
+
+
 def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            try:
-                return getattr(importlib.import_module(f"rl_plasticity.{home}"), name)
-            except ModuleNotFoundError as error:
-                if not which_extra(error):
-                    raise
-                needed = f"rl_plasticity.{name} needs {error.name}{which_extra(error)}"
-                raise ModuleNotFoundError(needed, name=error.name) from error
+    home = name if name in _COMMANDS else next((home for home, names in _HOMES.items() if name in names), None)
+    if home is not None:
+        try:
+            module = importlib.import_module(f"rl_plasticity.{home}")
+            return module if name in _COMMANDS else getattr(module, name)
+        except ModuleNotFoundError as error:
+            if not which_extra(error):
+                raise
+            needed = f"rl_plasticity.{name} needs {error.name}{which_extra(error)}"
+            raise ModuleNotFoundError(needed, name=error.name) from error
     raise AttributeError(f"module 'rl_plasticity' has no attribute {name!r}")
 
 

@@ -3,6 +3,8 @@
 import difflib
 import inspect
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +24,20 @@ class FaultyRun(RuntimeError):
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the caller: the first frame outside this package and torch, which calls hooks."""
+    frame = sys._getframe(1)
+    # A command is a caller too: where there is no code of the user, its warnings are lines of the command.
+    while frame.f_back and (name := str(frame.f_globals.get("__name__"))) != "rl_plasticity.command_line":
+        if name.partition(".")[0] not in ("rl_plasticity", "torch"):
+            break
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        message, UserWarning, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), registry
+    )
 
 
 # What may be a damaged file's megabyte: what is quoted, a list, a word.

@@ -137,12 +137,11 @@ def build(s: Train, plan: Plan) -> Parts:
         kept = min(kept, s.env.switch_every_env_steps or kept)
     if s.prime_updates and s.prime_after_env_steps > kept:
         raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {kept} transitions are kept")
-    if s.total_env_steps <= s.random_env_steps and not s.prime_updates:
+    if s.total_env_steps <= s.random_env_steps and not s.prime_updates and s.replay_ratio:
         fewer = int(float(f"{s.total_env_steps / 4:.0e}"))
-        print(
-            f"no update will be made: total_env_steps={s.total_env_steps} does not exceed random_env_steps="
-            f"{s.random_env_steps}; choose fewer random ones, random_env_steps={fewer} say",
-            file=sys.stderr,
+        raise SettingsError(
+            f"no update would be made: total_env_steps={s.total_env_steps} does not exceed random_env_steps="
+            f"{s.random_env_steps}; choose fewer random ones, random_env_steps={fewer} say, or replay_ratio=0"
         )
     return Parts(agent, eval_envs, buffer)
 

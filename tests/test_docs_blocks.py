@@ -203,7 +203,7 @@ NOT_RUN = {
     "pip install .": INSTALLS,
     "pip install '.[rl]'": INSTALLS,
     "pip install '.[rl]' jupyterlab": INSTALLS,
-    "pip install 'rl_plasticity-0.2.0-py3-none-any.whl[rl]'": INSTALLS,
+    "pip install 'rl_plasticity-0.3.0.dev0-py3-none-any.whl[rl]'": INSTALLS,
     "pip install 'imageio-ffmpeg<1'": INSTALLS,
     "pip install --constraint constraints.txt torch --extra-index-url https://download.pytorch.org/whl/cpu": INSTALLS,
     "pip install --constraint constraints.txt '.[rl]'": INSTALLS,

@@ -1,5 +1,10 @@
-import pytest
+import warnings
 
+import pytest
+import torch
+from torch import nn
+
+from rl_plasticity import attach, make_intervention, make_regularizer, measure
 from rl_plasticity.errors import FaultyRun, SettingsError, one_line
 
 
@@ -25,3 +30,66 @@ def test_what_a_message_says_itself_is_left_as_it_is():
     assert one_line("two\n\n  lines\n") == "two lines"
     assert "..." in one_line("\\" * 999)
     assert len(one_line("word " * 100_000)) <= 2000  # whatever it is
+
+
+def plain():
+    return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def loop_that_steps_nothing():
+    net = plain()
+    attach("l2", torch.optim.SGD(net.parameters(), 0.1), net)
+    for _ in range(5):
+        net(torch.ones(3, 5)).sum().backward()
+        with torch.no_grad():
+            net[0].weight.add_(1)
+
+
+def optimizer_of(net):
+    return torch.optim.SGD(net.parameters(), 0.1)
+
+
+def table():
+    return nn.Sequential(nn.Embedding(50, 9), nn.Linear(9, 2))
+
+
+def ends():
+    return nn.Sequential(plain(), nn.ReLU())
+
+
+def loaded(net):
+    return make_regularizer("l2", net, coef=9).state_dict()
+
+
+def inputs():
+    return torch.ones(9, 5)
+
+
+# Each call stands on one line, which is the line of the warning, and warns at another depth of the package.
+WARNED = {
+    "made by name": (plain, lambda net: make_regularizer("normalize_project", net)),
+    "attached": (plain, lambda net: attach("normalize_project", optimizer_of(net), net)),
+    "a table": (table, lambda net: make_regularizer("spectral", net, coef=1)),
+    "a window": (plain, lambda net: make_regularizer("normalize_project", net, until_update=3)),
+    "loaded": (plain, lambda net: make_regularizer("l2", net).load_state_dict(loaded(net))),
+    "measured": (lambda: nn.LSTM(5, 4), lambda net: measure(net, torch.ones(3, 2, 5))),
+    "redo": (ends, lambda net: make_intervention("redo").apply_(net, (), example=inputs())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_a_warning_points_at_the_line_outside_the_package_that_led_to_it(name):
+    make, call = WARNED[name]
+    net = make()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        call(net)
+    (warning,) = said
+    assert (warning.filename, warning.lineno) == (__file__, call.__code__.co_firstlineno)
+
+
+def test_a_warning_from_within_torch_s_backward_pass_points_at_the_loop():
+    with pytest.warns(UserWarning, match="L2 does nothing: the weights change") as said:
+        loop_that_steps_nothing()
+    backward = loop_that_steps_nothing.__code__.co_firstlineno + 4
+    assert (said[0].filename, said[0].lineno) == (__file__, backward)

@@ -233,7 +233,7 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
         ([pendulum, "episode=3"], "unknown setting 'episode'; did you mean 'episodes'?"),
         ([pendulum, "episodes=0"], "episodes must be an integer from 1 up or null, got 0"),
         ([pendulum, "checkpoint=50"], "no checkpoint of step 50 in"),
-        ([pendulum, "checkpoint=50"], "(valid: 40, 60)"),
+        ([pendulum, "checkpoint=50"], "(valid: 0, 40, 60)"),
         ([pendulum, "seed=5"], "no run with seed=5 (valid: 3, 4)"),
         ([pendulum, "deterministic=1"], "deterministic must be true or false, got 1"),
         ([pendulum, "out=there.csv"], "there.csv exists; choose another out="),

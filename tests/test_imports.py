@@ -264,3 +264,20 @@ def test_no_public_name_is_a_module_s_too():
     from rl_plasticity import __all__ as public
 
     assert not set(public) & {name.partition(".")[2] for name in FILES}
+
+
+def test_a_command_is_an_attribute_and_importable_from_the_package():
+    code = "import rl_plasticity\nfor name in {names}:\n    print(getattr(rl_plasticity, name).__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(names=[*COMMANDS])], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [f"rl_plasticity.{name}" for name in COMMANDS]
+
+
+@pytest.mark.parametrize("code", ["from rl_plasticity import train", "import rl_plasticity; rl_plasticity.train"])
+def test_a_command_s_module_that_needs_the_extra_says_so(code):
+    code = f"{WITHOUT.partition('before =')[0]}\nsys.meta_path.insert(0, Nothing())\n{code}"
+    arguments = ["", json.dumps(sorted(needed_by("torch", "numpy")))]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert re.search(r'rl_plasticity.train needs \w+: pip install "rl_plasticity\[rl\]"$', last), last

@@ -95,8 +95,18 @@ def test_evaluation_workers_that_cannot_be_started_are_the_run_s_fault_and_not_a
         run([*PENDULUM, "env.workers=1"], tmp_path / "run")
 
 
-def test_a_run_too_short_to_learn_says_so(tmp_path, capsys):
-    run([*PENDULUM[:-6], "random_env_steps=20", "total_env_steps=10", "eval_every_env_steps=60"], tmp_path / "run")
-    said = capsys.readouterr().err
-    assert "no update will be made: total_env_steps=10 does not exceed random_env_steps=20; choose" in said
-    assert "random_env_steps=2 say" in said
+@pytest.mark.parametrize("given", [[], ["replay_ratio=0"], ["prime_updates=1", "prime_after_env_steps=5"]])
+def test_a_run_that_would_make_no_update_is_refused_before_anything_is_written_unless_that_is_asked_for(
+    tmp_path, given
+):
+    short = ["random_env_steps=20", "total_env_steps=20", "eval_every_env_steps=60"]
+    asked = [*PENDULUM[:-6], *short, *given, f"out={tmp_path / 'run'}"]
+    if given:
+        session, parts = command.prepare(asked)
+        parts.close()
+        session.lock.release()
+        return
+    said = "no update would be made: total_env_steps=20 does not exceed random_env_steps=20; .* random_env_steps=5 say"
+    with pytest.raises(SettingsError, match=said):
+        command.prepare(asked)
+    assert not [*tmp_path.iterdir()]

@@ -1,6 +1,5 @@
 """A network looked at on frozen inputs, so that what is measured is comparable over time."""
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from rl_plasticity.errors import first_line, nearest
+from rl_plasticity.errors import first_line, nearest, warn
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
@@ -18,6 +17,7 @@ from rl_plasticity.metrics import (
     OfGradients,
     OfWeights,
     balancedness,
+    behaviour,
     distance,
     effective_learning_rate,
     feature_matrix,
@@ -75,8 +75,31 @@ def measure(
     left_out = probe.left_out(values, loss is not None)
     left_out |= dict.fromkeys(relative, "it is relative to an earlier time, which a Probe remembers")
     if reason := left_out.get("dormant") or probe.not_looked_into:
-        warnings.warn(f"measure has no metrics of all hidden units: {reason}", stacklevel=2)
+        warn(f"measure has no metrics of all hidden units: {reason}")
     return Measured({name: value for name, value in values.items() if name not in relative}, left_out)
+
+
+def fit_fresh_targets(
+    net: nn.Module, example: Example, updates: int = 100, lr: float = 1e-3, generator: torch.Generator | int = 0
+) -> Tensor:
+    """How badly a copy of any network learns a random change of its own outputs, ``[*runs]``: 0 is perfect::
+
+        fit_fresh_targets(net, x)
+
+    See `rl_plasticity.metrics.fit_fresh_targets`, which this calls with the runs of the network.
+
+    Args:
+        net: any network; a `Learner` is looked at as its network.
+        example: a batch that it reads, as for `measure`.
+        updates, lr: the budget: a fresh network has to come well below 1 with it.
+        generator: draws the noise, or its seed.
+
+    Raises:
+        ValueError: the network cannot be called with the example, or returns something else than tensors.
+    """
+    inner = unwrapped(net.net if isinstance(net, Learner) else net)
+    positional, named = arguments_of(example)
+    return behaviour.fit_fresh_targets(inner, named or positional, generator, updates, lr, runs_of(inner))
 
 
 class Measured(dict[str, Tensor]):
@@ -448,7 +471,7 @@ def _measured(
             try:
                 value = metric.measure(*arguments)
             except Exception as error:  # whatever a metric may raise: the others are measured all the same
-                warnings.warn(f"{name} of {layer!r} is NaN, it cannot be computed: {first_line(error)}", stacklevel=2)
+                warn(f"{name} of {layer!r} is NaN, it cannot be computed: {first_line(error)}")
                 value = s.new_full(s.shape[:-1], torch.nan)
             if value.shape != s.shape[:-1]:
                 raise ValueError(f"metric {name!r}: expected the shape {[*s.shape[:-1]]}, got {[*value.shape]}")

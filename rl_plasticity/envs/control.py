@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rl_plasticity import plugins
 from rl_plasticity.envs.continual import Changing, Kind, bounds
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.seeds import derive
 
 Floats = NDArray[np.float32]
@@ -110,7 +110,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         return self.obs, total, bool(terminated), bool(truncated), {}
 
     def _broken(self, reward: float, why: str) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
-        warnings.warn(f"episode {self.episode} (seed {self.seed}) ended early: {why}", stacklevel=3)
+        warn(f"episode {self.episode} (seed {self.seed}) ended early: {why}")
         return self.obs, reward, False, True, {}
 
     def _flat(self, obs: Any) -> Floats:

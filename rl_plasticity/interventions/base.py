@@ -6,8 +6,9 @@ from typing import Annotated, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.interventions.plain import PlainNet
+from rl_plasticity.learning.attached import attached_to
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import Optimizers
 from rl_plasticity.regularizers import Regularizer
@@ -208,6 +209,8 @@ class Intervention:
             return {}
         before = {name: [p.detach().clone() for p in learner.net.parameters()] for name, learner in learners.items()}
         units = self._apply_(changed, chosen, seen) or {}
+        if isinstance(changed, PlainNet) and regularizer is None:
+            _warn_of_attached(changed.net)
         total: dict[str, Tensor] = {}
         for name, learner in learners.items():
             done = _done(learner, before[name], chosen)
@@ -237,6 +240,17 @@ def learners_of(target: Target) -> dict[str, tuple[Renewable, list[nn.Module]]]:
         return {"net": (target, [])}
     follow = target.followers
     return {name: (learner, [follow[name]] if name in follow else []) for name, learner in target.learners.items()}
+
+
+def _warn_of_attached(net: nn.Module) -> None:
+    """Warn where something that is attached to a plain network holds on to its old weights."""
+    for regularizer in attached_to(net):
+        if regularizer.holds_on:
+            warn(
+                f"{type(regularizer).__name__} is attached to this network and keeps what it captured of the old "
+                "weights: pass regularizer=handle.regularizer and regularize=, a function that makes one like it "
+                "(lambda net: make_regularizer('l2_init', net))"
+            )
 
 
 @torch.no_grad()

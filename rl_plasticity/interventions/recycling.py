@@ -1,13 +1,12 @@
 """Interventions that recycle single units, and looking at their activations."""
 
 import math
-import warnings
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.interventions.base import (
     EveryTasks,
     EveryUpdates,
@@ -178,6 +177,6 @@ def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
             behind = f" but behind {some(left)}, where {why}" if left else ""
             raise ValueError(f"ReDo has nothing to act on: the network has no hidden activation{behind}")
         if left:
-            warnings.warn(f"ReDo leaves alone what is behind {some(left)}: {why}", stacklevel=6)
+            warn(f"ReDo leaves alone what is behind {some(left)}: {why}")
         seen = list(zip(units, activations_of(net, units, example), strict=True))
     return [(unit, unit.by_unit(activation, unit.number(net))) for unit, activation in seen]

@@ -1,14 +1,13 @@
 """Interventions that give networks, heads or all parameters new values; and the decay of the learning rate."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
 from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.optimizers import orthogonalized
@@ -211,7 +210,7 @@ class Fire(Intervention):
             if (structure.unknown or structure.undecided) and inputs is not None and key in inputs:
                 structure = read(learner.net, inputs[key])
             if left := structure.left_alone("fire", learner.net, least_axes=2):
-                warnings.warn(left, stacklevel=6)
+                warn(left)
             changed = [layer for layer in structure.layers if layer.is_linear_map]
             structure.require_whole("fire", changed)
             if not changed:

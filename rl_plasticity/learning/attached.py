@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.learning.torch_state import TorchState, stepped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import Look, forget_
@@ -67,7 +66,8 @@ def attach(
             ``DistributedDataParallel``, ``AveragedModel`` or Lightning's Fabric or not.
 
     Raises:
-        SettingsError: an unknown name or setting; settings for a regularizer that is made already; an optimizer that
+        SettingsError: an unknown name or setting; settings for a regularizer that is made already; an embedding with
+            sparse gradients that has a penalty; an optimizer that
             holds nothing of `net`; a trainable parameter that is regularized but not optimized; two optimizers with
             one parameter; complex or sharded parameters; the same regularizer attached twice; an optimizer that steps
             in two parts (SAM); a learning rate that a scheduler has overwritten, or that is 0.
@@ -90,6 +90,7 @@ def attach(
     elif settings:
         raise SettingsError(f"settings are for a regularizer given by name; this one is made already: {_few(settings)}")
     _check_covered(regularizer, optimizers, net)
+    _check_dense(regularizer, net)
     for optimizer in optimizers:
         _check_first_rate(regularizer, optimizer, net)
     if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
@@ -355,14 +356,19 @@ class _Waits:
             return
         handle.wait_no_more()
         kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
-        warnings.warn(
+        warn(
             f"{type(handle.regularizer).__name__} does nothing: the weights change, and no step() of {kinds} was "
-            "called; attach to the optimizer whose step() is called, or call penalty and project_ in the loop",
-            stacklevel=2,
+            "called; attach to the optimizer whose step() is called, or call penalty and project_ in the loop"
         )
 
 
 _ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive
+
+
+def attached_to(net: nn.Module) -> list[Regularizer]:
+    """The regularizers that are attached to `net` or to a part of it."""
+    mine = {id(p) for p in net.parameters()}
+    return [handle.regularizer for handle in _ALIVE if any(id(p) in mine for p in handle.net.parameters())]
 
 
 def _held(optimizer: Optimizer, net: nn.Module, frozen: bool = False) -> dict[str, nn.Parameter]:
@@ -396,7 +402,7 @@ def _add_gradient_(name: str, parameter: nn.Parameter, addition: Tensor) -> None
         parameter.grad = torch.empty_like(parameter).copy_(addition)
     elif gradient.layout != torch.strided:
         raise RuntimeError(
-            f"the gradient of {name!r} is sparse and the penalty's is not: use sparse=False, or a projection instead"
+            f"the gradient of {name!r} is sparse and the penalty's is not: {_INSTEAD_OF_SPARSE.format(name)}"
         )
     elif gradient.requires_grad or 0 in gradient.stride():
         parameter.grad = gradient + addition
@@ -422,6 +428,8 @@ def _no_autocast(net: nn.Module) -> Iterator[None]:
     with torch.autocast(next(net.parameters()).device.type, enabled=False):
         yield
 
+
+_INSTEAD_OF_SPARSE = "use sparse=False, leave it alone with roles={{{!r}: 'ignore'}}, or use a projection"
 
 # --- what is refused ----------------------------------------------------------------------------------------------
 
@@ -513,6 +521,18 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
             f"the regularizer acts on trainable parameters that no given optimizer holds: {_few(left)}; pass the part "
             "of the network that is trained, or freeze the rest with requires_grad_(False)"
         )
+
+
+def _check_dense(regularizer: Regularizer, net: nn.Module) -> None:
+    """Whether a penalty can be added to the gradients of all that it acts on."""
+    penalized = {name for method, _ in regularizer.methods(net) if method.penalizes for name in method.names}
+    for prefix, module in net.named_modules():
+        name = f"{prefix}.weight".lstrip(".")
+        if getattr(module, "sparse", False) is True and name in penalized and net.get_parameter(name).requires_grad:
+            raise SettingsError(
+                f"{type(module).__name__} {prefix!r} makes sparse gradients, to which no penalty's can be added: "
+                + _INSTEAD_OF_SPARSE.format(name)
+            )
 
 
 def _few(names: Any) -> str:

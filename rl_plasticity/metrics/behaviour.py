@@ -1,7 +1,7 @@
 """Measures of what a network does and can still learn, ``-> [*runs]``, in the dtype of the input."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -95,9 +95,9 @@ def q_overestimation(q: Tensor, returns: Tensor) -> Tensor:
 
 def fit_fresh_targets(
     net: nn.Module,
-    inputs: tuple[Tensor, ...],
-    generator: torch.Generator | int,
-    updates: int,
+    inputs: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
+    generator: torch.Generator | int = 0,
+    updates: int = 100,
     lr: float = 1e-3,
     runs: tuple[int, ...] = (),
 ) -> Tensor:
@@ -120,29 +120,44 @@ def fit_fresh_targets(
     targets here were the mean prediction plus noise. Variants: noise of the size of the outputs' spread; loss of the
     mean predictor minus final loss.
 
-    The copy is in evaluation mode: no dropout, BatchNorm with its running statistics. The network, its gradients and
-    every global random state are untouched. Parameters with requires_grad false stay fixed.
+    The copy is in evaluation mode: no dropout, BatchNorm with its running statistics. Half precision becomes float32 in
+    the copy, since small updates would round to nothing. The network, its gradients and every global random state are
+    untouched. Parameters with requires_grad false stay fixed.
 
     Args:
-        net: called as ``net(*inputs)``; returns a tensor or a tuple of tensors ``[*runs, ...]``, all of them fitted.
-        inputs: tensors ``[*runs, n, ...]``.
+        net: returns a tensor or a tuple of tensors ``[*runs, ...]``, all of them fitted.
+        inputs: tensors ``[*runs, n, ...]``: one, a tuple (``net(*inputs)``) or a dict (``net(**inputs)``).
         generator: draws the noise (and is advanced), or its seed.
         updates: how many.
         lr: Adam's.
         runs: the leading axes; losses are summed over them, so gradients stay within a run.
+            ``rl_plasticity.fit_fresh_targets`` finds them by itself.
+
+    Raises:
+        ValueError: inputs or outputs do not begin with the runs axes, the network cannot be called with the inputs, or
+            it returns something else than tensors.
     """
     if isinstance(generator, int):
         generator = torch.Generator().manual_seed(generator)
     student = copy.deepcopy(net).eval()
-    inputs = tuple(x.detach() for x in inputs)
+    for tensor in (*student.parameters(), *student.buffers()):
+        tensor.data = _full_precision(tensor.data)
+    names = [*inputs] if isinstance(inputs, Mapping) else None
+    passed = _parts(inputs) if names is None else [*inputs.values()]  # type: ignore[union-attr]
+    given = [_full_precision(_beginning_with(runs, x, "inputs").detach()) for x in passed]
 
     def predict() -> Tensor:  # [*runs, outputs of all examples]
-        output: Any = student(*inputs)
-        parts: Sequence[Tensor] = output if isinstance(output, tuple) else (output,)
+        output: Any = student(*given) if names is None else student(**dict(zip(names, given, strict=True)))
+        parts = [_beginning_with(runs, part, "outputs") for part in _parts(output)]
         return torch.cat([part.flatten(len(runs)) for part in parts], dim=-1)
 
     with torch.no_grad():
-        start = predict()
+        try:
+            start = predict()
+        except (RuntimeError, TypeError, IndexError) as error:
+            shapes = ", ".join(str([*x.shape]) for x in given)
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"the network cannot be called with inputs of shape {shapes}: {said}") from error
         noise = torch.randn(start.shape[-1], generator=generator, device=generator.device).to(start)
         target = start + noise
     optimizer = torch.optim.Adam(student.parameters(), lr=lr)
@@ -154,3 +169,21 @@ def fit_fresh_targets(
             optimizer.step()
     with torch.no_grad():
         return (predict() - target).square().mean(-1) / noise.var(correction=0)
+
+
+def _parts(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, tuple | list) else (given,)
+
+
+def _beginning_with(runs: tuple[int, ...], part: Any, what: str) -> Tensor:
+    if not isinstance(part, Tensor):
+        raise ValueError(f"the network's {what} must be a tensor or a tuple of tensors, got {type(part).__name__}")
+    if tuple(part.shape[: len(runs)]) != runs:
+        axes = ", ".join(map(str, [*runs, "n", "..."]))
+        raise ValueError(f"the network's {what} must be of shape [{axes}], behind its runs axes, got {[*part.shape]}")
+    return part
+
+
+def _full_precision(tensor: Tensor) -> Tensor:
+    """float32 in place of half precision."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, read
@@ -246,6 +245,12 @@ class Regularizer(nn.Module):
         """
         return added_up([counted_by(self), *(self._whole(part.counts, runs) for part, runs in self.made_of())])
 
+    @property
+    def holds_on(self) -> bool:
+        """Whether it remembers something of weights it has seen, which `recapture_` can replace."""
+        names = (name.rpartition(".")[2] for name in self.state_dict())
+        return any("/" in name and not name.startswith((COUNTED, "rounding/")) for name in names)
+
     def first_update(self, batch_size: int) -> Tensor:
         """Which update, from 1, is the first in which it can change a weight or a gradient, ``[*runs]``.
 
@@ -411,7 +416,7 @@ class Regularizer(nn.Module):
         """
         self.structure.require_whole(type(self).__name__, layers)
         if said := self.structure.left_alone(type(self).__name__, net, least_axes):
-            warnings.warn(said, stacklevel=5)
+            warn(said)
 
     def _require_plain(self, layers: Iterable[Layer]) -> None:
         for layer in layers:
@@ -520,6 +525,11 @@ class Regularizer(nn.Module):
             whole[name][runs] = value
         return whole
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, int | float) and isinstance(self.__dict__.get("_buffers", {}).get(name), Tensor):
+            raise SettingsError(f"{name} is a tensor that keeps its place: change it with {name}.fill_({value})")
+        super().__setattr__(name, value)
+
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Continue from a saved state.
 
@@ -530,8 +540,9 @@ class Regularizer(nn.Module):
         if mine != theirs:
             wrong = sorted(mine ^ theirs)[0]
             raise RuntimeError(
-                f"the state is of another regularizer or network than this {type(self).__name__}: {wrong!r} is only in "
-                f"{'the state' if wrong in theirs else 'the regularizer'}"
+                f"the state does not fit this {type(self).__name__}: {wrong!r} is only in "
+                f"{'the state' if wrong in theirs else 'the regularizer'}. It is of another method or network, or was "
+                "made with other settings (roles=, only=, heads=)"
             )
         return super().load_state_dict(state_dict, *args, **kwargs)
 
@@ -540,7 +551,7 @@ class Regularizer(nn.Module):
             mine, saved = self._buffers.get(name), state_dict.get(f"{prefix}{name}")
             if mine is not None and isinstance(saved, Tensor) and not torch.equal(mine, saved.to(mine)):
                 before, after = (", ".join(f"{x:g}" for x in t.flatten().tolist()) for t in (mine, saved))
-                warnings.warn(f"{name} is {before}; the loaded state makes it {after}", stacklevel=4)
+                warn(f"{name} is {before}; the loaded state makes it {after}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.seen = False
 

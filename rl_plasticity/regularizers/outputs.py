@@ -111,6 +111,11 @@ class FeatureRank(Regularizer):
         super().__init__(net, coef)
         self.structure.require_heads("feature_rank")
         self.heads = [y for y in self.layers if y.head and (y.is_linear_map or y.kind == COMPUTED)]
+        if not self.heads and (tied := sorted(self.structure.of_heads & self.structure.shared)):
+            raise ValueError(
+                f"feature_rank looks at what output layers read, and the only one is tied: it shares {tied[0]!r} with "
+                "another layer. Give it a weight of its own, or use another method"
+            )
         self._require(self.heads, "trainable output layer")
         modules = dict(innermost(net).named_modules())
         for layer in self.heads:

@@ -1,12 +1,12 @@
 """Penalties: regularizers that add a term to the loss."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.errors import warn
 from rl_plasticity.regularizers.base import Of, Regularizer, Strength, added_up
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example
@@ -233,10 +233,9 @@ class Spectral(Regularizer):
         if heavy:
             told = ", ".join(f"{terms[name]:.3g} for {name} (sigma1 {sigmas[name]:.3g})" for name in heavy)
             ignored = ", ".join(f"{name!r}: 'ignore'" for name in heavy)
-            warnings.warn(
+            warn(
                 f"spectral starts with a penalty of {told}: sigma1 should be 1, and it may outweigh the loss. "
-                f"roles={{{ignored}}} leaves that alone; or start with smaller numbers",
-                stacklevel=4,
+                f"roles={{{ignored}}} leaves that alone; or start with smaller numbers"
             )
 
     def _converge(self, key: str, matrix: Tensor) -> Tensor:

@@ -1,17 +1,16 @@
 """Projections that scale weights: of layers or of units, towards their first norm or to unit length."""
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.regularizers.base import Regularizer, Share
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, not_homogeneous, outputs
+from rl_plasticity.structure import Example, not_homogeneous, outputs, some
 from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, per_run, unwrapped, wide
 
 
@@ -123,7 +122,7 @@ class SoftWeightRescaling(Regularizer):
                 f"homogeneous (ReLU, leaky ReLU, identity); not so at {where}"
             )
         if inexact:
-            warnings.warn(f"swr keeps f' = C f only approximately at {where}", stacklevel=4)
+            warn(f"swr keeps f' = C f only approximately at {where}")
         self.exact = not inexact
 
     @torch.no_grad()
@@ -146,7 +145,7 @@ class SoftWeightRescaling(Regularizer):
         if off > 1e-3 and self.scope == "preserving":
             raise ValueError(f"scope=preserving would change the function: on the example by {off:.1%}")
         if off > 1e-3:
-            warnings.warn(f"swr keeps f' = C f only approximately: on the example it is off by {off:.1%}", stacklevel=4)
+            warn(f"swr keeps f' = C f only approximately: on the example it is off by {off:.1%}")
 
     def _off(self, after: Tensor, before: Tensor) -> float:
         """How far `after` is from C `before`, relatively, C of each run the factor that fits best, or 1."""
@@ -239,6 +238,7 @@ class WeightRescaling(Regularizer):
         self._require(rescaled, "hidden linear or convolution layer")
         self._act_on(net, [*norms, *rescaled], least_axes=1)
         self._decays(name for layer in norms for name in layer.parameter_names)
+        _warn_of_no_norm("wrs", self, [layer for layer in rescaled if not _has_unit_rows(layer, net)])
 
     def first_update(self, batch_size: int) -> Tensor:
         decays = bool(self.decayed) and bool((self.norm_decay > 0).all())
@@ -305,14 +305,7 @@ class NormalizeProject(Regularizer):
         super().__init__(net)
         self._acts_every(every_updates)
         self._act_on(net, self._linear_maps(rescale_head, biases=False), "hidden linear or convolution layer")
-        known = {layer.name for layer in self.structure.before_norms}
-        changing = [layer.name for layer in self.acts_on if layer.name not in known and not layer.head]
-        if changing:
-            warnings.warn(
-                f"normalize_project changes the function where no norm layer follows: {', '.join(changing[:3])}"
-                + (f" and {len(changing) - 3} more" if len(changing) > 3 else ""),
-                stacklevel=3,
-            )
+        _warn_of_no_norm("normalize_project", self, self.acts_on)
 
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
         return {"norm": _norm(layer, net)}
@@ -338,10 +331,25 @@ class Hypersphere(Regularizer):
     def __init__(self, net: nn.Module) -> None:
         super().__init__(net)
         self._act_on(net, self._linear_maps(biases=False), "linear or convolution layer")
+        _warn_of_no_norm("hypersphere", self, [layer for layer in self.acts_on if not _has_unit_rows(layer, net)])
 
     def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
         if (matrix := layer.matrix(net)) is not None:
             layer.scale_rows_(net, _factor(due, torch.linalg.vector_norm(matrix, dim=-1)))  # norms [*runs, out]
+
+
+def _warn_of_no_norm(name: str, method: Regularizer, rescaled: Iterable[Layer]) -> None:
+    """Warn where `rescaled` hidden layers have no norm layer behind them, which would take their scale out again."""
+    known = {layer.name for layer in method.structure.before_norms}
+    changing = dict.fromkeys(layer.name for layer in rescaled if layer.name not in known and not layer.head)
+    if changing:
+        warn(f"{name} changes the function where no norm layer follows: {some([*changing])}")
+
+
+def _has_unit_rows(layer: Layer, net: nn.Module) -> bool:
+    """Whether each unit's weights have unit norm already, as in networks that are made for it."""
+    matrix = layer.matrix(net)
+    return matrix is not None and bool(((torch.linalg.vector_norm(wide(matrix), dim=-1) - 1).abs() < 1e-3).all())
 
 
 def _factor(due: Tensor, norm: Tensor, target: float | Tensor = 1.0) -> Tensor:

@@ -1,14 +1,13 @@
 """Methods that look at hidden units at every update and start single ones anew."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.regularizers.base import NO_BATCH, Look, Regularizer, Share
 from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
@@ -233,10 +232,9 @@ class _Recycled:
                 )
             owner._require_plain([unit.incoming, *unit.outgoing])
         if left := owner.structure.not_among(self.units):
-            warnings.warn(
+            warn(
                 f"{method} leaves alone what is behind {some(left)}: its units are joined, shared, frozen, moved or "
-                "read by something that is no layer",
-                stacklevel=5,
+                "read by something that is no layer"
             )
         self.names = [*dict.fromkeys(unit.activation for unit in self.units)]
         self.inside = Inside(net, returning=self.names)

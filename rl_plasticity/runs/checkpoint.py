@@ -43,7 +43,7 @@ class Table(Part, Protocol):
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest and the one before it.
+    """The checkpoints of one run: the newest and the one before it, and that of step 0, the untrained network.
 
     ``step_NNN.pt`` is the state at that step, and says which ``rows_FIRST_END.pt`` hold its table: each has the rows
     that came between two checkpoints. So each row is written once, before the checkpoint that names it. Every file ends
@@ -72,7 +72,7 @@ class Checkpoints:
         """Write the states of the parts, and `more`: tensors, arrays, numbers, strings and containers of them.
 
         Of the one `Table` among them only rows that no file holds are written. What neither this checkpoint nor the one
-        before needs is removed.
+        before needs is removed, but for the checkpoint of step 0.
         """
         self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder was deleted does not bring it back
         states, chunks, oldest = dict(more or {}), list[list[int]](), 0
@@ -84,7 +84,8 @@ class Checkpoints:
         path = checkpoint_path(self.folder, step)
         made_by = {"format": FORMAT, "version": __version__}
         _write(path, {**states, **made_by, "at": step, "chunks": chunks, "oldest": oldest})
-        needed = {path, self.newest, *(checkpoint_path(self.folder, *chunk) for chunk in [*self.chunks, *chunks])}
+        first = checkpoint_path(self.folder, 0)
+        needed = {path, self.newest, first, *(checkpoint_path(self.folder, *c) for c in [*self.chunks, *chunks])}
         again = path == self.newest  # the one before it stays
         self.chunks, self.newest = chunks, path
         for old in checkpoint_files(self.folder).values():
@@ -105,7 +106,7 @@ class Checkpoints:
 
 
 def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_lost_rows: bool = False) -> dict[str, Any]:
-    """The newest checkpoint in `folder` that is not damaged, or the one of this `step`.
+    """The newest of the last two checkpoints in `folder` that is not damaged, or the one of this `step`.
 
     Says on stderr which damaged ones were passed over.
 
@@ -125,7 +126,8 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
         raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths))})")
     problems: list[str] = []
     incomplete: list[dict[str, Any]] = []
-    for path in reversed(paths.values()) if step is None else [paths[step]]:
+    newest = [*paths.values()][:-3:-1]  # not that of step 0, which is kept beside them to be looked at
+    for path in newest if step is None else [paths[step]]:
         try:
             state = _read(path)
             _require_place(path, state)

@@ -9,7 +9,8 @@ from conftest import CASES, plain_mlp
 from torch import nn
 
 import rl_plasticity
-from rl_plasticity.diagnosis.probe import Probe, measure, size_of
+from rl_plasticity import metrics
+from rl_plasticity.diagnosis.probe import Probe, fit_fresh_targets, measure, size_of
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
@@ -593,3 +594,20 @@ def test_arguments_that_are_no_tuple_are_told_how_to_be_one():
     with pytest.raises(ValueError, match="loss must be a function, got Tensor"):
         measure(Two(), x, x)
     assert measure(Two(), (x, x))["weight_norm"] > 0
+
+
+def test_fitting_fresh_targets_finds_the_runs_by_itself_as_measure_does():
+    learner, x = learner_of((3, 4, 5)), torch.randn(3, 16, 5)
+    expected = metrics.fit_fresh_targets(learner.net, (x,), 0, 20, 1e-2, runs=(3,))
+    assert expected.unique().shape == (3,)
+    for target in (learner, learner.net, torch.compile(learner.net, backend="eager")):
+        assert torch.equal(fit_fresh_targets(target, x, updates=20, lr=1e-2), expected)
+    assert torch.equal(rl_plasticity.fit_fresh_targets(learner, (x,), 20, 1e-2, generator=0), expected)
+    with pytest.raises(ValueError, match=r"inputs must be of shape \[3, n, ...\]"):
+        fit_fresh_targets(learner, x[0])
+
+
+def test_fitting_fresh_targets_of_a_plain_network_is_one_number():
+    net, x = plain_mlp(), torch.randn(16, 5)
+    assert torch.equal(fit_fresh_targets(net, {"input": x}, updates=9), metrics.fit_fresh_targets(net, x, updates=9))
+    assert fit_fresh_targets(net, x, updates=9).shape == ()

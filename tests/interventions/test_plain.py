@@ -828,3 +828,19 @@ def test_an_expert_that_the_batch_was_not_sent_to_is_not_dormant():
             regularizer.project_(net)
         assert regularizer.counts["reset_units"] >= 1
         assert all(torch.equal(p, before[name]) for name, p in net.experts[1].state_dict().items())
+
+
+@pytest.mark.parametrize("intervention", ["shrink_perturb", "head", "periodic"])
+def test_what_is_attached_and_not_passed_is_said_to_hold_on_to_the_old_weights(intervention):
+    apply_ = make_intervention(intervention, **({"init": "fresh"} if intervention == "shrink_perturb" else {})).apply_
+    net, optimizer, _ = trained()
+    handle = attach("l2_init", optimizer, net, coef=0.1)
+    with pytest.warns(UserWarning, match=r"L2Init is attached .* pass regularizer=handle\.regularizer and regularize="):
+        apply_(net, optimizer)
+    # Nothing is said where it is passed, holds on to nothing, is of another network or is gone.
+    apply_(net, optimizer, regularizer=handle.regularizer, regularize=lambda net: make_regularizer("l2_init", net))
+    handle.remove()
+    apply_(net, optimizer)
+    attach("l2", optimizer, net)
+    attach("l2_init", optim.SGD((other := plain_mlp()).parameters(), 0.1), other)
+    apply_(net, optimizer)

@@ -888,17 +888,82 @@ def test_the_part_that_is_trained_can_be_attached_where_the_whole_cannot():
     attach("l2", optimizer, net, coef=0.3)
 
 
-def test_a_sparse_gradient_is_refused_at_the_step_where_the_penalty_has_one_and_left_to_projections():
-    for name, refused in (("l2", True), ("weight_clipping", False)):
-        net = nn.Sequential(nn.Embedding(4, 3, sparse=True), nn.Linear(3, 3))
-        optimizer = sgd(net)
-        attach(name, optimizer, net)
-        loss_of(net, torch.tensor([1])).backward()
-        if refused:
-            with pytest.raises(RuntimeError, match=r"the gradient of '0.weight' is sparse and the penalty's is not"):
-                optimizer.step()
-        else:
-            optimizer.step()
+def with_a_table(rows=4, **settings):
+    return nn.Sequential(nn.Embedding(rows, 3, **settings), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [("weight_clipping", {}), ("l2", {"roles": {"0.weight": "ignore"}}), ("l2", {"only": "1.weight"}), ("l2", None)],
+)
+def test_a_table_with_sparse_gradients_is_refused_when_a_penalty_of_it_is_attached_and_else_trained(method, how):
+    net = with_a_table(sparse=True)
+    optimizer = sgd(net)
+    if how is None:
+        with pytest.raises(
+            SettingsError, match=r"Embedding '0' makes sparse gradients.*roles=\{'0.weight': 'ignore'\}"
+        ):
+            attach(method, optimizer, net)
+        net[0].weight.requires_grad_(False)  # a table that is not trained has none
+    if how == {"only": "1.weight"}:
+        how = {"only": [net[1].weight]}
+    handle = attach(method, optimizer, net, **(how or {}))
+    loss_of(net, torch.tensor([1])).backward()
+    optimizer.step()
+    assert handle.penalty is not None
+
+
+def test_a_sparse_gradient_that_no_module_tells_of_is_refused_at_the_step():
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.head = nn.Parameter(torch.randn(4, 3)), nn.Linear(3, 3)
+
+        def forward(self, i):
+            return self.head(nn.functional.embedding(i, self.weight, sparse=True))
+
+    net = Table()
+    optimizer = sgd(net)
+    attach("l2", optimizer, net)
+    loss_of(net, torch.tensor([1])).backward()
+    with pytest.raises(RuntimeError, match=r"the gradient of 'weight' is sparse .* roles=\{'weight': 'ignore'\}"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", [name for name in REGULARIZERS if name != "none"])
+def test_a_state_that_leaves_tables_alone_fits_the_network_once_its_vocabulary_has_grown(name):
+    def attached(rows):
+        net = with_a_table(rows)
+        optimizer = adam(net)
+        return net, optimizer, attach(name, optimizer, net, roles={"0.weight": "ignore"})
+
+    def step(net, optimizer):
+        optimizer.zero_grad()
+        net(torch.tensor([1, 2])).square().sum().backward()
+        optimizer.step()
+
+    net, optimizer, handle = attached(4)
+    step(net, optimizer)
+    grown, its, other = attached(7)
+    with torch.no_grad():
+        for p, q in zip(grown.parameters(), net.parameters(), strict=True):
+            p[: len(q)].copy_(q)
+    other.load_state_dict(handle.state_dict())
+    saved = handle.state_dict()
+    assert saved.keys() == other.state_dict().keys()
+    assert all(torch.equal(value, other.state_dict()[key]) for key, value in saved.items())
+    step(grown, its)
+    assert all(p.isfinite().all() for p in grown.parameters())
+
+
+def test_a_state_that_was_made_with_other_roles_says_that_they_may_differ():
+    net = with_a_table()
+    handle = attach("l2_init", adam(net), net, roles={"0.weight": "ignore"})
+    state = make_regularizer("l2_init", net).state_dict()
+    with pytest.raises(
+        RuntimeError, match=r"'initial/0/weight' is only in the state.*other settings \(roles=, only=, he"
+    ):
+        handle.load_state_dict(state)
 
 
 @pytest.mark.filterwarnings("ignore:FSDP is switching to use")
@@ -1033,7 +1098,7 @@ def test_arguments_in_another_order_and_a_chain_by_name_are_said():
 def test_a_state_of_another_method_changes_nothing():
     net, _ = twins()
     handle = attach("spectral", adam(net), net, coef=0.5)
-    with pytest.raises(RuntimeError, match="the state is of another regularizer or network than this Spectral"):
+    with pytest.raises(RuntimeError, match=r"the state does not fit this Spectral: .* another method or network"):
         handle.load_state_dict(make_regularizer("weight_clipping", net).state_dict())
     assert handle.regularizer.coef == 0.5
 

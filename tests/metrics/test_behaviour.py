@@ -172,3 +172,47 @@ def test_the_probe_leaves_the_network_its_statistics_and_every_random_state_alon
     assert all(p.grad is None for p in net.parameters())
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]  # noqa: NPY002
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_network_of_half_precision_has_the_value_of_the_same_weights_in_float32(dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2)).to(dtype)
+    x = torch.randn(64, 4)
+    value = fit_fresh_targets(net, x.to(dtype), updates=50)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, fit_fresh_targets(copy.deepcopy(net).float(), x.to(dtype).float(), updates=50))
+    assert {tensor.dtype for tensor in net.parameters()} == {dtype}
+
+
+def test_inputs_are_a_tensor_a_tuple_or_a_dict_and_the_seed_is_0():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, obs, by=1.0):
+            return self.layer(obs * by)
+
+    net, x = Sum(), torch.randn(9, 3)
+    expected = fit_fresh_targets(net, (x,), 0, 20)
+    for inputs in (x, [x], {"obs": x}, {"by": torch.ones(9, 1), "obs": x}):
+        assert torch.equal(fit_fresh_targets(net, inputs, updates=20), expected)
+    assert not torch.equal(fit_fresh_targets(net, (x, 2 * torch.ones(9, 1)), updates=20), expected)
+
+
+@pytest.mark.parametrize(
+    ("net", "inputs", "runs", "says"),
+    [
+        (nn.Linear(3, 2), torch.zeros(5, 4), (), r"cannot be called with inputs of shape \[5, 4\]: "),
+        (nn.Linear(3, 2), (torch.zeros(5, 3), torch.zeros(5)), (), r"inputs of shape \[5, 3\], \[5\]: "),
+        (MLP((4, 6, 2), (0, 1, 2)), torch.zeros(8, 4), (3,), r"inputs must be of shape \[3, n, ...\].*got \[8, 4\]"),
+        (nn.LSTM(3, 2), torch.zeros(5, 3), (), "outputs must be a tensor or a tuple of tensors, got tuple"),
+        (nn.Flatten(0), torch.zeros(3, 4), (3,), r"outputs must be of shape \[3, n, ...\].*got \[12\]"),
+        (nn.Linear(3, 2), ([0.0, 1.0, 2.0],), (), "inputs must be a tensor or a tuple of tensors, got list"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(net, inputs, runs, says):
+    with pytest.raises(ValueError, match=says) as error:
+        fit_fresh_targets(net, inputs, runs=runs)
+    assert "\n" not in str(error.value)

@@ -229,3 +229,11 @@ def test_after_its_window_what_was_rounded_away_moves_no_weight_that_the_optimiz
     before = net[0].weight.detach().clone()
     windowed.project_(net)
     assert torch.equal(net[0].weight, before)
+
+
+def test_a_strength_is_set_in_place_and_assigning_a_number_says_how():
+    regularizer = make_regularizer("swr", plain_mlp(), coef=0.1)
+    for name in ("coef", "coef_classifier"):
+        with pytest.raises(SettingsError, match=rf"change it with {name}\.fill_\(0\.01\)"):
+            setattr(regularizer, name, 1e-2)
+    assert regularizer.coef == torch.tensor(0.1)

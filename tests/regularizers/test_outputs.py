@@ -498,3 +498,19 @@ def test_feature_rank_says_what_to_use_where_the_output_layer_is_a_bare_matrix()
 
     with pytest.raises(ValueError, match=r"'out' is no linear or convolution module: use one of torch\.nn"):
         make_regularizer("feature_rank", Bare(), example=X)
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_feature_rank_says_that_the_output_layer_is_tied(by_hand):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.middle, self.out = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False)
+            self.out.weight = self.table.weight
+
+        def forward(self, i):
+            x = self.middle(self.table(i)).relu()
+            return nn.functional.linear(x, self.table.weight) if by_hand else self.out(x)
+
+    with pytest.raises(ValueError, match=r"the only one is tied: it shares 'table.weight' with another layer"):
+        make_regularizer("feature_rank", Tied(), example=torch.arange(6))

@@ -494,3 +494,42 @@ def test_the_hypersphere_gives_every_row_and_kernel_unit_length_heads_too_and_is
     assert all(torch.allclose(length, torch.ones_like(length)) for length in lengths)
     for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         torch.testing.assert_close(p, q)
+
+
+class Recurrent(nn.Module):
+    """Two layers of an LSTM: four matrices of one module."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(5, 4, num_layers=2), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0])
+
+
+@pytest.mark.parametrize("name", ["wrs", "hypersphere", "normalize_project"])
+def test_what_changes_the_function_at_once_says_where_no_norm_layer_follows_and_each_name_once(name, recwarn):
+    def changing(net, **settings):
+        with pytest.warns(UserWarning, match=f"{name} changes the function where no norm layer follows: ") as said:
+            make_regularizer(name, net, **settings)
+        (warning,) = said
+        return str(warning.message).partition(" follows: ")[2]
+
+    make_regularizer(name, nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)))
+    assert not recwarn.list
+    assert changing(Recurrent(), example=torch.ones(3, 2, 5)) == "lstm"
+    deep = nn.Sequential(*(layer for _ in range(5) for layer in (nn.Linear(4, 4), nn.ReLU())), nn.Linear(4, 2))
+    assert changing(deep) == "0, 2, 4 and 2 more"
+
+
+def test_weights_that_have_unit_rows_already_are_no_change_to_warn_of(recwarn):
+    net = plain_mlp()
+    with torch.no_grad():
+        for layer in net:
+            if isinstance(layer, nn.Linear):
+                layer.weight.div_(layer.weight.norm(dim=1, keepdim=True))
+    before = net(torch.ones(2, 5))
+    regularizer = make_regularizer("hypersphere", net)
+    assert not recwarn.list
+    regularizer.project_(net)
+    torch.testing.assert_close(net(torch.ones(2, 5)), before)

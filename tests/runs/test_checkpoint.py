@@ -61,10 +61,22 @@ def test_tensors_arrays_and_plain_values_come_back(tmp_path):
     assert torch.equal(loaded["l"][0]["b"], torch.ones(2))
 
 
-def test_the_newest_is_loaded_and_only_two_are_kept(tmp_path):
+def test_the_newest_is_loaded_and_only_two_are_kept_besides_that_of_step_0(tmp_path):
     save(tmp_path, 5, 100, 20_000_000)
     assert checkpoint.load(tmp_path)["step"] == 20_000_000
     assert names(tmp_path) == ["step_000000100.pt", "step_020000000.pt"]
+    save(tmp_path, 0)
+    save(tmp_path, 100, 200, 300)
+    assert names(tmp_path) == ["step_000000000.pt", "step_000000200.pt", "step_000000300.pt"]
+    assert checkpoint.load(tmp_path, 0)["step"] == 0
+
+
+def test_a_run_does_not_fall_back_to_its_beginning_where_the_two_newest_are_damaged(tmp_path):
+    save(tmp_path, 0, 5, 100)
+    for step in (5, 100):
+        flip(checkpoint.checkpoint_path(tmp_path, step), 4000)
+    with pytest.raises(ValueError, match=r"step_000000100.pt cannot be read.*step_000000005.pt cannot be read"):
+        checkpoint.load(tmp_path)
 
 
 def test_one_is_loaded_by_its_step_and_a_missing_one_is_answered_with_those_there_are(tmp_path):

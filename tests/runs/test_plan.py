@@ -201,7 +201,7 @@ CBP = ["reg=continual_backprop", "reg.maturity=50"]
             ["reg=wrs", "reg.every_updates=61", "reg.norm_decay=0"],
             ["the first action of wrs comes at update 61"],
         ),
-        (train, ["reg=wrs", "reg.every_updates=61", "random_env_steps=50"], []),  # no update at all, as is said
+        (train, ["reg=wrs", "reg.every_updates=61", "replay_ratio=0"], []),  # no update at all
         (supervised, [*CBP], ["the first action of continual_backprop comes at update 675"]),
         (supervised, ["reset=redo"], []),  # at the change of task
         (
@@ -265,7 +265,7 @@ def test_what_a_run_is_too_short_for_is_said_once(module, arguments, said, capsy
             ["measure_every_updates=0", "log_every_updates=61"],
             ["no loss will be logged: log_every_updates=61, and the run has 60 updates; log_every_updates=auto"],
         ),
-        (train, ["log_every_updates=61", "random_env_steps=50"], []),  # no update at all, as is said
+        (train, ["log_every_updates=61", "replay_ratio=0"], []),  # no update at all
         (train, ["log_every_updates=auto", "measure_every_updates=auto"], []),
         (supervised, ["log_every_updates=13"], ["no loss will be logged: log_every_updates=13"]),
         (supervised, ["measure_every_updates=6"], []),  # at the end of each of both tasks
@@ -334,7 +334,7 @@ def test_four_lines_say_what_is_going_to_happen(tmp_path):
         (train, ["measure_every_updates=61"], "plasticity is measured at the start only, losses are"),
         (train, ["measure_every_updates=0"], "losses are logged every 20 updates"),
         (train, ["log_every_updates=61"], "plasticity is measured every 40 updates, evaluated"),
-        (train, ["random_env_steps=50"], "evaluated every 50 env steps"),
+        (train, ["replay_ratio=0"], "evaluated every 50 env steps"),
         (supervised, ["measure_every_updates=13"], "plasticity is measured at the start and the end only, losses are"),
     ],
 )
@@ -345,4 +345,4 @@ def test_what_is_never_done_is_not_foretold(module, arguments, said):
     lines = foretold(s, plan, *module.command.length(s, built))
     built.close()
     assert lines[-2].startswith(said)
-    assert any("updates of each" in line for line in lines) == ("random_env_steps=50" not in arguments)
+    assert any("updates of each" in line for line in lines) == ("replay_ratio=0" not in arguments)
