@@ -148,7 +148,7 @@ def test_one_signal_ends_an_evaluation_that_would_never_end(tmp_path):
     session, built = command.prepare(arguments)
     assert command.execute(session, built) == (False, None)
     assert session.stop.received == signal.SIGTERM
-    assert [*session.folder.saved_steps] == [40, 60]
+    assert [*session.folder.saved_steps] == [0, 40, 60]
 
 
 # A signal from outside could come when all is done, on a machine where this process must wait for its turn.
