@@ -42,7 +42,7 @@ from rl_plasticity.training.acting import (
     AgentProbing,
     AgentUpdates,
     EnvStepCounts,
-    Tasks,
+    Evaluations,
     choose_act,
     count_step,
     on_host,
@@ -196,11 +196,13 @@ def train(session: Session[Train], parts: Parts) -> bool:
         Whether the last env step was reached.
     """
     s, agent, buffer = session.settings, parts.agent, parts.buffer
-    envs, at = parts.open(s, session.plan), EnvStepCounts.of(len(session.plan.seeds))
+    envs = parts.open(s, session.plan)
+    at = EnvStepCounts.of(len(session.plan.seeds))  # the session's `progress` as soon as it has begun
     some = lambda runs: make_agent(s, session.plan.some(runs), envs.obs_dim, envs.act_dim)  # noqa: E731
     probing = AgentProbing(session, agent, parts.eval_envs)
     updates = AgentUpdates(session, agent, buffer, probing, some)
-    tasks = Tasks(session, agent, updates, parts.eval_envs, at)
+    evaluations = Evaluations(session, agent, updates, parts.eval_envs, at)
+    # A stop signal within an evaluation ends this block, and is not raised further.
     with session.begun(
         {"agent": agent, "buffer": buffer, "envs": envs, "probes": probing.networks}, at,
         unit="env steps", total=s.total_env_steps, updates_per_step=s.replay_ratio,
@@ -209,16 +211,16 @@ def train(session: Session[Train], parts: Parts) -> bool:
         if is_new:
             buffer.start(torch.from_numpy(envs.reset()).to(s.device))
             probing.measure()
-            tasks.begin()
+            evaluations.begin()
             session.save()  # a run killed at any moment can be resumed
-        elif tasks.evaluation_was_cut_short:
-            tasks.after_step()
+        elif evaluations.was_cut_short:
+            evaluations.after_step()
             session.after_step()
         while session.goes_on():
             if updates.are_to_prime:  # some at a time, without an env step, until all are made
                 updates.prime()
                 continue
-            tasks.change()  # only now: a checkpoint holds the agent that was evaluated
+            evaluations.change_task()  # only now: a checkpoint holds the agent that was evaluated
             act = choose_act(agent, buffer.newest_obs, envs.act_dim, at_random=at.step < s.random_env_steps)
             envs.begin_step(on_host(act, at.step))
             overlaps = s.overlap and buffer.size > 0
@@ -229,9 +231,9 @@ def train(session: Session[Train], parts: Parts) -> bool:
             count_step(session, at, step)
             if not overlaps:
                 updates.make_due(at.step)
-            for event in (probing, tasks, session):
-                event.after_step()
-    return at.step >= s.total_env_steps and not tasks.evaluation_was_cut_short
+            for part in (probing, evaluations, session):
+                part.after_step()
+    return at.step >= s.total_env_steps and not evaluations.was_cut_short
 
 
 command = Command(Train, build, train, planned_updates, length)

@@ -54,8 +54,9 @@ class Regularizer(nn.Module):
         ...; optimizer.step(); regularizer.project_(net)
 
     A method says in its constructor which layers or parameters it acts on (`_act_on`). Then it overrides `term`, the
-    penalty of one of them, or `project`, the change of one of them. All else is the same in all methods and done here:
-    strengths, periods, windows, autocast, half precision, and parameters that are frozen.
+    penalty of one of them (or `terms`, that of all at once), or `project`, the change of one of them. All else is the
+    same in all methods and done here: strengths, periods, windows, autocast, half precision, and parameters that are
+    frozen.
 
     All state lives in buffers, so ``state_dict`` saves it and ``.to`` moves it. Creating one captures what it needs of
     the initial weights and leaves every global random state alone. `penalty` and `project_` have no data-dependent

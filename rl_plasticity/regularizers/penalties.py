@@ -220,7 +220,7 @@ class Spectral(Regularizer):
             self._remember("u", layer.key, _unit(u, u))
             self._remember("v", layer.key, _unit(v, v))
             for _ in range(warmup):
-                self._sigma1(layer.key, matrix)
+                self._sigma1_(layer.key, matrix)
             sigma1 = self._converge(layer.key, matrix)
             if layer.role == "embedding":
                 sigmas[layer.weight_name] = float(sigma1.max())
@@ -240,22 +240,22 @@ class Spectral(Regularizer):
 
     def _converge(self, key: str, matrix: Tensor) -> Tensor:
         """Iterate until 10 more steps change sigma1 by less than 1e-5 of it, which leaves an error far below 1e-3."""
-        before = self._sigma1(key, matrix)
+        before = self._sigma1_(key, matrix)
         for _ in range(100):
             for _ in range(10):
-                after = self._sigma1(key, matrix)
+                after = self._sigma1_(key, matrix)
             if bool(((after - before).abs() <= 1e-5 * after).all()):
                 break
             before = after
         return after
 
-    def _sigma1(self, name: str, matrix: Tensor) -> Tensor:
-        """sigma1 ``[*runs, 1, 1]`` of the matrix ``[*runs, out, fan_in]`` after one power-iteration step."""
+    def _sigma1_(self, name: str, matrix: Tensor) -> Tensor:
+        """sigma1 ``[*runs, 1, 1]`` of a matrix ``[*runs, out, fan_in]``, after a power-iteration step of u and v."""
         u, v = self._recall("u", name), self._recall("v", name)  # a row and a column
         with torch.no_grad():
             new_v = _unit(_product(u, matrix).mT, v)
             v.copy_(new_v)
-        image = _product(matrix, new_v)
+        image = _product(matrix, new_v)  # the new vectors themselves: the buffers change before the backward pass
         with torch.no_grad():
             new_u = _unit(image.mT, u)
             u.copy_(new_u)
@@ -263,25 +263,25 @@ class Spectral(Regularizer):
 
     def terms(self, layers: Sequence[Layer], net: nn.Module, inputs: Any) -> Tensor:
         sigmas: list[Tensor] = []
-        ones: list[Tensor] = []
-        zeros: dict[int, list[Tensor]] = {}  # vectors of one length make one operation
+        gains: list[Tensor] = []
+        vectors: dict[int, list[Tensor]] = {}  # those of one length make one operation
         for layer in layers:
             matrix, gain = layer.matrix(net), layer.gain(net)
             if matrix is not None:
-                sigmas.append(self._sigma1(layer.key, wide(matrix)))
+                sigmas.append(self._sigma1_(layer.key, wide(matrix)))
             if gain is not None:
-                ones.append(wide(gain))
+                gains.append(wide(gain))
             for vector in layer.vectors(net):
-                zeros.setdefault(vector.shape[-1], []).append(wide(vector))
+                vectors.setdefault(vector.shape[-1], []).append(wide(vector))
         total = self._zeros()
         if sigmas:
             sigma1 = torch.stack(sigmas).flatten(-3)  # [layers, *runs]
             total = total + (sigma1**self.k - 1).square().sum(0)
-        if ones:
-            total = total + (torch.cat(ones, dim=-1) - 1).square().sum(-1)
-        for vectors in zeros.values():
+        if gains:
+            total = total + (torch.cat(gains, dim=-1) - 1).square().sum(-1)
+        for alike in vectors.values():
             # |b|^(2k) through |b|^2: its gradient at b = 0 is 0, the norm's would be undefined.
-            total = total + (torch.stack(vectors).square().sum(-1) ** self.k).sum(0)
+            total = total + (torch.stack(alike).square().sum(-1) ** self.k).sum(0)
         return total
 
 

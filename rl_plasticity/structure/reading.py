@@ -275,6 +275,7 @@ class Structure:
 
 
 def some(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -36,7 +36,8 @@ class EnvStepCounts(Progress):
         episode_return: of the training episode.
         first_return: of the evaluation before anything of the present task was learned.
         task_area: of the evaluations of the present task, each times the env steps since the one before it.
-        evaluated_at: the env step of the last evaluation. Where one is due and it is another step, a signal came then.
+        evaluated_at: the env step of the last evaluation. Where one is due at a later `step`, a signal cut it short and
+            it is made when the run is resumed.
     """
 
     episode_return: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -73,7 +74,7 @@ class AgentProbing(Probing):
             self.measure()
 
     def after_step(self) -> None:
-        """Measure before heavy priming too."""
+        """Measure right before heavy priming. What is measured after updates is in `after_update`."""
         if self.s.prime_updates and self.session.progress.step == self.s.prime_after_env_steps - 1:
             self.measure()
 
@@ -155,8 +156,8 @@ class AgentUpdates(Updates[Any]):
         self.session.show()
 
 
-class Tasks:
-    """Evaluations of an agent, and the tasks that follow each other."""
+class Evaluations:
+    """Evaluations of an agent in training, and what comes where its task changes."""
 
     def __init__(
         self, session: Session[Train], agent: Agent, updates: AgentUpdates, envs: Envs, at: EnvStepCounts
@@ -169,7 +170,7 @@ class Tasks:
         if self.s.env.switch_every_env_steps:
             self.at.first_return = self._first_return()
 
-    def change(self) -> None:
+    def change_task(self) -> None:
         """Where the task changes after this env step: intervene, and forget transitions if so chosen."""
         s, buffer = self.s, self.updates.buffer
         if not ends_task(s, self.at.step):
@@ -186,7 +187,7 @@ class Tasks:
         self.session.call("on_task")
 
     @property
-    def evaluation_was_cut_short(self) -> bool:
+    def was_cut_short(self) -> bool:
         """Whether a signal came within the evaluation of this env step."""
         return is_evaluated(self.s, self.at.step) and self.at.evaluated_at < self.at.step
 
@@ -200,8 +201,8 @@ class Tasks:
         if not is_evaluated(s, at.step):
             return
         returns, overestimation = self._play(task_of(s, at.step))
-        goes_on = ends_task(s, at.step) and at.step < s.total_env_steps
-        following = self._first_return() if goes_on else at.first_return
+        another_follows = ends_task(s, at.step) and at.step < s.total_env_steps
+        following = self._first_return() if another_follows else at.first_return
         summary = f"last return {returns.mean():.1f}"
         self.session.evaluated({"eval/return": returns, "q_overestimation": overestimation}, summary)
         at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
@@ -212,7 +213,7 @@ class Tasks:
             of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
             self.session.log({f"task/{name}": value for name, value in of_task.items()})
             self.session.results.flush()
-        if goes_on:
+        if another_follows:
             at.first_return, at.task_area = following, torch.zeros_like(at.task_area)
 
     def _first_return(self) -> Tensor:
@@ -220,14 +221,17 @@ class Tasks:
         return torch.from_numpy(self._play(task_of(self.s, self.at.step + 1))[0])
 
     def _play(self, task: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Returns and overestimation of the agents at a task, each ``[runs]``. It changes nothing."""
+        """Returns and overestimation of the agents at a task, each ``[runs]``. Nothing of the agents changes."""
         self.envs.change = task
         show = partial(self.session.evaluating, episodes=self.s.eval_episodes)
         return evaluate(self.agent, self.envs, self.s.eval_episodes, first_episode(self.at.step), show)
 
 
 def choose_act(agent: Agent, obs: Tensor, act_dim: int, at_random: bool) -> Tensor:
-    """The actions ``[runs, act_dim]`` of an env step of training: uniformly random ones, or the policy's."""
+    """The actions ``[runs, act_dim]`` of an env step of training: uniformly random ones, or the policy's.
+
+    The agent sees the observations first, for its running statistics of them if it has any.
+    """
     if (observe := getattr(agent, "observe_", None)) is not None:
         observe(obs)
     if at_random:
