@@ -208,6 +208,8 @@ class Tasks:
         goes_on = ends_task(s, at.step) and at.step < s.total_env_steps
         following = self._first_return() if goes_on else at.first_return
         summary = f"last return {returns.mean():.1f}"
+        if len({name.group for name in self.session.plan.names}) > 1:
+            summary += f", mean of all {len(returns)} runs"
         self.session.evaluated({"eval/return": returns, "q_overestimation": overestimation}, summary)
         at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
         at.evaluated_at = at.step
