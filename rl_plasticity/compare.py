@@ -64,7 +64,7 @@ def command(arguments: Sequence[str]) -> None:
     done = "replaced" if replaceable(_place(options["out"])) else "wrote"
     comparison = compare(*places, **options)
     show(comparison)
-    print(f"\n{done} {options['out'] / 'report.html'}, comparison.csv and figures/")
+    print(f"\n{done} {options['out'] / 'report.html'}, comparison.csv, table.tex and figures/")
 
 
 def compare(
@@ -114,10 +114,12 @@ def compare(
     if not runs:
         raise SettingsError(warnings[0] if warnings else f"no run in {places[0]} has written a number yet")
     groups, chosen = group(runs, mix, leave_out), ""
+    candidates: list[Comparison] = []
     if choose:
-        groups, chosen = choosing.choose(groups, choose, metric, warnings, choose_seeds, better)
+        groups, chosen, candidates = choosing.choose(groups, choose, metric, warnings, choose_seeds, better)
     comparison = summarize(groups, metric, target, baseline, better)
-    comparison = replace(comparison, warnings=[*warnings, *comparison.warnings], chosen=chosen)
+    warnings += comparison.warnings
+    comparison = replace(comparison, warnings=warnings, chosen=chosen, candidates=candidates)
     if out is not None:
         options = {"out": out, "metric": metric, "target": target, "baseline": baseline}
         options |= {"leave_out": ",".join(leave_out), "choose": ",".join(choose), "mix": ",".join(mix)}
@@ -271,6 +273,9 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
 def show(comparison: "Comparison") -> None:
     """Print the verdict, the table and, on stderr, the warnings."""
     print(printable(comparison.verdict()) + "\n")
+    for choice in comparison.candidates:
+        print(f"Chosen by {choice.metric} at {choice.where}, the first:")
+        print("\n".join(command_line.fitted(choice.table())) + "\n")
     print("\n".join(command_line.fitted(comparison.table())))
     if comparison.warnings:
         print()

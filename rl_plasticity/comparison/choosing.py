@@ -8,7 +8,14 @@ import numpy as np
 
 from rl_plasticity.comparison import steps
 from rl_plasticity.comparison.groups import Group, differing, identity
-from rl_plasticity.comparison.summary import better_of, counted, default_metric
+from rl_plasticity.comparison.summary import (
+    Comparison,
+    better_of,
+    candidates_of,
+    counted,
+    default_metric,
+    undecided,
+)
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
 from rl_plasticity.runs.names import short
@@ -23,7 +30,7 @@ def choose(
     warnings: list[str],
     seeds: Collection[int] = (),
     direction: Direction | None = None,
-) -> tuple[list[Group], str]:
+) -> tuple[list[Group], str, list[Comparison]]:
     """Of groups that differ in nothing but `settings` the best one.
 
     An accuracy on test images is chosen by the same accuracy on validation images, every other metric by itself. Means
@@ -39,7 +46,8 @@ def choose(
         direction: which values count as better; default: as the metric says, else higher.
 
     Returns:
-        The groups that are left, in their order, and a sentence for each choice: what was chosen from what.
+        The groups that are left, in their order; a sentence for each choice: what was chosen from what, and whether
+        the seeds decide it; and the candidates of each.
 
     Raises:
         SettingsError: a run has no validation metric, a group has none of the seeds or no other, or there is nothing to
@@ -58,7 +66,7 @@ def choose(
             "the runs that are compared made the choice too, which flatters methods with more settings to choose from; "
             "choose_seeds=N,... lets other seeds decide"
         )
-    chosen, told = [], []
+    chosen, told, candidates = [], [], []
     for family in families:
         if len(family) == 1:
             chosen += family
@@ -71,12 +79,14 @@ def choose(
         numbers = sorted({len(runs) for g in deciding for runs in g.tasks.values()})
         of = counted(numbers[-1], "seed") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
         warnings += _at_the_edge(family, family[order[0]])
-        told.append(f"{best} from {', '.join(others[:SHOWN])}{more}, by {by} of {of} at {at}")
+        ordered = candidates_of([deciding[i] for i in order], by, unit, "lower" if sign < 0 else "higher")
+        candidates.append(ordered)
+        told.append(f"{best} from {', '.join(others[:SHOWN])}{more}, by {by} of {of} at {at}{undecided(ordered)}")
         chosen.append(family[order[0]])
     kept = [g for g in groups if any(g is one for one in chosen)]
     if seeds:
         kept = [_of_seeds(g, {run.seed for run in g.runs}.difference(seeds)) for g in kept]
-    return kept, f"Chosen: {'; '.join(told)}. "
+    return kept, f"Chosen: {'; '.join(told)}. ", candidates
 
 
 def _families(groups: Sequence[Group], settings: Sequence[str]) -> list[list[Group]]:

@@ -6,6 +6,7 @@ With more than
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -107,7 +108,11 @@ def _drawn(c: Comparison, looks: Mapping[str, Look], whole: bool) -> Iterator[Dr
         yield _profiles(c, looks)
         if c.baseline is not None and len(c.rows) > 1:
             yield _improvement(c, looks)
-    yield from _sensitivity(c, looks)
+    yield from _sensitivity(c)
+    for i, choice in enumerate(_of_choices(c)):
+        for drawn in _sensitivity(choice):
+            name = f"sensitivity_of_the_choice{f'_{i + 1}' if i else ''}"
+            yield drawn._replace(name=name, title="Sensitivity to what was chosen")
     yield from _metrics(c, looks)
 
 
@@ -217,7 +222,16 @@ def _improvement(c: Comparison, looks: Mapping[str, Look]) -> Drawn:
     return Drawn("probability_of_improvement", "Probability of improvement", figure, caption)
 
 
-def _sensitivity(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
+def _of_choices(c: Comparison) -> list[Comparison]:
+    """The candidates of all choices that were made by the same metric at the same step, together."""
+    together: dict[tuple[str, str], Comparison] = {}
+    for choice in c.candidates:
+        same = together.setdefault((choice.metric, choice.where), replace(choice, rows=()))
+        together[choice.metric, choice.where] = replace(same, rows=[*same.rows, *choice.rows])
+    return [*together.values()]
+
+
+def _sensitivity(c: Comparison) -> Iterator[Drawn]:
     """Against each number in which two groups or more differ, and in nothing else (spectral paper, Figures 4 and 5)."""
     shown = {name: families for name in _numbers(c) if (families := _families(c, name))}
     if not shown:
@@ -289,7 +303,8 @@ def _metrics(c: Comparison, looks: Mapping[str, Look]) -> Iterator[Drawn]:
     families: dict[str, list[str]] = {family: [] for family in titles}
     for name in names:
         of, _, layer = MetricName.parse(name)
-        if not layer and _longest(c, name) > 1:  # a number that was measured once makes no curve
+        # A number that was measured once makes no curve, and one that is always 0 shows nothing.
+        if not layer and _longest(c, name) > 1 and _is_ever_not_zero(c, name):
             families[of if of in titles else "other"].append(name)
     for family, members in families.items():
         members.sort(key=_priority)
@@ -319,6 +334,11 @@ def _of_over_training(c: Comparison) -> list[str]:
 def _longest(c: Comparison, name: str) -> int:
     runs = [run for row in c.rows for run in row.group.runs]
     return max(len(run.curves[name].steps) for run in runs if name in run.curves)
+
+
+def _is_ever_not_zero(c: Comparison, name: str) -> bool:
+    runs = [run for row in c.rows for run in row.group.runs]
+    return any(run.curves[name].values.any() for run in runs if name in run.curves)
 
 
 def _looks(c: Comparison) -> dict[str, Look]:

@@ -96,6 +96,7 @@ def render(
         "<h2>Statistics</h2>",
         table(comparison),
         f'<p class="muted">{escape(_explained(comparison))}</p>',
+        *(_candidates(choice) for choice in comparison.candidates),
         "<h2>Learning curves</h2>",
         HINT,
         *(_figure(p, "", images[p.name]) for p in curves),
@@ -117,6 +118,12 @@ def render(
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _candidates(choice: Comparison) -> str:
+    """What a group was chosen from, the chosen one first."""
+    said = f"Chosen by {choice.metric} at {choice.where}: the first. Gaps are over it."
+    return f'<h3>Candidates</h3>{_table(choice.table())}<p class="muted">{escape(said)}</p>'
 
 
 def _settings(groups: Sequence[Group], names: Sequence[str]) -> str:

@@ -77,6 +77,7 @@ class Comparison:
         steps: of each task those that every run has; runs are compared at the last.
         tasks: those that every group has; the others are in no statistic.
         chosen: what was chosen from what, in a sentence.
+        candidates: of each choice the groups that it was made from, see `candidates_of`.
         better: which values of the metric count as better.
     """
 
@@ -91,6 +92,7 @@ class Comparison:
     warnings: Sequence[str]
     chosen: str = ""
     better: Direction = "higher"
+    candidates: Sequence["Comparison"] = ()
 
     @property
     def sign(self) -> int:
@@ -246,6 +248,14 @@ class Comparison:
                     name = "gap_unpaired" if unpaired else statistic.csv
                     counted = [estimate.value, low, high, "" if estimate.n is None else estimate.n]
                     writer.writerow([label, everywhere, "", self.metric, step, name, *counted])
+        for choice in self.candidates:
+            of_choice = [choice.tasks[0] if len(choice.tasks) == 1 else "all", "", choice.metric]
+            at = choice.where.rpartition(" ")[2] if len({*choice.at.values()}) == 1 else ""
+            for row in choice.rows:
+                for name, estimate in ("mean", row["mean"]), ("gap", row.get("gap")):
+                    if estimate is not None:
+                        numbers = [estimate.value, *(estimate.interval or ("", "")), estimate.n]
+                        writer.writerow([row.group.label, *of_choice, at, f"candidate_{name}", *numbers])
         return out.getvalue()
 
 
@@ -295,6 +305,38 @@ def summarize(
     _warn_of_versions(groups, warnings)
     _warn_of_plugs(groups, warnings)
     return replace(comparison, rows=rows, warnings=warnings)
+
+
+def candidates_of(family: Sequence[Group], metric: str, unit: str, direction: Direction) -> Comparison:
+    """The groups of a choice, the chosen one first: their means, and the gaps of the others to it.
+
+    Args:
+        family: only the runs that decided, in the order of the choice.
+    """
+    tasks = [task for task in family[0].tasks if all(task in g.tasks for g in family)]
+    common = {task: steps.compared(family, task, metric, unit, []) for task in tasks}
+    scale = _scale(family, metric, []) if len(tasks) > 1 else 1.0
+    comparison = Comparison(metric, unit, scale, None, common, tasks, family[0], (), (), better=direction)
+    shown = [statistic for statistic in STATISTICS if statistic.name in ("mean", "error", "gap", "joint")]
+    return replace(comparison, rows=[_row(comparison, g, False, len(family) - 1, shown) for g in family])
+
+
+def undecided(c: Comparison) -> str:
+    """A clause that says that the seeds do not decide a choice, the first of the rows against the next; else empty."""
+    gap, joint = c.rows[1]["gap"], c.rows[1].get("joint")
+    if not math.isfinite(gap.value):
+        return ""
+    if joint is None or joint.interval is None:
+        return "; with 1 seed there is no interval, so this may be chance"
+    low, high = joint.interval
+    if not low <= 0 <= high:
+        return ""
+    write = c.fine(gap.value, low, high)
+    many = f" that holds for all {len(c.rows) - 1} at once" if len(c.rows) > 2 else ""
+    return (
+        f"; the next is {write(abs(gap.value))} {'above' if gap.value > 0 else 'below'} it (95 % interval{many} "
+        f"[{write(low)}, {write(high)}]), which includes 0: these seeds do not tell the two apart"
+    )
 
 
 def default_metric(groups: Sequence[Group]) -> str:
@@ -626,10 +668,10 @@ def _is_control(run: Run) -> bool:
     return ":" not in str(run.settings.get("env.name", ":"))
 
 
-def _row(c: Comparison, g: Group, unfinished: bool, compared: int) -> Row:
+def _row(c: Comparison, g: Group, unfinished: bool, compared: int, of: Sequence[Statistic] = STATISTICS) -> Row:
     """The statistics of a group; `compared` groups have a gap to the baseline."""
     sample = Sample(c, g, _curves(c, g), compared)
-    found = {statistic.name: statistic.of(sample) for statistic in STATISTICS}
+    found = {statistic.name: statistic.of(sample) for statistic in of}
     return Row(
         group=g,
         unfinished=unfinished,

@@ -204,6 +204,8 @@ class Evaluations:
         another_follows = ends_task(s, at.step) and at.step < s.total_env_steps
         following = self._first_return() if another_follows else at.first_return
         summary = f"last return {returns.mean():.1f}"
+        if len({name.group for name in self.session.plan.names}) > 1:
+            summary += f", mean of all {len(returns)} runs"
         self.session.evaluated({"eval/return": returns, "q_overestimation": overestimation}, summary)
         at.task_area += torch.from_numpy(returns) * (at.step - at.evaluated_at)
         at.evaluated_at = at.step

@@ -1,12 +1,14 @@
 """Which settings are chosen, by what, and what is refused."""
 
+import csv
 import math
 
 import pytest
 from folders import curve, tasks, write_run
 
-from rl_plasticity.compare import compare, frame, parse
+from rl_plasticity.compare import compare, frame, parse, show
 from rl_plasticity.comparison.choosing import choose
+from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.errors import SettingsError
@@ -81,7 +83,19 @@ def test_what_is_chosen_stands_on_the_page_and_the_command_takes_the_option(runs
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Chosen: l2 coef=1e-4 (0.405) from" in page
     assert "choose=reg.coef" in page
-    assert "coef=0.01" not in (tmp_path / "out" / "comparison.csv").read_text()
+    assert page.count("<h3>Candidates</h3>") == 2
+    rows = [*csv.DictReader((tmp_path / "out" / "comparison.csv").read_text().splitlines())]
+    assert {row["group"] for row in rows if "candidate" not in row["statistic"]} == {
+        "none", "l2 coef=1e-4", "spectral coef=1e-3",
+    }  # fmt: skip
+    tried = {row["group"]: row for row in rows if row["statistic"] == "candidate_mean"}
+    assert {label.partition(" ")[0] for label in tried} == {"l2", "spectral"}
+    assert len(tried) == 5
+    assert [tried["spectral coef=0.01"][name] for name in ("metric", "step", "n")] == [
+        "task/validation_accuracy", "2", "2",
+    ]  # fmt: skip
+    assert float(tried["spectral coef=0.01"]["value"]) == pytest.approx(0.605)
+    assert "spectral coef=1e-3" not in {row["group"] for row in rows if row["statistic"] == "candidate_gap"}
 
 
 def test_a_setting_that_is_not_named_is_not_chosen(tmp_path):
@@ -89,7 +103,7 @@ def test_a_setting_that_is_not_named_is_not_chosen(tmp_path):
         sweep(tmp_path / "runs" / str(i), ["reg=l2", f"lr={lr}", f"reg.coef={coef}"], ([0.5, 0.1 * i], [0.5, 0.5]))
     groups = groups_in(tmp_path / "runs")
     assert [g.settings["reg.coef"] for g in choose(groups, ["reg.coef"], None, [])[0]] == [1e-2, 1e-2]
-    ((only,), told) = choose(groups, ["reg.coef", "lr"], None, [])
+    ((only,), told, _) = choose(groups, ["reg.coef", "lr"], None, [])
     assert (only.settings["lr"], only.settings["reg.coef"]) == (2, 1e-2)
     assert told.count(" (0.") == 4
 
@@ -97,7 +111,7 @@ def test_a_setting_that_is_not_named_is_not_chosen(tmp_path):
 def test_of_equal_means_the_first_is_chosen_and_a_run_that_is_not_finite_never_is(tmp_path):
     for i, end in enumerate([0.5, 0.5, math.nan]):
         sweep(tmp_path / "runs" / str(i), ["reg=l2", f"reg.coef={10.0**-i}"], ([0.9, end], [0.5, 0.5]))
-    (chosen,), told = choose(groups_in(tmp_path / "runs"), ["reg.coef"], None, [])
+    (chosen,), told, _ = choose(groups_in(tmp_path / "runs"), ["reg.coef"], None, [])
     assert chosen.settings["reg.coef"] == 0.1
     assert "coef=0.01 (-inf)" in told
 
@@ -137,6 +151,52 @@ def test_returns_are_chosen_by_themselves_and_a_warning_says_that_this_flatters(
         comparison.chosen
     )
     assert any("made the choice too" in warning and "choose_seeds=" in warning for warning in comparison.warnings)
+
+
+APART = "these seeds do not tell the two apart"
+
+
+def test_a_choice_that_the_seeds_do_not_decide_says_so_by_the_statistics_of_a_plain_comparison(tmp_path, capsys):
+    folder = returns(tmp_path / "runs", [1, 9, 2, 8], [3, 7, 6, 5], [0, 0, 1, 0])
+    comparison = compare(folder, choose=["reg.coef"])
+    (choice,) = comparison.candidates
+    plain = compare(folder, baseline="coef=2")
+    assert [row.label for row in choice.rows] == ["coef=2", "coef=1", "coef=3"]
+    for row in plain.rows:
+        (same,) = [other for other in choice.rows if other.label == row.label]
+        for name in ("mean", "gap", "joint"):
+            assert same.get(name) == row.get(name), (row.label, name)
+    low, high = plain.rows[0]["joint"].interval
+    assert low < 0 < high
+    said = f"; the next is 0.25 below it (95 % interval that holds for all 2 at once [{low:.2f}, {high:.2f}])"
+    assert said in comparison.chosen
+    assert comparison.chosen.endswith(f"{APART}. ")
+    assert comparison.verdict().startswith(comparison.chosen)
+    show(comparison)
+    shown = capsys.readouterr().out
+    assert "Chosen by eval/return at env step 2000, the first:\ngroup   seeds  final" in shown
+    assert shown.index("coef=3  ") > shown.index("coef=1  ")
+
+
+def test_a_choice_that_the_seeds_decide_does_not_say_that_they_do_not(tmp_path):
+    comparison = compare(returns(tmp_path / "runs", [1, 2, 1], [8, 9, 8]), choose=["reg.coef"])
+    assert "apart" not in comparison.chosen
+
+
+def test_a_choice_by_one_seed_says_that_it_may_be_chance(tmp_path):
+    comparison = compare(returns(tmp_path / "runs", [1], [8]), choose=["reg.coef"])
+    assert comparison.chosen.endswith("; with 1 seed there is no interval, so this may be chance. ")
+
+
+def test_after_a_choice_the_figure_of_the_sensitivity_shows_all_candidates_of_all_methods(runs):
+    comparison = compare(runs, choose=["reg.coef"])
+    drawn = next(drawn for drawn in draw(comparison) if "sensitivity" in drawn.name)
+    assert drawn.name == "sensitivity_of_the_choice"
+    (axes,) = drawn.figure.axes
+    lines = {line.get_label(): [*map(list, line.get_xydata())] for line in axes.lines}
+    assert lines["spectral"] == [pytest.approx(p) for p in ([1e-4, 0.505], [1e-3, 0.71], [1e-2, 0.605])]
+    assert lines["l2"] == [pytest.approx(p) for p in ([1e-4, 0.405], [1e-3, 0.205])]
+    assert "task/validation_accuracy at task 2" in drawn.caption
 
 
 def test_seeds_that_decide_are_not_compared(tmp_path):

@@ -36,3 +36,14 @@ def test_a_page_s_learning_curves_are_as_wide_as_the_page_and_a_paper_s_as_its_c
     assert shown.figure.get_figwidth() == PAGE
     assert len(shown.curves) == 1
     assert for_page(comparison, figures["final_performance"]) is figures["final_performance"]
+
+
+def test_a_metric_that_is_0_throughout_has_no_panel_and_one_that_is_once_not_has(tmp_path):
+    zero, once = (curve(values, name) for values, name in (([0, 0, 0], "N/reset_units"), ([0, 1, 0], "N/resets")))
+    rows = {str(seed): curve([1.0, 2.0, 3.0]) | zero | once for seed in range(2)}
+    folder = write_run(tmp_path / "run", ["reg=none", "total_env_steps=3000"], rows)
+    panels = [
+        axes.get_title() for drawn in draw(summarize(group(read(RunFolder(folder))))) for axes in drawn.figure.axes
+    ]
+    assert "N/resets" in panels
+    assert "N/reset_units" not in panels
