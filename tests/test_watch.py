@@ -17,7 +17,7 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.watch import ffmpeg, watch
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=2"]
-SMALL += ["measure_every_updates=0", "total_env_steps=2", "seeds=2", "seed=3"]
+SMALL += ["measure_every_updates=0", "total_env_steps=2", "replay_ratio=0", "seeds=2", "seed=3"]
 
 
 class Picture(gym.Env):

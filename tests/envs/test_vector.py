@@ -341,7 +341,7 @@ gym.register("Witness-v0", Witness, max_episode_steps=20)
 
 def test_a_worker_of_a_command_imports_no_torch(tmp_path):
     (tmp_path / "witness.py").write_text(WITNESS)
-    settings = ["env=gym:witness:Witness-v0", "env.workers=2", "seeds=2", "total_env_steps=3", "random_env_steps=9"]
+    settings = ["env=gym:witness:Witness-v0", "env.workers=2", "seeds=2", "total_env_steps=3", "replay_ratio=0"]
     settings += ["eval_episodes=1", "measure_every_updates=0", "compile=false", "threads=1", "device=cpu", "out=run"]
     paths = os.pathsep.join([str(tmp_path), str(Path(vector.__file__).parents[2])])
     told = [sys.executable, "-m", "rl_plasticity.train", *settings]
