@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_plasticity import attach
+from rl_plasticity import SettingsError, attach
 
 INPUTS, CLASSES, STEPS, BATCH, LR = 500, 10, 200, 100, 1e-3
 
@@ -88,4 +88,7 @@ if __name__ == "__main__":
     if not all("=" in argument for argument in sys.argv[1:]):
         sys.exit(__doc__)
     given = dict(argument.split("=") for argument in sys.argv[1:])
-    main(**{n: v if n in ("file", "method") else int(v) if v.isdecimal() else float(v) for n, v in given.items()})
+    try:
+        main(**{n: v if n in ("file", "method") else int(v) if v.isdecimal() else float(v) for n, v in given.items()})
+    except SettingsError as error:
+        sys.exit(str(error))

@@ -88,6 +88,16 @@ A_NIGHT = """
 def train(net, optimizer): net(x).square().mean().backward(); optimizer.step()
 torch.save({"net": make_net().state_dict(), "optimizer": optimizer.state_dict()}, "network.pt")
 """
+A_RECOMMENDER = """
+class Recommender(nn.Module):
+    def __init__(self, users):
+        super().__init__()
+        self.user, self.rest = nn.Embedding(users, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    def forward(self, users): return self.rest(self.user(users))
+make_recommender = Recommender
+net = make_recommender(5)
+optimizer = torch.optim.Adam(net.parameters())
+"""
 PYTHON: dict[str, list[Block]] = {
     "README.md": [
         Block("handle = attach(", before=A_LOOP, after="assert handle.regularizer.coef == 1e-4"),
@@ -107,6 +117,22 @@ PYTHON: dict[str, list[Block]] = {
             after="initial = handle.state_dict()['initial/0/weight']\nmake_net = make_net_of\n"
             "assert torch.equal(initial, new[0].weight) and not torch.equal(initial, net[0].weight)",
         ),
+        Block(
+            "def attached(",
+            before=A_RECOMMENDER,
+            after="net(torch.tensor([0, 3])).square().sum().backward(); optimizer.step(); first = net\n"
+            "parts = {'net': net, 'optimizer': optimizer, 'regularizer': handle}\n"
+            "torch.save({name: part.state_dict() for name, part in parts.items()}, 'recommender.pt')",
+        ),
+        Block(
+            "def grown(",
+            after="assert torch.equal(net.user.weight[:5], first.user.weight) and len(net.user.weight) == 7\n"
+            "moment = optimizer.state[net.user.weight]['exp_avg']\n"
+            "assert moment[:5].any() and not moment[5:].any()\n"
+            "assert torch.equal(net.rest[0].weight, first.rest[0].weight)\n"
+            "net(torch.tensor([0, 6])).square().sum().backward(); optimizer.step()\n"
+            "net, optimizer = make_net(), None; optimizer = torch.optim.Adam(net.parameters())",
+        ),
         Block("fill_(", after="assert handle.state_dict()['coef'] == torch.tensor(1e-2)"),
         Block("make_intervention"),
     ],
@@ -120,11 +146,20 @@ PYTHON: dict[str, list[Block]] = {
     ],
     "metrics.md": [
         Block(
+            "load_agent",
+            instead=(
+                ('make_env("cheetah-run", seed=0)', 'make_env("gym:Pendulum-v1", seed=0, action_repeat=4)'),
+                ("range(256)", "range(8)"),
+                ("updates=30", "updates=3"),
+            ),
+            after="assert fit_fresh_targets(critic, (obs, act), updates=3).shape == (runs,)",
+        ),
+        Block(
             "METRICS[",
             after=A_LOOP + "from rl_plasticity import measure\n"
             "found = measure(net, x, nn.functional.cross_entropy, labels)\n"
             "assert {'nuclear_norm', 'active', 'gradient_norms'} <= found.keys()",
-        )
+        ),
     ],
     "plugs.md": [
         Block("coef: Annotated", before=SETTINGS),

@@ -99,3 +99,12 @@ def test_every_day_has_other_labels_and_every_seed_other_inputs():
     assert torch.equal(inputs, same)
     assert (monday == tuesday).float().mean() < 0.2
     assert not torch.equal(inputs, others)
+
+
+def test_a_misspelt_method_is_one_line_and_writes_nothing(tmp_path):
+    command = [sys.executable, str(EXAMPLE), "method=spectrall", "days=1"]
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLE.parents[1])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode
+    assert done.stderr == "unknown regularizer 'spectrall'; did you mean 'spectral'?\n"
+    assert not [*tmp_path.iterdir()]
