@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 from rl_plasticity.compiling.compiled import keep_compiled
@@ -21,6 +22,9 @@ def pytest_configure(config):
     """What the package and others keep for a user goes beside pytest's own cache, where what is compiled stays."""
     os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "home")
     keep_compiled()
+    # On a busy machine drawing takes long, which is no fault of a test.
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)
