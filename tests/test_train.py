@@ -1,13 +1,14 @@
 import functools
 import inspect
 import itertools
+import re
 import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import StopAfter, assert_equal_states
+from conftest import StopAfter, assert_equal_states, once
 from folders import PENDULUM, resume, rows, run
 
 from rl_plasticity import command_line
@@ -406,3 +407,16 @@ def test_what_the_environment_did_is_what_the_buffer_holds(spies, tmp_path):
     assert first.abs().max() > 0.45
     assert first.min() < 0 < first.max()
     assert later.unique().numel() == later.numel()  # the policy explores
+
+
+@pytest.mark.parametrize(
+    ("settings", "runs"), [(["seeds=2"], None), (["reg=[none,l2]"], 2), (["reg=[none,l2]", "seeds=2"], 4)]
+)
+def test_the_bar_says_that_a_return_is_the_mean_of_all_runs_where_several_groups_train(settings, runs, tmp_path):
+    said = []
+    arguments = once([*PENDULUM, *settings, f"out={tmp_path / 'run'}"])
+    on_evaluation = {"on_evaluation": lambda session: said.append(session.clock.latest)}
+    command.execute(*command.prepare(arguments, on_evaluation))
+    end = f", mean of all {runs} runs" if runs else ""
+    assert said
+    assert all(re.fullmatch(rf"last return -?\d+\.\d{re.escape(end)}", text) for text in said), said
