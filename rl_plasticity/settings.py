@@ -16,7 +16,7 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_args, get_origin, get_type_hints
 
@@ -166,13 +166,18 @@ def checked(constructor: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(constructor)
     def check_first(*args: P.args, **kwargs: P.kwargs) -> None:
-        declared = _all_settings_of(constructor)
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
-            if name in declared:
-                declared[name].checked(name, value)
+        check(constructor, signature.bind(*args, **kwargs).arguments)
         constructor(*args, **kwargs)
 
     return check_first
+
+
+def check(make: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Raises SettingsError if one of these arguments of `make` is a setting, and not what its annotation says."""
+    declared = settings_of(make)
+    for name, value in arguments.items():
+        if name in declared:
+            declared[name].checked(name, value)
 
 
 def item_of(kind: str | tuple[Any, ...]) -> str | None:

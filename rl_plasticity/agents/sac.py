@@ -18,7 +18,7 @@ from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.networks import ObservationNorm
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derive
-from rl_plasticity.settings import Setting, checked, settings_of
+from rl_plasticity.settings import Setting, check, checked
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 Bound = Literal["clamp", "tanh"]
@@ -171,9 +171,7 @@ class SAC(nn.Module):
         self.target_entropy = -act_dim / 2 if target_entropy is None else target_entropy
         self.learns_log_alpha = temperature_loss == "log_alpha"
         make = choose(AGENT_NETWORKS, network, of_network, "network")
-        declared = settings_of(AGENT_NETWORKS[network])
-        for name, value in of_network.items():
-            declared[name].checked(name, value)
+        check(AGENT_NETWORKS[network], of_network)
 
         def norm(net: nn.Module, seeds: Sequence[int]) -> ObservationNorm | None:
             wanted = getattr(net, "normalizes_obs", False) if normalize_obs is None else normalize_obs

@@ -19,7 +19,7 @@ from rl_plasticity.networks.residual import Hypersphere, Simba
 from rl_plasticity.networks.resnet import Norm, resnet18, wrn28_10
 from rl_plasticity.networks.vgg import vgg16
 from rl_plasticity.networks.vit import vit_tiny
-from rl_plasticity.settings import Setting, settings_of
+from rl_plasticity.settings import Setting, check
 
 
 def _mlp(
@@ -150,10 +150,7 @@ def make_network(
     if parametrization not in (valid := ("none", *PARAMETRIZATIONS)):
         raise SettingsError(f"unknown parametrization {parametrization!r}{nearest(parametrization, valid)}")
     make = choose(NETWORKS, name, settings, "network")
-    declared = settings_of(NETWORKS[name])
-    for key, value in settings.items():
-        if key in declared:
-            declared[key].checked(key, value)
+    check(NETWORKS[name], settings)
     net = make(shape, num_classes, seeds)
     if parametrization != "none":
         PARAMETRIZATIONS[parametrization](net)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.agents import AGENT_NETWORKS, SAC, Batch
 from rl_plasticity.agents.sac import (
     actor_loss,
     bellman_target,
@@ -15,6 +15,7 @@ from rl_plasticity.agents.sac import (
     sample_action,
     temperature_loss,
 )
+from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import REGULARIZERS, Unregularized, layers, make_regularizer
 
 
@@ -353,3 +354,14 @@ def test_running_statistics_stay_where_a_run_starts_afresh_as_the_replayed_obser
 def test_what_a_network_does_not_take_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SAC(4, 2, [0], **settings)
+
+
+def test_a_network_may_take_what_no_command_line_can_write(monkeypatch):
+    def own(inputs, outputs, seeds, role, make=MLP, width: int = 4):
+        return make((inputs, width, outputs), seeds)
+
+    monkeypatch.setitem(AGENT_NETWORKS, "own", own)
+    agent = SAC(4, 2, [0], network="own", make=lambda widths, seeds: MLP(widths, seeds, layer_norm=False))
+    assert [type(module).__name__ for module in agent.actor.net.trunk] == ["StackedLinear", "ReLU", "StackedLinear"]
+    with pytest.raises(ValueError, match="width must be an integer, got 2.5"):
+        SAC(4, 2, [0], network="own", width=2.5)
