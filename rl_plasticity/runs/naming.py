@@ -114,10 +114,10 @@ def _choices(s: Train | Supervised) -> list[str]:
 def _settings(s: Train | Supervised) -> list[str]:
     """Those that are not what they are with these choices: the method's before others, short names first."""
     kind: Any = type(s)
-    inner = {name: value for name, value in identity(s).items() if name == "agent.network"}
-    usual = identity(schema.usual(kind, s.preset, s.choices, inner))
+    mine = identity(s)
+    usual = identity(schema.usual(kind, s.preset, s.choices, mine))
     unnamed = {"seed", "seeds", "preset", *schema.marked(kind, "watched")}
-    own = {n: v for n, v in identity(s).items() if n not in unnamed and usual.get(n) != v}
+    own = {n: v for n, v in mine.items() if n not in unnamed and usual.get(n) != v}
     lasts = [n.rpartition(".")[2] for n in own]
     settings = []
     for (setting, value), last in zip(own.items(), lasts, strict=True):
