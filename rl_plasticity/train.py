@@ -104,6 +104,7 @@ def build(s: Train, plan: Plan) -> Parts:
     Raises:
         ValueError, ImportError: something cannot be made.
     """
+    _require_consistent(s)  # before anything is made
     eval_envs = make_evaluation_envs(s, plan.seeds[:1])  # the sizes of the rest depend on it
     with ExitStack() as otherwise:
         otherwise.callback(eval_envs.close)
@@ -115,8 +116,6 @@ def build(s: Train, plan: Plan) -> Parts:
     agent = make_agent(s, plan, eval_envs.obs_dim, eval_envs.act_dim)
     capacity = min(s.buffer_size, s.total_env_steps)
     buffer = ReplayBuffer(len(plan.seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
-    if (s.env.switch_every_env_steps is None) is bool(s.env.sequence or s.env.changes):
-        raise SettingsError("env.switch_every_env_steps, and env.sequence or env.changes, need each other")
     tasks = task_of(s, s.total_env_steps) + 1
     if tasks == 1 and s.env.switch_every_env_steps:
         every = f"env.switch_every_env_steps={s.env.switch_every_env_steps}"
@@ -128,6 +127,13 @@ def build(s: Train, plan: Plan) -> Parts:
     say_what_is_never_logged(s, planned_updates(s))
     regularizers = {name: learner.regularizer for name, learner in agent.learners.items()}
     say_what_never_acts(regularizers, planned_updates(s), s.batch_size)
+    return Parts(agent, eval_envs, buffer)
+
+
+def _require_consistent(s: Train) -> None:
+    """Raises SettingsError where settings do not fit each other."""
+    if (s.env.switch_every_env_steps is None) is bool(s.env.sequence or s.env.changes):
+        raise SettingsError("env.switch_every_env_steps, and env.sequence or env.changes, need each other")
     if s.prime_updates and s.prime_after_env_steps >= s.total_env_steps:
         raise SettingsError(
             f"prime_after_env_steps={s.prime_after_env_steps} must be below total_env_steps={s.total_env_steps}"
@@ -143,7 +149,6 @@ def build(s: Train, plan: Plan) -> Parts:
             f"no update would be made: total_env_steps={s.total_env_steps} does not exceed random_env_steps="
             f"{s.random_env_steps}; choose fewer random ones, random_env_steps={fewer} say, or replay_ratio=0"
         )
-    return Parts(agent, eval_envs, buffer)
 
 
 def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
