@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_plasticity import command_line, plugins
+from rl_plasticity.configs import schema
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.files import write_text
@@ -60,7 +61,8 @@ OPTIONS = ("out", "metric", "target", "baseline", "leave_out", "choose", "choose
 def command(arguments: Sequence[str]) -> None:
     """Compare, write the folder and print the table."""
     places, options = parse(arguments)
-    plugins.load(options.pop("plugins", ()))
+    if "plugins" in options:
+        schema.load_plugs_of([f"plugins={options.pop('plugins')}"])
     done = "replaced" if replaceable(_place(options["out"])) else "wrote"
     comparison = compare(*places, **options)
     show(comparison)
@@ -124,6 +126,7 @@ def compare(
         options = {"out": out, "metric": metric, "target": target, "baseline": baseline}
         options |= {"leave_out": ",".join(leave_out), "choose": ",".join(choose), "mix": ",".join(mix)}
         options |= {"choose_seeds": ",".join(map(str, choose_seeds)), "better": better}
+        options |= {"plugins": f"[{','.join(plugins.loaded)}]" if plugins.loaded else None}
         given = [f"{name}={value}" for name, value in options.items() if value not in (None, "")]
         command = shlex.join(["python", "-m", "rl_plasticity.compare", *map(str, places), *given])
         _write(comparison, _place(out), command)
@@ -176,8 +179,6 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     for name in ("mix", "leave_out", "choose"):
         if name in given:  # a label may hold a list: hidden=[64, 64]
             given[name] = [part for part in re.split(r",(?! )", given[name]) if part]
-    if "plugins" in given:
-        given["plugins"] = [plugins.as_module(name) for name in given["plugins"].strip("[]").split(",")]
     if "choose_seeds" in given:
         try:
             given["choose_seeds"] = [int(seed) for seed in given["choose_seeds"].split(",")]

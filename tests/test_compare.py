@@ -499,4 +499,6 @@ def test_the_command_loads_plugs_whose_metrics_say_which_values_are_better(tmp_p
     status, out, err = call("l2", "swr", "metric=actor/plug_spread", "out=d", "plugins=[plug_of_metrics]")
     assert status == 0, err
     assert "does not say" not in err
+    assert "plugins=[plug_of_metrics]" in (tmp_path / "d" / "report.html").read_text()  # the command that made it
+    assert "plugins=[plug_of_metrics]" in call("l2", "swr", "plugins=plug_of_metrics")[2]  # a list, as of any command
     assert "The lowest" in out
