@@ -17,6 +17,7 @@ if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_
 if TYPE_CHECKING:
     from rl_plasticity.agents import AGENTS, SAC, Agent, Batch, ReplayBuffer
     from rl_plasticity.diagnosis.probe import Probe, fit_fresh_targets, measure
+    from rl_plasticity.diagnosis.verdict import diagnose
     from rl_plasticity.errors import FaultyRun, SettingsError
     from rl_plasticity.interventions import INTERVENTIONS, Intervention, make_intervention
     from rl_plasticity.learning.attached import attach
@@ -43,6 +44,7 @@ _HOMES = {
     "networks": ("MLP", "NETWORKS"),
     "learning.optimizers": ("OPTIMIZERS",),
     "diagnosis.probe": ("Probe", "fit_fresh_targets", "measure"),
+    "diagnosis.verdict": ("diagnose",),
     "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
     "runs.command": ("CALLBACKS",),
     "runs.folder": ("RunFolder",),
@@ -76,6 +78,7 @@ __all__ = [
     "Setting",
     "SettingsError",
     "attach",
+    "diagnose",
     "fit_fresh_targets",
     "load_agent",
     "make_intervention",

@@ -1,0 +1,127 @@
+"""What keeps a network from learning that is not lost plasticity, each found by a number and said in a sentence."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.diagnosis.trainability import HALF, Steps
+from rl_plasticity.structure import tensors_in
+
+
+def not_finite(net: nn.Module) -> list[str]:
+    """Weights that are infinite or NaN."""
+    bad = {name: int((~p.isfinite()).sum()) for name, p in net.named_parameters()}
+    found = [f"{count} of {net.get_parameter(name).numel()} in {name!r}" for name, count in bad.items() if count]
+    return [f"not finite: {', '.join(found[:3])}{' and others' if len(found) > 3 else ''}"] if found else []
+
+
+def constant(targets: Any) -> list[str]:
+    """Targets that are all the same."""
+    tensors = tensors_in(targets)
+    if tensors and all(x.numel() > 1 and bool((x == x.flatten()[0]).all()) for x in tensors):
+        return [f"constant targets: all {sum(x.numel() for x in tensors)} are {tensors[0].flatten()[0].item():g}"]
+    return []
+
+
+def frozen(net: nn.Module) -> list[str]:
+    """Parameters that do not take part in training."""
+    numbers = [(p.numel(), p.requires_grad) for p in net.parameters()]
+    still = sum(n for n, trained in numbers if not trained)
+    return (
+        [f"frozen: {still / sum(n for n, _ in numbers):.0%} of the weights do not require a gradient"] if still else []
+    )
+
+
+def not_held(net: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
+    """Trainable parameters that no optimizer changes."""
+    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    left = [name for name, p in net.named_parameters() if p.requires_grad and id(p) not in held]
+    if not optimizers or not left:
+        return []
+    return [f"not in the optimizer: {', '.join(map(repr, left[:3]))}{' and others' if len(left) > 3 else ''}"]
+
+
+def learning_rate(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
+    """A rate of 0, or one that a schedule has brought below a hundredth of its first value."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    if groups and all(float(group["lr"]) == 0 for group in groups):
+        return ["learning rate: it is 0"]
+    for group in groups:
+        first = float(group.get("initial_lr", 0))
+        if 0 < float(group["lr"]) < first / 100:
+            return [f"learning rate: it has decayed from {first:g} to {float(group['lr']):g}"]
+    return []
+
+
+def stale_moments(
+    parameters: Mapping[str, Tensor], optimizers: Sequence[torch.optim.Optimizer], gradients: dict[str, Tensor]
+) -> list[str]:
+    """Adam's second moments that remember gradients far larger than the present ones.
+
+    The number is the median over the weights of sqrt(v_hat) / |g|, where g is the gradient of the first batch; it is
+    near 1 where the moments are of the present.
+    """
+    ratios = []
+    for name, p in parameters.items():
+        for optimizer in optimizers:
+            state = optimizer.state.get(p, {})
+            if "exp_avg_sq" not in state or name not in gradients:
+                continue
+            beta = next(g["betas"][1] for g in optimizer.param_groups if any(p is q for q in g["params"]))
+            step = float(state.get("step", 0))
+            root = (state["exp_avg_sq"].float() / max(1e-12, 1 - beta**step)).sqrt()
+            size = gradients[name].float().abs()
+            ratios.append((root / size)[size > 0].flatten())
+    if not ratios or not (every := torch.cat(ratios)).numel():
+        return []
+    ratio = float(every.median())
+    return [f"stale moments: Adam's remember gradients {ratio:.3g} times as large as today's"] if ratio > 30 else []
+
+
+def does_not_move(net: nn.Module, before: dict[str, Tensor]) -> list[str]:
+    """Weights in half precision that updates leave as they are, since steps round to nothing."""
+    halves = {name: p for name, p in net.named_parameters() if p.dtype in HALF}
+    if not halves:
+        return []
+    moved = sum(int((p.detach() != before[name]).sum()) for name, p in halves.items())
+    portion = moved / sum(p.numel() for p in halves.values())
+    kind = str(next(iter(halves.values())).dtype).removeprefix("torch.")
+    return [f"rounding: only {portion:.0%} of the {kind} weights moved in the first updates"] if portion < 0.5 else []
+
+
+def clipped(norms: Sequence[float], max_grad_norm: float | None) -> list[str]:
+    """Gradients of which clipping leaves less than a hundredth."""
+    finite = [n for n in norms if math.isfinite(n) and n > 0]
+    if max_grad_norm is None or not finite:
+        return []
+    left = sum(min(1.0, max_grad_norm / n) for n in finite) / len(finite)
+    return [f"clipping: max_grad_norm={max_grad_norm:g} leaves {left:.2%} of the gradient"] if left < 0.01 else []
+
+
+def first_updates(
+    net: nn.Module, optimizer: Steps, loss: Any, clip: float | None, updates: int
+) -> tuple[dict[str, Tensor], list[float], dict[str, Tensor]]:
+    """The gradient of the first update, the norms of the gradients, and the weights from before.
+
+    `net` is trained by it.
+    """
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    gradients: dict[str, Tensor] = {}
+    norms: list[float] = []
+    with torch.enable_grad():
+        for t in range(updates):
+            optimizer.zero_grad()
+            value = loss(net, t)
+            if not value.requires_grad:
+                break
+            value.sum().backward()
+            here = {name: p.grad.detach().clone() for name, p in net.named_parameters() if p.grad is not None}
+            gradients = gradients or here
+            norms.append(float(torch.stack([g.float().norm() for g in here.values()]).norm()))
+            if clip is not None:
+                nn.utils.clip_grad_norm_(net.parameters(), clip)
+            optimizer.step()
+    return gradients, norms, before

@@ -1,0 +1,300 @@
+"""Networks whose plasticity is known by construction get their verdict, and nothing of them changes."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_plasticity import Learner, diagnose
+from rl_plasticity.diagnosis.verdict import STUDENT, Estimate
+from rl_plasticity.errors import SettingsError
+
+X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
+Y = torch.randint(0, 4, (128,), generator=torch.Generator().manual_seed(1))
+BRIEF = {"repeats": 3, "remedies": False}
+
+
+def make(activation: type[nn.Module] = nn.ReLU, width: int = 32) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, width), activation(), nn.Linear(width, width), activation(), nn.Linear(width, 4))
+
+
+@pytest.fixture
+def net() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return make()
+
+
+def trained(net: nn.Module, updates: int = 200) -> torch.optim.Adam:
+    optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+    for _ in range(updates):
+        optimizer.zero_grad()
+        F.cross_entropy(net(X), Y).backward()
+        optimizer.step()
+    return optimizer
+
+
+def with_dead_units(net: nn.Sequential, share: float = 1.0) -> nn.Sequential:
+    first = net[0]
+    with torch.no_grad():
+        first.bias[: int(share * len(first.bias))] = -100.0  # type: ignore[index, operator, arg-type]
+    return net
+
+
+def saturated() -> nn.Sequential:
+    net = make(nn.Tanh)
+    with torch.no_grad():
+        for layer in (net[0], net[2]):
+            layer.bias.fill_(50.0)  # type: ignore[operator, union-attr]
+    return net
+
+
+def test_a_fresh_network_is_plastic(net: nn.Module) -> None:
+    report = diagnose(net, X, **BRIEF)
+    assert report.verdict == "plastic"
+    assert report.evidence["your network"].low > 0.9
+
+
+def test_a_network_that_learned_one_task_is_plastic_with_its_optimizer_and_loss(net: nn.Module) -> None:
+    optimizer = trained(net)
+    report = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, **BRIEF)
+    assert report.verdict == "plastic"
+    assert report.protocol["targets"] == ["noise", "teacher", "own"]
+
+
+def test_dead_units_are_a_lost_network_and_half_of_them_are_not() -> None:
+    assert diagnose(with_dead_units(make()), X, **BRIEF).verdict == "lost"
+    assert diagnose(with_dead_units(make(width=128), 0.5), X, **BRIEF).verdict == "plastic"
+
+
+def test_units_that_are_saturated_for_every_input_are_a_lost_network() -> None:
+    report = diagnose(saturated(), X, **BRIEF)
+    assert report.verdict == "lost"
+    assert report.symptoms["saturated"][0] == 1.0
+
+
+def test_large_outputs_are_not_taken_for_lost_plasticity(net: nn.Sequential) -> None:
+    with torch.no_grad():
+        net[-1].weight.mul_(100)  # type: ignore[operator]
+    assert diagnose(net, X, **BRIEF).verdict == "plastic"
+
+
+def test_remedies_are_tried_on_copies_and_ranked(net: nn.Sequential) -> None:
+    report = diagnose(with_dead_units(net), X, repeats=2)
+    found = {remedy.name: remedy for remedy in report.remedies}
+    assert report.verdict == "lost"
+    assert found["LayerNorm"].closes > 0.8
+    assert found["head"].closes < 0.2  # the first layer is the dead one
+    learned = [remedy.learned.mean for remedy in report.remedies]
+    assert learned == sorted(learned, reverse=True)
+
+
+# --- something else ---------------------------------------------------------------------------------------------------
+
+
+def stale(net: nn.Module) -> torch.optim.Adam:
+    optimizer = trained(net)
+    for state in optimizer.state.values():
+        state["exp_avg_sq"].mul_(1e10)
+    return optimizer
+
+
+def at_rate_0(net: nn.Module) -> torch.optim.Adam:
+    return torch.optim.Adam(net.parameters(), lr=0.0)
+
+
+def decayed(net: nn.Module) -> torch.optim.Adam:
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    optimizer.param_groups[0].update(initial_lr=1e-3, lr=1e-8)
+    return optimizer
+
+
+def frozen(net: nn.Module) -> None:
+    net.requires_grad_(False)
+
+
+def of_the_head_alone(net: nn.Sequential) -> torch.optim.SGD:
+    return torch.optim.SGD(net[-1].parameters(), lr=1e-9)
+
+
+def rounded(net: nn.Module) -> torch.optim.Adam:
+    return torch.optim.Adam(net.bfloat16().parameters(), lr=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        (stale, "stale moments"),
+        (at_rate_0, "learning rate"),
+        (decayed, "learning rate"),
+        (frozen, "frozen"),
+        (of_the_head_alone, "not in the optimizer"),
+        (rounded, "rounding"),
+    ],
+)
+def test_what_is_not_lost_plasticity_is_something_else_and_named(net: nn.Module, how: object, cause: str) -> None:
+    optimizer = how(net)  # type: ignore[operator]
+    if how is of_the_head_alone:
+        report = diagnose(net, X, optimizer=optimizer, **BRIEF)
+        assert any(said.startswith(cause) for said in report.causes)
+        return
+    report = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, **BRIEF)
+    assert report.verdict == "something else"
+    assert any(said.startswith(cause) for said in report.causes)
+
+
+def test_clipping_that_leaves_nothing_is_named(net: nn.Module) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    report = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, max_grad_norm=1e-6, **BRIEF)
+    assert report.verdict == "something else"
+    assert any("max_grad_norm=1e-06" in said for said in report.causes)
+
+
+def test_values_that_are_not_finite_are_named_with_their_parameter(net: nn.Sequential) -> None:
+    net[2].weight.data[3, 4] = math.nan  # type: ignore[operator, union-attr]
+    report = diagnose(net, X)
+    assert report.verdict == "something else"
+    assert "2.weight" in report.causes[0]
+
+
+def test_constant_targets_are_named(net: nn.Module) -> None:
+    report = diagnose(net, X, loss=F.cross_entropy, targets=torch.full((128,), 3))
+    assert (report.verdict, report.causes[0]) == ("something else", "constant targets: all 128 are 3")
+
+
+# --- the user's own batches -------------------------------------------------------------------------------------------
+
+
+def batches(seed: int = 3) -> list[tuple[Tensor, Tensor]]:
+    labels = torch.randint(0, 4, (128,), generator=torch.Generator().manual_seed(seed))
+    return list(zip(X.split(32), labels.split(32), strict=True))
+
+
+def test_own_batches_decide_alone(net: nn.Module) -> None:
+    given = {"batches": batches(), "loss": F.cross_entropy, "updates": 300, **BRIEF}
+    assert diagnose(make(width=128), **given).verdict == "plastic"
+    report = diagnose(with_dead_units(net), **given)
+    assert report.verdict == "lost"
+    assert report.protocol["targets"] == ["batches"]
+
+
+def test_what_has_to_be_unlearned_first_is_a_slow_start_and_no_loss() -> None:
+    net = make(width=128)
+    trained(net, 400)
+    report = diagnose(net, batches=batches(), loss=F.cross_entropy, make=lambda: make(width=128), updates=400, **BRIEF)
+    assert report.verdict == "plastic"
+    assert any(said.startswith("slow start") for said in report.causes)
+
+
+def test_batches_may_be_dicts_whose_loss_the_network_returns() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = make(width=128)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(self.inner(x), y)
+
+    given = [{"x": x, "y": y} for x, y in batches()]
+    assert diagnose(Own(), batches=given, loss=lambda out: out, updates=300, **BRIEF).verdict == "plastic"
+
+
+def test_too_short_a_task_is_not_detectable(net: nn.Module) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+    report = diagnose(net, batches=batches(), loss=F.cross_entropy, optimizer=optimizer, updates=10, **BRIEF)
+    assert report.verdict == "not detectable"
+    assert "more updates" in report.why
+
+
+def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
+    def poor() -> nn.Sequential:  # so a fresh network is no measure of what it could do
+        return with_dead_units(make(), 0.9)
+
+    report = diagnose(poor(), X, make=poor, earlier=make(), remedies=False)
+    assert report.evidence["the earlier one"].low > report.evidence["your network"].high + 0.1
+    assert report.verdict == "losing"
+
+
+# --- nothing changes, everything repeats ------------------------------------------------------------------------------
+
+
+def test_nothing_changes_and_the_same_seed_gives_the_same_report(net: nn.Sequential) -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), *net).eval()
+    optimizer = trained(net, 5)
+    before, state = copy.deepcopy(net.state_dict()), copy.deepcopy(optimizer.state_dict())
+    gradients = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    random_state = torch.get_rng_state()
+    first = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, earlier=before, repeats=2)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values(), strict=True))
+    assert all(torch.equal(a, p.grad) for a, p in zip(gradients, net.parameters(), strict=True) if p.grad is not None)
+    assert str(state) == str(optimizer.state_dict())
+    assert not net.training
+    torch.manual_seed(99)
+    again = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, earlier=before, repeats=2)
+    assert again.to_json() == first.to_json()
+
+
+def test_the_report_is_one_screen_and_json(net: nn.Module) -> None:
+    report = diagnose(with_dead_units(make()), X, repeats=2)
+    text = str(report)
+    assert text.startswith("verdict: lost")
+    assert len(text.splitlines()) <= 40
+    assert max(map(len, text.splitlines())) <= 120
+    assert json.loads(report.to_json())["evidence"]["your network"]["mean"] < 0.5
+
+
+def test_a_learner_brings_its_own_new_weights() -> None:
+    def made(seeds: object) -> nn.Module:
+        net = make()
+        for p in net.parameters():
+            nn.init.constant_(p, 1e-3)  # by itself such a network learns nothing but a constant
+        return net
+
+    report = diagnose(Learner(made), X, **BRIEF)
+    assert report.losses["a fresh network/noise"] > 0.9
+
+
+def test_the_interval_is_students() -> None:
+    from scipy.special import stdtrit
+
+    expected = [float(stdtrit(n, 0.975)) for n in range(1, len(STUDENT) + 1)]
+    assert expected == pytest.approx([*STUDENT], abs=6e-4)
+    assert Estimate.of([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"net": nn.ReLU()}, ["no parameters"]),
+        ({"net": "net"}, ["net", "str"]),
+        ({"inputs": X[:12]}, ["12", "4", "16", "batches="]),
+        ({"inputs": X[:, :5]}, ["inputs", "RuntimeError"]),
+        ({"inputs": None}, ["inputs", "batches="]),
+        ({"make": lambda: make(width=16)}, ["make=", "0."]),
+        ({"targets": Y}, ["loss="]),
+        ({"targets": Y[:5], "loss": F.cross_entropy}, ["targets", "128", "5"]),
+        ({"loss": F.cross_entropy}, ["targets="]),
+        ({"inputs": None, "batches": [], "loss": F.cross_entropy}, ["batches"]),
+        ({"inputs": None, "batches": [3], "loss": F.cross_entropy}, ["batch", "int"]),
+        ({"inputs": None, "batches": batches()}, ["loss="]),
+        ({"earlier": make(width=16)}, ["earlier", "0."]),
+        ({"earlier": 3}, ["earlier", "int"]),
+        ({"optimizer": torch.optim.SGD(make().parameters(), lr=1.0)}, ["SGD", "parameters"]),
+        ({"repeats": 1}, ["repeats", "1"]),
+        ({"updates": 3}, ["updates", "3"]),
+    ],
+)
+def test_bad_input_is_named_in_one_line(given: dict[str, object], names: list[str]) -> None:
+    given = {"net": make(), "inputs": X, **BRIEF} | given
+    with pytest.raises(SettingsError) as error:
+        diagnose(given.pop("net"), given.pop("inputs"), **given)  # type: ignore[arg-type]
+    assert all(name in str(error.value) for name in names), str(error.value)
+    assert "\n" not in str(error.value)
