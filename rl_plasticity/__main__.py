@@ -15,6 +15,7 @@ COMMANDS = {
     "supervised": "train a network on a sequence of supervised tasks",
     "status": "what runs, how far it is, when it ends, what failed",
     "compare": "a table, figures and a page of what runs have learned",
+    "diagnose": "whether a run's networks still learn as fresh ones do, and what would help",
     "evaluate": "the returns of a trained policy",
     "watch": "a trained policy as a video",
 }

@@ -23,10 +23,10 @@ from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from rl_plasticity.configs.commands import Evaluate
+    from rl_plasticity.configs.commands import Diagnose, Evaluate
     from rl_plasticity.runs.command import Command
 
-E = TypeVar("E", bound="Evaluate")
+E = TypeVar("E", bound="Evaluate | Diagnose")
 HELP = {"-h", "--help"}
 
 
@@ -165,12 +165,12 @@ def at_once(name: str) -> None:
     from rl_plasticity.configs import commands
 
     kind = getattr(commands, name.capitalize())
-    main(name, partial(_help, kind), partial(_complain_at_once, kind))
+    main(name, partial(help_of, kind), partial(_complain_at_once, kind))
     if HELP & {*sys.argv[1:]}:
         sys.exit()
 
 
-def _help(kind: type[Any], arguments: Sequence[str]) -> str:
+def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
     from rl_plasticity.configs import commands, schema
     from rl_plasticity.configs.help import describe
     from rl_plasticity.sweeps import launchers
@@ -195,7 +195,7 @@ def _complain_at_once(kind: type[Any], arguments: Sequence[str]) -> int:
     from rl_plasticity.configs import commands, schema, written
 
     if kind not in commands.DEFAULT_PRESET:
-        _looked_at(kind, arguments)
+        looked_at(kind, arguments)
     elif not written.FLAGS & {*arguments}:
         written.require_one_run(arguments)
         settings = schema.load(kind, arguments)
@@ -233,29 +233,38 @@ def train(command: "Command[Any, Any]") -> None:
         print(printable(f"stopped; continue with {plugs}resume={session.folder}"), file=sys.stderr)
         return 128 + session.stop.received
 
-    main(command.name, partial(_help, command.kind), act)
+    main(command.name, partial(help_of, command.kind), act)
 
 
 def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
     """``python -m rl_plasticity.NAME RUN [name=value ...]``."""
 
     def act(arguments: Sequence[str]) -> None:
-        look(*_looked_at(kind, arguments))
+        look(*looked_at(kind, arguments))
 
-    main(kind.__name__.lower(), partial(_help, kind), act)
+    main(kind.__name__.lower(), partial(help_of, kind), act)
 
 
-def _looked_at(kind: type[E], arguments: Sequence[str]) -> tuple[RunFolder, E]:
+def settings_of(kind: type[E], arguments: Sequence[str]) -> E:
+    """The settings of a command that looks.
+
+    Raises:
+        SettingsError: bad ones.
+    """
+    from rl_plasticity.configs import schema
+
+    return schema.load(kind, arguments)
+
+
+def looked_at(kind: type[E], arguments: Sequence[str]) -> tuple[RunFolder, E]:
     """The run to look at, and how.
 
     Raises:
         SettingsError: no run, or bad settings.
     """
-    from rl_plasticity.configs import schema
-
     if not arguments:
         raise SettingsError(f"a run's folder is needed: {_usage(kind)}")
-    settings = schema.load(kind, arguments[1:])
+    settings = settings_of(kind, arguments[1:])
     folder = expanded(arguments[0])
     if "=" in arguments[0] and not exists(folder):
         raise SettingsError(f"there is no folder {folder}; the run's comes first: {_usage(kind)}")

@@ -251,7 +251,25 @@ class Watch(Evaluate):
     height: Annotated[int | None, Setting("pixels; null: 480 (gym: tasks: their own)", least=1, most=8192)] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Diagnose:
+    """Settings of ``rl_plasticity.diagnose``, besides the run's folder."""
+
+    checkpoint: Annotated[int | None, Setting("its env step or epoch; null: every one that is saved", least=0)] = None
+    network: Annotated[str | None, Setting("critic or actor; null: all networks")] = None
+    seed: Annotated[int | None, Setting("of the run; null: all runs of the folder", least=0)] = None
+    run: Annotated[
+        int | None, Setting("its position in the folder, from 0, where several settings trained side by side", least=0)
+    ] = None
+    repeats: Annotated[int, Setting("draws of fresh weights and of targets", least=2)] = 5
+    updates: Annotated[int, Setting("updates of each trial", least=10)] = 200
+    remedies: Annotated[bool, Setting("whether to try what would help, at the newest checkpoint")] = True
+    device: Annotated[Literal["auto", "cpu", "cuda"], Setting("auto: the run's own, cpu if it is not here")] = "auto"
+    out: Annotated[str | None, Setting("FILE.json for the whole reports, and FILE.png; null: only print")] = None
+
+
 GROUPS: dict[type[Any], tuple[str, ...]] = {
+    Diagnose: (),
     Evaluate: (),
     Watch: (),
     Train: ("env", "reg", "reset", "agent"),

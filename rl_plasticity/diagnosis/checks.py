@@ -125,3 +125,31 @@ def first_updates(
                 nn.utils.clip_grad_norm_(net.parameters(), clip)
             optimizer.step()
     return gradients, norms, before
+
+
+# --- of agents --------------------------------------------------------------------------------------------------------
+
+
+def of_values(q: Tensor, reward: Tensor, discount: float) -> list[str]:
+    """Values that rewards like these cannot add up to: |mean Q| > 2 max |r| / (1 - discount).
+
+    The factor leaves room for the entropy that SAC's values count too.
+
+    Args:
+        q, reward: of some transitions, ``[n]``.
+    """
+    if discount >= 1 or not reward.abs().max() > 0:
+        return []
+    most, mean = 2 * float(reward.abs().max()) / (1 - discount), float(q.mean())
+    return [f"values: the mean is {mean:.3g}, and rewards like these allow {most:.3g}"] if abs(mean) > most else []
+
+
+def of_log_std(log_std: Tensor, least: float, most: float) -> list[str]:
+    """A policy whose log standard deviation lies at its bounds, where it has no gradient.
+
+    Args:
+        log_std: as bounded, for some observations.
+        least, most: the bounds.
+    """
+    at_bounds = float(((log_std <= least) | (log_std >= most)).float().mean())
+    return [f"log_std: {at_bounds:.0%} of it is at its bounds, where it has no gradient"] if at_bounds > 0.5 else []

@@ -238,7 +238,7 @@ def diagnose(
     subject = _subject(net, optimizer, make, drawn=batches is None)
     if subject.runs:
         raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
-    data = _Data.of(subject.net, inputs, loss, targets, batches)
+    data = Data.of(subject.net, inputs, loss, targets, batches)
     chosen = updates or (UPDATES if batches is None else max(100, len(batches)))
     (report,) = reports(subject, data, earlier, max_grad_norm, remedies, repeats, chosen, seed)
     return report
@@ -248,7 +248,7 @@ def diagnose(
 
 
 @dataclass(frozen=True)
-class _Data:
+class Data:
     """What tasks are made of.
 
     Args:
@@ -270,7 +270,7 @@ class _Data:
         loss: Criterion | None,
         targets: Any,
         batches: Sequence[Any] | None,
-    ) -> "_Data":
+    ) -> "Data":
         """Raises SettingsError where arguments do not go together."""
         if loss is not None and not callable(loss):
             raise SettingsError(f"loss must be a function, got {type(loss).__name__}")
@@ -349,9 +349,7 @@ class Trials:
         bar: called after each trial.
     """
 
-    def __init__(
-        self, subject: Subject, data: _Data, repeats: int, updates: int, clip: float | None, seed: int
-    ) -> None:
+    def __init__(self, subject: Subject, data: Data, repeats: int, updates: int, clip: float | None, seed: int) -> None:
         self.subject, self.clip, self.seed = subject, clip, seed
         self.fresh: list[nn.Module] = []
         self.tasks: list[list[Task]] = []
@@ -460,15 +458,20 @@ class _Bar:
 
 def reports(
     subject: Subject,
-    data: _Data,
+    data: Data,
     earlier: nn.Module | Mapping[str, Tensor] | None,
     clip: float | None,
     remedies: bool,
     repeats: int,
     updates: int,
     seed: int,
+    beside: Sequence[Sequence[str]] = (),
 ) -> list[Report]:
-    """The report of each run, in order; of one for an ordinary network."""
+    """The report of each run, in order; of an ordinary network one.
+
+    Args:
+        beside: what else was found of each run, which explains why it does not learn where nothing is lost.
+    """
     every = math.prod(subject.runs)
     decided = checks.not_finite(subject.net) or checks.constant(data.given_targets)
     if decided:
@@ -506,7 +509,10 @@ def reports(
         losses = {f"{arm}/{k}": _mean(trials.end(k, arm), run) for k, arm in pairs}
         better = _ranked(trials, tried, run) if _is_bad(verdict) else ()
         of_run = {name: (float(a.reshape(-1)[run]), float(b.reshape(-1)[run])) for name, (a, b) in symptoms.items()}
-        said = tuple([*causes, *_slow_start(trials, run, verdict)])
+        own = beside[run] if beside else ()
+        if own and verdict == "plastic":
+            verdict = "something else"
+        said = (*own, *causes, *_slow_start(trials, run, verdict))
         found.append(Report(verdict, why, said, evidence, losses, of_run, better, gap, protocol))
     return found
 
@@ -568,7 +574,7 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
     return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
 
 
-def _hindrances(trials: Trials, subject: Subject, data: _Data, clip: float | None) -> list[str]:
+def _hindrances(trials: Trials, subject: Subject, data: Data, clip: float | None) -> list[str]:
     """What keeps the network, as it is trained, from learning."""
     found = checks.frozen(subject.net) + checks.not_held(subject.net, subject.optimizers)
     with random_states_kept(subject.net):
@@ -600,7 +606,7 @@ def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> nn.
     return net
 
 
-def _tried(trials: Trials, subject: Subject, data: _Data, bar: _Bar) -> dict[str, Tensor | None]:
+def _tried(trials: Trials, subject: Subject, data: Data, bar: _Bar) -> dict[str, Tensor | None]:
     """Let copies learn to which each remedy was applied; what it changes of the outputs, ``[*runs]``, by its name."""
     tried: dict[str, Tensor | None] = {}
     times = RATES[trials.best_of_fresh()]
@@ -663,7 +669,7 @@ def _slow_start(trials: Trials, run: int, verdict: Verdict) -> list[str]:
     return [f"slow start: over the first fifth of the updates its loss is {worst:.1f} times a fresh network's"]
 
 
-def _symptoms(subject: Subject, trials: Trials, data: _Data) -> dict[str, tuple[Tensor, Tensor]]:
+def _symptoms(subject: Subject, trials: Trials, data: Data) -> dict[str, tuple[Tensor, Tensor]]:
     """Metrics of the network and of a fresh one, ``[*runs]``, those that both have."""
     try:
         with warnings.catch_warnings():

@@ -1,6 +1,6 @@
 """Parts of the loop of ``rl_plasticity.train``: updates from the replay buffer, evaluations, tasks that change."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -60,7 +60,7 @@ class AgentProbing(Probing):
         if not self.every:
             super().__init__(session, {}, {}, dict)
             return
-        batch, noise = frozen_transitions(session, agent, envs)
+        batch, noise = frozen_transitions(session.plan.seeds, self.s.device, agent, envs)
         super().__init__(session, agent.learners, agent.inputs(batch), partial(agent.example_losses, batch, noise))
 
     def measure(self) -> None:
@@ -262,13 +262,12 @@ def count_step(session: Session[Train], at: EnvStepCounts, step: Step) -> None:
         at.episode_return[torch.from_numpy(step.ended)] = 0
 
 
-def frozen_transitions(session: Session[Train], agent: Agent, envs: Envs) -> tuple[Batch, Tensor]:
+def frozen_transitions(seeds: Sequence[int], device: str, agent: Agent, envs: Envs) -> tuple[Batch, Tensor]:
     """Transitions of uniformly random actions and noise to look at the networks with, a function of the seeds alone.
 
     Every fourth of the first env steps of episode 0, of the first task.
     """
-    device = session.settings.device
-    streams = RunStreams([derive(seed, PROBE) for seed in session.plan.seeds])
+    streams = RunStreams([derive(seed, PROBE) for seed in seeds])
     obs = envs.seek(0)
     rows = []
     for _ in range(PROBE_SIZE):

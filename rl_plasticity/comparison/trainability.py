@@ -1,0 +1,63 @@
+"""A figure of what networks can still learn, over time, beside what their run reached."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rl_plasticity.comparison.plotting import STYLE, count_steps, cycled, legend, line, panels, take_literally
+from rl_plasticity.diagnosis.verdict import LOST, PLASTIC, Estimate
+from rl_plasticity.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a network learned of what a fresh network learns."""
+
+    step: int
+    run: str
+    network: str
+    data: str
+    learned: Estimate
+
+
+def draw(points: Sequence[Point], folder: RunFolder) -> Figure:
+    """A panel for each network, and one of the return or the training accuracy; a colour for each run.
+
+    The first data are a line with 95 % intervals, others crosses.
+    """
+    metric = "eval/return" if folder.kind == "train" else "eval/train_accuracy"
+    reached = {str(run): of_run[metric] for run, of_run in folder.metrics().items() if metric in of_run}
+    networks, runs, data = (list(dict.fromkeys(getattr(p, of) for p in points)) for of in ("network", "run", "data"))
+    handles = {}
+    with mpl.rc_context(STYLE):
+        figure, axes = panels(len(networks) + 1, len(networks) + 1, height=2.2)
+        for place, run in enumerate(runs):
+            look = cycled(place)
+            for network, panel in zip(networks, axes, strict=False):
+                here = [p for p in points if (p.run, p.network) == (run, network)]
+                main = [p for p in here if p.data == data[0]]
+                means, low, high = (np.array([p.learned[i] for p in main]) for i in range(3))
+                line(panel, np.array([p.step for p in main]), means, (low, high), marker="o", **look)
+                for p in here:
+                    if p.data != data[0]:
+                        panel.plot(p.step, p.learned.mean, marker="x", ms=5, color=look["color"])
+            if run in reached:
+                line(axes[-1], reached[run].steps, reached[run].values, **look)
+            handles[run] = Line2D([], [], **look)
+        for network, panel in zip(networks, axes, strict=False):
+            for threshold in (LOST, PLASTIC):
+                panel.axhline(threshold, color="0.7", lw=0.6, zorder=0)
+            panel.set_ylim(min(0.0, panel.get_ylim()[0]), max(1.1, panel.get_ylim()[1]))
+            panel.set_title(network)
+        axes[0].set_ylabel("learned, a fresh network: 1")
+        axes[-1].set_title("return" if folder.kind == "train" else "training accuracy")
+        for panel in axes:
+            panel.set_xlabel("env step" if folder.kind == "train" else "epoch")
+            count_steps(panel, of_tasks=False)
+        legend(figure, handles)
+        take_literally(figure)
+    return figure

@@ -1,0 +1,271 @@
+"""Whether a run's networks still learn as fresh ones do: ``python -m rl_plasticity.diagnose RUN``."""
+
+import sys
+
+if __name__ == "__main__":
+    from rl_plasticity import terminal
+
+    terminal.prepare()
+    from rl_plasticity import command_line
+
+    if ":" not in "".join(sys.argv[1:2]):  # a function that makes a network, see `of_files`
+        command_line.at_once("diagnose")
+
+import copy
+import json
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity import command_line, plugins, supervised
+from rl_plasticity.agents import Agent, Batch, ReplayBuffer
+from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
+from rl_plasticity.configs.commands import Diagnose, Supervised, Train
+from rl_plasticity.diagnosis.checks import of_log_std, of_values
+from rl_plasticity.diagnosis.probe import PROBE_SIZE
+from rl_plasticity.diagnosis.trainability import BANK, Bank, Subject
+from rl_plasticity.diagnosis.verdict import NOW, Data, Report, Verdict, diagnose, reports
+from rl_plasticity.errors import SettingsError, first_line
+from rl_plasticity.learning.learner import Learner
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.files import require_new, write_atomically, write_text
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.names import RunName
+from rl_plasticity.runs.plan import Plan
+from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
+from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.structure import Example
+from rl_plasticity.training.acting import frozen_transitions
+from rl_plasticity.training.epochs import cross_entropy, first_images
+
+STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something else": 1, "not detectable": 3}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found of one network of one run at one checkpoint, on some data."""
+
+    step: int
+    run: RunName
+    network: str
+    data: str
+    report: Report
+
+
+def look(folder: RunFolder, d: Diagnose) -> int:
+    """Print the verdict on every network of every run at every saved checkpoint; write `out` if wanted.
+
+    Returns:
+        The exit status, of the newest checkpoint: 1 if a network is not plastic, 3 if that cannot be told, else 0.
+    """
+    if d.out is not None:
+        for suffix in (".json", ".png"):
+            require_new(Path(d.out).with_suffix(suffix) if suffix == ".png" else Path(d.out), suffix)
+    if not folder.path.is_dir():
+        saved_settings(Train, folder)  # which says what there is
+    of_kind = of_supervised if folder.kind == "supervised" else of_agent
+    steps = [*folder.saved_steps] if d.checkpoint is None else [d.checkpoint]
+    if not steps:
+        raise SettingsError(f"no checkpoint in {folder.checkpoints}")
+    found: list[Diagnosis] = []
+    for step in steps:
+        newest = step == steps[-1]
+        found += of_kind(folder, d, step, newest)
+    header = ["step", "run", "network", "data", "verdict", "learned of what a fresh network learns"]
+    lines = [[str(f.step), f.run.in_words, f.network, f.data, f.report.verdict, _learned(f.report)] for f in found]
+    print("\n".join(command_line.aligned([header, *lines])))
+    last = [f for f in found if f.step == steps[-1]]
+    for f in (f for f in last if f.report.verdict != "plastic"):
+        print(f"\n{f.run.in_words}, {f.network}, {f.data}, step {f.step}\n{f.report}")
+    if d.out is not None:
+        _write(Path(d.out), found, folder)
+    return max((STATUS[f.report.verdict] for f in last), key=(0, 3, 1).index)
+
+
+def _learned(report: Report) -> str:
+    return str(report.evidence.get(NOW, ""))
+
+
+def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
+    rows = [
+        {"step": f.step, "run": str(f.run), "network": f.network, "data": f.data, **json.loads(f.report.to_json())}
+        for f in found
+    ]
+    write_text(out, json.dumps(rows, indent=1))
+    from rl_plasticity.comparison.trainability import Point, draw
+
+    learned = [(f, f.report.evidence[NOW]) for f in found if NOW in f.report.evidence]
+    figure = draw([Point(f.step, str(f.run), f.network, f.data, e) for f, e in learned], folder)
+    write_atomically(out.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=200))
+    print(f"wrote {out} and {out.with_suffix('.png')}")
+
+
+# --- agents -----------------------------------------------------------------------------------------------------------
+
+
+class Unbounded(nn.Module):
+    """An actor without the bounds of its log standard deviation, beyond which no target could be reached."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__()
+        self.trunk, self.normalize = actor.trunk, actor.normalize
+
+    def forward(self, obs: Tensor) -> Tensor:
+        output: Tensor = self.trunk(obs if self.normalize is None else self.normalize(obs))
+        return output
+
+
+def of_agent(folder: RunFolder, d: Diagnose, step: int, newest: bool) -> Iterator[Diagnosis]:
+    """An RL run's networks at this env step: on transitions of random actions, and of its replay buffer at the last."""
+    trained = Trained.of(folder, d.device, step)
+    runs = trained.runs(d.seed, d.run)
+    envs = trained.envs(range(len(trained.plan.seeds)))
+    try:
+        agent = trained.agent(envs)
+        batches = {"random": frozen_transitions(trained.plan.seeds, trained.settings.device, agent, envs)[0]}
+    finally:
+        envs.close()
+    if newest and step:
+        batches["buffer"] = _replayed(trained, folder, agent, envs.obs_dim, envs.act_dim, step)
+    for data, batch in batches.items():
+        beside = _beside(agent, batch)
+        for network, learner in agent.learners.items():
+            if d.network not in (None, network):
+                continue
+            subject = subject_of(learner, Unbounded if isinstance(learner.net, Actor) else lambda net: net)
+            bank = Bank(agent.inputs(batch)[network], learner.runs, BANK)
+            every = reports(
+                subject, Data(bank), None, None, newest and d.remedies, d.repeats, d.updates, 0, beside[network]
+            )
+            for run in runs:
+                yield Diagnosis(step, trained.plan.names[run], network, data, every[run])
+
+
+def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
+    """A learner's network, with new weights from its own seeds; running statistics of observations stay.
+
+    Args:
+        shown: the network as it is looked at.
+    """
+    source = copy.deepcopy(learner)  # which counts the weights that it draws
+
+    def fresh() -> nn.Module:
+        net = source.fresh()
+        theirs = dict(learner.net.named_buffers())
+        for name, buffer in net.named_buffers():
+            if "normalize." in name:
+                buffer.copy_(theirs[name])
+        return cast(nn.Module, shown(net))
+
+    return Subject(shown(learner.net), (), fresh, without_dropout=True)
+
+
+def _replayed(trained: Trained, folder: RunFolder, agent: Agent, obs_dim: int, act_dim: int, step: int) -> Batch:
+    """Transitions of the replay buffer of this checkpoint, as many of each run as are looked at."""
+    s = trained.settings
+    seeds = trained.plan.seeds
+    buffer = ReplayBuffer(len(seeds), min(s.buffer_size, s.total_env_steps), obs_dim, act_dim, agent.discount, s.device)
+    try:
+        saved = checkpoint.load(folder.checkpoints, step)
+        checkpoint.Checkpoints(folder.checkpoints, saved).restore({"buffer": buffer})
+    except (ValueError, KeyError) as error:
+        raise SettingsError(f"the replay buffer of step {step} cannot be read: {first_line(error)}") from error
+    drawn = RunStreams([derive(seed, PROBE) for seed in seeds], s.device).uniform(min(PROBE_SIZE, buffer.size))
+    return buffer.sample((drawn * buffer.size).long())
+
+
+def _beside(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
+    """What is found of each network of each run that is no matter of learning."""
+    found: dict[str, list[list[str]]] = {name: [[] for _ in batch.reward] for name in agent.learners}
+    with torch.no_grad():
+        values = agent.value(batch.obs, batch.act)
+        if "critic" in found:
+            found["critic"] = [of_values(q, r, agent.discount) for q, r in zip(values, batch.reward, strict=True)]
+        actor = agent.learners.get("actor")
+        if actor is not None and isinstance(actor.net, Actor):
+            found["actor"] = [of_log_std(log_std, LOG_STD_MIN, LOG_STD_MAX) for log_std in actor.net(batch.obs)[1]]
+    return found
+
+
+# --- supervised -------------------------------------------------------------------------------------------------------
+
+
+def of_supervised(folder: RunFolder, d: Diagnose, step: int, newest: bool) -> Iterator[Diagnosis]:
+    """A supervised run's network at this epoch, on the first images of its task, with labels drawn too."""
+    s = saved_settings(Supervised, folder)
+    plan = Plan.of(s)
+    parts = supervised.build(s, plan)
+    try:
+        state = checkpoint.load(folder.checkpoints, step, whole=False)
+        parts.learner.load_state_dict(state["learner"])
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise SettingsError(f"the checkpoint of epoch {step} cannot be used: {first_line(error)}") from error
+    last = parts.sequence.num_tasks * s.epochs_per_task - 1
+    task = parts.sequence.task(min(step, last) // s.epochs_per_task)
+    x, y = first_images(task, parts.data, BANK, parts.learner.runs)
+    bank = Bank(x, parts.learner.runs, BANK)
+    data = Data(bank, (cross_entropy, y))
+    subject = subject_of(parts.learner)
+    every = reports(subject, data, None, None, newest and d.remedies, d.repeats, d.updates, 0)
+    for run, (name, report) in enumerate(zip(plan.names, every, strict=True)):
+        if d.seed in (None, plan.seeds[run]) and d.run in (None, run):
+            yield Diagnosis(step, name, "net", "images", report)
+
+
+# --- any network ------------------------------------------------------------------------------------------------------
+
+
+def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
+    """``my_module:make_net weights.pt inputs.pt``: a network that a function makes, with saved weights and inputs."""
+    module, _, name = make.partition(":")
+    plugins.load_one(plugins.as_module(module), "the network")
+    maker = getattr(sys.modules[plugins.as_module(module)], name, None)
+    if not callable(maker):
+        raise SettingsError(f"{module} has no function {name!r} that makes a network")
+    net: nn.Module = maker()
+    try:
+        net.load_state_dict(_loaded(weights))
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise SettingsError(f"{weights} does not fit the network: {' '.join(str(error).split())}") from error
+    example: Example = _loaded(inputs)
+    report = diagnose(
+        net, example, make=maker, remedies=settings.remedies, repeats=settings.repeats, updates=settings.updates
+    )
+    print(report)
+    if settings.out is not None:
+        require_new(Path(settings.out), ".json")
+        write_text(Path(settings.out), report.to_json())
+    return STATUS[report.verdict]
+
+
+def _loaded(path: str) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever the file holds
+        raise SettingsError(f"cannot read {path}: {first_line(error)}") from error
+
+
+def act(arguments: Sequence[str]) -> int:
+    """What the command does; returns its exit status."""
+    if len(arguments) >= 3 and ":" in arguments[0] and not Path(arguments[0]).exists():
+        make, weights, inputs, *others = arguments
+        return of_files(make, weights, inputs, command_line.settings_of(Diagnose, others))
+    return look(*command_line.looked_at(Diagnose, arguments))
+
+
+class _Command(types.ModuleType):
+    """``rl_plasticity.diagnose`` is a function; to import this module, which has its name, does not hide it."""
+
+    __call__ = staticmethod(diagnose)
+
+
+if __name__ == "__main__":
+    command_line.main("diagnose", partial(command_line.help_of, Diagnose), act)
+else:
+    sys.modules[__name__].__class__ = _Command
