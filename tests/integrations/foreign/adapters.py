@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, ids, vectors
+from foreign.expected import Expected, ids, made_of, vectors
 
 
 class LoraLinear(nn.Module):
@@ -21,34 +21,6 @@ class LoraLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         low = self.lora_A["default"](self.lora_dropout["default"](x))
         return self.base_layer(x) + self.lora_B["default"](low) * 2.0
-
-
-class Lora(nn.Module):
-    """Two adapted layers and a head that is trained whole (peft's modules_to_save)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = LoraLinear(nn.Linear(5, 8)), LoraLinear(nn.Linear(8, 8))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.relu(self.fc2(F.relu(self.fc1(x)))))
-
-
-class LoraAttention(nn.Module):
-    """Attention whose queries and values are adapted; all else is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(20, 8).requires_grad_(False)
-        self.q_proj, self.v_proj = LoraLinear(nn.Linear(8, 8)), LoraLinear(nn.Linear(8, 8))
-        self.k_proj, self.out = (nn.Linear(8, 8).requires_grad_(False) for _ in range(2))
-        self.head = nn.Linear(8, 3).requires_grad_(False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        scores = (self.q_proj(x) @ self.k_proj(x).transpose(-1, -2)).softmax(-1)
-        return self.head(x + self.out(scores @ self.v_proj(x)))
 
 
 class LoraEmbedding(nn.Module):
@@ -176,29 +148,6 @@ class Houlsby(nn.Module):
         return self.head(h + self.up2(torch.tanh(self.down2(h))))
 
 
-class ParallelAdapter(nn.Module):
-    """A bottleneck with an activation beside a frozen layer, reading the same input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(5, 8).requires_grad_(False)
-        self.down, self.act, self.up, self.head = nn.Linear(5, 2), nn.ReLU(), nn.Linear(2, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.fc(x) + 0.5 * self.up(self.act(self.down(x)))))
-
-
-class Bottleneck(nn.Module):
-    """A trained layer beside two narrow ones: no adapter, for nothing is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide, self.down, self.up, self.head = nn.Linear(5, 8), nn.Linear(5, 2), nn.Linear(2, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.wide(x) + self.up(self.down(x))))
-
-
 class BitFit(nn.Module):
     """All weights are frozen, the biases are trained."""
 
@@ -261,17 +210,19 @@ def merged(kind: type[nn.Linear]) -> nn.Module:
 
 OBS = lambda: vectors(4, 5)  # noqa: E731
 ADAPTERS = {
-    "lora_peft": Expected(Lora, OBS, heads=("head",), factors=("*lora_*",), traced=True),
-    "lora_attention": Expected(LoraAttention, ids, heads=("head",), factors=("*lora_*",), traced=True),
+    "lora_peft": Expected(  # Two adapted layers and a head that is trained whole (peft's modules_to_save).
+        lambda: made_of(
+            lambda net, x: net.head(F.relu(net.fc2(F.relu(net.fc1(x))))),
+            fc1=LoraLinear(nn.Linear(5, 8)), fc2=LoraLinear(nn.Linear(8, 8)), head=nn.Linear(8, 3),
+        ),
+        OBS, heads=("head",), factors=("*lora_*",), traced=True,
+    ),
     "lora_embedding": Expected(
         LoraEmbedding, ids, heads=("head",), factors=("lora_*",), tables=(), transposed=("lora_embedding_A*",),
         traced=True,
     ),
     "lora_conv": Expected(LoraConv, lambda: vectors(2, 3, 5, 5), heads=("head",), factors=("lora_*",), traced=True),
     "lora_loralib": Expected(lambda: merged(LoraOfItself), OBS, heads=("4",), factors=("2.lora_*",), traced=True),
-    "lora_merged": Expected(
-        lambda: merged(MergedLora), OBS, heads=("4",), undecided=("2.lora_*", "2.bias"), traced=True
-    ),
     "dora": Expected(
         lambda: merged(Dora), OBS, heads=("4",), undecided=("2.lora_*", "2.magnitude", "2.bias"), traced=True
     ),
@@ -281,8 +232,13 @@ ADAPTERS = {
     ),
     "prompt_tuning": Expected(PromptTuning, ids, heads=("head",), tables=("prompt",), traced=True),
     "houlsby": Expected(Houlsby, OBS, heads=("head",), traced=True, units=2),
-    "parallel_adapter": Expected(ParallelAdapter, OBS, heads=("head",), traced=True, units=1),
-    "bottleneck": Expected(Bottleneck, OBS, heads=("head",), traced=True),
+    "bottleneck": Expected(  # A trained layer beside two narrow ones: no adapter, for nothing is frozen.
+        lambda: made_of(
+            lambda net, x: net.head(torch.relu(net.wide(x) + net.up(net.down(x)))),
+            wide=nn.Linear(5, 8), down=nn.Linear(5, 2), up=nn.Linear(2, 8), head=nn.Linear(8, 3),
+        ),
+        OBS, heads=("head",), traced=True,
+    ),
     "bitfit": Expected(BitFit, OBS, heads=("body.4",), traced=True),
     "linear_probe": Expected(
         LinearProbe, lambda: vectors(2, 3, 6, 6), heads=("classifier.2",), traced=True, units=1,

@@ -2,56 +2,28 @@
 
 import importlib.util
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, ids, vectors
+from foreign.expected import Expected, ids, made_of, vectors
 
 HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
 OF_TRANSFORMERS = ("bert", "gpt2", "llama", "t5")
 
 
-def bert() -> nn.Module:
-    from transformers import BertConfig, BertForSequenceClassification
+def of_transformers(network: str, config: str, **sizes: Any) -> Callable[[], nn.Module]:
+    """Makes a small network of that library."""
 
-    return BertForSequenceClassification(
-        BertConfig(
-            vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-            max_position_embeddings=8, num_labels=3,
-        )
-    )  # fmt: skip
+    def make() -> nn.Module:
+        import transformers
 
+        return getattr(transformers, network)(getattr(transformers, config)(vocab_size=20, **sizes))
 
-def gpt2() -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
-    )
-
-
-def llama() -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=20, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=1, max_position_embeddings=8, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
-        )
-    )  # fmt: skip
-
-
-def t5() -> nn.Module:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    return T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=20, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0,
-            pad_token_id=0, tie_word_embeddings=False,
-        )
-    )  # fmt: skip
+    return make
 
 
 class Recurrent(nn.Module):
@@ -66,16 +38,6 @@ class Recurrent(nn.Module):
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         h = self.rnn(self.embedding(tokens))[0][:, -1]
         return self.policy(h), self.value(h)
-
-
-class Bilinear(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(4, 6), nn.Linear(4, 5)
-        self.bilinear, self.head = nn.Bilinear(6, 5, 7), nn.Linear(7, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.bilinear(self.left(x).relu(), self.right(x).relu()).relu())
 
 
 class CrossAttention(nn.Module):
@@ -210,20 +172,43 @@ def noisy() -> nn.Module:
 
 FIRST = {
     "bert": Expected(
-        bert, lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*LayerNorm.weight",), units=3
+        of_transformers(
+            "BertForSequenceClassification", "BertConfig", hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=16, max_position_embeddings=8, num_labels=3,
+        ),
+        lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*LayerNorm.weight",), units=3
     ),
     "gpt2": Expected(
-        gpt2, lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*.ln_?.weight",), tables=("*.w?e.weight",),
+        of_transformers(
+            "GPT2LMHeadModel", "GPT2Config", n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0,
+            eos_token_id=0,
+        ),
+        lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*.ln_?.weight",), tables=("*.w?e.weight",),
         transposed=("*.c_*.weight",),
     ),
-    "llama": Expected(llama, lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*norm.weight",)),
+    "llama": Expected(
+        of_transformers(
+            "LlamaForCausalLM", "LlamaConfig", hidden_size=8, intermediate_size=16, num_hidden_layers=2,
+            num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=8, tie_word_embeddings=False,
+            bos_token_id=0, eos_token_id=0,
+        ),
+        lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*norm.weight",)),
     "t5": Expected(
-        t5, lambda: {"input_ids": ids(), "decoder_input_ids": ids()}, heads=("lm_head",), norms=("*layer_norm.weight",),
+        of_transformers(
+            "T5ForConditionalGeneration", "T5Config", d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2,
+            decoder_start_token_id=0, pad_token_id=0, tie_word_embeddings=False,
+        ),
+        lambda: {"input_ids": ids(), "decoder_input_ids": ids()}, heads=("lm_head",), norms=("*layer_norm.weight",),
         tables=("shared.weight", "*relative_attention_bias.weight"), units=4,
     ),
     "lstm": Expected(lambda: Recurrent(nn.LSTM), ids, heads=("policy", "value"), traced=True),
-    "gru": Expected(lambda: Recurrent(nn.GRU), ids, heads=("policy", "value"), traced=True),
-    "bilinear": Expected(Bilinear, lambda: vectors(2, 4), heads=("head",), traced=True, units=1),
+    "bilinear": Expected(
+        lambda: made_of(
+            lambda net, x: net.head(net.bilinear(net.left(x).relu(), net.right(x).relu()).relu()),
+            left=nn.Linear(4, 6), right=nn.Linear(4, 5), bilinear=nn.Bilinear(6, 5, 7), head=nn.Linear(7, 2),
+        ),
+        lambda: vectors(2, 4), heads=("head",), traced=True, units=1,
+    ),
     "cross_attention": Expected(
         CrossAttention, lambda: (vectors(2, 3, 4), vectors(2, 6, 5)), heads=("head",), traced=True
     ),
