@@ -1,7 +1,5 @@
 """Attention in its many forms, and several layers of which a router chooses or blends."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,73 +7,30 @@ from torch.nn import functional as F
 from foreign.expected import Expected, made_of, vectors
 
 
-class BiasedKeys(nn.Module):
+def biased_keys(net: nn.Module, x: Tensor) -> Tensor:
     """torch's attention with an additional key and value, behind a mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inputs, self.head = nn.Linear(5, 8), nn.Linear(8, 3)
-        self.attention = nn.MultiheadAttention(8, 2, add_bias_kv=True, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inputs(x)
-        mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
-        return self.head(self.attention(x, x, x, attn_mask=mask, need_weights=False)[0])
+    x = net.inputs(x)
+    mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    return net.head(net.attention(x, x, x, attn_mask=mask, need_weights=False)[0])
 
 
-class EinsumHeads(nn.Module):
+def einsum_heads(net: nn.Module, x: Tensor) -> Tensor:
     """Bare projections [in, heads, width], as ported from JAX."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(6, 2, 4) * 0.3) for _ in range(3))
-        self.wo, self.head = nn.Parameter(torch.randn(2, 4, 6) * 0.3), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (torch.einsum("btd,dhk->bhtk", x, w) for w in (self.wq, self.wk, self.wv))
-        y = (q @ k.transpose(-1, -2)).softmax(-1) @ v
-        return self.head(x + torch.einsum("bhtk,hkd->btd", y, self.wo))
+    q, k, v = (torch.einsum("btd,dhk->bhtk", x, w) for w in (net.wq, net.wk, net.wv))
+    y = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+    return net.head(x + torch.einsum("bhtk,hkd->btd", y, net.wo))
 
 
-class Pointer(nn.Module):
+def pointer(net: nn.Module, x: Tensor) -> Tensor:
     """Additive attention over the inputs, scored by a bare vector, is the output itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.w1, self.w2 = nn.GRU(3, 8, batch_first=True), nn.Linear(8, 6), nn.Linear(8, 6)
-        self.v = nn.Parameter(torch.randn(6) * 0.4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        memory, last = self.encoder(x)
-        return (torch.tanh(self.w1(memory) + self.w2(last[0]).unsqueeze(1)) * self.v).sum(-1)
+    memory, last = net.encoder(x)
+    return (torch.tanh(net.w1(memory) + net.w2(last[0]).unsqueeze(1)) * net.v).sum(-1)
 
 
-class RelativeKeys(nn.Module):
-    """Shaw's attention: a bare table of relative positions is added to the keys."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-        self.relative = nn.Parameter(torch.randn(7, 6) * 0.4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        places = torch.arange(4)
-        keys = self.k(x).unsqueeze(1) + self.relative[places[None] - places[:, None] + 3]  # [batch, 4, 4, 6]
-        scores = (self.q(x).unsqueeze(2) * keys).sum(-1) / math.sqrt(6)
-        return self.head(scores.softmax(-1) @ self.v(x))
-
-
-class Bottlenecked(nn.Module):
+def bottlenecked(net: nn.Module, x: Tensor) -> Tensor:
     """A vector-quantized or memory layer as a softmax over a bare codebook [codes, width]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.decoder = nn.Linear(5, 6), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
-        self.codebook = nn.Parameter(torch.randn(4, 6) * 0.4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        share = (self.encoder(x) @ self.codebook.t()).softmax(-1)
-        return self.decoder(share @ self.codebook)
+    share = (net.encoder(x) @ net.codebook.t()).softmax(-1)
+    return net.decoder(share @ net.codebook)
 
 
 # --- several layers, of which a router chooses or blends --------------------------------------------------------------
@@ -85,64 +40,36 @@ def expert() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
 
 
-class Blended(nn.Module):
+def blended(net: nn.Module, x: Tensor) -> Tensor:
     """All experts, blended by a softmax."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.router = nn.Linear(5, 6), nn.Linear(6, 3)
-        self.experts, self.head = nn.ModuleList(expert() for _ in range(3)), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.first(x))
-        made = torch.stack([e(x) for e in self.experts], 1)
-        return self.head((self.router(x).softmax(-1).unsqueeze(-1) * made).sum(1))
+    x = torch.relu(net.first(x))
+    made = torch.stack([e(x) for e in net.experts], 1)
+    return net.head((net.router(x).softmax(-1).unsqueeze(-1) * made).sum(1))
 
 
-class Switch(nn.Module):
+def switch(net: nn.Module, x: Tensor) -> Tensor:
     """Each example goes to its best expert alone, with a residual."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.router, self.norm = nn.Linear(5, 6), nn.Linear(6, 2), nn.LayerNorm(6)
-        self.experts, self.head = nn.ModuleList(expert() for _ in range(2)), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x)
-        y = self.norm(h)
-        share, best = self.router(y).softmax(-1).max(-1)
-        out = torch.zeros_like(y)
-        for i, e in enumerate(self.experts):
-            mine = best == i
-            out[mine] = e(y[mine]) * share[mine].unsqueeze(-1)
-        return self.head(h + out)
+    h = net.first(x)
+    y = net.norm(h)
+    share, best = net.router(y).softmax(-1).max(-1)
+    out = torch.zeros_like(y)
+    for i, e in enumerate(net.experts):
+        mine = best == i
+        out[mine] = e(y[mine]) * share[mine].unsqueeze(-1)
+    return net.head(h + out)
 
 
-class MixtureDensity(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(5, 8), nn.Tanh())
-        self.shares, self.means, self.scales = nn.Linear(8, 3), nn.Linear(8, 3), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = self.body(x)
-        scales = F.softplus(self.scales(h)) + 1e-3
-        errors = -0.5 * ((y - self.means(h)) / scales).square() - scales.log()
-        return torch.logsumexp(self.shares(h).log_softmax(-1) + errors, -1)
+def mixture_density(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    h = net.body(x)
+    scales = F.softplus(net.scales(h)) + 1e-3
+    errors = -0.5 * ((y - net.means(h)) / scales).square() - scales.log()
+    return torch.logsumexp(net.shares(h).log_softmax(-1) + errors, -1)
 
 
-class MultiTask(nn.Module):
+def multi_task(net: nn.Module, x: Tensor, task: Tensor) -> dict[str, Tensor]:
     """A shared trunk, a dict of heads, a table of tasks that is joined to the input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tasks = nn.Embedding(2, 3)
-        self.trunk = nn.Sequential(nn.Linear(5 + 3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
-        self.heads = nn.ModuleDict({"reach": nn.Linear(8, 2), "push": nn.Linear(8, 3)})
-
-    def forward(self, x: Tensor, task: Tensor) -> dict[str, Tensor]:
-        h = self.trunk(torch.cat([x, self.tasks(task)], -1))
-        return {name: head(h) for name, head in self.heads.items()}
+    h = net.trunk(torch.cat([x, net.tasks(task)], -1))
+    return {name: head(h) for name, head in net.heads.items()}
 
 
 class BatchEnsembleLinear(nn.Linear):
@@ -159,25 +86,63 @@ class BatchEnsembleLinear(nn.Linear):
 
 SETS, OBS = lambda: vectors(2, 4, 5), lambda: vectors(4, 5)
 ATTENTION = {
-    "mha_bias_kv": Expected(BiasedKeys, SETS, heads=("head",), vectors=("attention.bias_?",), traced=True),
+    "mha_bias_kv": Expected(
+        lambda: made_of(
+            biased_keys, inputs=nn.Linear(5, 8), head=nn.Linear(8, 3),
+            attention=nn.MultiheadAttention(8, 2, add_bias_kv=True, batch_first=True),
+        ),
+        SETS, heads=("head",), vectors=("attention.bias_?",), traced=True,
+    ),
     "einsum_heads": Expected(
-        EinsumHeads, lambda: vectors(2, 4, 6), heads=("head",), undecided=("w?",), traced=True
+        lambda: made_of(
+            einsum_heads, wq=nn.Parameter(torch.randn(6, 2, 4) * 0.3), wk=nn.Parameter(torch.randn(6, 2, 4) * 0.3),
+            wv=nn.Parameter(torch.randn(6, 2, 4) * 0.3), wo=nn.Parameter(torch.randn(2, 4, 6) * 0.3),
+            head=nn.Linear(6, 3),
+        ),
+        lambda: vectors(2, 4, 6), heads=("head",), undecided=("w?",), traced=True,
     ),
     "pointer": Expected(
-        Pointer, lambda: vectors(2, 4, 3), heads=("w1", "w2"), undecided=("v",), traced=True
+        lambda: made_of(
+            pointer, encoder=nn.GRU(3, 8, batch_first=True), w1=nn.Linear(8, 6), w2=nn.Linear(8, 6),
+            v=nn.Parameter(torch.randn(6) * 0.4),
+        ),
+        lambda: vectors(2, 4, 3), heads=("w1", "w2"), undecided=("v",), traced=True,
     ),
-    "relative_keys": Expected(
-        RelativeKeys, lambda: vectors(2, 4, 6), heads=("head",), undecided=("relative",), traced=True
+    "codebook": Expected(
+        lambda: made_of(
+            bottlenecked, encoder=nn.Linear(5, 6), decoder=nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)),
+            codebook=nn.Parameter(torch.randn(4, 6) * 0.4),
+        ),
+        OBS, heads=("decoder.2",), traced=True, units=1,
     ),
-    "codebook": Expected(Bottlenecked, OBS, heads=("decoder.2",), traced=True, units=1),
-    "moe_soft": Expected(Blended, OBS, heads=("head",), traced=True, units=4),
-    "moe_switch": Expected(Switch, OBS, heads=("head",), norms=("norm.weight",), units=2),
+    "moe_soft": Expected(
+        lambda: made_of(
+            blended, first=nn.Linear(5, 6), router=nn.Linear(6, 3),
+            experts=nn.ModuleList(expert() for _ in range(3)), head=nn.Linear(6, 2),
+        ),
+        OBS, heads=("head",), traced=True, units=4,
+    ),
+    "moe_switch": Expected(
+        lambda: made_of(
+            switch, first=nn.Linear(5, 6), router=nn.Linear(6, 2), norm=nn.LayerNorm(6),
+            experts=nn.ModuleList(expert() for _ in range(2)), head=nn.Linear(6, 2),
+        ),
+        OBS, heads=("head",), norms=("norm.weight",), units=2,
+    ),
     "mdn": Expected(
-        MixtureDensity, lambda: (vectors(4, 5), vectors(4, 1)), heads=("shares", "means", "scales"), traced=True,
-        units=1,
+        lambda: made_of(
+            mixture_density, body=nn.Sequential(nn.Linear(5, 8), nn.Tanh()), shares=nn.Linear(8, 3),
+            means=nn.Linear(8, 3), scales=nn.Linear(8, 3),
+        ),
+        lambda: (vectors(4, 5), vectors(4, 1)), heads=("shares", "means", "scales"), traced=True, units=1,
     ),
     "multi_task": Expected(
-        MultiTask, lambda: (vectors(4, 5), torch.tensor([0, 1, 1, 0])), heads=("heads.reach", "heads.push"),
+        lambda: made_of(
+            multi_task, tasks=nn.Embedding(2, 3),
+            trunk=nn.Sequential(nn.Linear(5 + 3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU()),
+            heads=nn.ModuleDict({"reach": nn.Linear(8, 2), "push": nn.Linear(8, 3)}),
+        ),
+        lambda: (vectors(4, 5), torch.tensor([0, 1, 1, 0])), heads=("heads.reach", "heads.push"),
         tables=("tasks.weight",), traced=True, units=2,
     ),
     "batch_ensemble_linear": Expected(

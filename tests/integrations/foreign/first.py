@@ -40,18 +40,10 @@ class Recurrent(nn.Module):
         return self.policy(h), self.value(h)
 
 
-class CrossAttention(nn.Module):
+def cross_attention(net: nn.Module, x: Tensor, memory: Tensor) -> Tensor:
     """Attention whose queries, keys and values have matrices of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.memory = nn.Linear(4, 8), nn.Linear(5, 6)
-        self.attention = nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        m = self.memory(memory)
-        return self.head(self.attention(self.query(x), m, m, need_weights=False)[0])
+    m = net.memory(memory)
+    return net.head(net.attention(net.query(x), m, m, need_weights=False)[0])
 
 
 class Encoder(nn.Module):
@@ -67,50 +59,25 @@ class Encoder(nn.Module):
         return self.head(self.encoder(self.embedding(tokens) + self.position).mean(1))
 
 
-class UNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.down1 = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU())
-        self.down2 = nn.Sequential(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.GroupNorm(2, 6), nn.ReLU())
-        self.up = nn.ConvTranspose2d(6, 4, 2, stride=2)
-        self.merge = nn.Sequential(nn.Conv2d(8, 4, 3, padding=1), nn.ReLU())
-        self.head = nn.Conv2d(4, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        skip = self.down1(x)
-        return self.head(self.merge(torch.cat([self.up(self.down2(skip)), skip], 1)))
+def u_net(net: nn.Module, x: Tensor) -> Tensor:
+    skip = net.down1(x)
+    return net.head(net.merge(torch.cat([net.up(net.down2(skip)), skip], 1)))
 
 
-class Mamba(nn.Module):
+def mamba(net: nn.Module, tokens: Tensor) -> Tensor:
     """A selective state space as Mamba's: depthwise convolution, bare A_log, D and dt_bias, a gate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(20, 8)
-        self.norm = nn.LayerNorm(8)
-        self.in_proj = nn.Linear(8, 32, bias=False)
-        self.conv1d = nn.Conv1d(16, 16, 4, groups=16, padding=3)
-        self.x_proj = nn.Linear(16, 2 + 2 * 4, bias=False)
-        self.dt_proj = nn.Linear(2, 16, bias=False)
-        self.dt_bias = nn.Parameter(torch.linspace(-4, -2, 16))
-        self.A_log = nn.Parameter(torch.log(torch.arange(1, 5).float()).repeat(16, 1))
-        self.D = nn.Parameter(torch.ones(16))
-        self.out_proj = nn.Linear(16, 8, bias=False)
-        self.head = nn.Linear(8, 20)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        h = self.embedding(tokens)  # [batch, length, 8]
-        x, gate = self.in_proj(self.norm(h)).chunk(2, -1)
-        x = F.silu(self.conv1d(x.transpose(1, 2))[..., : tokens.shape[1]].transpose(1, 2))
-        low, b, c = self.x_proj(x).split([2, 4, 4], -1)
-        step = F.softplus(self.dt_proj(low) + self.dt_bias)  # [batch, length, 16]
-        decay = torch.exp(step.unsqueeze(-1) * -torch.exp(self.A_log))  # [batch, length, 16, 4]
-        state, outputs = torch.zeros_like(decay[:, 0]), []
-        for t in range(tokens.shape[1]):
-            state = decay[:, t] * state + (step[:, t] * x[:, t]).unsqueeze(-1) * b[:, t].unsqueeze(1)
-            outputs.append((state * c[:, t].unsqueeze(1)).sum(-1))
-        y = (torch.stack(outputs, 1) + x * self.D) * F.silu(gate)
-        return self.head(h + self.out_proj(y))
+    h = net.embedding(tokens)  # [batch, length, 8]
+    x, gate = net.in_proj(net.norm(h)).chunk(2, -1)
+    x = F.silu(net.conv1d(x.transpose(1, 2))[..., : tokens.shape[1]].transpose(1, 2))
+    low, b, c = net.x_proj(x).split([2, 4, 4], -1)
+    step = F.softplus(net.dt_proj(low) + net.dt_bias)  # [batch, length, 16]
+    decay = torch.exp(step.unsqueeze(-1) * -torch.exp(net.A_log))  # [batch, length, 16, 4]
+    state, outputs = torch.zeros_like(decay[:, 0]), []
+    for t in range(tokens.shape[1]):
+        state = decay[:, t] * state + (step[:, t] * x[:, t]).unsqueeze(-1) * b[:, t].unsqueeze(1)
+        outputs.append((state * c[:, t].unsqueeze(1)).sum(-1))
+    y = (torch.stack(outputs, 1) + x * net.D) * F.silu(gate)
+    return net.head(h + net.out_proj(y))
 
 
 class Experts(nn.Module):
@@ -210,15 +177,32 @@ FIRST = {
         lambda: vectors(2, 4), heads=("head",), traced=True, units=1,
     ),
     "cross_attention": Expected(
-        CrossAttention, lambda: (vectors(2, 3, 4), vectors(2, 6, 5)), heads=("head",), traced=True
+        lambda: made_of(
+            cross_attention, query=nn.Linear(4, 8), memory=nn.Linear(5, 6),
+            attention=nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True), head=nn.Linear(8, 3),
+        ),
+        lambda: (vectors(2, 3, 4), vectors(2, 6, 5)), heads=("head",), traced=True,
     ),
     "encoder": Expected(Encoder, ids, heads=("head",), norms=("*.norm?.weight",), units=2),
     "unet": Expected(
-        UNet, lambda: vectors(2, 3, 8, 8), heads=("head",), norms=("down?.1.weight",), transposed=("up.weight",),
+        lambda: made_of(
+            u_net, down1=nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()),
+            down2=nn.Sequential(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.GroupNorm(2, 6), nn.ReLU()),
+            up=nn.ConvTranspose2d(6, 4, 2, stride=2), merge=nn.Sequential(nn.Conv2d(8, 4, 3, padding=1), nn.ReLU()),
+            head=nn.Conv2d(4, 2, 1),
+        ),
+        lambda: vectors(2, 3, 8, 8), heads=("head",), norms=("down?.1.weight",), transposed=("up.weight",),
         traced=True, units=2,
     ),
     "mamba": Expected(
-        Mamba, ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",),
+        lambda: made_of(
+            mamba, embedding=nn.Embedding(20, 8), norm=nn.LayerNorm(8), in_proj=nn.Linear(8, 32, bias=False),
+            conv1d=nn.Conv1d(16, 16, 4, groups=16, padding=3), x_proj=nn.Linear(16, 2 + 2 * 4, bias=False),
+            dt_proj=nn.Linear(2, 16, bias=False), dt_bias=nn.Parameter(torch.linspace(-4, -2, 16)),
+            A_log=nn.Parameter(torch.log(torch.arange(1, 5).float()).repeat(16, 1)), D=nn.Parameter(torch.ones(16)),
+            out_proj=nn.Linear(16, 8, bias=False), head=nn.Linear(8, 20),
+        ),
+        ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",),
         biases={"dt_bias": "dt_proj.weight"},
     ),
     "experts_bmm": Expected(lambda: Experts(False), lambda: vectors(4, 5), heads=("head",), stacks=("w?",)),

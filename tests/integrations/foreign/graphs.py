@@ -86,36 +86,19 @@ class EdgeConv(nn.Module):
         return messages.new_zeros(len(x), messages.shape[1]).scatter_reduce(0, index, messages, "amax")
 
 
-class MPNN(nn.Module):
+def mpnn(net: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
     """Gilmer et al. (2017): messages of node and edge, a recurrent update, a readout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Linear(4, 6)
-        self.message = nn.Sequential(nn.Linear(6 + 2, 8), nn.ReLU(), nn.Linear(8, 6))
-        self.update = nn.GRUCell(6, 6)
-        self.readout = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        h = self.embed(x)
-        for _ in range(2):
-            messages = self.message(torch.cat([h[edge_index[0]], edge_attr], -1))
-            h = self.update(torch.zeros_like(h).index_add(0, edge_index[1], messages), h)
-        return self.readout(h.sum(0, keepdim=True))
+    h = net.embed(x)
+    for _ in range(2):
+        messages = net.message(torch.cat([h[edge_index[0]], edge_attr], -1))
+        h = net.update(torch.zeros_like(h).index_add(0, edge_index[1], messages), h)
+    return net.readout(h.sum(0, keepdim=True))
 
 
-class SetPooling(nn.Module):
+def set_pooling(net: nn.Module, x: Tensor) -> Tensor:
     """Lee et al. (2019): a learned query looks at the set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin, self.seed = nn.Linear(4, 8), nn.Parameter(torch.randn(1, 1, 8))
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.lin(x).relu()
-        return self.head(self.attention(self.seed.expand(x.shape[0], -1, -1), h, h, need_weights=False)[0][:, 0])
+    h = net.lin(x).relu()
+    return net.head(net.attention(net.seed.expand(x.shape[0], -1, -1), h, h, need_weights=False)[0][:, 0])
 
 
 def nodes() -> tuple[Tensor, Tensor]:
@@ -147,7 +130,13 @@ GRAPHS = {
         units=3,
     ),
     "edge_conv": Expected(lambda: GraphNet(EdgeConv(4, 6), EdgeConv(6, 6), 6), nodes, heads=("lin",), units=2),
-    "mpnn": Expected(MPNN, with_features, heads=("readout.2",), tables=(), traced=True, units=1),
+    "mpnn": Expected(
+        lambda: made_of(
+            mpnn, embed=nn.Linear(4, 6), message=nn.Sequential(nn.Linear(6 + 2, 8), nn.ReLU(), nn.Linear(8, 6)),
+            update=nn.GRUCell(6, 6), readout=nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)),
+        ),
+        with_features, heads=("readout.2",), tables=(), traced=True, units=1,
+    ),
     "deep_sets": Expected(
         lambda: made_of(
             lambda net, x: net.rho(net.phi(x).sum(1)),
@@ -156,5 +145,11 @@ GRAPHS = {
         ),
         lambda: vectors(2, 5, 4), heads=("rho.2",), traced=True, units=2,
     ),
-    "set_pooling": Expected(SetPooling, lambda: vectors(2, 5, 4), heads=("head",), undecided=("seed",), traced=True),
+    "set_pooling": Expected(
+        lambda: made_of(
+            set_pooling, lin=nn.Linear(4, 8), seed=nn.Parameter(torch.randn(1, 1, 8)),
+            attention=nn.MultiheadAttention(8, 2, batch_first=True), head=nn.Linear(8, 3),
+        ),
+        lambda: vectors(2, 5, 4), heads=("head",), undecided=("seed",), traced=True,
+    ),
 }  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, ids, vectors
+from foreign.expected import Expected, ids, made_of, vectors
 
 
 class RMSNorm(nn.Module):
@@ -93,20 +93,11 @@ class BertLayer(nn.Module):
         return self.norm2(x + self.output(self.act(self.intermediate(x))))
 
 
-class Bert(nn.Module):
+def bert(net: nn.Module, input_ids: Tensor) -> Tensor:
     """Three embeddings are added; norm layers behind each sum; a pooler before the classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.word, self.place, self.kind = nn.Embedding(20, 8), nn.Embedding(6, 8), nn.Embedding(2, 8)
-        self.register_buffer("position_ids", torch.arange(6)[None])
-        self.norm, self.layers = nn.LayerNorm(8), nn.Sequential(BertLayer(), BertLayer())
-        self.pooler, self.classifier = nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        h = self.word(input_ids) + self.place(self.position_ids) + self.kind(torch.zeros_like(input_ids))
-        h = self.layers(self.norm(h))
-        return self.classifier(torch.tanh(self.pooler(h[:, 0])))
+    h = net.word(input_ids) + net.place(net.position_ids) + net.kind(torch.zeros_like(input_ids))
+    h = net.layers(net.norm(h))
+    return net.classifier(torch.tanh(net.pooler(h[:, 0])))
 
 
 class Conv1D(nn.Module):
@@ -157,38 +148,28 @@ class GPT2(nn.Module):
         return self.lm_head(self.ln_f(x))
 
 
-class Clip(nn.Module):
+def clip(net: nn.Module, image: Tensor, text: Tensor) -> Tensor:
     """Two towers, bare projections [in, out], a learned temperature."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 8, 4, stride=4, bias=False)
-        self.class_embedding = nn.Parameter(torch.randn(8) * 0.3)
-        self.visual_positions = nn.Parameter(torch.randn(5, 8) * 0.3)
-        self.ln_pre, self.ln_post, self.ln_final = (nn.LayerNorm(8) for _ in range(3))
-        self.visual_block, self.text_block = BertLayer(), BertLayer()
-        self.proj = nn.Parameter(torch.randn(8, 6) * 0.3)
-        self.token_embedding = nn.Embedding(20, 8)
-        self.positional_embedding = nn.Parameter(torch.randn(6, 8) * 0.3)
-        self.text_projection = nn.Parameter(torch.randn(8, 6) * 0.3)
-        self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
-
-    def forward(self, image: Tensor, text: Tensor) -> Tensor:
-        x = self.conv1(image).flatten(2).transpose(1, 2)
-        token = self.class_embedding + torch.zeros(x.shape[0], 1, 8, dtype=x.dtype)
-        x = self.ln_pre(torch.cat([token, x], 1) + self.visual_positions)
-        x = self.ln_post(self.visual_block(x)[:, 0]) @ self.proj
-        y = self.text_block(self.token_embedding(text) + self.positional_embedding)
-        y = self.ln_final(y)[:, -1] @ self.text_projection
-        x, y = x / x.norm(dim=-1, keepdim=True), y / y.norm(dim=-1, keepdim=True)
-        return self.logit_scale.exp() * x @ y.t()
+    x = net.conv1(image).flatten(2).transpose(1, 2)
+    token = net.class_embedding + torch.zeros(x.shape[0], 1, 8, dtype=x.dtype)
+    x = net.ln_pre(torch.cat([token, x], 1) + net.visual_positions)
+    x = net.ln_post(net.visual_block(x)[:, 0]) @ net.proj
+    y = net.text_block(net.token_embedding(text) + net.positional_embedding)
+    y = net.ln_final(y)[:, -1] @ net.text_projection
+    x, y = x / x.norm(dim=-1, keepdim=True), y / y.norm(dim=-1, keepdim=True)
+    return net.logit_scale.exp() * x @ y.t()
 
 
 NORMS = ("*norm.weight",)
 LANGUAGE = {
     "llama_like": Expected(Decoder, ids, heads=("lm_head",), norms=NORMS, traced=True),
     "bert_like": Expected(
-        Bert, lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*norm.weight", "*norm?.weight"),
+        lambda: made_of(
+            bert, word=nn.Embedding(20, 8), place=nn.Embedding(6, 8), kind=nn.Embedding(2, 8),
+            position_ids=torch.arange(6)[None], norm=nn.LayerNorm(8), layers=nn.Sequential(BertLayer(), BertLayer()),
+            pooler=nn.Linear(8, 8), classifier=nn.Linear(8, 3),
+        ),
+        lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*norm.weight", "*norm?.weight"),
         tables=("word.weight", "place.weight", "kind.weight"), traced=True, units=3,
     ),
     "gpt2_like": Expected(
@@ -196,9 +177,18 @@ LANGUAGE = {
         transposed=("*.c_*.weight", "*.attn_proj.weight"), traced=True,
     ),
     "clip": Expected(
-        Clip, lambda: (vectors(2, 3, 8, 8), ids()), heads=("proj", "text_projection"),
-        norms=("ln_*.weight", "*.norm?.weight"), tables=("token_embedding.weight", "visual_positions", "positional_*"),
-        transposed=("proj", "text_projection"), undecided=("logit_scale", "class_embedding"),
-        units=2,
+        lambda: made_of(
+            clip, conv1=nn.Conv2d(3, 8, 4, stride=4, bias=False), class_embedding=nn.Parameter(torch.randn(8) * 0.3),
+            visual_positions=nn.Parameter(torch.randn(5, 8) * 0.3), ln_pre=nn.LayerNorm(8), ln_post=nn.LayerNorm(8),
+            ln_final=nn.LayerNorm(8), visual_block=BertLayer(), text_block=BertLayer(),
+            proj=nn.Parameter(torch.randn(8, 6) * 0.3), token_embedding=nn.Embedding(20, 8),
+            positional_embedding=nn.Parameter(torch.randn(6, 8) * 0.3),
+            text_projection=nn.Parameter(torch.randn(8, 6) * 0.3),
+            logit_scale=nn.Parameter(torch.tensor(math.log(1 / 0.07))),
+        ),
+        lambda: (vectors(2, 3, 8, 8), ids()), heads=("proj", "text_projection"),
+        norms=("ln_*.weight", "*.norm?.weight"),
+        tables=("token_embedding.weight", "visual_positions", "positional_*"), transposed=("proj", "text_projection"),
+        undecided=("logit_scale", "class_embedding"), units=2,
     ),
 }  # fmt: skip

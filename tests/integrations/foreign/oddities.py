@@ -148,18 +148,12 @@ class Symmetric(nn.Module):
         return w.triu() + w.triu(1).transpose(-1, -2)
 
 
-class CalledTwice(nn.Module):
+def called_twice(net: nn.Module, x: Tensor) -> Tensor:
     """A universal transformer's depth: the same layer again and again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.again, self.head = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x).relu()
-        for _ in range(2):
-            h = self.again(h).relu()
-        return self.head(h)
+    h = net.first(x).relu()
+    for _ in range(2):
+        h = net.again(h).relu()
+    return net.head(h)
 
 
 class UsedByItsWeight(nn.Module):
@@ -207,15 +201,10 @@ def frozen(*names: str) -> nn.Module:
 # --- units of other kinds -------------------------------------------------------------------------------------------
 
 
-class Siren(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.head = nn.ModuleList([nn.Linear(2, 8), nn.Linear(8, 8)]), nn.Linear(8, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = torch.sin(30.0 * layer(x))
-        return self.head(x)
+def siren(net: nn.Module, x: Tensor) -> Tensor:
+    for layer in net.layers:
+        x = torch.sin(30.0 * layer(x))
+    return net.head(x)
 
 
 class Fourier(nn.Module):
@@ -265,14 +254,9 @@ def changed(change: Callable[[Tensor], Tensor], columns: int) -> Expected:
     return Expected(lambda: Changed(change, columns), lambda: vectors(4, 5), heads=("head",), traced=True)
 
 
-class FiLM(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.film, self.head = nn.Conv2d(3, 6, 3), nn.Linear(4, 12), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        gamma, beta = self.film(condition)[:, :, None, None].chunk(2, 1)
-        return self.head((self.conv(x) * (1 + gamma) + beta).relu().mean([2, 3]))
+def fi_lm(net: nn.Module, x: Tensor, condition: Tensor) -> Tensor:
+    gamma, beta = net.film(condition)[:, :, None, None].chunk(2, 1)
+    return net.head((net.conv(x) * (1 + gamma) + beta).relu().mean([2, 3]))
 
 
 # --- several networks at once ---------------------------------------------------------------------------------------
@@ -323,28 +307,15 @@ def activated(act: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), act, nn.Linear(8, 3))
 
 
-class Temperature(nn.Module):
+def temperature(net: nn.Module, image: Tensor, text: Tensor) -> Tensor:
     """CLIP's: the logarithm of a scale."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.image, self.text = nn.Linear(5, 4), nn.Linear(6, 4)
-        self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
-
-    def forward(self, image: Tensor, text: Tensor) -> Tensor:
-        image, text = F.normalize(self.image(image)), F.normalize(self.text(text))
-        return self.logit_scale.exp() * image @ text.t()
+    image, text = F.normalize(net.image(image)), F.normalize(net.text(text))
+    return net.logit_scale.exp() * image @ text.t()
 
 
-class ReZero(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.lin, self.head = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-        self.alpha = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        return self.head(x + self.alpha * self.lin(x).relu())
+def re_zero(net: nn.Module, x: Tensor) -> Tensor:
+    x = net.first(x)
+    return net.head(x + net.alpha * net.lin(x).relu())
 
 
 class ScaleNorm(nn.Module):
@@ -374,45 +345,26 @@ def normed(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), norm, nn.ReLU(), nn.Linear(8, 3))
 
 
-class RealNVP(nn.Module):
+def real_nvp(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """A coupling: half of the input scales and shifts the other half."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6))
-        self.scale = nn.Parameter(torch.zeros(3))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = x.chunk(2, -1)
-        s, t = self.net(a).chunk(2, -1)
-        s = torch.tanh(s) * self.scale.exp()
-        return torch.cat([a, b * s.exp() + t], -1), s.sum(-1)
+    a, b = x.chunk(2, -1)
+    s, t = net.net(a).chunk(2, -1)
+    s = torch.tanh(s) * net.scale.exp()
+    return torch.cat([a, b * s.exp() + t], -1), s.sum(-1)
 
 
-class EnergyGradient(nn.Module):
+def energy_gradient(net: nn.Module, x: Tensor) -> Tensor:
     """A score that is the gradient of an energy, taken in the forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.energy = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)
-        return -gradient
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(net.energy(x).sum(), x, create_graph=True)
+    return -gradient
 
 
-class GroupedLinear(nn.Module):
+def grouped_linear(net: nn.Module, x: Tensor) -> Tensor:
     """A linear layer over groups of units."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.grouped, self.head = nn.Linear(5, 8), nn.Linear(4, 3), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x).relu().view(-1, 2, 4)
-        return self.head(self.grouped(h).relu().flatten(1))
+    h = net.first(x).relu().view(-1, 2, 4)
+    return net.head(net.grouped(h).relu().flatten(1))
 
 
 def row(*shape: int) -> Callable[[], Tensor]:
@@ -441,7 +393,12 @@ ODDITIES = {
     "rows_flattened": of_channels(lambda h: h.mean(2).flatten(1), 8, units=2),
     "batch_into_positions": of_channels(lambda h: h.reshape(-1, 4), 4),
     "over_positions": over_positions(lambda h: h.transpose(1, 2)),
-    "grouped_linear": Expected(GroupedLinear, X, heads=("head",), traced=True),
+    "grouped_linear": Expected(
+        lambda: made_of(
+            grouped_linear, first=nn.Linear(5, 8), grouped=nn.Linear(4, 3), head=nn.Linear(6, 3),
+        ),
+        X, heads=("head",), traced=True,
+    ),
     "masked_linear": computed(lambda: inside(MaskedLinear), 2),
     "low_rank_product": computed(lambda: inside(LowRank), 2),
     "pruned": Expected(pruned, X, heads=("4",), undecided=("2.weight_orig",), traced=True),
@@ -469,7 +426,12 @@ ODDITIES = {
         ),
         row(4, 6), heads=("encoder",), traced=True,
     ),
-    "called_twice": Expected(CalledTwice, X, heads=("head",), traced=True),
+    "called_twice": Expected(
+        lambda: made_of(
+            called_twice, first=nn.Linear(5, 8), again=nn.Linear(8, 8), head=nn.Linear(8, 3),
+        ),
+        X, heads=("head",), traced=True,
+    ),
     "used_by_its_weight": Expected(
         UsedByItsWeight, X, heads=("head",), undecided=("kept.bias",), traced=True, units=2
     ),
@@ -517,7 +479,12 @@ ODDITIES = {
     "frozen_head": Expected(
         lambda: frozen("5.weight", "5.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=1
     ),
-    "siren": Expected(Siren, row(4, 2), heads=("head",), traced=True),
+    "siren": Expected(
+        lambda: made_of(
+            siren, layers=nn.ModuleList([nn.Linear(2, 8), nn.Linear(8, 8)]), head=nn.Linear(8, 1),
+        ),
+        row(4, 2), heads=("head",), traced=True,
+    ),
     "fourier_learned": Expected(
         lambda: Fourier(True), row(3, 4), heads=("mlp.2",), transposed=("frequencies",), traced=True, units=1
     ),
@@ -538,7 +505,12 @@ ODDITIES = {
         ),
         lambda: (vectors(4, 5), vectors(1, 2)), heads=("head",), traced=True, units=1,
     ),
-    "film": Expected(FiLM, lambda: (vectors(2, 3, 5, 5), vectors(2, 4)), heads=("head",), traced=True),
+    "film": Expected(
+        lambda: made_of(
+            fi_lm, conv=nn.Conv2d(3, 6, 3), film=nn.Linear(4, 12), head=nn.Linear(6, 3),
+        ),
+        lambda: (vectors(2, 3, 5, 5), vectors(2, 4)), heads=("head",), traced=True,
+    ),
     "vmapped": Expected(Vmapped, X, heads=(), undecided=("*",), followed=False),
     "ensemble_bmm": Expected(
         lambda: Ensemble(False), X, heads=("w2.0", "w2.1", "w2.2"), stacks=("w?",), undecided=("b?",), traced=False
@@ -564,8 +536,11 @@ ODDITIES = {
         lambda: activated(nn.PReLU(8)), X, heads=("2",), undecided=("1.weight",), traced=True, units=1
     ),
     "temperature": Expected(
-        Temperature, lambda: (vectors(4, 5), vectors(4, 6)), heads=("image", "text"), undecided=("logit_scale",),
-        traced=True,
+        lambda: made_of(
+            temperature, image=nn.Linear(5, 4), text=nn.Linear(6, 4),
+            logit_scale=nn.Parameter(torch.tensor(math.log(1 / 0.07))),
+        ),
+        lambda: (vectors(4, 5), vectors(4, 6)), heads=("image", "text"), undecided=("logit_scale",), traced=True,
     ),
     "calibrated": Expected(  # Temperature scaling: the logits are divided.
         lambda: made_of(
@@ -574,11 +549,28 @@ ODDITIES = {
         ),
         X, heads=("body.5",), norms=("body.1.weight",), undecided=("temperature",), traced=True, units=2,
     ),
-    "rezero": Expected(ReZero, X, heads=("head",), undecided=("alpha",), traced=True),
+    "rezero": Expected(
+        lambda: made_of(
+            re_zero, first=nn.Linear(5, 8), lin=nn.Linear(8, 8), head=nn.Linear(8, 3),
+            alpha=nn.Parameter(torch.zeros(1)),
+        ),
+        X, heads=("head",), undecided=("alpha",), traced=True,
+    ),
     "scale_norm": Expected(lambda: normed(ScaleNorm(8)), X, heads=("3",), undecided=("1.g",), traced=True),
     "dynamic_tanh": Expected(
         lambda: normed(DynamicTanh(8)), X, heads=("3",), gains=("1.weight",), undecided=("1.alpha",), traced=True
     ),
-    "real_nvp": Expected(RealNVP, row(4, 6), heads=("net.2",), undecided=("scale",), traced=True, units=1),
-    "energy_gradient": Expected(EnergyGradient, row(3, 4), heads=("energy.2",), traced=True, units=1, followed=False),
+    "real_nvp": Expected(
+        lambda: made_of(
+            real_nvp, net=nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6)),
+            scale=nn.Parameter(torch.zeros(3)),
+        ),
+        row(4, 6), heads=("net.2",), undecided=("scale",), traced=True, units=1,
+    ),
+    "energy_gradient": Expected(
+        lambda: made_of(
+            energy_gradient, energy=nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 1)),
+        ),
+        row(3, 4), heads=("energy.2",), traced=True, units=1, followed=False,
+    ),
 }  # fmt: skip

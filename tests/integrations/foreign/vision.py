@@ -41,17 +41,6 @@ class ResNet(nn.Module):
         return self.fc(torch.flatten(self.avgpool(x), 1))
 
 
-class InvertedResidual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Sequential(
-            conv_bn(4, 8, 1, nn.ReLU6), conv_bn(8, 8, 3, nn.ReLU6, groups=8), conv_bn(8, 4, 1, None)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv(x)
-
-
 class SqueezeExcite(nn.Module):
     """Hu et al. (2018), with linear layers."""
 
@@ -134,34 +123,11 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-class ViT(nn.Module):
+def vi_t(net: nn.Module, x: Tensor) -> Tensor:
     """A token and positions, as timm's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(3, 8, 4, stride=4)
-        self.cls_token = nn.Parameter(0.02 * torch.randn(1, 1, 8))
-        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, 5, 8))
-        self.blocks, self.norm, self.head = nn.Sequential(Block(8)), nn.LayerNorm(8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.proj(x).flatten(2).transpose(1, 2)
-        x = torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x), dim=1) + self.pos_embed
-        return self.head(self.norm(self.blocks(x))[:, 0])
-
-
-class FPN(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 6, 3, stride=2, padding=1)
-        self.inner1, self.inner2 = nn.Conv2d(4, 5, 1), nn.Conv2d(6, 5, 1)
-        self.layer1, self.layer2 = nn.Conv2d(5, 5, 3, padding=1), nn.Conv2d(5, 5, 3, padding=1)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        c1 = self.conv1(x).relu()
-        last = self.inner2(self.conv2(c1).relu())
-        first = self.inner1(c1) + F.interpolate(last, scale_factor=2.0, mode="nearest")
-        return {"0": self.layer1(first), "1": self.layer2(last)}
+    x = net.proj(x).flatten(2).transpose(1, 2)
+    x = torch.cat((net.cls_token.expand(x.shape[0], -1, -1), x), dim=1) + net.pos_embed
+    return net.head(net.norm(net.blocks(x))[:, 0])
 
 
 def grouped_transposed() -> nn.Module:
@@ -179,37 +145,21 @@ def dcgan_generator() -> nn.Module:
     )  # fmt: skip
 
 
-class VAE(nn.Module):
+def vae(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The noise is a buffer here."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.mu, self.logvar = nn.Linear(6, 8), nn.Linear(8, 4), nn.Linear(8, 4)
-        self.fc3, self.fc4 = nn.Linear(4, 8), nn.Linear(8, 6)
-        self.register_buffer("eps", torch.randn(4))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        h = F.relu(self.fc1(x))
-        mu, logvar = self.mu(h), self.logvar(h)
-        z = mu + self.eps * torch.exp(0.5 * logvar)
-        return torch.sigmoid(self.fc4(F.relu(self.fc3(z)))), mu, logvar
+    h = F.relu(net.fc1(x))
+    mu, logvar = net.mu(h), net.logvar(h)
+    z = mu + net.eps * torch.exp(0.5 * logvar)
+    return torch.sigmoid(net.fc4(F.relu(net.fc3(z)))), mu, logvar
 
 
-class VQVAE(nn.Module):
+def vqvae(net: nn.Module, x: Tensor) -> Tensor:
     """The nearest entries of a codebook, whose gradient is passed straight through."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1))
-        self.embedding = nn.Embedding(5, 4)
-        self.decoder = nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.encoder(x).permute(0, 2, 3, 1)
-        flat, codes = z.reshape(-1, 4), self.embedding.weight
-        distance = flat.pow(2).sum(1, keepdim=True) + codes.pow(2).sum(1) - 2 * flat @ codes.t()
-        q = self.embedding(distance.argmin(1)).view(z.shape)
-        return self.decoder((z + (q - z).detach()).permute(0, 3, 1, 2))
+    z = net.encoder(x).permute(0, 2, 3, 1)
+    flat, codes = z.reshape(-1, 4), net.embedding.weight
+    distance = flat.pow(2).sum(1, keepdim=True) + codes.pow(2).sum(1) - 2 * flat @ codes.t()
+    q = net.embedding(distance.argmin(1)).view(z.shape)
+    return net.decoder((z + (q - z).detach()).permute(0, 3, 1, 2))
 
 
 def without_affine(norm: nn.Module) -> nn.Module:
@@ -230,47 +180,16 @@ def mobilenet_v1() -> nn.Module:
     )
 
 
-class C3D(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.bn, self.pool = nn.Conv3d(1, 4, 3, padding=1), nn.BatchNorm3d(4), nn.MaxPool3d(2)
-        self.conv2, self.fc = nn.Conv3d(4, 5, 3, padding=1), nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.pool(F.relu(self.bn(self.conv1(x))))
-        return self.fc(F.relu(self.conv2(x)).mean([2, 3, 4]))
+def c3_d(net: nn.Module, x: Tensor) -> Tensor:
+    x = net.pool(F.relu(net.bn(net.conv1(x))))
+    return net.fc(F.relu(net.conv2(x)).mean([2, 3, 4]))
 
 
-class StdConv2d(nn.Conv2d):
-    """Qiao et al. (2019): the weight is standardized in the forward."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        w = self.weight
-        w = (w - w.mean((1, 2, 3), keepdim=True)) / (w.std((1, 2, 3), keepdim=True) + 1e-5)
-        return F.conv2d(x, w, self.bias, self.stride, self.padding, self.dilation, self.groups)
-
-
-def weight_standardized() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), StdConv2d(4, 6, 3), nn.GroupNorm(2, 6), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3),
-    )  # fmt: skip
-
-
-class SpatialSoftmax(nn.Module):
+def spatial_softmax(net: nn.Module, x: Tensor) -> Tensor:
     """Levine et al. (2016): the expected position of each feature, with a learned temperature."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)
-        self.temperature = nn.Parameter(torch.ones(1))
-        self.register_buffer("x", torch.linspace(-1, 1, 16))
-        self.fc = nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.conv2(self.conv1(x).relu()).flatten(2)  # [batch, 5, 16]
-        share = (h / self.temperature).softmax(-1)
-        return self.fc((share * self.x).sum(-1))
+    h = net.conv2(net.conv1(x).relu()).flatten(2)  # [batch, 5, 16]
+    share = (h / net.temperature).softmax(-1)
+    return net.fc((share * net.x).sum(-1))
 
 
 def image(n: int = 3) -> Tensor:
@@ -296,14 +215,6 @@ VISION = {
         ),
         image, heads=("classifier.3",), traced=True, units=4, classifier=("classifier.0", "classifier.3"),
     ),
-    "mobilenet_v2": Expected(
-        lambda: made_of(
-            lambda net, x: net.classifier(net.features(x).mean([2, 3])),
-            features=nn.Sequential(conv_bn(3, 4, 3, nn.ReLU6), InvertedResidual(), conv_bn(4, 6, 1, nn.ReLU6)),
-            classifier=nn.Sequential(nn.Dropout(0.2), nn.Linear(6, 3)),
-        ),
-        image, heads=("classifier.1",), norms=("features.?.1.weight", "*.conv.?.1.weight"), traced=True, units=2,
-    ),
     "senet": Expected(
         lambda: made_of(
             lambda net, x: net.fc(net.se(net.conv(x)).mean([2, 3])),
@@ -322,10 +233,14 @@ VISION = {
     ),
     "layer_norm_2d": Expected(layer_norm_2d, image, heads=("7",), norms=("1.weight",), traced=True, units=1),
     "vit": Expected(
-        ViT, image, heads=("head",), norms=("*norm*.weight",), tables=("pos_embed",), vectors=("cls_token",),
-        traced=True, units=1,
+        lambda: made_of(
+            vi_t, proj=nn.Conv2d(3, 8, 4, stride=4), cls_token=nn.Parameter(0.02 * torch.randn(1, 1, 8)),
+            pos_embed=nn.Parameter(0.02 * torch.randn(1, 5, 8)), blocks=nn.Sequential(Block(8)), norm=nn.LayerNorm(8),
+            head=nn.Linear(8, 3),
+        ),
+        image, heads=("head",), norms=("*norm*.weight",), tables=("pos_embed",), vectors=("cls_token",), traced=True,
+        units=1,
     ),
-    "fpn": Expected(FPN, image, heads=("layer1", "layer2"), traced=True, units=2),
     "espcn": Expected(  # Super-resolution: the upscaling shuffles channels into pixels.
         lambda: made_of(
             lambda net, x: net.conv3(F.relu(net.shuffle(net.conv2(F.relu(net.conv1(x)))))),
@@ -341,8 +256,21 @@ VISION = {
         dcgan_generator, lambda: vectors(3, 6, 1, 1), heads=("6",), norms=("[14].weight",),
         transposed=("[036].weight",), traced=True, units=2,
     ),
-    "vae": Expected(VAE, lambda: vectors(3, 6), heads=("fc4",), traced=True, units=2),
-    "vqvae": Expected(VQVAE, image, heads=("decoder.2",), undecided=("embedding.weight",), traced=True, units=2),
+    "vae": Expected(
+        lambda: made_of(
+            vae, fc1=nn.Linear(6, 8), mu=nn.Linear(8, 4), logvar=nn.Linear(8, 4), fc3=nn.Linear(4, 8),
+            fc4=nn.Linear(8, 6), eps=torch.randn(4),
+        ),
+        lambda: vectors(3, 6), heads=("fc4",), traced=True, units=2,
+    ),
+    "vqvae": Expected(
+        lambda: made_of(
+            vqvae, encoder=nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1)),
+            embedding=nn.Embedding(5, 4),
+            decoder=nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 1)),
+        ),
+        image, heads=("decoder.2",), undecided=("embedding.weight",), traced=True, units=2,
+    ),
     "group_norm_without_affine": Expected(
         lambda: without_affine(nn.GroupNorm(2, 4, affine=False)), image, heads=("7",), traced=True, units=2,
         statistics=True,
@@ -353,12 +281,17 @@ VISION = {
     ),
     "mobilenet_v1": Expected(mobilenet_v1, image, heads=("5",), norms=("?.1.weight",), traced=True, units=2),
     "c3d": Expected(
-        C3D, lambda: vectors(2, 1, 4, 4, 4), heads=("fc",), norms=("bn.weight",), traced=True, units=2
-    ),
-    "weight_standardized": Expected(
-        weight_standardized, image, heads=("7",), norms=("3.weight",), undecided=("2.weight", "2.bias"), traced=True
+        lambda: made_of(
+            c3_d, conv1=nn.Conv3d(1, 4, 3, padding=1), bn=nn.BatchNorm3d(4), pool=nn.MaxPool3d(2),
+            conv2=nn.Conv3d(4, 5, 3, padding=1), fc=nn.Linear(5, 3),
+        ),
+        lambda: vectors(2, 1, 4, 4, 4), heads=("fc",), norms=("bn.weight",), traced=True, units=2,
     ),
     "spatial_softmax": Expected(
-        SpatialSoftmax, image, heads=("fc",), undecided=("temperature",), traced=True, units=1
+        lambda: made_of(
+            spatial_softmax, conv1=nn.Conv2d(3, 4, 3), conv2=nn.Conv2d(4, 5, 3),
+            temperature=nn.Parameter(torch.ones(1)), x=torch.linspace(-1, 1, 16), fc=nn.Linear(5, 3),
+        ),
+        image, heads=("fc",), undecided=("temperature",), traced=True, units=1,
     ),
 }  # fmt: skip
