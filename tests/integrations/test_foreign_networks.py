@@ -1,20 +1,18 @@
 """Networks of others: what is read of each, and what each method does with it, as docs/foreign-networks.md has it."""
 
-import random
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from foreign import FOREIGN, HAS_TRANSFORMERS
 from foreign.__main__ import PAGE
-from foreign.first import FIRST, OF_TRANSFORMERS
+from foreign.first import OF_TRANSFORMERS
 from foreign.matrix import CRASH, ORACLES, REFUSED, WRONG, Case, is_in, of_activation, result, results
 
 from rl_plasticity.interventions import INTERVENTIONS, recycling
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
-from rl_plasticity.structure import Structure, activations_of, read, reading
+from rl_plasticity.structure import Structure, activations_of, reading
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* leaves alone:UserWarning"),
@@ -98,8 +96,6 @@ def test_what_is_read_is_what_the_definition_says(network):
     for unit, activation in zip(units, activations_of(net, units, case.example) if units else [], strict=True):
         axis = 1 if unit.incoming.role == "conv" else -1
         assert activation.shape[axis] == unit.incoming.matrix(net).shape[-2]
-
-
 
 
 def test_llama_s_gains_start_at_no_penalty_and_stay_at_one_under_the_penalty_alone():
