@@ -11,68 +11,75 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 from foreign.expected import Expected, made_of, vectors
 
+
+def row(*shape: int) -> Callable[[], Tensor]:
+    return lambda: vectors(*shape)
+
+
+X = row(4, 5)
+
 # --- something between two layers -----------------------------------------------------------------------------------
 
 
-class Between(nn.Module):
-    """Two layers, and between the first one's ReLU and the second something without parameters."""
-
-    def __init__(self, between: Callable[[Tensor], Tensor], columns: int = 8) -> None:
-        super().__init__()
-        self.between = between
-        self.first, self.second, self.head = nn.Linear(5, 8), nn.Linear(columns, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.between(self.first(x).relu())
-        return self.head(self.second(h).relu())
-
-
 def between(change: Callable[[Tensor], Tensor], columns: int = 8, units: int = 1, traced: bool = True) -> Expected:
-    """The second layer's units are always read by the head alone."""
+    """Something without parameters behind a ReLU; the second layer's units are always read by the head alone."""
     return Expected(
-        lambda: Between(change, columns), lambda: vectors(4, 5), heads=("head",), traced=traced, units=units
-    )
+        lambda: made_of(
+            lambda net, x: net.head(net.second(change(net.first(x).relu())).relu()),
+            first=nn.Linear(5, 8), second=nn.Linear(columns, 6), head=nn.Linear(6, 3),
+        ),
+        X, heads=("head",), traced=traced, units=units,
+    )  # fmt: skip
+
+
+def of_channels(change: Callable[[Tensor], Tensor], columns: int, units: int = 1) -> Expected:
+    """The channels of a map [batch, 4, 2, 2] come to a linear layer in some way."""
+    return Expected(
+        lambda: made_of(
+            lambda net, x: net.head(net.fc(change(net.conv(x).relu())).relu()),
+            conv=nn.Conv2d(3, 4, 3), fc=nn.Linear(columns, 6), head=nn.Linear(6, 3),
+        ),
+        row(2, 3, 4, 4), heads=("head",), traced=True, units=units, classifier=("fc", "head"),
+    )  # fmt: skip
+
+
+def changed(change: Callable[[Tensor], Tensor], columns: int) -> Expected:
+    """Two layers and an activation that changes the number of units."""
+    return Expected(
+        lambda: made_of(
+            lambda net, x: net.head(change(net.first(x))), first=nn.Linear(5, 8), head=nn.Linear(columns, 3)
+        ),
+        X, heads=("head",), traced=True,
+    )  # fmt: skip
+
+
+def used_by_its_weight(forward: Callable[..., Tensor], undecided: tuple[str, ...]) -> Expected:
+    """The module is only where the weight is kept."""
+    return Expected(
+        lambda: made_of(forward, first=nn.Linear(5, 8), kept=nn.Linear(8, 6), head=nn.Linear(6, 3)),
+        X, heads=("head",), undecided=undecided, traced=True, units=2,
+    )  # fmt: skip
+
+
+def low_rank(n: int, m: int) -> nn.Module:
+    """A weight that is the product of two factors."""
+    u, v = nn.Parameter(torch.randn(m, 2)), nn.Parameter(torch.randn(2, n))
+    return made_of(lambda net, x: F.linear(x, net.u @ net.v), u=u, v=v)
+
+
+def parametrized(by: Callable[[nn.Module], nn.Module]) -> Expected:
+    def make() -> nn.Module:
+        net = inside(nn.Linear)
+        by(net[2])
+        return net
+
+    return Expected(make, X, heads=("4",), traced=True, units=2)
 
 
 def set_one(h: Tensor) -> Tensor:
     h = h.clone()
     h[:, 0] = 1.0
     return h
-
-
-class OfChannels(nn.Module):
-    """A convolution whose channels come to a linear layer in some way."""
-
-    def __init__(self, flat: Callable[[Tensor], Tensor], columns: int, positions: int = 2) -> None:
-        super().__init__()
-        self.flat = flat
-        self.conv, self.fc, self.head = nn.Conv2d(3, 4, 3), nn.Linear(columns, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:  # [batch, 3, 4, 4] -> [batch, 4, 2, 2]
-        return self.head(self.fc(self.flat(self.conv(x).relu())).relu())
-
-
-def of_channels(flat: Callable[[Tensor], Tensor], columns: int, units: int = 1) -> Expected:
-    """The linear layer's units are always read by the head alone."""
-    return Expected(
-        lambda: OfChannels(flat, columns), lambda: vectors(2, 3, 4, 4), heads=("head",), traced=True, units=units,
-        classifier=("fc", "head"),
-    )  # fmt: skip
-
-
-class OverPositions(nn.Module):
-    """The second linear layer reads as many positions as the first has units."""
-
-    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.change, self.first, self.second, self.head = change, nn.Linear(5, 8), nn.Linear(8, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:  # [batch, 8, 5]
-        return self.head(self.second(self.change(self.first(x).relu())).relu())
-
-
-def over_positions(change: Callable[[Tensor], Tensor]) -> Expected:
-    return Expected(lambda: OverPositions(change), lambda: vectors(2, 8, 5), heads=("head",), traced=True, units=1)
 
 
 # --- layers with a forward of their own -----------------------------------------------------------------------------
@@ -106,17 +113,6 @@ class MaskedConv2d(nn.Conv2d):
         return F.conv2d(x, self.weight * mask, self.bias, padding=1)
 
 
-class LowRank(nn.Module):
-    """A weight that is the product of two factors."""
-
-    def __init__(self, n: int, m: int) -> None:
-        super().__init__()
-        self.u, self.v = nn.Parameter(torch.randn(m, 2)), nn.Parameter(torch.randn(2, n))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.u @ self.v)
-
-
 def inside(layer: Callable[[int, int], nn.Module]) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), layer(8, 8), nn.ReLU(), nn.Linear(8, 3))
 
@@ -137,12 +133,6 @@ def pruned() -> nn.Module:
     return net
 
 
-def parametrized(by: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
-    by(net[2])
-    return net
-
-
 class Symmetric(nn.Module):
     def forward(self, w: Tensor) -> Tensor:
         return w.triu() + w.triu(1).transpose(-1, -2)
@@ -154,24 +144,6 @@ def called_twice(net: nn.Module, x: Tensor) -> Tensor:
     for _ in range(2):
         h = net.again(h).relu()
     return net.head(h)
-
-
-class UsedByItsWeight(nn.Module):
-    """The module is only where the weight is kept; its bias is never read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.kept, self.head = nn.Linear(5, 8), nn.Linear(8, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.linear(self.first(x).relu(), self.kept.weight).relu())
-
-
-class AddedLater(UsedByItsWeight):
-    """The bias is added by itself."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head((F.linear(self.first(x).relu(), self.kept.weight) + self.kept.bias).relu())
 
 
 class Grouped(nn.Conv2d):
@@ -207,21 +179,9 @@ def siren(net: nn.Module, x: Tensor) -> Tensor:
     return net.head(x)
 
 
-class Fourier(nn.Module):
-    """Random features, or learned ones: their frequencies [in, out]."""
-
-    def __init__(self, learned: bool) -> None:
-        super().__init__()
-        frequencies = torch.randn(4, 5)
-        if learned:
-            self.frequencies = nn.Parameter(frequencies)
-        else:
-            self.register_buffer("frequencies", frequencies)
-        self.mlp = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = 2 * math.pi * x @ self.frequencies
-        return self.mlp(torch.cat([z.sin(), z.cos()], -1))
+def fourier(net: nn.Module, x: Tensor) -> Tensor:
+    z = 2 * math.pi * x @ net.frequencies
+    return net.mlp(torch.cat([z.sin(), z.cos()], -1))
 
 
 class KANLinear(nn.Module):
@@ -239,22 +199,7 @@ class KANLinear(nn.Module):
         return base + F.linear(bases.view(x.shape[0], -1), self.spline_weight.view(self.spline_weight.shape[0], -1))
 
 
-class Changed(nn.Module):
-    """Two layers and an activation that changes the number of units."""
-
-    def __init__(self, change: Callable[[Tensor], Tensor], columns: int) -> None:
-        super().__init__()
-        self.change, self.first, self.head = change, nn.Linear(5, 8), nn.Linear(columns, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.change(self.first(x)))
-
-
-def changed(change: Callable[[Tensor], Tensor], columns: int) -> Expected:
-    return Expected(lambda: Changed(change, columns), lambda: vectors(4, 5), heads=("head",), traced=True)
-
-
-def fi_lm(net: nn.Module, x: Tensor, condition: Tensor) -> Tensor:
+def film(net: nn.Module, x: Tensor, condition: Tensor) -> Tensor:
     gamma, beta = net.film(condition)[:, :, None, None].chunk(2, 1)
     return net.head((net.conv(x) * (1 + gamma) + beta).relu().mean([2, 3]))
 
@@ -297,9 +242,6 @@ class Ensemble(nn.Module):
         return torch.bmm((torch.bmm(x, self.w1) + self.b1).relu(), self.w2) + self.b2
 
 
-# --- matrices with a structure --------------------------------------------------------------------------------------
-
-
 # --- single numbers and vectors -------------------------------------------------------------------------------------
 
 
@@ -316,17 +258,6 @@ def temperature(net: nn.Module, image: Tensor, text: Tensor) -> Tensor:
 def re_zero(net: nn.Module, x: Tensor) -> Tensor:
     x = net.first(x)
     return net.head(x + net.alpha * net.lin(x).relu())
-
-
-class ScaleNorm(nn.Module):
-    """Nguyen and Salazar (2019): one learned length."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.g = nn.Parameter(torch.tensor(math.sqrt(n)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.g * F.normalize(x, dim=-1)
 
 
 class DynamicTanh(nn.Module):
@@ -367,11 +298,6 @@ def grouped_linear(net: nn.Module, x: Tensor) -> Tensor:
     return net.head(net.grouped(h).relu().flatten(1))
 
 
-def row(*shape: int) -> Callable[[], Tensor]:
-    return lambda: vectors(*shape)
-
-
-X = row(4, 5)
 HALF = torch.bfloat16
 ODDITIES = {
     "constant_joined": between(lambda h: torch.cat([h, torch.ones_like(h[:, :1])], 1), columns=9),
@@ -392,7 +318,13 @@ ODDITIES = {
     "channels_averaged": of_channels(lambda h: h.mean(1).flatten(1), 4),
     "rows_flattened": of_channels(lambda h: h.mean(2).flatten(1), 8, units=2),
     "batch_into_positions": of_channels(lambda h: h.reshape(-1, 4), 4),
-    "over_positions": over_positions(lambda h: h.transpose(1, 2)),
+    "over_positions": Expected(
+        lambda: made_of(
+            lambda net, x: net.head(net.second(net.first(x).relu().transpose(1, 2)).relu()),
+            first=nn.Linear(5, 8), second=nn.Linear(8, 6), head=nn.Linear(6, 3),
+        ),
+        row(2, 8, 5), heads=("head",), traced=True, units=1,
+    ),
     "grouped_linear": Expected(
         lambda: made_of(
             grouped_linear, first=nn.Linear(5, 8), grouped=nn.Linear(4, 3), head=nn.Linear(6, 3),
@@ -400,7 +332,7 @@ ODDITIES = {
         X, heads=("head",), traced=True,
     ),
     "masked_linear": computed(lambda: inside(MaskedLinear), 2),
-    "low_rank_product": computed(lambda: inside(LowRank), 2),
+    "low_rank_product": computed(lambda: inside(low_rank), 2),
     "pruned": Expected(pruned, X, heads=("4",), undecided=("2.weight_orig",), traced=True),
     "cosine_linear_last": computed(lambda: at_the_end(CosineLinear), 4, units=1),
     "masked_convolution": Expected(
@@ -409,16 +341,9 @@ ODDITIES = {
         ),
         row(2, 3, 4, 4), heads=("5",), undecided=("2.*",),
     ),
-    "weight_norm": Expected(
-        lambda: parametrized(parametrizations.weight_norm), X, heads=("4",), traced=True, units=2
-    ),
-    "spectral_norm": Expected(
-        lambda: parametrized(parametrizations.spectral_norm), X, heads=("4",), traced=True, units=2
-    ),
-    "symmetric": Expected(
-        lambda: parametrized(lambda m: parametrize.register_parametrization(m, "weight", Symmetric())), X,
-        heads=("4",), traced=True, units=2,
-    ),
+    "weight_norm": parametrized(parametrizations.weight_norm),
+    "spectral_norm": parametrized(parametrizations.spectral_norm),
+    "symmetric": parametrized(lambda m: parametrize.register_parametrization(m, "weight", Symmetric())),
     "tied_autoencoder": Expected(  # The decoder's matrix is the encoder's, transposed.
         lambda: made_of(
             lambda net, x: F.linear(net.encoder(x).relu(), net.encoder.weight.t(), net.bias),
@@ -432,10 +357,12 @@ ODDITIES = {
         ),
         X, heads=("head",), traced=True,
     ),
-    "used_by_its_weight": Expected(
-        UsedByItsWeight, X, heads=("head",), undecided=("kept.bias",), traced=True, units=2
+    "used_by_its_weight": used_by_its_weight(  # and its bias is never read
+        lambda net, x: net.head(F.linear(net.first(x).relu(), net.kept.weight).relu()), ("kept.bias",)
     ),
-    "added_later": Expected(AddedLater, X, heads=("head",), traced=True, units=2),
+    "added_later": used_by_its_weight(
+        lambda net, x: net.head((F.linear(net.first(x).relu(), net.kept.weight) + net.kept.bias).relu()), ()
+    ),
     "grouped_own_forward": Expected(grouped, row(2, 3, 4, 4), heads=("5",), traced=True, units=1),
     "pointwise": Expected(  # A convolution's kernel [out, in, 1, 1], viewed as the matrix of a linear layer.
         lambda: made_of(
@@ -485,8 +412,12 @@ ODDITIES = {
         ),
         row(4, 2), heads=("head",), traced=True,
     ),
-    "fourier_learned": Expected(
-        lambda: Fourier(True), row(3, 4), heads=("mlp.2",), transposed=("frequencies",), traced=True, units=1
+    "fourier_learned": Expected(  # Features of learned frequencies [in, out].
+        lambda: made_of(
+            fourier, frequencies=nn.Parameter(torch.randn(4, 5)),
+            mlp=nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)),
+        ),
+        row(3, 4), heads=("mlp.2",), transposed=("frequencies",), traced=True, units=1,
     ),
     "kan": Expected(
         lambda: nn.Sequential(KANLinear(4, 6), KANLinear(6, 3)), row(3, 4), traced=True,
@@ -507,7 +438,7 @@ ODDITIES = {
     ),
     "film": Expected(
         lambda: made_of(
-            fi_lm, conv=nn.Conv2d(3, 6, 3), film=nn.Linear(4, 12), head=nn.Linear(6, 3),
+            film, conv=nn.Conv2d(3, 6, 3), film=nn.Linear(4, 12), head=nn.Linear(6, 3),
         ),
         lambda: (vectors(2, 3, 5, 5), vectors(2, 4)), heads=("head",), traced=True,
     ),
@@ -556,7 +487,12 @@ ODDITIES = {
         ),
         X, heads=("head",), undecided=("alpha",), traced=True,
     ),
-    "scale_norm": Expected(lambda: normed(ScaleNorm(8)), X, heads=("3",), undecided=("1.g",), traced=True),
+    "scale_norm": Expected(  # Nguyen and Salazar (2019): one learned length.
+        lambda: normed(
+            made_of(lambda net, x: net.g * F.normalize(x, dim=-1), g=nn.Parameter(torch.tensor(math.sqrt(8))))
+        ),
+        X, heads=("3",), undecided=("1.g",), traced=True,
+    ),
     "dynamic_tanh": Expected(
         lambda: normed(DynamicTanh(8)), X, heads=("3",), gains=("1.weight",), undecided=("1.alpha",), traced=True
     ),
