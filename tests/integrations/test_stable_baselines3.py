@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.regularizers import make_regularizer
 
@@ -449,6 +450,15 @@ def test_what_is_misspelt_or_not_trained_is_refused_before_the_first_step_and_le
     with pytest.raises(SettingsError, match=names):
         learn(model, make_callback())
     assert model.num_timesteps == 0
+    assert not hooks_of(model)
+
+
+def test_where_one_network_is_regularized_already_the_others_are_left_without_hooks():
+    model = make("SAC")
+    handle = attach("l2", model.critic.optimizer, model.critic)
+    with pytest.raises(SettingsError, match=r"L2.* remove\(\)"):
+        learn(model, Regularize("l2"))
+    handle.remove()
     assert not hooks_of(model)
 
 

@@ -657,7 +657,14 @@ def test_unused_parameters_of_a_data_parallel_process_take_the_penalty_by_attach
         (loss_of(wrapped, data(1)[0]) + make_regularizer("l2", net).penalty(net)).backward()
 
 
-def by_hand_in_each(rank, store, answers):
+def answered(rank, store, answers):
+    try:
+        answers.put(by_hand_in_each(rank, store))
+    except BaseException as error:
+        answers.put(f"{type(error).__name__}: {error}")
+
+
+def by_hand_in_each(rank, store):
     """What one of two processes trains, with the same inputs in both or with its own."""
     group = {"store": dist.FileStore(store, 2), "timeout": timedelta(minutes=5)}
     dist.init_process_group("gloo", rank=rank, world_size=2, **group)
@@ -681,20 +688,22 @@ def by_hand_in_each(rank, store, answers):
                 optimizer.step()
                 regularizer.project_(net)
             ends[name, is_same] = [p.tolist() for p in net.parameters()]
-    answers.put(ends)
     dist.destroy_process_group()
+    return ends
 
 
 @pytest.mark.skipif(not HAS_GLOO, reason="torch was built without gloo")
 def test_by_hand_processes_stay_equal_where_what_looks_at_data_gets_the_same_inputs(tmp_path):
     context = multiprocessing.get_context("fork")  # which imports nothing again
     answers = context.Queue()
-    both = [context.Process(target=by_hand_in_each, args=(i, str(tmp_path / "store"), answers)) for i in range(2)]
+    both = [context.Process(target=answered, args=(i, str(tmp_path / "store"), answers)) for i in range(2)]
     for process in both:
         process.start()
     first, second = (answers.get(timeout=600) for _ in both)
     for process in both:
+        process.kill()
         process.join()
+    assert isinstance(first, dict), (first, second)
     # A penalty's gradients are averaged with the loss's; what starts units goes by what each process saw.
     expected = {key: key != ("continual_backprop", False) for key in first}
     assert {key: first[key] == second[key] for key in first} == expected

@@ -2,6 +2,7 @@ import pytest
 import torch
 from conftest import CASES, Foreign, SmallCNN, plain_mlp
 from torch import nn
+from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
 from rl_plasticity.networks import MLP
@@ -121,6 +122,18 @@ def test_frozen_layers_keep_their_place_without_their_tensors():
         ("2", "2.weight", "2.bias", False),  # not taken for the head because that is frozen
         ("4", None, "4.bias", True),
     ]
+
+
+def test_weights_used_functionally_are_found():
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return F.linear(self.first(x), self.second.weight, self.second.bias)
+
+    assert [layer.name for layer in layers(Functional())] == ["first", "second"]
 
 
 def test_layers_that_disagree_about_the_runs_are_an_error():

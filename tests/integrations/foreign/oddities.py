@@ -260,6 +260,13 @@ def re_zero(net: nn.Module, x: Tensor) -> Tensor:
     return net.head(x + net.alpha * net.lin(x).relu())
 
 
+def fixup(net: nn.Module, x: Tensor) -> Tensor:
+    """Zhang et al. (2019): scalars in place of norms."""
+    x = net.first(x).relu()
+    out = F.relu(net.lin1(x + net.bias1) + net.bias2)
+    return net.head(F.relu(net.lin2(out) * net.scale + net.bias3 + x))
+
+
 class DynamicTanh(nn.Module):
     """Zhu et al. (2025): a tanh in place of a norm, with a gain and a shift behind it."""
 
@@ -486,6 +493,14 @@ ODDITIES = {
             alpha=nn.Parameter(torch.zeros(1)),
         ),
         X, heads=("head",), undecided=("alpha",), traced=True,
+    ),
+    "fixup": Expected(
+        lambda: made_of(
+            fixup, first=nn.Linear(5, 8), lin1=nn.Linear(8, 8, bias=False), lin2=nn.Linear(8, 8, bias=False),
+            head=nn.Linear(8, 3), bias1=nn.Parameter(torch.zeros(1)), bias2=nn.Parameter(torch.zeros(1)),
+            bias3=nn.Parameter(torch.zeros(1)), scale=nn.Parameter(torch.ones(1)),
+        ),
+        X, heads=("head",), undecided=("scale",), traced=True,
     ),
     "scale_norm": Expected(  # Nguyen and Salazar (2019): one learned length.
         lambda: normed(
