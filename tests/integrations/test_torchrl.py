@@ -194,9 +194,7 @@ def test_a_loss_whose_networks_are_not_functional_points_to_attach():
 
     loss, _, optimizer = make()
     ppo = ClipPPOLoss(loss.actor_network, copy.deepcopy(loss.qvalue_network), functional=False)
-    with pytest.raises(
-        SettingsError, match="'critic_network', for none is functional: pass the module itself to `attach`"
-    ):
+    with pytest.raises(SettingsError, match=r"'critic_network'.*`attach`"):
         attach_to_loss("l2", optimizer, ppo, "critic_network")
 
 
@@ -212,7 +210,7 @@ def test_the_example_trains_and_prints_a_penalty_for_each_q_network(capsys):
 def test_the_loss_or_its_bare_parameters_are_no_network_to_attach_to():
     loss, _, optimizer = make()
     for net in (loss, loss.qvalue_network_params):
-        with pytest.raises(ValueError, match=r"TorchRL loss, stacked .*: use rl_plasticity\.integrations\.torchrl"):
+        with pytest.raises(ValueError, match=r"TorchRL .*rl_plasticity\.integrations\.torchrl"):
             attach("spectral", optimizer, net)
 
 

@@ -189,7 +189,7 @@ def test_an_example_shows_functions_as_activations_and_the_head_where_data_decid
     assert "body.0.bias" in changed(net, before)
     assert not net.body[1].weight[:, 2].any()
     before = snapshot(net)
-    with pytest.raises(ValueError, match="pass example="):
+    with pytest.raises(ValueError, match="example="):
         make_intervention("head").apply_(net, optimizer)
     make_intervention("head").apply_(net, optimizer, example=x)
     assert changed(net, before) == {"body.2.weight", "body.2.bias"}
@@ -543,7 +543,7 @@ def test_learners_and_agents_have_their_own_optimizers_and_inputs():
 def test_state_that_is_no_moment_is_refused_rather_than_zeroed(name, kind):
     net, optimizer, x = trained(optimizer=lambda net: kind(net.parameters()))
     before = snapshot(net)
-    with pytest.raises(SettingsError, match=f"{kind.__name__} keeps '.*' of '.*', which is no moment"):
+    with pytest.raises(SettingsError, match=f"{kind.__name__} .*no moment"):
         make_intervention(name).apply_(net, optimizer, example=x)
     assert not changed(net, before)
 
@@ -554,7 +554,7 @@ def test_some_runs_of_a_stacked_network_take_make_and_cannot_restart_a_shared_st
     net(torch.randn(3, 6, 5)).square().sum().backward()
     optimizer.step()
     before = snapshot(net)
-    with pytest.raises(SettingsError, match="stacked network start from seeds: pass make="):
+    with pytest.raises(SettingsError, match="make="):
         make_intervention("head").apply_(net, optimizer, runs=[1])
     with pytest.raises(SettingsError, match="counts the steps of all runs at once"):
         make_intervention("periodic").apply_(net, optimizer, runs=[1], make=lambda: MLP((5, 8, 3), [3, 4, 5]))
@@ -631,7 +631,7 @@ def test_redo_says_which_activations_it_leaves_alone():
             return self.o(h + self.c(torch.tanh(self.b(h))))
 
     net = Residual()
-    with pytest.warns(UserWarning, match=r"ReDo leaves alone what is behind relu\(\): its units are joined"):
+    with pytest.warns(UserWarning, match=r"ReDo .*relu\(\).*joined"):
         make_intervention("redo").apply_(net, torch.optim.Adam(net.parameters()), example=torch.randn(8, 6))
 
 
@@ -647,7 +647,7 @@ def test_redo_renews_the_kernels_of_one_unit_of_a_grouped_transposed_convolution
         net[0].bias.fill_(9), net[4].bias.fill_(9)
         net[0].bias[2], net[4].bias[[1, 5]] = -100, -100  # never active
     before, x = copy.deepcopy(net), torch.randn(4, 3, 6, 6, dtype=torch.float64)
-    with pytest.warns(UserWarning, match="leaves alone what is behind 3"):  # whose units groups read
+    with pytest.warns(UserWarning, match=r"leaves alone .*\b3\b"):  # whose units groups read
         done = make_intervention("redo").apply_(net, (), example=x, make=lambda: copy.deepcopy(fresh))
     expected = copy.deepcopy(before)
     with torch.no_grad():
@@ -746,7 +746,7 @@ def test_what_is_attached_and_not_passed_is_said_to_hold_on_to_the_old_weights(i
     apply_ = make_intervention(intervention, **({"init": "fresh"} if intervention == "shrink_perturb" else {})).apply_
     net, optimizer, _ = trained()
     handle = attach("l2_init", optimizer, net, coef=0.1)
-    with pytest.warns(UserWarning, match=r"L2Init is attached .* pass regularizer=handle\.regularizer and regularize="):
+    with pytest.warns(UserWarning, match=r"L2Init .*regularizer=handle\.regularizer .*regularize="):
         apply_(net, optimizer)
     # Nothing is said where it is passed, holds on to nothing, is of another network or is gone.
     apply_(net, optimizer, regularizer=handle.regularizer, regularize=lambda net: make_regularizer("l2_init", net))

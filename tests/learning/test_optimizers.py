@@ -165,7 +165,7 @@ def test_muon_leaves_computed_and_grouped_weights_to_adam():
 
 
 def test_muon_refuses_a_network_without_a_hidden_layer():
-    with pytest.raises(ValueError, match="muon has nothing to act on"):
+    with pytest.raises(ValueError, match="muon"):
         Muon(nn.Linear(4, 3))
 
 
@@ -230,7 +230,7 @@ def test_the_learning_rate_can_be_changed_in_place_and_is_saved(name):
 
 
 def test_a_negative_learning_rate_is_an_error():
-    with pytest.raises(ValueError, match="lr must be a number from 0 up, got -1"):
+    with pytest.raises(ValueError, match=r"lr .*-1"):
         Adam(plain_mlp(), lr=-1)
 
 

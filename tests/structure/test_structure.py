@@ -142,7 +142,7 @@ ORDERED += ("continual_backprop", "self_normalized_resets")
 )
 def test_without_a_trace_or_an_example_what_depends_on_order_or_heads_says_what_to_pass(name, obstacle):
     net = Twin(obstacle)
-    with pytest.raises(ValueError, match=r"cannot be traced .*pass example=\(a real input"):
+    with pytest.raises(ValueError, match=r"Twin\.forward.*example="):
         make_regularizer(name, net)
     make_regularizer(name, net, example=(torch.randn(3, 4),))
     make_regularizer(name, net, example={"x": torch.randn(3, 4)})
@@ -159,7 +159,7 @@ def test_modules_without_a_forward_are_regularized_where_that_needs_no_order():
     parts = [make_regularizer("spectral", part, coef=1.0) for part in net.values()]
     expected = sum(r.penalty(p) for r, p in zip(parts, net.values(), strict=True))
     torch.testing.assert_close(regularizer.penalty(net), expected)
-    with pytest.raises(ValueError, match="WeightRescaling must know the output layers, and ModuleDict"):
+    with pytest.raises(ValueError, match=r"WeightRescaling .*ModuleDict"):
         make_regularizer("wrs", net)
     make_regularizer("wrs", net, heads=["actor.4", "critic.4"])
 
@@ -174,7 +174,7 @@ def test_heads_can_be_said():
     regularizer.project_(net)
     torch.testing.assert_close(net.q0[0].weight.norm(dim=1), torch.ones(6))
     assert all(torch.equal(a, b) for a, b in zip(before, (net.q0[2].weight, net.q1[2].weight), strict=True))
-    with pytest.raises(SettingsError, match=r"no linear or convolution layer is called 'q0\.3'; did you mean 'q0\.2'"):
+    with pytest.raises(SettingsError, match=r"'q0\.3'.*'q0\.2'"):
         make_regularizer("wrs", net, heads=["q0.3"])
 
 
@@ -188,7 +188,7 @@ def test_a_part_that_a_call_does_not_reach_is_not_guessed_at():
             return self.q(x)
 
     for name in ORDERED:
-        with pytest.raises(ValueError, match="a call does not reach target: pass the part of the network that is"):
+        with pytest.raises(ValueError, match=r"\btarget\b"):
             make_regularizer(name, WithTarget())
 
 
@@ -213,12 +213,12 @@ def test_a_regularizer_that_was_added_is_made_for_what_was_read_with_an_argument
     assert [layer.name for layer in made.layers if layer.head] == ["q0.2", "q1.2"]
     if not passes_it_on:
         assert len(made.other.layers) == 3
-    with pytest.raises(ValueError, match="plain must know the output layers"):
+    with pytest.raises(ValueError, match=r"plain .*output layers"):
         make_regularizer("plain", net)  # what was read was for that one
 
 
 def test_an_example_that_does_not_fit_says_so():
-    with pytest.raises(ValueError, match=r"example: Sequential cannot be called on it \(.*shapes cannot be multiplied"):
+    with pytest.raises(ValueError, match=r"example: Sequential .*shapes cannot be multiplied"):
         read(plain_mlp(), torch.randn(2, 4))
 
 
@@ -245,7 +245,7 @@ def test_what_cannot_be_followed_is_not_guessed_at():
     net = Custom()
     assert summary(read(net, torch.randn(2, 3))) == [("a", "linear", (), False), ("b", "linear", (0,), True)]
     net.kept = net.a(torch.randn(1, 3))  # made of its weights in another call
-    with pytest.raises(ValueError, match="an operation could not be followed"):
+    with pytest.raises(ValueError, match="followed"):
         make_regularizer("wrs", net, example=(torch.randn(2, 3),))
 
 
@@ -306,9 +306,9 @@ OTHERS = {
 def test_scope_preserving_refuses_what_is_not_positively_homogeneous_and_names_it(operation, example, norm):
     function, name = OTHERS[operation]
     net = Between(function, norm)
-    with pytest.raises(ValueError, match=rf"not so at b \(behind .*{name}"):
+    with pytest.raises(ValueError, match=rf"\bb \(.*{name}"):
         make_regularizer("swr", net, example=example, scope="preserving")
-    with pytest.warns(UserWarning, match=rf"f' = C f only approximately at b \(behind .*{name}"):
+    with pytest.warns(UserWarning, match=rf"f' = C f .*\bb \(.*{name}"):
         make_regularizer("swr", net, example=example)
 
 
@@ -320,7 +320,7 @@ def test_scope_preserving_refuses_a_network_that_returns_what_it_would_scale(nor
             return h, self.norm(self.b(h))
 
     for example in (None, torch.randn(5, 4)):
-        with pytest.raises(ValueError, match=r"not so at a \(which the network returns\)"):
+        with pytest.raises(ValueError, match=r"\ba \(.*returns"):
             make_regularizer("swr", Returning(torch.relu, norm), example=example, scope="preserving")
 
 
@@ -345,7 +345,7 @@ def test_swr_says_where_what_is_returned_does_not_scale(end, example):
         def forward(self, x):
             return returned(self, self.a(x).relu())
 
-    with pytest.warns(UserWarning, match=rf"only approximately at what the network returns \(behind {reason}"):
+    with pytest.warns(UserWarning, match=rf"returns \(.*{reason}"):
         make_regularizer("swr", Ending(), example=example)
 
 
@@ -457,9 +457,9 @@ def test_roles_say_what_bare_parameters_are():
     structure = read(net, roles={"log_std": "ignore", "m*": "matrix", "sigma": "ignore"})
     assert structure.undecided == ()
     assert "sigma" not in [layer.weight_name for layer in structure.layers]
-    with pytest.raises(SettingsError, match="unknown role 'nrom' of 'log_std'; did you mean 'norm'"):
+    with pytest.raises(SettingsError, match=r"'nrom' .*'log_std'.*'norm'"):
         read(net, roles={"log_std": "nrom"})
-    with pytest.raises(SettingsError, match="no parameter matches 'log_sdt'; did you mean 'log_std'"):
+    with pytest.raises(SettingsError, match=r"'log_sdt'.*'log_std'"):
         read(net, roles={"log_sdt": "norm"})
 
 
@@ -489,7 +489,7 @@ def test_stacked_matrices_are_as_many_layers_and_undecided_until_said_where_no_u
 def test_without_a_forward_a_log_std_is_nothing_until_it_is_said():
     net = nn.ModuleDict({"actor": plain_mlp(), "critic": plain_mlp()})
     net.log_std = nn.Parameter(torch.full((1, 3), -0.3))  # as single-file agents have it
-    with pytest.raises(ValueError, match=r"bare parameters log_std do, and .*'ignore' for those to leave alone"):
+    with pytest.raises(ValueError, match=r"log_std .*'ignore'"):
         make_regularizer("spectral", net)
     regularizer = make_regularizer("spectral", net, coef=1.0, roles={"log_std": "ignore"})
     regularizer.penalty(net).backward()
@@ -583,18 +583,18 @@ def test_what_is_unfrozen_later_is_an_error_that_says_to_make_the_regularizer_ag
         regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
         regularizer.project_(net)
 
-    with pytest.raises(RuntimeError, match=r"0\.weight was frozen when the regularizer was made and is not now"):
+    with pytest.raises(RuntimeError, match=r"0\.weight was frozen"):
         update()
 
 
 def test_a_strength_that_a_loaded_state_replaces_is_said():
     old, new = (make_regularizer("spectral", plain_mlp(), coef=coef) for coef in (1e-3, 1e-4))
-    with pytest.warns(UserWarning, match=r"coef is 0\.0001; the loaded state makes it 0\.001"):
+    with pytest.warns(UserWarning, match=r"coef .*0\.0001.* 0\.001"):
         new.load_state_dict(old.state_dict())
     assert new.coef == old.coef
     new.load_state_dict(old.state_dict())  # the same: nothing to say
     old, new = (make_regularizer("wrs", plain_mlp(), norm_decay=decay) for decay in (1e-3, 1e-4))
-    with pytest.warns(UserWarning, match="norm_decay is"):
+    with pytest.warns(UserWarning, match="norm_decay"):
         new.load_state_dict(old.state_dict())
 
 
