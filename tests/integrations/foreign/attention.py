@@ -21,6 +21,21 @@ def einsum_heads(net: nn.Module, x: Tensor) -> Tensor:
     return net.head(x + torch.einsum("bhtk,hkd->btd", y, net.wo))
 
 
+def multi_query(net: nn.Module, x: Tensor) -> Tensor:
+    """Several heads of queries, one of keys and values, in one packed layer."""
+    q, k, v = net.qkv(net.norm(x)).split([8, 4, 4], -1)
+    q = q.unflatten(-1, (2, 4)).transpose(1, 2)
+    y = (q @ k.unsqueeze(1).transpose(-1, -2)).softmax(-1) @ v.unsqueeze(1)
+    return net.head(x + net.out(y.transpose(1, 2).flatten(2)))
+
+
+def perceiver(net: nn.Module, x: Tensor) -> Tensor:
+    """A learned array of latents asks the inputs."""
+    q = net.q(net.latents).expand(x.shape[0], -1, -1)
+    h = (q @ net.k(x).transpose(-1, -2)).softmax(-1) @ net.v(x)
+    return net.head((h + net.down(F.gelu(net.up(net.norm(h))))).mean(1))
+
+
 def pointer(net: nn.Module, x: Tensor) -> Tensor:
     """Additive attention over the inputs, scored by a bare vector, is the output itself."""
     memory, last = net.encoder(x)
@@ -100,6 +115,20 @@ ATTENTION = {
             head=nn.Linear(6, 3),
         ),
         lambda: vectors(2, 4, 6), heads=("head",), undecided=("w?",), traced=True,
+    ),
+    "multi_query": Expected(
+        lambda: made_of(
+            multi_query, norm=nn.LayerNorm(8), qkv=nn.Linear(8, 8 + 4 + 4), out=nn.Linear(8, 8), head=nn.Linear(8, 3),
+        ),
+        lambda: vectors(2, 4, 8), heads=("head",), norms=("norm.weight",), traced=True,
+    ),
+    "perceiver": Expected(
+        lambda: made_of(
+            perceiver, latents=nn.Parameter(torch.randn(3, 8) * 0.3), norm=nn.LayerNorm(8), q=nn.Linear(8, 8),
+            k=nn.Linear(5, 8), v=nn.Linear(5, 8), up=nn.Linear(8, 12), down=nn.Linear(12, 8), head=nn.Linear(8, 3),
+        ),
+        lambda: vectors(2, 4, 5), heads=("head",), norms=("norm.weight",), undecided=("latents",), tables=(),
+        traced=True, units=1,
     ),
     "pointer": Expected(
         lambda: made_of(

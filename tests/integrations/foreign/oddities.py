@@ -184,6 +184,12 @@ def fourier(net: nn.Module, x: Tensor) -> Tensor:
     return net.mlp(torch.cat([z.sin(), z.cos()], -1))
 
 
+def fast_kan(net: nn.Module, x: Tensor) -> Tensor:
+    """Radial bases and ordinary linear layers."""
+    x = net.first(torch.exp(-(x[..., None] - net.grid).square()).flatten(1))
+    return net.head(torch.exp(-(net.norm(x)[..., None] - net.grid).square()).flatten(1))
+
+
 class KANLinear(nn.Module):
     """efficient-kan's: a matrix of the base, and coefficients [out, in, bases] that are viewed as a matrix."""
 
@@ -429,6 +435,13 @@ ODDITIES = {
     "kan": Expected(
         lambda: nn.Sequential(KANLinear(4, 6), KANLinear(6, 3)), row(3, 4), traced=True,
         heads=("1.base_weight", "1"), undecided=("*.spline_weight",),
+    ),
+    "fast_kan": Expected(
+        lambda: made_of(
+            fast_kan, grid=torch.linspace(-2, 2, 3), norm=nn.LayerNorm(6), first=nn.Linear(5 * 3, 6, bias=False),
+            head=nn.Linear(6 * 3, 3),
+        ),
+        X, heads=("head",), norms=("norm.weight",), traced=True,
     ),
     "maxout": changed(lambda h: h.view(-1, 4, 2).amax(-1), 4),
     "crelu": changed(lambda h: torch.cat([h.relu(), (-h).relu()], -1), 16),
