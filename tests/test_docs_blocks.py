@@ -296,7 +296,7 @@ SMALL = [
 REAL = {
     "python -m rl_plasticity.train env=gym:Pendulum-v1 reg=spectral+l2 reg.l2.coef=1e-5": SMALL,
     "python -m rl_plasticity.supervised preset=demo seeds=5 reg=none": [
-        *("num_tasks=1", "epochs_per_task=2", "data.train_size=100", "compile=false", "device=cpu"),
+        *("num_tasks=1", "epochs_per_task=2", "data.train_size=100", "compile=false", "device=cpu")
     ],
     "python -m rl_plasticity.status results": [],
     "python -m rl_plasticity.evaluate results/a episodes=20": ["device=cpu"],

@@ -33,10 +33,7 @@ def test_help_is_the_list(asked, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [
-        ("trian", "did you mean 'train'?"),
-        ("env=x", "(valid: train, supervised, status, compare, evaluate, watch)"),
-    ],
+    [("trian", "did you mean 'train'?"), ("env=x", "(valid: train, supervised, status, compare, evaluate, watch)")],
 )
 def test_an_unknown_command_is_one_line_with_the_nearest_and_status_2(name, said, monkeypatch, capsys):
     assert call(monkeypatch, name, "seed=1") == 2

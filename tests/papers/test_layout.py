@@ -114,10 +114,7 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
         arguments = ["reg=l2"] if label == "l2" else []
         return supervised(tmp_path / label / norm, f"net.layer_norm={norm}", *arguments, seeds=seeds)
 
-    methods = {
-        "none": [*of("none", "true", 0.4, 0.8), *of("none", "false", 0.2, 0.2)],
-        "l2": of("l2", "false", 0.6),
-    }
+    methods = {"none": [*of("none", "true", 0.4, 0.8), *of("none", "false", 0.2, 0.2)], "l2": of("l2", "false", 0.6)}
     panel = {"kind": "rows", "metric": "eval/test_accuracy", "by": "net.layer_norm"}
     figure = layout.draw({"columns": 2, "panels": [panel | {"methods": ["none", "l2"]}, panel]}, methods)
     axes, again = figure.axes

@@ -1,10 +1,11 @@
 """What a run would take and what there is: estimated before anything large is made, and said in one line."""
 
 import math
+import re
 
 import pytest
 import torch
-from conftest import once
+from conftest import once, refused
 from folders import PENDULUM
 
 from rl_plasticity import supervised, train
@@ -37,11 +38,8 @@ def test_what_is_larger_than_memory_is_refused_with_the_setting_what_it_takes_an
 ):
     monkeypatch.setattr(memory, "free", lambda device: 64_000_000_000)  # there are machines that have all this
     base = PENDULUM if command is train else DIGITS
-    with pytest.raises(
-        SettingsError, match=r"^[\d.e+]+ [TPG]B of memory would be taken.*, [\d.]+ \w+ are free; "
-    ) as error:
-        command.command.prepare(once([*base, *arguments, f"out={tmp_path / 'run'}"]))
-    assert names in str(error.value)
+    line = refused(lambda: command.command.prepare(once([*base, *arguments, f"out={tmp_path / 'run'}"])), names)
+    assert re.match(r"[\d.e+]+ [TPG]B .*, [\d.]+ \w+ are free; ", line)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -122,7 +120,3 @@ def test_what_is_free_is_the_least_of_what_the_kernel_and_the_limits_say(files, 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert memory.free("cpu", tmp_path) == free
-
-
-def test_where_nothing_is_said_all_the_memory_there_is_counts(tmp_path):
-    assert memory.free("cpu", tmp_path) >= memory.free("cpu")
