@@ -210,18 +210,12 @@ def test_rows_that_are_not_those_of_the_checkpoint_are_refused_and_nothing_is_to
 
 def test_no_bytes_of_a_damaged_csv_reach_the_terminal(whole, tmp_path):
     folder = RunFolder(shutil.copytree(whole, tmp_path / "run"))
-    rows = (
-        bytes(100_000) + b"0,70,a,1.0",
-        b"x y " * 30_000 + b",1,a,3",
-        b"0,\0\x1b[2J,a,1",
-        b"0,5,a," + b"\x07 " * 50_000,
-    )
-    for row in rows:
+    long = [bytes(100_000) + b"0,70,a,1.0", b"x y " * 30_000 + b",1,a,3", b"0,5,a," + b"\x07 " * 50_000]
+    for row in (*long, b"0,\0\x1b[2J,a,1"):
         folder.metrics_csv.write_bytes((whole / "metrics.csv").read_bytes() + row + b"\n")
-        with pytest.raises(SettingsError, match=r"metrics.csv is damaged") as error:
-            folder.metrics()
-        assert str(error.value).isprintable()
-        assert len(str(error.value)) < len(str(folder)) + 400
+        line = refused(folder.metrics, "metrics.csv is damaged")
+        assert line.isprintable()
+        assert len(line) < len(str(folder)) + 400
 
 
 HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); "
@@ -321,22 +315,12 @@ def test_damage_to_rows_that_both_checkpoints_need_is_counted_and_the_run_goes_o
     assert load(folder / "checkpoints")["buffer"]["size"] == 20
 
 
-def test_a_run_goes_on_without_any_of_its_transitions_if_told_to(tmp_path):
-    folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
-    for path in (folder / "checkpoints").glob("rows_*"):
-        path.unlink()
-    session, parts = train.command.prepare([f"resume={folder}", "allow_lost_rows=true"])
-    session.stop = StopAfter()
-    assert train.command.execute(session, parts) == (True, None)
-    assert parts.buffer.size == 20  # of the steps 40 to 60
-
-
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("tau: 0.005", "tau: 0.01").replace("batch_size: 16", "batch_size: 17"))
-    with pytest.raises(SettingsError, match=r"agent.tau is 0.01, was 0.005; batch_size is 17, was 16$"):
-        train.command.prepare([f"resume={folder}"])
+    names = ["agent.tau is 0.01, was 0.005", "batch_size is 17, was 16"]
+    refused(lambda: train.command.prepare([f"resume={folder}"]), *names)
 
 
 def rewritten(folder, change):
@@ -391,8 +375,7 @@ def test_a_checkpoint_that_is_whole_and_not_of_this_run_ends_with_one_line_and_n
 def test_a_damaged_provenance_is_kept_and_the_run_refused_until_it_is_moved_away(text, whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     (folder / "provenance.json").write_text(text)
-    with pytest.raises(SettingsError, match=r"provenance.json is damaged; put it back as it was, or move it away"):
-        train.command.prepare([f"resume={folder}"])
+    refused(lambda: train.command.prepare([f"resume={folder}"]), "provenance.json is damaged")
     assert (folder / "provenance.json").read_text() == text
     (folder / "provenance.json").unlink()
     resume(folder)
@@ -405,16 +388,16 @@ def test_a_run_of_the_other_command_is_not_resumed_and_named_as_such(whole):
 @pytest.mark.parametrize("name", ["a" * 300, "ü" * 200])
 def test_a_name_that_no_file_can_have_is_refused_for_a_new_run_and_to_resume(name, tmp_path):
     for argument in (f"out={tmp_path / name}", f"resume={tmp_path / name}"):
-        with pytest.raises(SettingsError, match="File name too long"):
-            train.command.prepare([*(PENDULUM if argument.startswith("out") else []), argument])
+        given = [*(PENDULUM if argument.startswith("out") else []), argument]
+        refused(lambda given=given: train.command.prepare(given), "File name too long")
     assert list(tmp_path.iterdir()) == []
 
 
 # --- the clock ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clock", [itertools.count(1e9, -60), itertools.cycle([1e9, 4e9, 0])])
-def test_a_clock_that_goes_backwards_or_jumps_both_ways_changes_nothing(clock, whole, tmp_path, monkeypatch):
+def test_a_clock_that_jumps_both_ways_changes_nothing(whole, tmp_path, monkeypatch):
+    clock = itertools.cycle([1e9, 4e9, 0])
     monkeypatch.setattr(time, "time", lambda: next(clock))
     folder = run(PENDULUM, tmp_path / "run", StopAfter(30))
     assert_nothing_was_lost(folder, whole)

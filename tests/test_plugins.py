@@ -38,10 +38,11 @@ def _without_what_a_plug_added(monkeypatch):
 @pytest.fixture
 def forget():
     """As a new process would be: nothing named, nothing added."""
-    agents, regularizers, metrics = dict(AGENTS), dict(KINDS["reg"].choices), dict(METRICS)
+    dicts = (AGENTS, KINDS["reg"].choices, METRICS)
+    before = [dict(d) for d in dicts]
 
     def forget():
-        for now, then in ((AGENTS, agents), (KINDS["reg"].choices, regularizers), (METRICS, metrics)):
+        for now, then in zip(dicts, before, strict=True):
             now.clear()
             now.update(then)
         plugins.loaded.clear()

@@ -230,7 +230,7 @@ def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path, c
     assert called(nothing) == (2, "", f"rl_plasticity.status: {nothing} does not exist\n")
 
 
-def test_every_prints_again_until_it_is_interrupted(rl, monkeypatch, capsys):
+def test_every_prints_again_until_it_is_interrupted(rl, called, monkeypatch):
     waits = []
 
     def sleep(seconds):
@@ -239,12 +239,8 @@ def test_every_prints_again_until_it_is_interrupted(rl, monkeypatch, capsys):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(status.time, "sleep", sleep)
-    monkeypatch.setattr(sys, "argv", ["status", str(rl), "every=0.5"])
-    with pytest.raises(SystemExit) as ended:
-        command_line.main("status", lambda _: HELP, command)
-    assert ended.value.code == 130
-    assert waits == [0.5, 0.5]
-    assert capsys.readouterr().out.count("1 run: ") == 2
+    ended, out, _ = called(rl, "every=0.5")
+    assert (ended, waits, out.count("1 run: ")) == (130, [0.5, 0.5], 2)
 
 
 @pytest.mark.parametrize(

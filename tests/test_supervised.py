@@ -113,10 +113,8 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
     if chosen["net.parametrization"] == "weight_standardization":  # for convolutions that a norm layer follows
         chosen = chosen | {"net": "cnn_bn"}
     settings += [f"{name}={value}" for name, value in chosen.items() if name != "data"]
-    folder = run_supervised(
-        [*settings, "epochs_per_task=1", f"num_tasks={number}", "log_every_updates=1", "measure_every_updates=3"],
-        tmp_path / "run",
-    )
+    settings += ["epochs_per_task=1", f"num_tasks={number}", "log_every_updates=1", "measure_every_updates=3"]
+    folder = run_supervised(settings, tmp_path / "run")
     assert_finite(folder)
     assert {r["run"] for r in rows(folder)} == ({"0"} if chosen["seeds"] == 1 else {"0", "1", "2"})
     assert rows(folder, "net/loss")
@@ -331,7 +329,6 @@ def test_only_whole_batches_go_to_the_compiled_update_because_it_is_of_one_shape
 
     monkeypatch.setattr("rl_plasticity.training.epochs.compiled", compiled)
     settings = ["data.train_size=250", "task=continual_full", "num_tasks=5", "epochs_per_task=1", "compile=true"]
-    run_supervised(
-        [*SMALL, *settings, "batch_size=40"], tmp_path / "run"
-    )  # chunks of 50 add up: the last batches all differ
+    # Chunks of 50 add up: the last batches all differ.
+    run_supervised([*SMALL, *settings, "batch_size=40"], tmp_path / "run")
     assert shapes == [(1, 40)] * (1 + 2 + 3 + 5 + 6)

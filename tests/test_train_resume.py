@@ -113,20 +113,29 @@ def test_a_run_that_is_stopped_within_an_evaluation_makes_it_when_it_is_resumed(
     assert_equal_states(*({name: end[name] for name in ("agent", "envs", "progress")} for end in ends))
 
 
-class Endless(gym.Env):
-    """Its episodes do not end; somebody wants it to stop after so many steps."""
+class Drawing(gym.Env):
+    """Its numbers come from a state that no seed sets."""
 
     observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (1,))
-    steps = 0
+    draws = np.random.default_rng(0)
 
     def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
+        return self.draws.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+class Endless(Drawing):
+    """Its episodes do not end; somebody wants it to stop after so many steps."""
+
+    steps = 0
 
     def step(self, action):
         Endless.steps += 1
         if Endless.steps == 500:
             signal.raise_signal(signal.SIGTERM)
-        return self.reset()[0], 0.0, False, False, {}
+        return super().step(action)
 
 
 def test_one_signal_ends_an_evaluation_that_would_never_end(tmp_path):
@@ -219,19 +228,6 @@ def test_a_run_cannot_be_made_shorter_and_a_refused_extension_changes_no_file(un
     ):
         refused(lambda given=given: command.prepare([f"resume={uninterrupted}", *given]), *names)
     assert (uninterrupted / "config.yaml").read_bytes() == before
-
-
-class Drawing(gym.Env):
-    """Its numbers come from a state that no seed sets."""
-
-    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (1,))
-    draws = np.random.default_rng(0)
-
-    def reset(self, *, seed=None, options=None):
-        return self.draws.uniform(-1, 1, 2).astype(np.float32), {}
-
-    def step(self, action):
-        return self.reset()[0], 0.0, False, False, {}
 
 
 @pytest.mark.parametrize("steps", [None, 30])

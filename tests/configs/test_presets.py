@@ -152,11 +152,6 @@ def test_members_of_lists_and_chains_take_their_own_strengths():
     assert [part.coef for part in chain.parts] == [1e-3, 7]
 
 
-def test_nothing_of_a_run_without_a_preset_s_paper_changes():
-    s = load("task=pixel_permutation", "reg=l2")
-    assert (s.num_tasks, s.epochs_per_task, s.batch_size, s.reg.coef, s.preset) == (None, 100, 256, 1e-4, "none")
-
-
 def test_in_a_plain_file_the_settings_of_a_choice_count_for_that_choice_alone(tmp_path, monkeypatch):
     (tmp_path / "supervised").mkdir()
     (tmp_path / "supervised" / "mine.yaml").write_text(

@@ -140,20 +140,17 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_writes_the_lost_rows_again(
     assert held(tmp_path) == list(range(7))
 
 
-def test_rows_that_somebody_deleted_are_written_again_with_those_after_them(tmp_path):
-    rows, checkpoints = Rows(10), checkpoint.Checkpoints(tmp_path)
-    for rows.added in (4, 8, 12):
-        checkpoints.save(rows.added, {"rows": rows})
+def test_rows_that_somebody_deleted_are_written_again_with_those_after_them(table, tmp_path):
+    _, save_at = table
+    save_at(4, 8, 12)
     (tmp_path / "rows_000000004_000000008.pt").unlink()
-    rows.added = 13
-    checkpoints.save(13, {"rows": rows})
-    assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(range(13))[-13:]
+    save_at(13)
+    assert held(tmp_path) == list(range(13))
     assert checkpoint.load(tmp_path)["chunks"] == [[0, 4], [4, 13]]
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()
-    rows.added = 16
-    checkpoints.save(16, {"rows": rows})
-    assert checkpoint.load(tmp_path)["table"]["number"].tolist() == list(range(6, 16))
+    save_at(16)
+    assert held(tmp_path) == list(range(6, 16))
     assert names(tmp_path) == ["rows_000000006_000000016.pt", "step_000000016.pt"]
 
 

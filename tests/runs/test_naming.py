@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import once
+from conftest import once, refused
 from folders import PENDULUM
 
 from rl_plasticity import train
@@ -144,16 +144,9 @@ def test_a_name_that_another_process_takes_meanwhile_is_passed_over(here, meanwh
     assert naming.difference(session.folder, session.settings) == ""
 
 
-def test_a_folder_that_another_process_filled_meanwhile_is_not_written_into(here, monkeypatch):
-    built = command.Command._built
-
-    def meanwhile(*arguments):
-        write(here.parent / "mine", load(*OTHER))
-        return built(*arguments)
-
-    monkeypatch.setattr(command.Command, "_built", meanwhile)
-    with pytest.raises(SettingsError, match="mine exists"):
-        train.command.prepare([*LONG, "out=mine"])
+def test_a_folder_that_another_process_filled_meanwhile_is_not_written_into(here, meanwhile):
+    meanwhile(here.parent / "mine")
+    refused(lambda: train.command.prepare([*LONG, "out=mine"]), "mine exists")
     assert schema.load_saved(Train, RunFolder("mine").settings) == load(*OTHER)
 
 

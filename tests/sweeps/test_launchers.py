@@ -182,24 +182,25 @@ def test_runs_share_the_cores_of_the_machine(n_jobs, jobs, threads, monkeypatch)
     assert Joblib(n_jobs).threads(jobs) == threads
 
 
-@pytest.mark.parametrize(
-    ("printed", "most"),
-    [("(null)\n", 0), ("gpu:2\ngpu:a100:4(S:0-1),shard:16\n", 4), ("lustre:5,gpu:h200:8\n(null)", 8), ("mygpu:7", 0)],
-)
-def test_the_gpus_of_a_node_are_read_from_sinfo(printed, most):
-    assert most_gpus(printed) == most
+def test_the_gpus_of_a_node_are_read_from_sinfo():
+    printed = {"(null)\n": 0, "gpu:2\ngpu:a100:4(S:0-1),shard:16\n": 4, "lustre:5,gpu:h200:8\n(null)": 8, "mygpu:7": 0}
+    assert {text: most_gpus(text) for text in printed} == printed
 
 
 @pytest.fixture
 def a_slurm(tmp_path, monkeypatch):
-    """A Slurm with what `sinfo` and `squeue` print."""
-    monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
+    """A Slurm with what `sinfo` and `squeue` print, or a command that fails."""
+    submitit = ModuleType("submitit")
+    submitit.AutoExecutor = FakeExecutor
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
     monkeypatch.setattr("importlib.util.find_spec", lambda module: module)
+    monkeypatch.setattr(launchers, "LOST_S", 0)
+    monkeypatch.setattr(launchers, "SLURM_POLL_S", 0.01)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     def make(**printed):
         for name, text in ({"sbatch": ""} | printed).items():
-            (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+            (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n" if text is not None else "#!/bin/sh\nexit 1\n")
             (tmp_path / name).chmod(0o755)
 
     return make
@@ -245,19 +246,10 @@ class FakeExecutor:
 
 
 def test_a_job_that_slurm_loses_has_failed_and_the_others_are_waited_for(a_slurm, a_job, monkeypatch):
-    monkeypatch.setattr(launchers, "LOST_S", 0)
-    monkeypatch.setattr(launchers, "SLURM_POLL_S", 0.01)
     a_slurm(squeue="7_2")
     jobs = [a_job("", folder=a_job("").folder / str(i)) for i in range(3)]
-    polled = []
-
-    def sleep(seconds):
-        polled.append(jobs[1].outcome)
-        if len(polled) == 5:
-            jobs[2].end("succeeded")
-
-    sleeping(monkeypatch, launchers, sleep)
-    sys.modules["submitit"].AutoExecutor = FakeExecutor
+    polls = iter(range(5))
+    sleeping(monkeypatch, launchers, lambda _: next(polls) == 4 and jobs[2].end("succeeded"))
     load(["launcher=slurm", "launcher.mem_gb=3", "launcher.additional_parameters=[nice=5]"]).launch(jobs)
     assert [job.outcome for job in jobs][::2] == ["succeeded", "succeeded"]
     assert "Slurm job 7_1 left the queue without a word" in jobs[1].outcome
@@ -267,14 +259,10 @@ def test_a_job_that_slurm_loses_has_failed_and_the_others_are_waited_for(a_slurm
 
 
 def test_a_queue_that_does_not_answer_is_no_lost_job(a_slurm, a_job, monkeypatch, tmp_path):
-    monkeypatch.setattr(launchers, "LOST_S", 0)
-    a_slurm()
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "squeue").chmod(0o755)
+    a_slurm(squeue=None)
     jobs = [a_job("", folder=tmp_path / str(i)) for i in range(2)]
     polls = iter(range(3))
     sleeping(monkeypatch, launchers, lambda _: next(polls) == 2 and jobs[1].end("succeeded"))
-    sys.modules["submitit"].AutoExecutor = FakeExecutor
     load(["launcher=slurm"]).launch(jobs)
     assert jobs[1].outcome == "succeeded"
 
