@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_imports import LAYERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -89,9 +88,3 @@ def test_the_map_of_the_code_names_every_module_and_no_other():
     folders = ("networks", "metrics")  # said in one line
     missing = {p.name for p in (ROOT / "rl_plasticity").rglob("*.py") if p.parent.name not in folders} - named
     assert not missing - {"__init__.py"}
-
-
-def test_the_rooms_of_the_code_are_those_that_the_imports_are_checked_by():
-    rooms = (ROOT / "CONTRIBUTING.md").read_text().partition("## Rooms")[2]
-    listed = re.findall(r"^    (.+)$", rooms.partition("\n## ")[0], re.MULTILINE)
-    assert [set(line.split()) for line in listed] == [set(line) for line in LAYERS]

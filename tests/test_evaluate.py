@@ -14,7 +14,7 @@ from conftest import files
 
 from rl_plasticity import command_line
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Evaluate, Supervised
+from rl_plasticity.configs.commands import Evaluate
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
@@ -186,9 +186,7 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.csv").write_text("x")
     (tmp_path / "empty").mkdir()
-    supervised = tmp_path / "supervised"
-    supervised.mkdir()
-    (supervised / "config.yaml").write_text(schema.dump(schema.load(Supervised, ["device=cpu"])))
+    folders.write_run(tmp_path / "supervised", ["device=cpu"], {}, "supervised")
     widened = shutil.copytree(pendulum, tmp_path / "widened")
     config = widened / "config.yaml"
     config.write_text(config.read_text().replace("- 16\n  - 16", "- 16\n  - 17"))

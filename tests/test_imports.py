@@ -20,30 +20,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "rl_plasticity"
 
 # From the top. A module imports from its own room and from those below; rooms of one line know nothing of each other.
-LAYERS = (
-    ("train", "supervised", "evaluate", "watch", "status", "__main__"),
-    ("live",),
-    ("compare",),
-    ("integrations",),
-    ("command_line",),
-    ("sweeps",),
-    ("comparison",),
-    ("training",),
-    ("runs",),
-    ("configs",),
-    ("tasks", "envs"),
-    ("agents",),
-    ("diagnosis",),
-    ("compiling",),
-    ("interventions",),
-    ("learning",),
-    ("regularizers", "networks", "metrics", "plugins"),
-    ("structure",),
-    ("seeding",),
-    ("settings",),
-    ("errors", "paths", "seeds", "step", "terminal"),
-    ("reproduce",),
-)
+ROOMS = (ROOT / "CONTRIBUTING.md").read_text().partition("## Rooms")[2].partition("\n## ")[0]
+LAYERS = [line.split() for line in re.findall(r"^    (.+)$", ROOMS, re.MULTILINE)]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FILES = {
     ".".join(("rl_plasticity", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path

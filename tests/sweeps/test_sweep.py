@@ -221,8 +221,7 @@ def test_a_sweep_goes_on_after_a_failure_and_again_makes_only_what_is_missing(a_
     assert "0 succeeded, 0 failed, 0 stopped, 3 skipped" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("launcher", [[], TWO], ids=["basic", "joblib"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("launcher", "number"), [([], signal.SIGINT), (TWO, signal.SIGTERM)], ids=["basic", "joblib"])
 def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number, a_sweep, capsys):
     once = f"mkdir ../once 2>/dev/null && kill -{number:d} {os.getpid()}"  # a second signal would kill at once
     script = f"{once}; while :; do sleep 0.1; done"
