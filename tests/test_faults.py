@@ -464,7 +464,7 @@ def test_a_warning_of_the_package_is_one_line_of_the_command_and_another_s_goes_
 
 # --- bad input, whatever it is --------------------------------------------------------------------------------------
 
-FUZZ = int(os.environ.get("FUZZ", 50))  # how many examples
+FUZZ = int(os.environ.get("FUZZ", 30))  # how many examples
 NAMES = ["env", "reg", "reset", "agent", "preset", "resume", "task", "data", "net", "optimizer", "lr", "out", "seed"]
 NAMES += ["reg.coef", "reg.scope", "reset.every_updates", "agent.hidden", "env.workers", "env.name", "net.widths"]
 NAMES += ["data.root", "data.train_size", "num_tasks", "threads", "device", "reg._target_", "_target_", "hydra.run.dir"]
