@@ -172,6 +172,14 @@ def test_the_end_of_a_long_run_names_the_day(seconds, said):
     assert said in table([found], NOW)[2]
 
 
+def test_a_folder_that_was_only_just_made_is_a_run_of_no_steps(tmp_path):
+    folder = write_run(tmp_path / "run", RL, {})
+    (folder / "metrics.csv").unlink()
+    with at_work(folder):
+        found = read(folder)
+    assert (found.state, found.done, found.total, found.latest) == ("running", 0, 10000, "")
+
+
 def every_state(*names):
     note = "critic/loss of seed 3 is not finite at env step 9; the last good checkpoint is results/a/checkpoints/x.pt"
     rest = (999_999_999, 10**9, "env steps", 9876.5, NOW + 9e4, "return -987.6", note)

@@ -10,8 +10,11 @@ from rl_plasticity import supervised
 from rl_plasticity.configs import commands, kinds, presets, schema
 from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.configs.help import describe
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.sweeps import launchers
+from rl_plasticity.sweeps.sweep import sweep
 
 SPECTRAL = ("mnist", "fashion", "emnist", "svhn", "cifar10", "cifar100", "tiny")
 
@@ -268,6 +271,20 @@ def test_a_run_says_it_when_it_begins_and_not_again_when_it_goes_on(tmp_path):
     session, _ = supervised.command.prepare([f"resume={session.folder}"])  # a warning would be an error here
     session.lock.release()
     assert session.settings.preset == "swr-mnist"
+
+
+def test_a_sweep_says_it_before_it_starts_any_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(launchers.Basic, "check", stopped_here)
+    arguments = ["preset=none,swr-mnist", "data=digits", *SMALL, f"out={tmp_path}"]
+    with (
+        pytest.warns(UserWarning, match=r"^preset swr-mnist: Oh et al. 2024 did not use data=digits$"),
+        pytest.raises(SettingsError, match="stopped here"),
+    ):
+        sweep(supervised.command, arguments)
+
+
+def stopped_here(*_):
+    raise SettingsError("stopped here")
 
 
 def test_a_run_that_an_earlier_version_made_with_a_preset_goes_on_with_the_settings_that_it_had():

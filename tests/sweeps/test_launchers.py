@@ -79,6 +79,13 @@ def test_the_outcome_says_in_a_line_what_became_of_the_run(script, outcome, a_jo
     assert job.outcome == outcome
 
 
+def test_the_reason_is_of_this_attempt_not_of_an_earlier_one(a_job):
+    a_job("echo rl_plasticity.train: old; exit 1")()
+    job = a_job("exit 1")
+    job()
+    assert job.outcome == "failed: it printed nothing"
+
+
 def test_a_job_that_cannot_write_has_failed_and_raises_nothing(a_job, tmp_path, capsys):
     a_job("exit 0", sweep=tmp_path / "nowhere")()
     assert "out: failed: [Errno 2]" in capsys.readouterr().out
