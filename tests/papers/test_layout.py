@@ -233,3 +233,11 @@ def test_a_table_is_mean_and_standard_deviation_at_the_end_with_the_number_of_se
     assert layout.table(spec, methods) == [
         ["method", "digits"], ["WD", f"0.5000 ± {np.std([0.4, 0.6], ddof=1):.4f} (2)"], ["WRS", "0.7000 (1)"],
     ]  # fmt: skip
+
+
+def test_more_methods_than_colours_are_told_apart_by_dashes(tmp_path):
+    runs = {str(i): supervised(tmp_path / str(i), "reg=l2", seeds={0: of_task(0.1, 0.1 + i / 20)}) for i in range(12)}
+    figure = layout.draw({"metrics": ["task/train_accuracy"], "x": "task"}, runs)
+    drawn = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines]
+    assert len({*drawn}) == 12
+    assert [(line.get_color(), line.get_linestyle()) for line in figure.legends[0].get_lines()] == drawn

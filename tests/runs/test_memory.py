@@ -110,3 +110,7 @@ def test_what_is_free_is_the_least_of_what_the_kernel_and_the_limits_say(files, 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert memory.free("cpu", tmp_path) == free
+
+
+def test_where_nothing_is_said_all_the_memory_there_is_counts(tmp_path):
+    assert memory.free("cpu", tmp_path) >= memory.free("cpu")
