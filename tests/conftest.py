@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 from rl_plasticity.compiling.compiled import keep_compiled
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import CNN, MLP
 
 
@@ -205,6 +206,21 @@ def wait_for(condition, process=None):
 def once(arguments):
     """The last of each setting: tests add to a list what they want otherwise."""
     return list({a.partition("=")[0]: a for a in arguments}.values())
+
+
+def refused(call, *names, error=SettingsError):
+    """Calls what is to be refused, in one line with these names and values in it; the line."""
+    with pytest.raises(error) as caught:
+        call()
+    line = str(caught.value)
+    assert "\n" not in line
+    assert [name for name in names if name not in line] == [], line
+    return line
+
+
+def files(folder):
+    """What every file below a folder holds; a lock may be taken."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 def set_apart_(*weights):

@@ -9,10 +9,12 @@ import sys
 import tarfile
 import zipfile
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
 import scipy.io
+from conftest import refused
 from folders import script
 from PIL import Image
 
@@ -43,6 +45,13 @@ def converted(name, source, to=None, split=None):
             parts.append((arrays["images"], arrays["labels"]))
     assert len(load(name, to).train_y) == len(parts[0][1])
     return parts
+
+
+def not_converted(name, source, *names, split=None):
+    """It is refused in one line with these names in it, and nothing is written."""
+    before = sorted(source.parent.rglob("*"))
+    refused(lambda: converted(name, source, split=split), *names, error=DataError)
+    assert sorted(source.parent.rglob("*")) == before
 
 
 def images(n, *shape):
@@ -93,18 +102,15 @@ def test_two_data_sets_with_files_of_the_same_names_are_not_mixed_up(mnist):
     root, _ = mnist
     for name in ("Fashion-MNIST", "old"):
         shutil.copytree(root, root.parent / "both" / name)
-    with pytest.raises(DataError, match=r"Fashion-MNIST/train-images-idx3-ubyte.gz and old/train-images-idx3-ubyte.gz"):
-        converted("mnist", root.parent / "both")
+    both = ["Fashion-MNIST/train-images-idx3-ubyte.gz", "old/train-images-idx3-ubyte.gz"]
+    not_converted("mnist", root.parent / "both", *both)
 
 
 def test_a_wrong_checksum_is_one_line_with_both_values(mnist, monkeypatch):
     root, _ = mnist
     publish(monkeypatch, "mnist", CHECKSUMS["mnist"])
     found = hashlib.md5((root / "train-images-idx3-ubyte.gz").read_bytes()).hexdigest()
-    expected = "f68b3c2dcbeaaa9fbdd348bbdeb94873"
-    with pytest.raises(DataError, match=f"train-images-idx3-ubyte.gz: .*{found} instead of {expected}") as caught:
-        converted("mnist", root)
-    assert "\n" not in str(caught.value)
+    not_converted("mnist", root, "train-images-idx3-ubyte.gz", found, "f68b3c2dcbeaaa9fbdd348bbdeb94873")
 
 
 def test_the_right_checksums_pass_and_each_file_counts(mnist, monkeypatch):
@@ -115,47 +121,38 @@ def test_the_right_checksums_pass_and_each_file_counts(mnist, monkeypatch):
     converted("mnist", root)
     for name in right:
         publish(monkeypatch, "mnist", right | {name: "0" * 32})
-        with pytest.raises(DataError, match=f"{name}: wrong checksum"):
-            converted("mnist", root)
+        not_converted("mnist", root, f"{name}: wrong checksum")
 
 
-@pytest.mark.parametrize("keep", [10, 200, -1])
-def test_a_truncated_gzip_is_one_line(mnist, keep):
-    root, _ = mnist
-    file = root / "train-images-idx3-ubyte.gz"
-    file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz is truncated or damaged") as caught:
-        converted("mnist", root)
-    assert "\n" not in str(caught.value)
+DAMAGED = [  # a file of a data set, what is made of it, and what is said of it beside its name
+    *(("mnist", "train-images-idx3-ubyte.gz", lambda whole, n=n: whole[:n], ["truncated"]) for n in (10, 200, -1)),
+    ("mnist", "train-images-idx3-ubyte", lambda whole: whole[:-5], ["truncated", "9419", "9424"]),
+    ("mnist", "train-images-idx3-ubyte", lambda whole: whole[:9], ["truncated", "9 bytes", "16"]),
+    ("mnist", "train-images-idx3-ubyte", lambda whole: whole + b"x", ["too long", "9425", "9424"]),
+    ("mnist", "train-images-idx3-ubyte", lambda whole: b"PK" + whole[2:], ["not an IDX file"]),
+    *(("cifar100", "cifar-100-binary.tar.gz", lambda whole, n=n: whole[:n], ["truncated"]) for n in (0, 30, 20_000)),
+    ("cifar10", "cifar-10-batches-bin/data_batch_4.bin", lambda whole: whole[:-1], ["truncated", "12291", "3073"]),
+    ("svhn", "test_32x32.mat", lambda whole: whole[:3000], ["truncated"]),
+    ("shards", "test-00000-of-00001.parquet", lambda whole: whole[:-20], ["truncated"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (lambda whole: whole[:-5], "is truncated: 9419 bytes, expected 9424"),
-        (lambda whole: whole[:9], "is truncated: 9 bytes, expected a header of 16"),
-        (lambda whole: whole + b"x", "is too long: 9425 bytes, expected 9424"),
-        (lambda whole: b"PK" + whole[2:], "is not an IDX file"),
-    ],
-)
-def test_a_damaged_idx_file_is_one_line(mnist, content, says):
-    root, parts = mnist
-    (root / "train-images-idx3-ubyte").write_bytes(content(idx(parts[0][0])))
-    with pytest.raises(DataError, match=f"train-images-idx3-ubyte {says}"):
-        converted("mnist", root)
+@pytest.mark.parametrize(("name", "file", "damage", "said"), DAMAGED)
+def test_a_damaged_file_is_one_line(name, file, damage, said, request):
+    root = request.getfixturevalue(name)[0]
+    root = root.parent if root.is_file() else root
+    if not (path := root / file).exists():  # it is read before the one that is packed
+        path.write_bytes(gzip.decompress((root / f"{file}.gz").read_bytes()))
+    path.write_bytes(damage(path.read_bytes()))
+    not_converted("cifar100" if name == "shards" else name, root, path.name, *said)
 
 
 def test_what_does_not_fit_or_is_missing_is_named_and_nothing_is_written(mnist):
     root, _ = mnist
-    before = sorted(root.parent.rglob("*"))
     write_idx(root, ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), images(3, 28, 28), np.full(3, 10, "u1"))
-    with pytest.raises(DataError, match="mnist, training: labels from 10 to 10"):
-        converted("mnist", root)
-    (root / "t10k-labels-idx1-ubyte.gz").rename(root.parent / "elsewhere")
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte .*: expected train-images-idx3-ubyte"):
-        converted("mnist", root)
-    (root.parent / "elsewhere").rename(root / "t10k-labels-idx1-ubyte.gz")
-    assert sorted(root.parent.rglob("*")) == before
+    not_converted("mnist", root, "training", "labels from 10 to 10")
+    (root / "t10k-labels-idx1-ubyte.gz").unlink()
+    not_converted("mnist", root, "t10k-labels-idx1-ubyte", "train-images-idx3-ubyte")
 
 
 def run(monkeypatch, capsys, *arguments):
@@ -214,8 +211,7 @@ def test_emnist_is_turned_upright_and_read_inside_its_archive(tmp_path, monkeypa
     assert same(converted("emnist", root / "gzip.zip", tmp_path / "new"), [(x.transpose(0, 2, 1)[:, None], y)] * 2)
     assert [path.name for path in root.iterdir()] == ["gzip.zip"]  # nothing was unpacked
     publish(monkeypatch, "emnist", CHECKSUMS["emnist"])
-    with pytest.raises(DataError, match=r"gzip.zip: wrong checksum"):
-        converted("emnist", root)
+    not_converted("emnist", root, "gzip.zip: wrong checksum")
 
 
 def cifar_files(label_bytes, names, n=4):
@@ -232,20 +228,22 @@ def cifar_files(label_bytes, names, n=4):
 CIFAR10 = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
 
 
-def test_cifar10_is_read_from_its_binary_batches_in_order(tmp_path):
+@pytest.fixture
+def cifar10(tmp_path):
     files, parts = cifar_files(1, CIFAR10)
     folder = tmp_path / "originals" / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
+    return folder.parent, parts
+
+
+def test_cifar10_is_read_from_its_binary_batches_in_order(cifar10):
+    root, parts = cifar10
     train = tuple(np.concatenate(arrays) for arrays in zip(*(parts[name] for name in CIFAR10[:5]), strict=True))
-    assert same(converted("cifar10", folder.parent), [train, parts["test_batch.bin"]])
-    (folder / "data_batch_4.bin").write_bytes(files["data_batch_4.bin"][:-1])
-    with pytest.raises(DataError, match=r"data_batch_4.bin is truncated: 12291 bytes, expected a multiple of 3073"):
-        converted("cifar10", folder)
-    (folder / "data_batch_4.bin").unlink()
-    with pytest.raises(DataError, match=r"no data_batch_4.bin in .*: expected cifar-10-binary.tar.gz"):
-        converted("cifar10", folder)
+    assert same(converted("cifar10", root), [train, parts["test_batch.bin"]])
+    (root / "cifar-10-batches-bin" / "data_batch_4.bin").unlink()
+    not_converted("cifar10", root / "cifar-10-batches-bin", "data_batch_4.bin", "cifar-10-binary.tar.gz")
 
 
 @pytest.fixture
@@ -266,8 +264,7 @@ def test_cifar100_s_fine_labels_are_read_inside_its_archive(cifar100, monkeypatc
     publish(monkeypatch, "cifar100", {path.name: hashlib.md5(path.read_bytes()).hexdigest()})
     assert same(converted("cifar100", path.parent), [parts["train.bin"], parts["test.bin"]])
     publish(monkeypatch, "cifar100", CHECKSUMS["cifar100"])
-    with pytest.raises(DataError, match=r"cifar-100-binary.tar.gz: wrong checksum"):
-        converted("cifar100", path.parent)
+    not_converted("cifar100", path.parent, "cifar-100-binary.tar.gz: wrong checksum")
 
 
 @pytest.mark.parametrize("link", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])
@@ -278,11 +275,7 @@ def test_an_archive_cannot_reach_outside_itself_by_a_link(link, cifar100, tmp_pa
         info = tarfile.TarInfo("cifar-100-binary/train.bin")
         info.type, info.linkname = link, str(tmp_path / "secret")
         archive.addfile(info)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(DataError, match=r"train.bin is truncated or damaged") as caught:
-        converted("cifar100", path.parent)
-    assert "\n" not in str(caught.value)
-    assert sorted(tmp_path.rglob("*")) == before
+    not_converted("cifar100", path.parent, "train.bin is truncated or damaged")
 
 
 def test_names_that_lead_out_of_an_archive_are_names_and_nothing_is_unpacked(cifar100, tmp_path):
@@ -316,34 +309,20 @@ def test_what_unpacks_to_more_than_a_data_set_has_is_refused_before_it_is_whole(
             info = tarfile.TarInfo("train.bin")
             info.size = len(large)
             archive.addfile(info, io.BytesIO(large))
-    with pytest.raises(DataError, match="more than 1000 bytes when unpacked"):
-        converted("cifar100", tmp_path if packed == "gzip" else path)
-
-
-def test_no_more_is_asked_of_what_is_packed_than_a_data_set_has(monkeypatch):
-    class Endless(io.BytesIO):
-        def read(self, size=-1):
-            assert size >= 0
-            return bytes(size)
-
-    monkeypatch.setattr(convert_data, "MOST", 1000)
-    with pytest.raises(OSError, match="more than 1000 bytes"):
-        convert_data._bounded(Endless())
+    not_converted("cifar100", tmp_path if packed == "gzip" else path, "more than 1000 bytes")
 
 
 def test_a_batch_that_unpacks_to_more_than_there_can_be_is_refused_before_it_is_read(imagenet32, monkeypatch):
     root, _, _ = imagenet32
     monkeypatch.setattr(convert_data, "MOST", 1000)
-    with pytest.raises(DataError, match=r"train_data_batch_1.npz .*more than 1000 bytes when unpacked"):
-        converted("imagenet32", root)
+    not_converted("imagenet32", root, "train_data_batch_1.npz", "more than 1000 bytes")
 
 
 def test_an_array_that_claims_terabytes_is_one_line(tmp_path):
     head = io.BytesIO()
     shape = {"descr": "|u1", "fortran_order": False, "shape": (10**12, 3072)}
     np.lib.format.write_array_header_1_0(head, shape)
-    with pytest.raises(DataError, match=r"a\.npy is truncated or not a file of numbers"):
-        convert_data._loaded(head.getvalue() + bytes(100), "a.npy")
+    refused(lambda: convert_data._loaded(head.getvalue() + bytes(100), "a.npy"), "a.npy is truncated", error=DataError)
 
 
 def test_a_picture_of_another_size_is_refused_before_it_is_decoded():
@@ -352,48 +331,35 @@ def test_a_picture_of_another_size_is_refused_before_it_is_decoded():
         checksum = zlib.crc32(b"IHDR" + size).to_bytes(4, "big")
         return b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4, "big") + b"IHDR" + size + checksum + b"\x00\x00\x10\x00IDAT"
 
-    with pytest.raises(DataError, match="image 0 is 9000x9000 pixels, expected 4x4"):
-        convert_data.pictures([header(9000, 9000)], 1, (3, 4, 4), "here")
-    with pytest.raises(DataError, match="image 0 is truncated or not an image"):
-        convert_data.pictures([header(4, 4)], 1, (3, 4, 4), "here")
     assert Image.MAX_IMAGE_PIXELS < 30_000**2
-    with pytest.raises(DataError, match="image 0 is truncated or not an image"):
-        convert_data.pictures([header(30_000, 30_000)], 1, (3, 4, 4), "here")
-
-
-@pytest.mark.parametrize("keep", [0, 30, 20000])
-def test_a_truncated_archive_is_one_line(cifar100, keep):
-    path, _ = cifar100
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match="is truncated") as caught:
-        converted("cifar100", path.parent)
-    assert "\n" not in str(caught.value)
+    for side, *said in ((9000, "9000x9000", "4x4"), (4, "truncated or not an image"), (30_000, "truncated or not")):
+        read = partial(convert_data.pictures, [header(side, side)], 1, (3, 4, 4), "here")
+        refused(read, "image 0", *said, error=DataError)
 
 
 def test_pickles_are_refused_and_the_binary_version_is_asked_for(tmp_path):
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     (folder / "data_batch_1").write_bytes(pickle.dumps({b"data": [], b"labels": []}))
-    with pytest.raises(DataError, match=r"expected cifar-10-binary.tar.gz .*pickles, can run code and is not read"):
-        converted("cifar10", folder)
+    not_converted("cifar10", folder, "cifar-10-binary.tar.gz", "can run code")
 
 
-def test_svhn_s_tens_are_zeros_and_a_variable_that_is_missing_is_named(tmp_path):
+@pytest.fixture
+def svhn(tmp_path):
     root = tmp_path / "originals"
     root.mkdir()
     x = images(32, 32, 3, 4)  # [h, w, c, n]
     for name in ("train", "test"):
         scipy.io.savemat(root / f"{name}_32x32.mat", {"X": x, "y": np.array([[1], [10], [9], [2]])})
+    return root, x
+
+
+def test_svhn_s_tens_are_zeros_and_a_variable_that_is_missing_is_named(svhn):
+    root, x = svhn
     expected = np.stack([x[..., i].transpose(2, 0, 1) for i in range(4)])
     assert same(converted("svhn", root), [(expected, np.array([1, 0, 9, 2]))] * 2)
-    test = root / "test_32x32.mat"
-    whole = test.read_bytes()
-    test.write_bytes(whole[:3000])
-    with pytest.raises(DataError, match=r"test_32x32.mat is truncated"):
-        converted("svhn", root)
-    scipy.io.savemat(test, {"X": x})
-    with pytest.raises(DataError, match=r"test_32x32.mat .*'y'"):
-        converted("svhn", root)
+    scipy.io.savemat(root / "test_32x32.mat", {"X": x})
+    not_converted("svhn", root, "test_32x32.mat", "'y'")
 
 
 def jpeg(value, mode="RGB", size=64):
@@ -429,12 +395,9 @@ def test_tiny_imagenet_s_classes_are_numbered_by_name_and_load_gives_every_begin
     assert got.train_y.tolist() == list(range(200)) * 2  # one of each class before the second of any
     grey = got.train_x[:, 0, 30, 30].numpy().astype(int)
     assert abs(grey - np.concatenate([np.arange(200), np.arange(200) + 20])).max() <= 2  # _2 comes before _10
-    (tiny / "val" / "images" / "val_2.JPEG").write_bytes(jpeg(3)[:300])
-    with pytest.raises(DataError, match="val: image 2 is truncated or not an image"):
-        converted("tiny_imagenet", tiny)
-    (tiny / "val" / "images" / "val_2.JPEG").write_bytes(jpeg(3, size=60))
-    with pytest.raises(DataError, match="val: image 2 is 60x60 pixels, expected 64x64"):
-        converted("tiny_imagenet", tiny)
+    for content, said in ((jpeg(3)[:300], "truncated"), (jpeg(3, size=60), "60x60 pixels, expected 64x64")):
+        (tiny / "val" / "images" / "val_2.JPEG").write_bytes(content)
+        not_converted("tiny_imagenet", tiny, "val: image 2", said)
 
 
 def test_tiny_imagenet_is_read_inside_its_archive_too(tiny, tmp_path):
@@ -449,11 +412,9 @@ def test_tiny_imagenet_is_read_inside_its_archive_too(tiny, tmp_path):
 def test_a_missing_class_and_a_strange_annotation_are_one_line(tiny):
     notes = tiny / "val" / "val_annotations.txt"
     notes.write_text(notes.read_text() + "val_4.JPEG\tn99999999\n")
-    with pytest.raises(DataError, match=r"val_annotations.txt: expected lines"):
-        converted("tiny_imagenet", tiny)
+    not_converted("tiny_imagenet", tiny, "val_annotations.txt")
     shutil.rmtree(tiny / "train" / "n00000003")
-    with pytest.raises(DataError, match="train holds 199 class folders, expected 200"):
-        converted("tiny_imagenet", tiny)
+    not_converted("tiny_imagenet", tiny, "train holds 199", "200")
 
 
 @pytest.fixture
@@ -498,52 +459,38 @@ def test_imagenet32_is_read_from_a_file_for_each_class_too(imagenet32, tmp_path)
     for (x_got, y_got), (x_batches, y_batches) in zip(got, batches, strict=True):
         for k in range(3):
             assert (x_got[y_got == k] == x_batches[y_batches == k]).all()
-    with pytest.raises(DataError, match=r"no validation images .* --split imagenet needs the npz"):
-        converted("imagenet32", folder, split="imagenet")
+    not_converted("imagenet32", folder, "no validation images", "--split imagenet", split="imagenet")
     np.save(folder / "1.npy", x[y == 1] / 255)
-    with pytest.raises(DataError, match=r"1.npy: pixels are float64 from 0.* expected 0 to 255, whole"):
-        converted("imagenet32", folder)
+    not_converted("imagenet32", folder, "1.npy", "float64", "0 to 255")
     np.save(folder / "1.npy", x[y == 1][:5])
-    with pytest.raises(DataError, match=r"1.npy holds 5x3x32x32 numbers, expected at least 6x3x32x32"):
-        converted("imagenet32", folder)
+    not_converted("imagenet32", folder, "1.npy", "5x3x32x32", "6x3x32x32")
     (folder / "1.npy").unlink()
-    with pytest.raises(DataError, match=r"no 1.npy in "):
-        converted("imagenet32", folder)
+    not_converted("imagenet32", folder, "no 1.npy")
 
 
 @pytest.mark.parametrize(
-    ("save", "says"),
+    ("data", "labels", "says"),
     [
-        ({"data": images(4, 3072)}, "is damaged or has no data and labels"),
-        (
-            {"data": images(4, 3071), "labels": np.ones(4, int)},
-            "data are 4x3071 of uint8 with 4 labels, expected nx3072",
-        ),
-        ({"data": images(4, 3072), "labels": np.ones(3, int)}, "data are 4x3072 of uint8 with 3 labels"),
-        ({"data": images(0, 3072), "labels": np.ones(0, int)}, "data are 0x3072 of uint8 with 0 labels"),
-        ({"data": images(2, 3072), "labels": np.array([0, 1])}, "labels from 0 to 1, expected integers from 1 to 3"),
-        ({"data": np.array([{}, None]), "labels": np.ones(2, int)}, "is damaged .*allow_pickle=False"),
-        (None, "is truncated or not a file of numbers"),
+        (images(4, 3072), None, ["no data and labels"]),
+        (images(4, 3071), np.ones(4, int), ["4x3071", "4 labels", "nx3072"]),
+        (images(4, 3072), np.ones(3, int), ["4x3072", "3 labels"]),
+        (images(0, 3072), np.ones(0, int), ["0x3072", "0 labels"]),
+        (images(2, 3072), np.array([0, 1]), ["labels from 0 to 1", "from 1 to 3"]),
+        (np.array([{}, None]), np.ones(2, int), ["allow_pickle=False"]),
+        (None, None, ["truncated or not a file of numbers"]),
     ],
 )
-def test_a_batch_of_imagenet32_that_is_not_one_is_one_line_and_no_pickle_is_read(imagenet32, save, says):
+def test_a_batch_of_imagenet32_that_is_not_one_is_one_line_and_no_pickle_is_read(imagenet32, data, labels, says):
     root, _, _ = imagenet32
     file = root / "train_data_batch_3.npz"
-    if save is None:
+    if data is None:
         file.write_bytes(b"\x80\x04.")
     else:
-        np.savez(file, **save)
-    with pytest.raises(DataError, match=f"train_data_batch_3.npz:? {says}") as caught:
-        converted("imagenet32", root)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_class_of_imagenet32_with_too_few_images_is_named(imagenet32):
-    root, _, _ = imagenet32
+        np.savez(file, data=data, **({} if labels is None else {"labels": labels}))
+    not_converted("imagenet32", root, "train_data_batch_3.npz", *says)
     for i in range(1, 11):
         np.savez(root / f"train_data_batch_{i}.npz", data=images(1, 3072), labels=np.array([1 + (i > 1)]))
-    with pytest.raises(DataError, match="class 2 has 0 training images, expected at least 6"):
-        converted("imagenet32", root)
+    not_converted("imagenet32", root, "class 2 has 0 training images", "6")
 
 
 def write_parquet(path, columns):
@@ -571,24 +518,13 @@ def shards(tmp_path):
     return data, x.transpose(0, 3, 1, 2)
 
 
-def test_parquet_shards_are_read_in_order_by_the_hub_s_column_names(shards):
+def test_parquet_shards_are_read_in_order_by_the_hub_s_column_names_and_what_is_missing_is_named(shards):
     root, x = shards
     expected = [(x[:6], np.array([0, 99, 2, 3, 4, 5])), (x[6:], np.array([6, 7, 8]))]
     assert same(converted("cifar100", root), expected)
-
-
-def test_a_parquet_file_that_is_truncated_missing_or_of_other_columns_is_one_line(shards):
-    root, _ = shards
-    with pytest.raises(DataError, match=r"train-00000.*: no column 'label' \(it has img, fine_label\)"):
-        converted("cifar10", root)
-    test = root / "test-00000-of-00001.parquet"
-    test.write_bytes(test.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"test-00000.* is truncated or not a parquet file") as caught:
-        converted("cifar100", root)
-    assert "\n" not in str(caught.value)
-    test.unlink()
-    with pytest.raises(DataError, match="has a name that begins with 'test'"):
-        converted("cifar100", root)
+    not_converted("cifar10", root, "train-00000", "'label'", "img, fine_label")
+    (root / "test-00000-of-00001.parquet").unlink()
+    not_converted("cifar100", root, "'test'")
 
 
 def test_svhn_s_other_variant_is_left_alone(tmp_path):

@@ -45,9 +45,9 @@ def test_a_digest_that_differs_or_is_missing_is_named_and_ends_with_status_1(tmp
 
 def test_a_new_regularizer_has_a_line_and_a_run_that_resumes_to_other_numbers_is_named(monkeypatch, capsys):
     monkeypatch.setitem(REGULARIZERS, "l2_forgetful", Forgetful)
-    assert digests.main(["--only", "supervised/reg/l2*"]) == 1
+    assert digests.main(["--only", "supervised/reg/l2_[if]*"]) == 1
     out, errors = capsys.readouterr()
-    assert [line.split()[1] for line in out.splitlines()] == ["supervised/reg/l2", "supervised/reg/l2_init"]
+    assert [line.split()[1] for line in out.splitlines()] == ["supervised/reg/l2_init"]
     assert errors == (
         "supervised/reg/l2_forgetful: ArithmeticError: it has other numbers when it fails and is resumed\n"
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_imports import LAYERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -78,10 +77,6 @@ def test_a_table_is_what_the_command_above_it_prints(page, monkeypatch, capsys):
         assert table.strip() in capsys.readouterr().out, command
 
 
-def test_some_tables_are_printed_by_commands():
-    assert TABLE.search((ROOT / "docs" / "what-helps.md").read_text())
-
-
 def test_the_map_of_the_code_names_every_module_and_no_other():
     text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
     named = set(re.findall(r"[\w*]+\.(?:py|sh)\b", text))
@@ -93,14 +88,3 @@ def test_the_map_of_the_code_names_every_module_and_no_other():
     folders = ("networks", "metrics")  # said in one line
     missing = {p.name for p in (ROOT / "rl_plasticity").rglob("*.py") if p.parent.name not in folders} - named
     assert not missing - {"__init__.py"}
-
-
-def test_the_rooms_of_the_code_are_those_that_the_imports_are_checked_by():
-    rooms = (ROOT / "CONTRIBUTING.md").read_text().partition("## Rooms")[2]
-    listed = re.findall(r"^    (.+)$", rooms.partition("\n## ")[0], re.MULTILINE)
-    assert [set(line.split()) for line in listed] == [set(line) for line in LAYERS]
-
-
-def test_the_readme_leads_a_beginner_to_the_start_page_before_anything_else():
-    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
-    assert links[0] == "docs/start.md"

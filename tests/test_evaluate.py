@@ -5,30 +5,21 @@ import math
 import shutil
 import sys
 
+import folders
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import once
-from folders import go
+from conftest import files
 
 from rl_plasticity import command_line
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Evaluate, Supervised
+from rl_plasticity.configs.commands import Evaluate
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.train import command
 
-SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=3"]
-SMALL += [
-    "measure_every_updates=0",
-    "random_env_steps=20",
-    "total_env_steps=60",
-    "replay_ratio=1",
-    "log_every_updates=20",
-]
-SMALL += ["eval_every_env_steps=40", "checkpoint_every_env_steps=40", "seeds=2", "seed=3"]
+SMALL = [*folders.PENDULUM, "eval_episodes=3", "eval_every_env_steps=40", "seeds=2", "seed=3"]
 
 
 class Start(gym.Env):
@@ -51,17 +42,18 @@ gym.register("StartForTests-v0", Start)
 
 
 def run(arguments, out):
-    return go(command, once([*arguments, f"out={out}"]))
+    return folders.run([*SMALL, *arguments], out)
 
 
 @pytest.fixture(scope="module")
 def pendulum(tmp_path_factory):
-    return run([*SMALL, "env=gym:Pendulum-v1"], tmp_path_factory.mktemp("pendulum") / "run")
+    return run([], tmp_path_factory.mktemp("pendulum") / "run")
 
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory):
-    return run([*SMALL, "env=gym:StartForTests-v0"], tmp_path_factory.mktemp("starts") / "run")
+    given = ["env=gym:StartForTests-v0", "env.action_repeat=1"]
+    return run(given, tmp_path_factory.mktemp("starts") / "run")
 
 
 def rows(path):
@@ -71,7 +63,7 @@ def rows(path):
 
 def logged(folder, name, step=None):
     """Of each run the values of a metric."""
-    found = [r for r in rows(folder / "metrics.csv") if r["name"] == name and step in (None, int(r["step"]))]
+    found = [r for r in folders.rows(folder, name) if step in (None, int(r["step"]))]
     return {n: [float(r["value"]) for r in found if r["run"] == n] for n in {r["run"] for r in found}}
 
 
@@ -111,7 +103,7 @@ def test_by_default_it_gives_training_s_own_evaluation_at_the_checkpoint_bit_for
 
 def test_on_deepmind_control_too(tmp_path, returns_of):
     settings = ["env=cheetah-run", "env.action_repeat=20", "eval_episodes=2", "reg=swr", "reset=periodic"]
-    folder = run([*SMALL, *settings, "reset.every_updates=15"], tmp_path / "run")
+    folder = run([*settings, "reset.every_updates=15"], tmp_path / "run")
     found = returns_of(folder)
     assert {n: [float(np.mean(r))] for n, r in found.items()} == logged(folder, "eval/return", 60)
 
@@ -123,12 +115,9 @@ def test_one_run_of_a_stack_gives_the_same_returns_as_among_the_others(pendulum,
         assert both["3"] != both["4"]
 
 
-def test_more_episodes_begin_with_the_same_ones(pendulum, returns_of):
-    assert returns_of(pendulum, "episodes=5")["3"][:3] == returns_of(pendulum)["3"]
-
-
 def test_start_states_are_a_function_of_the_step_or_else_of_the_evaluation_seed_alone(starts, returns_of):
     own = [returns_of(starts, f"checkpoint={step}")["3"] for step in (40, 60)]
+    assert returns_of(starts, "episodes=5")["3"][:3] == own[1]
     assert not set(own[0]) & set(own[1])
     seeded = [returns_of(starts, f"checkpoint={step}", "evaluation_seed=0") for step in (40, 60)]
     assert seeded[0] == seeded[1]
@@ -153,20 +142,20 @@ def test_the_standard_error_is_over_episodes_with_one_degree_of_freedom_less(pen
     assert said[0] == "gym:Pendulum-v1, checkpoint of env step 60, deterministic actions, episodes a run: 3"
     assert said[1] == f"seed 3: return 3.0 ± {math.sqrt(7 / 3):.1f}, min 1.0, max 6.0"
     assert said[2] == "seed 4: return 4.0 ± 0.0, min 4.0, max 4.0"
-
-
-def test_one_episode_has_no_standard_error(pendulum, monkeypatch, capsys):
+    returns = returns[:, :1]
     assert "±" not in called(monkeypatch, capsys, pendulum, "episodes=1")[1]
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_written_unless_asked_for_and_nothing_of_the_run_changes(pendulum, returns_of):
-    before = {p: p.read_bytes() for p in pendulum.rglob("*") if p.is_file()}
-    evaluate(RunFolder(pendulum), schema.load(Evaluate, ["episodes=1"]))
-    returns_of(pendulum, "episodes=1")
-    assert {p: p.read_bytes() for p in pendulum.rglob("*") if p.is_file()} == before
+def test_what_is_asked_for_is_written_a_row_for_each_episode_and_nothing_of_the_run_changes(pendulum, tmp_path):
+    before = files(pendulum)
+    for given in (["episodes=1"], ["episodes=2", "checkpoint=40", f"out={tmp_path / 'x.csv'}"]):
+        evaluate(RunFolder(pendulum), schema.load(Evaluate, given))
+    assert files(pendulum) == before
+    found = [(r["run"], r["step"], r["episode"]) for r in rows(tmp_path / "x.csv")]
+    assert found == [(n, "40", k) for n in ("3", "4") for k in ("1", "2")]
 
 
 def test_no_transitions_and_no_files_of_other_names_are_needed(pendulum, tmp_path, returns_of):
@@ -175,12 +164,6 @@ def test_no_transitions_and_no_files_of_other_names_are_needed(pendulum, tmp_pat
         path.unlink()
     (folder / "checkpoints" / "step_best.pt").touch()
     assert returns_of(folder) == returns_of(pendulum)  # as watch: both take the agents of `Trained`
-
-
-def test_the_table_has_a_row_for_each_episode(starts, tmp_path):
-    evaluate(RunFolder(starts), schema.load(Evaluate, ["episodes=2", "checkpoint=40", f"out={tmp_path / 'x.csv'}"]))
-    found = [(r["run"], r["step"], r["episode"]) for r in rows(tmp_path / "x.csv")]
-    assert found == [(n, "40", k) for n in ("3", "4") for k in ("1", "2")]
 
 
 def test_a_checkpoint_of_a_gpu_is_evaluated_without_one(pendulum, tmp_path, returns_of):
@@ -203,9 +186,7 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.csv").write_text("x")
     (tmp_path / "empty").mkdir()
-    supervised = tmp_path / "supervised"
-    supervised.mkdir()
-    (supervised / "config.yaml").write_text(schema.dump(schema.load(Supervised, ["device=cpu"])))
+    folders.write_run(tmp_path / "supervised", ["device=cpu"], {}, "supervised")
     widened = shutil.copytree(pendulum, tmp_path / "widened")
     config = widened / "config.yaml"
     config.write_text(config.read_text().replace("- 16\n  - 16", "- 16\n  - 17"))
@@ -220,40 +201,29 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
     path.write_bytes(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
     before = sorted(tmp_path.rglob("*"))
     for arguments, said in (
-        ([], "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]"),
-        (["widend"], "there is no folder widend; did you mean widened?"),
-        (["episodes=3"], "there is no folder episodes=3; the run's comes first: python -m rl_plasticity.evaluate RUN"),
-        (["empty"], "cannot read empty/config.yaml"),
-        (["supervised"], "a run of rl_plasticity.train is needed; this is one of rl_plasticity.supervised"),
-        (["widened"], "the checkpoint does not fit config.yaml and the environment"),
-        (["damaged"], "step_000000060.pt cannot be read"),
-        (["notfinite"], "the checkpoint of env step 60 holds weights that are not finite"),
-        (["a" * 300], "File name too long"),
-        ([pendulum, f"out={'b' * 251}.csv"], "File name too long"),
-        ([pendulum, "episode=3"], "unknown setting 'episode'; did you mean 'episodes'?"),
-        ([pendulum, "episodes=0"], "episodes must be an integer from 1 up or null, got 0"),
-        ([pendulum, "checkpoint=50"], "no checkpoint of step 50 in"),
-        ([pendulum, "checkpoint=50"], "(valid: 0, 40, 60)"),
-        ([pendulum, "seed=5"], "no run with seed=5 (valid: 3, 4)"),
-        ([pendulum, "deterministic=1"], "deterministic must be true or false, got 1"),
-        ([pendulum, "out=there.csv"], "there.csv exists; choose another out="),
-        ([pendulum, "out=x.txt"], "out must end in .csv, got x.txt"),
-        ([pendulum, "out=no/x.csv"], "cannot write to the folder no"),
-        ([pendulum, "seed"], "cannot read 'seed': settings are written name=value"),
+        ([], ["python -m rl_plasticity.evaluate RUN [name=value ...]"]),
+        (["widend"], ["widend", "widened"]),
+        (["episodes=3"], ["episodes=3", "python -m rl_plasticity.evaluate RUN"]),
+        (["empty"], ["cannot read empty/config.yaml"]),
+        (["supervised"], ["rl_plasticity.train", "rl_plasticity.supervised"]),
+        (["widened"], ["does not fit config.yaml"]),
+        (["damaged"], ["step_000000060.pt"]),
+        (["notfinite"], ["env step 60", "not finite"]),
+        (["a" * 300], ["File name too long"]),
+        ([pendulum, f"out={'b' * 251}.csv"], ["File name too long"]),
+        ([pendulum, "episode=3"], ["'episode'", "'episodes'"]),
+        ([pendulum, "episodes=0"], ["episodes", "from 1 up or null", "got 0"]),
+        ([pendulum, "checkpoint=50"], ["step 50", "(valid: 0, 40, 60)"]),
+        ([pendulum, "seed=5"], ["seed=5", "(valid: 3, 4)"]),
+        ([pendulum, "deterministic=1"], ["deterministic", "true or false", "got 1"]),
+        ([pendulum, "out=there.csv"], ["there.csv exists", "out="]),
+        ([pendulum, "out=x.txt"], [".csv", "x.txt"]),
+        ([pendulum, "out=no/x.csv"], ["the folder no"]),
+        ([pendulum, "seed"], ["'seed'", "name=value"]),
     ):
         status, out, error = called(monkeypatch, capsys, *arguments)
-        assert status == 2
-        assert said in error
+        assert (status, out, error.count("\n")) == (2, "", 1), error
         assert error.startswith("rl_plasticity.evaluate: ")
-        assert error.count("\n") == 1, error
-        assert out == ""
+        assert [name for name in said if name not in error] == [], error
     assert sorted(tmp_path.rglob("*")) == before
     assert (tmp_path / "there.csv").read_text() == "x"
-
-
-def test_help_lists_the_settings_and_no_groups(monkeypatch, capsys):
-    status, out, _ = called(monkeypatch, capsys, "--help")
-    assert status == 0
-    for name in ("RUN [name=value ...]", "episodes", "checkpoint", "evaluation_seed", "deterministic", "out"):
-        assert name in out
-    assert "Groups" not in out

@@ -17,11 +17,12 @@ import threading
 import time
 import warnings
 
+import folders
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import StopAfter, once
+from conftest import StopAfter, files, once, refused
 from folders import resume, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -33,18 +34,9 @@ from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.checkpoint import load
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock, is_held
 
-PENDULUM = ["env=gym:Pendulum-v1", "agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1"]
-PENDULUM += [
-    "random_env_steps=20",
-    "total_env_steps=60",
-    "replay_ratio=1",
-    "eval_episodes=1",
-    "eval_every_env_steps=60",
-]
-PENDULUM += ["checkpoint_every_env_steps=20", "log_every_updates=5", "measure_every_updates=0"]
+PENDULUM = once([*folders.PENDULUM, "checkpoint_every_env_steps=20", "log_every_updates=5"])
 DIGITS = ["data.train_size=100", "net.widths=[8]", "epochs_per_task=2", "num_tasks=2", "device=cpu", "threads=1"]
 
 
@@ -101,46 +93,46 @@ def assert_nothing_was_lost(folder, whole):
 # --- the folder -----------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_ends_the_run_with_one_line_and_loses_nothing(main, whole, tmp_path):
-    folder, limits = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
-    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # noqa: E731
+@contextlib.contextmanager
+def machine_as_before(folder):
+    """The limits and the user of this process, and the rights of a run's folder, are put back."""
+    limits = {number: resource.getrlimit(number) for number in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)}
+    user = os.geteuid()
     try:
-        status, said = main(*PENDULUM, f"out={folder}", step=30, happens=full)
+        yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert status == 1
-    assert "File too large; the last good checkpoint is" in said  # a limit of each file, here, instead of the disk's
-    assert "step_000000020.pt" in said
-    assert_nothing_was_lost(folder, whole)
-
-
-def test_a_process_that_may_open_no_more_files_ends_with_one_line_and_loses_nothing(main, whole, tmp_path):
-    folder, limits = tmp_path / "run", resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        status, said = main(
-            *PENDULUM,
-            f"out={folder}",
-            step=30,
-            happens=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1])),
-        )
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert status == 1
-    wrong = rf"rl_plasticity.train: {folder}\S*: Too many open files; its checkpoints cannot be reached"
-    assert re.fullmatch(wrong, said), said
-    assert_nothing_was_lost(folder, whole)
-
-
-def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_loses_nothing(main, whole, tmp_path):
-    folder, user = tmp_path / "run", os.geteuid()
-    forbid = lambda: os.seteuid(65534) if user == 0 else (folder / "checkpoints").chmod(0o555)  # noqa: E731
-    try:
-        status, said = main(*PENDULUM, f"out={folder}", step=30, happens=forbid)
-    finally:
+        for number, limit in limits.items():
+            resource.setrlimit(number, limit)
         os.seteuid(user)
         (folder / "checkpoints").chmod(0o755)
-    assert status == 1
-    assert "Permission denied" in said
+
+
+def limit(number, value):
+    return lambda folder: resource.setrlimit(number, (value, resource.getrlimit(number)[1]))
+
+
+def forbid(folder):
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    else:
+        (folder / "checkpoints").chmod(0o555)
+
+
+FAULTS = {  # a limit of each file instead of the disk's
+    "full disk": (limit(resource.RLIMIT_FSIZE, 2000), ["File too large", "last good checkpoint", "step_000000020.pt"]),
+    "open files": (limit(resource.RLIMIT_NOFILE, 3), ["Too many open files", "checkpoints cannot be reached"]),
+    "read only": (forbid, ["Permission denied"]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_machine_ends_the_run_with_one_line_and_loses_nothing(fault, main, whole, tmp_path):
+    folder = tmp_path / "run"
+    happens, names = FAULTS[fault]
+    with machine_as_before(folder):
+        status, said = main(*PENDULUM, f"out={folder}", step=30, happens=lambda: happens(folder))
+    assert (status, said.count("rl_plasticity.train: ")) == (1, 1)
+    assert [name for name in names if name not in said] == [], said
     assert_nothing_was_lost(folder, whole)
 
 
@@ -150,37 +142,28 @@ def test_a_place_that_cannot_be_written_is_bad_input(main):
     assert said.startswith("rl_plasticity.train: cannot write to /proc/run: ")
 
 
-def test_a_folder_whose_settings_cannot_be_written_is_bad_input_and_free_for_another_run(tmp_path):
-    folder, limits = RunFolder(tmp_path / "run"), resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # the lock has room, the settings have not
-        with pytest.raises(SettingsError, match=f"cannot write to {folder}: File too large"):
-            train.command.prepare([*PENDULUM, f"out={folder}"])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert list(tmp_path.iterdir()) == []  # what was made is taken back
-    assert not is_held(folder)
-    assert run(PENDULUM, folder, StopAfter(0)) == folder.path
-
-
-def test_a_full_disk_at_the_start_takes_back_the_folders_it_made_and_no_other(tmp_path, monkeypatch):
+def test_a_full_disk_at_the_start_takes_back_the_folders_it_made_and_they_are_free_for_another_run(
+    tmp_path, monkeypatch
+):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(RunFolder, "write_settings", full)
     mine, new = tmp_path / "mine", tmp_path / "new" / "deep" / "run"
     mine.mkdir()
-    for out in (mine, new):
-        with pytest.raises(SettingsError, match=f"cannot write to {out}: No space left on device"):
-            train.command.prepare([*PENDULUM, f"out={out}"])
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "write_settings", full)
+        for out in (mine, new):
+            refused(lambda out=out: train.command.prepare([*PENDULUM, f"out={out}"]), f"{out}: No space left on device")
+            assert not is_held(RunFolder(out))
     assert [p for p in tmp_path.rglob("*") if p.name != ".lock"] == [mine]
+    assert run(PENDULUM, mine, StopAfter(0)) == mine
 
 
 def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_back(main, tmp_path):
     folder = tmp_path / "run"
     status, said = main(*PENDULUM, f"out={folder}", step=30, happens=lambda: shutil.rmtree(folder))
     assert status == 1
-    assert "moved or deleted while the run was writing it" in said or "No such file or directory" in said
+    assert re.search("moved or deleted|No such file", said)
     assert not folder.exists()
 
 
@@ -194,58 +177,45 @@ def test_a_folder_that_is_renamed_ends_the_run_which_goes_on_under_the_new_name(
 
     status, said = main(*PENDULUM, f"out={folder}", step=30, happens=rename)
     assert status == 1
-    assert "moved or deleted while the run was writing it" in said or "No such file or directory" in said
+    assert re.search("moved or deleted|No such file", said)
     assert [p.name for p in folder.iterdir()] == ["metrics.csv"]
     assert_nothing_was_lost(renamed, whole)
 
 
+DAMAGE = {
+    "shortened": lambda content: content[:-1],
+    "other rows": lambda content: content[:-4] + b"9.9\n",
+    "zeros": lambda content: content[:-90] + bytes(90),
+    "header only": lambda content: content.split(b"\n")[0] + b"\n",
+    "missing": lambda content: None,
+}
+
+
 @pytest.mark.parametrize("name", ["metrics.csv", "timing.csv"])
-@pytest.mark.parametrize("damage", ["shortened", "missing", "other rows", "zeros", "header only"])
-def test_rows_that_are_not_those_of_the_checkpoint_are_refused_and_nothing_is_touched(name, damage, whole, tmp_path):
+def test_rows_that_are_not_those_of_the_checkpoint_are_refused_and_nothing_is_touched(name, whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     path = folder / name
     content = path.read_bytes()
-    path.write_bytes(
-        {
-            "shortened": content[:-1],
-            "missing": b"",
-            "other rows": content[:-4] + b"9.9\n",
-            "zeros": content[:-90] + bytes(90),
-            "header only": content.split(b"\n")[0] + b"\n",
-        }[damage]
-    )
-    if damage == "missing":
-        path.unlink()
-    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
-    with pytest.raises(SettingsError, match=rf"cannot resume: {path} .*; put it back as it was, or train anew"):
-        train.command.prepare([f"resume={folder}"])
-    assert {p: p.read_bytes() for p in before} == before
+    for damage in DAMAGE.values():
+        if (damaged := damage(content)) is None:
+            path.unlink()
+        else:
+            path.write_bytes(damaged)
+        before = files(folder)
+        refused(lambda: train.command.prepare([f"resume={folder}"]), f"cannot resume: {path}", "put it back as it was")
+        assert files(folder) == before
     path.write_bytes(content + b"0,70,half a ro")  # written after the checkpoint: it comes again
     train.command.prepare([f"resume={folder}"])
 
 
-def test_a_damaged_provenance_is_neither_lost_nor_a_traceback(whole, tmp_path):
-    folder = shutil.copytree(whole, tmp_path / "run")
-    (folder / "provenance.json").write_text("{")
-    with pytest.raises(SettingsError, match=r"provenance.json is damaged; put it back as it was, or move it away"):
-        train.command.prepare([f"resume={folder}"])
-    assert (folder / "provenance.json").read_text() == "{"
-
-
 def test_no_bytes_of_a_damaged_csv_reach_the_terminal(whole, tmp_path):
     folder = RunFolder(shutil.copytree(whole, tmp_path / "run"))
-    rows = (
-        bytes(100_000) + b"0,70,a,1.0",
-        b"x y " * 30_000 + b",1,a,3",
-        b"0,\0\x1b[2J,a,1",
-        b"0,5,a," + b"\x07 " * 50_000,
-    )
-    for row in rows:
+    long = [bytes(100_000) + b"0,70,a,1.0", b"x y " * 30_000 + b",1,a,3", b"0,5,a," + b"\x07 " * 50_000]
+    for row in (*long, b"0,\0\x1b[2J,a,1"):
         folder.metrics_csv.write_bytes((whole / "metrics.csv").read_bytes() + row + b"\n")
-        with pytest.raises(SettingsError, match=r"metrics.csv is damaged") as error:
-            folder.metrics()
-        assert str(error.value).isprintable()
-        assert len(str(error.value)) < len(str(folder)) + 400
+        line = refused(folder.metrics, "metrics.csv is damaged")
+        assert line.isprintable()
+        assert len(line) < len(str(folder)) + 400
 
 
 HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); "
@@ -307,18 +277,6 @@ def test_ctrl_c_while_the_package_is_imported_ends_without_a_traceback(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["torch.py"]
 
 
-def test_a_journal_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
-    folder, limits = RunFolder(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
-    folder.log.write_text("cut")
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
-        with Journal(folder) as journal:
-            journal.write("finished")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert folder.log.read_text() == "cut"
-
-
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
@@ -357,22 +315,12 @@ def test_damage_to_rows_that_both_checkpoints_need_is_counted_and_the_run_goes_o
     assert load(folder / "checkpoints")["buffer"]["size"] == 20
 
 
-def test_a_run_goes_on_without_any_of_its_transitions_if_told_to(tmp_path):
-    folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
-    for path in (folder / "checkpoints").glob("rows_*"):
-        path.unlink()
-    session, parts = train.command.prepare([f"resume={folder}", "allow_lost_rows=true"])
-    session.stop = StopAfter()
-    assert train.command.execute(session, parts) == (True, None)
-    assert parts.buffer.size == 20  # of the steps 40 to 60
-
-
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("tau: 0.005", "tau: 0.01").replace("batch_size: 16", "batch_size: 17"))
-    with pytest.raises(SettingsError, match=r"agent.tau is 0.01, was 0.005; batch_size is 17, was 16$"):
-        train.command.prepare([f"resume={folder}"])
+    names = ["agent.tau is 0.01, was 0.005", "batch_size is 17, was 16"]
+    refused(lambda: train.command.prepare([f"resume={folder}"]), *names)
 
 
 def rewritten(folder, change):
@@ -389,85 +337,67 @@ def rewritten(folder, change):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "status", "said"),
     [
-        (lambda state: [1, 2], "it holds no state"),
-        (lambda state: state.update(at="x"), "it holds no state of a run"),
-        (lambda state: state.update(chunks=[[0.5, 1]]), "it holds no state of a run"),
-        (lambda state: state.pop("sizes") and None, "holds no checkpoint of a run"),
-        (lambda state: state["sizes"].update({"timing.csv": "x"}), "holds no checkpoint of a run"),
-        (lambda state: state["sizes"].update({"timing.csv": 2**70}), "holds no checkpoint of a run"),
-        (lambda state: state.pop("chunks") and None, "holds no checkpoint of a run"),
-        (lambda state: state.update(settings=3), "holds no checkpoint of a run"),
-        (lambda state: state["settings"].update(seed=torch.zeros(0)), "holds no checkpoint of a run"),
+        (lambda state: [1, 2], 2, "it holds no state"),
+        (lambda state: state.update(at="x"), 2, "it holds no state of a run"),
+        (lambda state: state.update(chunks=[[0.5, 1]]), 2, "it holds no state of a run"),
+        (lambda state: state.pop("sizes") and None, 2, "holds no checkpoint of a run"),
+        (lambda state: state["sizes"].update({"timing.csv": "x"}), 2, "holds no checkpoint of a run"),
+        (lambda state: state["sizes"].update({"timing.csv": 2**70}), 2, "holds no checkpoint of a run"),
+        (lambda state: state.pop("chunks") and None, 2, "holds no checkpoint of a run"),
+        (lambda state: state.update(settings=3), 2, "holds no checkpoint of a run"),
+        (lambda state: state["settings"].update(seed=torch.zeros(0)), 2, "holds no checkpoint of a run"),
+        (lambda state: state.pop("agent") and None, 1, "not of this run: KeyError: 'agent'"),
+        (lambda state: state.update(agent=7), 1, "not of this run: TypeError"),
+        (lambda state: state.update(envs={}), 1, "not of this run: "),
+        (lambda state: state["progress"].update(step="x"), 1, "no progress of such a run"),
+        (lambda state: state["progress"].pop("updates") and None, 1, "no progress of such a run"),
+        (lambda state: state["progress"].update(episode_return=torch.ones(1).bool()), 1, "no progress of such a run"),
+        (lambda state: state["progress"].update(episode_return=torch.zeros(7).double()), 1, "no progress of such a"),
+        (lambda state: state["buffer"].update(newest_obs=torch.zeros(9, 9)), 1, "cannot resume: a replay buffer of"),
     ],
 )
-def test_a_checkpoint_that_is_whole_and_of_no_run_is_refused_before_anything_is_written(change, said, whole, tmp_path):
-    folder = rewritten(shutil.copytree(whole, tmp_path / "run"), change)
-    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
-    with pytest.raises(SettingsError, match=said):
-        train.command.prepare([f"resume={folder}"])
-    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"} == before
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda state: state.pop("agent") and None, "the checkpoint is not of this run: KeyError: 'agent'"),
-        (lambda state: state.update(agent=7), "the checkpoint is not of this run: TypeError"),
-        (lambda state: state.update(envs={}), "the checkpoint is not of this run: "),
-        (lambda state: state["progress"].update(step="x"), "holds no progress of such a run"),
-        (lambda state: state["progress"].pop("updates") and None, "holds no progress of such a run"),
-        (
-            lambda state: state["progress"].update(episode_return=torch.tensor([True])),
-            "holds no progress of such a run",
-        ),
-        (lambda state: state["progress"].update(episode_return=torch.zeros(7).double()), "no progress of such a run"),
-        (lambda state: state["buffer"].update(newest_obs=torch.zeros(9, 9)), "cannot resume: a replay buffer of"),
-    ],
-)
-def test_a_checkpoint_with_other_content_than_the_run_s_ends_with_one_line_and_no_number_changed(
-    change, said, whole, main, tmp_path
+def test_a_checkpoint_that_is_whole_and_not_of_this_run_ends_with_one_line_and_no_number_changed(
+    change, status, said, whole, main, tmp_path
 ):
     folder = rewritten(shutil.copytree(whole, tmp_path / "run"), change)
-    status, line = main(f"resume={folder}")
-    assert status == 1
-    assert said in line
-    for name in ("metrics.csv", "timing.csv", "provenance.json", "config.yaml"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    before = files(folder)
+    found, line = main(f"resume={folder}")
+    assert (found, said in line) == (status, True), line
+    after = files(folder)
+    kept = [*before] if status == 2 else [folder / n for n in ("metrics.csv", "timing.csv", "config.yaml")]
+    assert [path for path in kept if after[path] != before[path]] == []
+    assert (folder / "provenance.json").read_bytes() == (whole / "provenance.json").read_bytes()
 
 
 @pytest.mark.parametrize("text", ["{", '{"starts": {}}', "[]", "\0"])
 def test_a_damaged_provenance_is_kept_and_the_run_refused_until_it_is_moved_away(text, whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     (folder / "provenance.json").write_text(text)
-    with pytest.raises(SettingsError, match=r"provenance.json is damaged; put it back as it was, or move it away"):
-        train.command.prepare([f"resume={folder}"])
+    refused(lambda: train.command.prepare([f"resume={folder}"]), "provenance.json is damaged")
     assert (folder / "provenance.json").read_text() == text
     (folder / "provenance.json").unlink()
     resume(folder)
 
 
 def test_a_run_of_the_other_command_is_not_resumed_and_named_as_such(whole):
-    with pytest.raises(
-        SettingsError, match=r"config.yaml: a run of rl_plasticity.supervised is needed; this is one of "
-    ):
-        supervised.command.prepare([f"resume={whole}"])
+    refused(lambda: supervised.command.prepare([f"resume={whole}"]), "config.yaml", "rl_plasticity.supervised")
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "ü" * 200])
 def test_a_name_that_no_file_can_have_is_refused_for_a_new_run_and_to_resume(name, tmp_path):
     for argument in (f"out={tmp_path / name}", f"resume={tmp_path / name}"):
-        with pytest.raises(SettingsError, match="File name too long"):
-            train.command.prepare([*(PENDULUM if argument.startswith("out") else []), argument])
+        given = [*(PENDULUM if argument.startswith("out") else []), argument]
+        refused(lambda given=given: train.command.prepare(given), "File name too long")
     assert list(tmp_path.iterdir()) == []
 
 
 # --- the clock ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clock", [itertools.count(1e9, -60), itertools.cycle([1e9, 4e9, 0])])
-def test_a_clock_that_goes_backwards_or_jumps_both_ways_changes_nothing(clock, whole, tmp_path, monkeypatch):
+def test_a_clock_that_jumps_both_ways_changes_nothing(whole, tmp_path, monkeypatch):
+    clock = itertools.cycle([1e9, 4e9, 0])
     monkeypatch.setattr(time, "time", lambda: next(clock))
     folder = run(PENDULUM, tmp_path / "run", StopAfter(30))
     assert_nothing_was_lost(folder, whole)
@@ -507,9 +437,8 @@ def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_close
     if "BrokenForTests-v0" not in gym.registry:
         gym.register("BrokenForTests-v0", Broken)
     Broken.steps, Broken.raises_at, Broken.made, Broken.closed = itertools.count(), raises_at, 0, 0
-    status, said = main(
-        *once([*PENDULUM, "env=gym:BrokenForTests-v0", "measure_every_updates=60"]), f"out={tmp_path / 'run'}"
-    )
+    broken = ["env=gym:BrokenForTests-v0", "env.action_repeat=1", "measure_every_updates=60"]
+    status, said = main(*once([*PENDULUM, *broken, f"out={tmp_path / 'run'}"]))
     assert status == 1
     assert "an environment raised KeyError: 'a bug" in said
     assert left in said
@@ -535,27 +464,12 @@ def test_a_warning_of_the_package_is_one_line_of_the_command_and_another_s_goes_
 
 # --- bad input, whatever it is --------------------------------------------------------------------------------------
 
-FUZZ = int(os.environ.get("FUZZ", 50))  # how many examples
+FUZZ = int(os.environ.get("FUZZ", 30))  # how many examples
 NAMES = ["env", "reg", "reset", "agent", "preset", "resume", "task", "data", "net", "optimizer", "lr", "out", "seed"]
 NAMES += ["reg.coef", "reg.scope", "reset.every_updates", "agent.hidden", "env.workers", "env.name", "net.widths"]
 NAMES += ["data.root", "data.train_size", "num_tasks", "threads", "device", "reg._target_", "_target_", "hydra.run.dir"]
-VALUES = [
-    "",
-    "null",
-    "-1",
-    "0",
-    "2",
-    "1e999",
-    "nan",
-    "true",
-    "x",
-    "[",
-    "[]",
-    "[1,2]",
-    "{a:1}",
-    "${seed}",
-    "${oc.env:X}",
-]
+VALUES = ["", "null", "-1", "0", "2", "1e999", "nan", "true", "x", "[", "[]", "[1,2]", "{a:1}", "${seed}"]
+VALUES += ["${oc.env:X}"]
 VALUES += ["spectral", "swr+l2", "[none,swr]", "periodic", "demo", "cnn", "gym:CartPole-v1", "os.system", "/", "a\0b"]
 VALUES += ["random_labels", "binary_pairs", "..", "'", '"', "é", "--help", "!!python/object:os.system", "sgd", "none"]
 VALUES += ["[1,[2]]", "'x", "---"]
@@ -605,22 +519,3 @@ def test_no_saved_settings_whatever_give_anything_but_settings_or_one_line(tmp_p
     path.write_text("\n".join(lines), errors="replace")
     with contextlib.suppress(SettingsError):
         schema.load_saved(kind, RunFolder(path.parent).settings)
-
-
-def test_settings_cannot_name_a_class_to_be_made(tmp_path):
-    for argument in ("_target_=os.system", "reg._target_=os.system", "agent._target_=os.system"):
-        with pytest.raises(SettingsError, match="unknown setting"):
-            schema.load(Train, ["reg=spectral", argument])
-    text = schema.dump(schema.load(Train, ["reg=spectral", f"out={tmp_path / 'run'}"]))
-    mark = tmp_path / "made"
-    for changed in (
-        text.replace("reg:\n", f"reg:\n  _target_: os.mkdir\n  path: {mark}\n"),
-        text.replace("name: spectral", f"name: !!python/object/apply:os.mkdir ['{mark}']"),
-        text + f"_target_: os.mkdir\npath: {mark}\n",
-    ):
-        folder = tmp_path / "run"
-        folder.mkdir(exist_ok=True)
-        (folder / "config.yaml").write_text(changed)
-        with pytest.raises(SettingsError):
-            train.command.prepare([f"resume={folder}"])
-    assert not mark.exists()

@@ -19,10 +19,10 @@ def fuzz():
     del sys.modules["fuzz"]
 
 
-def test_a_hundred_hostile_cases_end_in_a_documented_status_and_neither_leave_nor_lose_a_file(fuzz, tmp_path):
-    counts, bad = fuzz.fuzz(100, seed=0, place=tmp_path, verbose=False)
+def test_sixty_hostile_cases_end_in_a_documented_status_and_neither_leave_nor_lose_a_file(fuzz, tmp_path):
+    counts, bad = fuzz.fuzz(60, seed=0, place=tmp_path, verbose=False)
     assert bad == []
-    assert sum(count["cases"] for count in counts.values()) == 100
+    assert sum(count["cases"] for count in counts.values()) == 60
     assert min(sum(count[end] for count in counts.values()) for end in ("0", "1", "2", "143")) > 0  # all ends occur
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from conftest import StopAfter
+from conftest import StopAfter, files, refused
 from folders import PENDULUM, curve, resume, run, write_run
 
 from rl_plasticity import load_agent, status
@@ -61,9 +61,7 @@ def test_a_star_in_a_value_is_no_alias(fake):
 def test_a_config_that_is_huge_deep_or_names_python_is_refused_in_one_line(text, fake, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (fake / "config.yaml").write_text(text)
-    with pytest.raises(SettingsError, match="holds no settings of a run") as caught:
-        _ = RunFolder(fake).settings
-    assert "\n" not in str(caught.value)
+    refused(lambda: RunFolder(fake).settings, "holds no settings of a run")
     assert not (tmp_path / "pwned").exists()
 
 
@@ -76,8 +74,7 @@ def test_what_names_a_function_is_an_unknown_setting(below, folder, tmp_path, mo
     assert where in text
     config.write_text(text.replace(where, f"{where}{indent}_target_: os.mkdir\n{indent}path: pwned\n", 1))
     for go_on in (lambda: resume(folder), lambda: load_agent(folder)):
-        with pytest.raises(SettingsError, match="_target_"):
-            go_on()
+        refused(go_on, "_target_")
     assert not (tmp_path / "pwned").exists()
 
 
@@ -86,9 +83,7 @@ def test_what_a_saved_setting_refers_to_is_not_looked_up(folder, monkeypatch):
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("gym:Pendulum-v1", "${oc.env:SECRET}"))
     assert RunFolder(folder).settings["env"]["name"] == "${oc.env:SECRET}"
-    with pytest.raises(SettingsError) as caught:
-        load_agent(folder)
-    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in refused(lambda: load_agent(folder))
 
 
 # --- files that are no files ------------------------------------------------------------------------------------------
@@ -107,17 +102,15 @@ def test_a_run_is_not_resumed_through_a_link(name, folder, tmp_path):
         shutil.copy(own, victim)
         own.unlink()
     own.symlink_to(victim)
-    before = {path: path.read_bytes() for path in [victim, *victim.rglob("*")] if path.is_file()}
-    with pytest.raises(SettingsError, match=f"{name} is a link"):
-        resume(folder)
-    assert {path: path.read_bytes() for path in [victim, *victim.rglob("*")] if path.is_file()} == before
+    before = files(tmp_path)
+    refused(lambda: resume(folder), f"{name} is a link")
+    assert files(tmp_path) == before
 
 
 def test_a_run_is_not_resumed_through_a_link_below_its_folders(folder, tmp_path):
     (tmp_path / "victim").mkdir()
     (folder / "tensorboard" / "seed9").symlink_to(tmp_path / "victim")
-    with pytest.raises(SettingsError, match="seed9 is a link"):
-        resume(folder)
+    refused(lambda: resume(folder), "seed9 is a link")
 
 
 def test_a_lock_and_a_temporary_file_that_are_links_leave_what_they_lead_to(tmp_path):
@@ -170,9 +163,7 @@ def test_a_circle_of_links_and_links_to_runs_elsewhere_end(fake, tmp_path):
 def test_a_line_of_millions_of_characters_is_damage_in_a_short_line(row, fake):
     with (fake / "metrics.csv").open("a") as file:
         file.write(row + "\n")
-    with pytest.raises(SettingsError, match=r"metrics.csv is damaged") as caught:
-        RunFolder(fake).metrics()
-    assert len(str(caught.value)) < 2100
+    assert len(refused(RunFolder(fake).metrics, "metrics.csv is damaged")) < 2100
     assert len("".join(status.table([status.read(RunFolder(fake))], 0.0))) < 5000
 
 
@@ -199,12 +190,6 @@ def test_names_reach_the_terminal_as_escapes(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert all(line.isprintable() for line in (out + err).split("\n"))
     assert "\\x1b[31m" in out
-
-
-def test_a_path_that_leads_out_of_a_table_s_columns_does_not(tmp_path):
-    folder = tmp_path / ("x" * 60 + ODD)
-    write_run(folder, RL, {"0": curve([5.0])})
-    assert all(line.isprintable() for line in status.table([status.read(RunFolder(folder))], 0.0))
 
 
 def test_labels_that_look_like_formulas_are_drawn_as_they_are(tmp_path):

@@ -20,30 +20,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "rl_plasticity"
 
 # From the top. A module imports from its own room and from those below; rooms of one line know nothing of each other.
-LAYERS = (
-    ("train", "supervised", "evaluate", "watch", "status", "__main__"),
-    ("live",),
-    ("compare",),
-    ("integrations",),
-    ("command_line",),
-    ("sweeps",),
-    ("comparison",),
-    ("training",),
-    ("runs",),
-    ("configs",),
-    ("tasks", "envs"),
-    ("agents",),
-    ("diagnosis",),
-    ("compiling",),
-    ("interventions",),
-    ("learning",),
-    ("regularizers", "networks", "metrics", "plugins"),
-    ("structure",),
-    ("seeding",),
-    ("settings",),
-    ("errors", "paths", "seeds", "step", "terminal"),
-    ("reproduce",),
-)
+ROOMS = (ROOT / "CONTRIBUTING.md").read_text().partition("## Rooms")[2].partition("\n## ")[0]
+LAYERS = [line.split() for line in re.findall(r"^    (.+)$", ROOMS, re.MULTILINE)]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FILES = {
     ".".join(("rl_plasticity", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -209,35 +187,48 @@ def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone():
         assert name not in needed_by("torch", "numpy")
 
 
-COMMAND = (
+# Each as a process of its own would end, one after another where only torch and numpy are installed.
+NEEDING = (
     WITHOUT.partition("before =")[0]
     + """
-import runpy
+import io, runpy
+from contextlib import redirect_stderr
 sys.meta_path.insert(0, Nothing())
-sys.argv[1:] = []
-runpy.run_module(NAME, run_name="__main__", alter_sys=True)
+for name, code in json.loads(sys.argv[1]).items():
+    status, said, sys.argv[1:], sys.excepthook = 0, io.StringIO(), [], sys.__excepthook__
+    for module in {*sys.modules}:
+        if module.partition(".")[0] == "rl_plasticity":
+            del sys.modules[module]
+    with redirect_stderr(said):
+        try:
+            exec(code)
+        except ImportError as error:  # ends the process
+            status = 1
+            sys.excepthook(type(error), error, error.__traceback__)
+    print(json.dumps([name, status, said.getvalue()]))
 """
 )
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_says_which_extra_it_needs(name):
-    code = COMMAND.replace("NAME", repr(f"rl_plasticity.{name}"))
-    arguments = ["", json.dumps(sorted(needed_by("torch", "numpy")))]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith("rl_plasticity: cannot start: ")
-    assert done.stderr.endswith('is not installed here: pip install "rl_plasticity[rl]"\n')
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_public_name_that_needs_the_extra_says_so():
-    code = (
-        f"{WITHOUT.partition('before =')[0]}\nsys.meta_path.insert(0, Nothing())\nfrom rl_plasticity import RunFolder"
-    )
-    arguments = ["", json.dumps(sorted(needed_by("torch", "numpy")))]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert 'rl_plasticity.RunFolder needs omegaconf: pip install "rl_plasticity[rl]"' in done.stderr
+def test_a_command_and_a_public_name_that_need_the_extra_say_so():
+    run = "runpy.run_module('rl_plasticity.{}', run_name='__main__', alter_sys=True)"
+    codes = {name: run.format(name) for name in COMMANDS}
+    codes |= {"name": "from rl_plasticity import RunFolder", "module": "from rl_plasticity import train"}
+    codes["attribute"] = "import rl_plasticity; rl_plasticity.train"
+    arguments = [json.dumps(codes), json.dumps(sorted(needed_by("torch", "numpy")))]
+    done = subprocess.run([sys.executable, "-c", NEEDING, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ended = {name: (status, said) for name, status, said in map(json.loads, done.stdout.splitlines())}
+    assert ended.keys() == codes.keys()
+    extra = 'pip install "rl_plasticity[rl]"'
+    for name in COMMANDS:
+        status, said = ended[name]
+        assert (status, said.count("\n")) == (1, 1), name
+        assert said.startswith("rl_plasticity: cannot start: ")
+        assert said.endswith(f"is not installed here: {extra}\n")
+    assert f"rl_plasticity.RunFolder needs omegaconf: {extra}" in ended["name"][1]
+    for name in ("module", "attribute"):
+        assert re.search(rf"rl_plasticity.train needs \w+: {re.escape(extra)}$", ended[name][1].strip())
 
 
 def test_the_core_depends_on_torch_and_numpy_and_the_extra_on_what_is_said_to_be_its_own():
@@ -272,12 +263,3 @@ def test_a_command_is_an_attribute_and_importable_from_the_package():
         [sys.executable, "-c", code.format(names=[*COMMANDS])], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [f"rl_plasticity.{name}" for name in COMMANDS]
-
-
-@pytest.mark.parametrize("code", ["from rl_plasticity import train", "import rl_plasticity; rl_plasticity.train"])
-def test_a_command_s_module_that_needs_the_extra_says_so(code):
-    code = f"{WITHOUT.partition('before =')[0]}\nsys.meta_path.insert(0, Nothing())\n{code}"
-    arguments = ["", json.dumps(sorted(needed_by("torch", "numpy")))]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
-    last = done.stderr.splitlines()[-1]
-    assert re.search(r'rl_plasticity.train needs \w+: pip install "rl_plasticity\[rl\]"$', last), last

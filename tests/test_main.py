@@ -31,20 +31,13 @@ def test_help_is_the_list(asked, monkeypatch, capsys):
     assert "compare" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("trian", "did you mean 'train'?"),
-        ("env=x", "(valid: train, supervised, status, compare, evaluate, watch)"),
-    ],
-)
-def test_an_unknown_command_is_one_line_with_the_nearest_and_status_2(name, said, monkeypatch, capsys):
+@pytest.mark.parametrize(("name", "names"), [("trian", ["'train'"]), ("env=x", COMMANDS)])
+def test_an_unknown_command_is_one_line_with_the_nearest_and_status_2(name, names, monkeypatch, capsys):
     assert call(monkeypatch, name, "seed=1") == 2
     out, err = capsys.readouterr()
-    assert out == ""
+    assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(f"rl_plasticity: unknown command {name!r}")
-    assert err.endswith(f"{said}\n")
-    assert err.count("\n") == 1
+    assert all(other in err for other in names)
 
 
 def test_a_command_that_is_named_runs_as_if_it_were_called_itself(monkeypatch):

@@ -3,15 +3,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import StopAfter
+from conftest import StopAfter, assert_equal_states, refused
 from folders import resume, rows, run_supervised
 from pairwise import pairwise
 from torch import nn
 
 from rl_plasticity import supervised
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.configs.commands import Supervised
+from rl_plasticity.errors import FaultyRun
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS
@@ -21,19 +21,12 @@ from rl_plasticity.runs import checkpoint
 from rl_plasticity.seeding import RunStreams
 from rl_plasticity.supervised import command, updates_after
 from rl_plasticity.tasks import TASKS, Data, load
-from rl_plasticity.train import command as rl_command
 from rl_plasticity.training import epochs
 from rl_plasticity.training.epochs import accuracy, cross_entropy, evaluate
 
 SMALL = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=2"]
-SMALL += [
-    "device=cpu",
-    "compile=false",
-    "threads=1",
-    "eval_every_epochs=1",
-    "log_every_updates=2",
-    "measure_every_updates=1",
-]
+SMALL += ["device=cpu", "compile=false", "threads=1", "eval_every_epochs=1", "log_every_updates=2"]
+SMALL += ["measure_every_updates=1"]
 
 
 def assert_finite(folder):
@@ -111,10 +104,8 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
     task = chosen["task"]
     number = 2 if task in ("random_labels", "pixel_permutation", "label_flip", "binary_pairs") else "null"
     settings = [a for a in SMALL if not a.startswith(("net", "num_tasks"))]
-    if chosen["reset"] == "selective_reinit" and chosen["optimizer"] in (
-        "rmsprop",
-        "upgd",
-    ):  # without a mean of gradients
+    without_mean = ("rmsprop", "upgd")  # of gradients
+    if chosen["reset"] == "selective_reinit" and chosen["optimizer"] in without_mean:
         chosen = chosen | {"optimizer": "adam"}
     # They refuse weights that are computed, or find none that are not.
     if chosen["reg"] in CHANGES_WEIGHTS or chosen["reset"] == "fire" or chosen["optimizer"] == "muon":
@@ -122,10 +113,8 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
     if chosen["net.parametrization"] == "weight_standardization":  # for convolutions that a norm layer follows
         chosen = chosen | {"net": "cnn_bn"}
     settings += [f"{name}={value}" for name, value in chosen.items() if name != "data"]
-    folder = run_supervised(
-        [*settings, "epochs_per_task=1", f"num_tasks={number}", "log_every_updates=1", "measure_every_updates=3"],
-        tmp_path / "run",
-    )
+    settings += ["epochs_per_task=1", f"num_tasks={number}", "log_every_updates=1", "measure_every_updates=3"]
+    folder = run_supervised(settings, tmp_path / "run")
     assert_finite(folder)
     assert {r["run"] for r in rows(folder)} == ({"0"} if chosen["seeds"] == 1 else {"0", "1", "2"})
     assert rows(folder, "net/loss")
@@ -159,15 +148,8 @@ def test_every_large_network_makes_a_few_updates_on_generated_data(net, tmp_path
 
 
 def test_a_network_that_learns_reaches_high_accuracy_and_generalizes(tmp_path):
-    settings = [
-        "task=stationary",
-        "net.widths=[64]",
-        "epochs_per_task=30",
-        "batch_size=64",
-        "compile=false",
-        "threads=1",
-    ]
-    folder = run_supervised(settings, tmp_path / "run")
+    settings = ["task=stationary", "net.widths=[64]", "epochs_per_task=30", "batch_size=64", "compile=false"]
+    folder = run_supervised([*settings, "threads=1"], tmp_path / "run")
     assert value(folder, "task/train_accuracy")[0] > 0.98
     assert value(folder, "task/test_accuracy")[0] > 0.9
 
@@ -244,19 +226,11 @@ def test_an_epoch_has_as_many_updates_as_its_own_task_has_batches():
 
 def test_a_window_that_ends_before_it_begins_is_refused_and_one_that_never_begins_is_said(tmp_path, capsys):
     out = f"out={tmp_path / 'run'}"
-    with pytest.raises(SettingsError, match="until_epoch must be above from_epoch=3, got 2"):
-        command.prepare([*SMALL, out, "reg=l2", "reg.from_epoch=3", "reg.until_epoch=2"])
+    given = [*SMALL, out, "reg=l2", "reg.from_epoch=3", "reg.until_epoch=2"]
+    refused(lambda: command.prepare(given), "until_epoch", "from_epoch=3", "got 2")
     assert not (tmp_path / "run").exists()
     run_supervised([*SMALL, "epochs_per_task=1", "reg=l2", "reg.from_epoch=2"], tmp_path / "run")
     assert "a method never begins: reg.from_epoch=2, and the run has 2 epochs" in capsys.readouterr().err
-
-
-def test_a_reset_at_each_task_starts_from_chance(tmp_path):
-    arguments = [*SMALL, "task=label_flip", "epochs_per_task=15", "lr=0.01", "reset=periodic"]
-    folder = run_supervised(arguments, tmp_path / "run")
-    state = checkpoint.load(folder / "checkpoints")
-    assert state["learner"]["draws"].tolist() == [2]
-    assert state["learner"]["optimizer.step"].tolist() == [45]  # 3 batches in each of 15 epochs since the reset
 
 
 def test_a_full_reset_when_all_images_come_is_training_on_all_of_them_from_scratch(tmp_path, monkeypatch):
@@ -290,27 +264,13 @@ RESUMED = ["seeds=2", "reg=spectral+swr", "reset=shrink_perturb", "epochs_per_ta
 RESUMED += ["checkpoint_every_epochs=3", "task=pixel_permutation", "reg.swr.from_epoch=2", "reg.swr.until_epoch=9"]
 
 
-@pytest.mark.parametrize("stops", [(0,), (2,), (4,), (5, 3)])
+@pytest.mark.parametrize("stops", [(0,), (2,), (5, 3)])
 def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
     folder = run_supervised([*SMALL, *RESUMED], tmp_path / "run", StopAfter(stops[0]))
     for stop in (*stops[1:], None):
         resume(folder, StopAfter(stop), command)
     assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
-    ends = [checkpoint.load(f / "checkpoints") for f in (folder, uninterrupted)]
-    for name, tensor in ends[0]["learner"].items():
-        assert torch.equal(tensor, ends[1]["learner"][name]), name
-
-
-def test_both_commands_make_the_same_kind_of_regularizer_with_the_same_state(monkeypatch, tmp_path):
-    from rl_plasticity.networks import MLP
-    from rl_plasticity.runs.plan import Plan
-
-    for name in REGULARIZERS:
-        plans = [Plan.of(schema.load(kind, [f"reg={name}"])) for kind in (Train, Supervised)]
-        made = [plan.regularize(MLP((4, 8, 2), [0])) for plan in plans]
-        assert type(made[0]) is type(made[1]) is REGULARIZERS[name]
-        assert made[0].state_dict().keys() == made[1].state_dict().keys()
-    assert rl_command.kind is Train
+    assert_equal_states(*(checkpoint.load(f / "checkpoints")["learner"] for f in (folder, uninterrupted)))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
@@ -320,19 +280,16 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
 
 def test_bad_input_makes_nothing(tmp_path):
     for arguments, said in (
-        (["net=resnet18", "seeds=2"], "train one run per process"),
+        (["net=resnet18", "seeds=2"], "one run per process"),
         (["data=mnist"], "data.root=FOLDER"),  # not bundled; no network in tests
         (["task=stationary", "num_tasks=5"], "stationary"),
         (["data.root=nowhere"], "digits"),
         (["net=vgg16"], "32"),
-        (["net.parametrization=weight_standardisation"], "did you mean 'weight_standardization'"),
-        (["net=cnn", "net.parametrization=weight_standardization"], "convolutions that a norm layer follows"),
-        (["net=kumar_cnn"], "sides of at least 16"),
+        (["net.parametrization=weight_standardisation"], "'weight_standardization'"),
+        (["net=cnn", "net.parametrization=weight_standardization"], "norm layer"),
+        (["net=kumar_cnn"], "16"),
     ):
-        with pytest.raises(SettingsError) as error:
-            command.prepare([*arguments, f"out={tmp_path / 'run'}"])
-        assert said in str(error.value)
-        assert "\n" not in str(error.value)
+        refused(lambda given=arguments: command.prepare([*given, f"out={tmp_path / 'run'}"]), said)
         assert not (tmp_path / "run").exists()
 
 
@@ -372,7 +329,6 @@ def test_only_whole_batches_go_to_the_compiled_update_because_it_is_of_one_shape
 
     monkeypatch.setattr("rl_plasticity.training.epochs.compiled", compiled)
     settings = ["data.train_size=250", "task=continual_full", "num_tasks=5", "epochs_per_task=1", "compile=true"]
-    run_supervised(
-        [*SMALL, *settings, "batch_size=40"], tmp_path / "run"
-    )  # chunks of 50 add up: the last batches all differ
+    # Chunks of 50 add up: the last batches all differ.
+    run_supervised([*SMALL, *settings, "batch_size=40"], tmp_path / "run")
     assert shapes == [(1, 40)] * (1 + 2 + 3 + 5 + 6)

@@ -2,28 +2,27 @@ import subprocess
 import sys
 
 import pytest
-import torch
+from conftest import refused
 from folders import PENDULUM, run
 
 from rl_plasticity import train
 from rl_plasticity.envs.vector import EnvFault
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.errors import FaultyRun
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.train import command
 
 
 def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for arguments, said in (
-        (["reset=redo", "reset.threshold=-1"], "reset.threshold must be a number from 0 up, got -1"),
-        (["env=gym:CartPole-v1"], "continuous actions"),
-        (["resume=nowhere"], "there is no folder nowhere"),
-        (["reg.coef=1"], "reg=none has no settings"),
-        (["--mutlirun"], "cannot read '--mutlirun'"),
+    for arguments, names in (
+        (["reset=redo", "reset.threshold=-1"], ["reset.threshold", "from 0 up", "-1"]),
+        (["env=gym:CartPole-v1"], ["continuous actions"]),
+        (["env=gym:BipedalWalker-v3"], []),  # its engine is not installed
+        (["resume=nowhere"], ["nowhere"]),
+        (["reg.coef=1"], ["reg=none"]),
+        (["--mutlirun"], ["'--mutlirun'"]),
     ):
-        with pytest.raises(SettingsError) as error:
-            command.prepare(arguments)
-        assert said in str(error.value)
+        refused(lambda given=arguments: command.prepare(given), *names)
         assert list(tmp_path.iterdir()) == []
 
 
@@ -36,28 +35,11 @@ def test_bad_input_ends_in_one_line_and_status_2_and_makes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gpu_that_is_not_there_is_bad_input():
-    if torch.cuda.is_available():
-        assert command  # there is one: nothing to refuse
-        return
-    with pytest.raises(SettingsError, match="device=cuda, but torch finds no GPU"):
-        command.prepare(["device=cuda"])
-
-
 def test_a_folder_that_exists_is_not_touched(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "precious").write_text("x")
-    with pytest.raises(SettingsError, match="exists; continue that run with resume="):
-        command.prepare([*PENDULUM, f"out={tmp_path / 'run'}"])
+    refused(lambda: command.prepare([*PENDULUM, f"out={tmp_path / 'run'}"]), "exists", "resume=")
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious"]
-
-
-def test_resuming_a_damaged_checkpoint_says_so(tmp_path):
-    folder = run(PENDULUM, tmp_path / "run")
-    for path in (folder / "checkpoints").iterdir():
-        path.write_bytes(b"junk")
-    with pytest.raises(SettingsError, match=r"cannot resume: the checkpoint .* cannot be read"):
-        command.prepare([f"resume={folder}"])
 
 
 def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_stays(tmp_path):
@@ -75,12 +57,6 @@ def test_a_loss_that_is_not_finite_is_named_before_anything_else_can_fail_on_it(
     settings = [a for a in PENDULUM if not a.startswith(("log", "checkpoint"))]
     with pytest.raises(FaultyRun, match=r"(critic|actor)/loss of seed 0 is not finite at env step 21"):
         run([*settings, "log_every_updates=1", "agent.lr=1e30", "replay_ratio=4"], tmp_path / "run")
-
-
-def test_an_environment_that_cannot_be_made_is_bad_input(tmp_path):
-    with pytest.raises(SettingsError):
-        command.prepare(["env=gym:BipedalWalker-v3", f"out={tmp_path / 'run'}"])  # its engine is not installed
-    assert not (tmp_path / "run").exists()
 
 
 def test_evaluation_workers_that_cannot_be_started_are_the_run_s_fault_and_not_a_bug(tmp_path, monkeypatch):
@@ -106,7 +82,5 @@ def test_a_run_that_would_make_no_update_is_refused_before_anything_is_written_u
         parts.close()
         session.lock.release()
         return
-    said = "no update would be made: total_env_steps=20 does not exceed random_env_steps=20; .* random_env_steps=5 say"
-    with pytest.raises(SettingsError, match=said):
-        command.prepare(asked)
+    refused(lambda: command.prepare(asked), "total_env_steps=20", "random_env_steps=20", "random_env_steps=5")
     assert not [*tmp_path.iterdir()]

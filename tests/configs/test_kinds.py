@@ -64,18 +64,16 @@ for line in json.loads(sys.argv[1]):
 """
 HELP = [f"{command} --help" for command in ("train", "supervised", "evaluate", "watch", "compare", "status")]
 MISSPELT = {
-    "train regg=spectral": "unknown setting 'regg'; did you mean 'reg'?",
-    "train reg=spectrall": "unknown reg 'spectrall'; did you mean 'spectral'?",
-    "train reg=spectral reg.coeff=1": "unknown setting 'reg.coeff'; did you mean 'reg.coef'?",
-    "train reg=spectral reg.coef=-1": "reg.coef must be a number from 0 up, got -1",
-    "train preset=dmeo": "unknown preset 'dmeo'; did you mean 'demo'?",
-    "train env=cheeta-run": "unknown env 'cheeta-run'; nearest: cheetah-run, ",
-    "train env.sequence=[walker-run,walker-wlak]": "unknown env 'walker-wlak'; nearest: walker-walk, ",
-    "train launcher=ray": "launcher=ray is for a sweep: add -m",
-    "supervised optimizer=adamm": "unknown optimizer 'adamm'; did you mean 'adam'?",
-    "evaluate": "a run's folder is needed: python -m rl_plasticity.evaluate RUN [name=value ...]",
-    "watch run widht=3": "unknown setting 'widht'; did you mean 'width'?",
-    "compare bseline=x": "unknown option 'bseline'; did you mean 'baseline'?",
+    "train regg=spectral": ["'regg'", "'reg'"],
+    "train reg=spectral reg.coef=-1": ["reg.coef", "from 0 up", "-1"],
+    "train preset=dmeo": ["preset 'dmeo'", "'demo'"],
+    "train env=cheeta-run": ["env 'cheeta-run'", "cheetah-run"],
+    "train env.sequence=[walker-run,walker-wlak]": ["env 'walker-wlak'", "walker-walk"],
+    "train launcher=ray": ["launcher=ray", "-m"],
+    "supervised optimizer=adamm": ["optimizer 'adamm'", "'adam'"],
+    "evaluate": ["python -m rl_plasticity.evaluate RUN [name=value ...]"],
+    "watch run widht=3": ["'widht'", "'width'"],
+    "compare bseline=x": ["'bseline'", "'baseline'"],
 }
 
 
@@ -103,7 +101,8 @@ def test_help_imports_no_torch(line, ended):
 def test_a_misspelt_name_is_one_line_with_status_2_and_imports_no_torch(line, ended):
     status, out, err, slow = ended[line]
     assert (status, out) == (2, "")
-    assert err.startswith(f"rl_plasticity.{line.split()[0]}: {MISSPELT[line]}")
+    assert err.startswith(f"rl_plasticity.{line.split()[0]}: ")
+    assert [name for name in MISSPELT[line] if name not in err] == [], err
     assert err.count("\n") == 1
     assert "torch" not in slow
 

@@ -1,15 +1,14 @@
 """examples/fine_tuning: what is drawn, the networks' losses and metrics against hand numbers, the papers' files."""
 
-import itertools
 import json
 import math
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import refused
 from torch import nn
 from torch.nn import functional as F
 
@@ -25,16 +24,8 @@ import segmentation  # noqa: E402
 sys.path.remove(str(FOLDER))
 
 KINDS = {k.name: k for k in (detection.Detection, segmentation.Segmentation, counting.Counting)}
-TINY = {
-    "pictures": 4,
-    "held_out": 2,
-    "every_updates": 1,
-    "epochs": 1,
-    "batch_size": 2,
-    "pretraining_pictures": 32,
-    "pretraining_epochs": 1,
-    "width": 2,
-}
+TINY = {"pictures": 4, "held_out": 2, "every_updates": 1, "epochs": 1, "batch_size": 2, "width": 2}
+TINY |= {"pretraining_pictures": 32, "pretraining_epochs": 1}
 
 
 def tiny(name, **settings):
@@ -67,24 +58,12 @@ def test_a_shape_is_within_its_radius_and_turns_with_its_angle(kind):
     assert np.array_equal(mask, common.shape_mask(kind, 64, 30, 34, 20, 0.5)) == round_
 
 
-def test_the_shapes_differ_from_each_other():
-    masks = [common.shape_mask(kind, 64, 32, 32, 20, 0.0) for kind in common.SHAPES]
-    assert all((a != b).mean() > 0.02 for i, a in enumerate(masks) for b in masks[:i])
-
-
 def test_boxes_hold_the_pixels_of_their_class():
     for seed in range(5):
         _, boxes, classes = detection.draw_scene(rng(seed), 64, most=1)
         ((left, top, right, bottom, label),) = boxes
         rows, columns = np.nonzero(classes == label + 1)
         assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == (left, top, right, bottom)
-
-
-def test_every_dot_of_a_crowd_is_inside_and_changes_its_pixel():
-    picture, points = counting.draw_crowd(rng(3), 64)
-    assert len(points) >= 5
-    assert ((points >= 1) & (points < 63)).all()
-    assert len(np.unique(picture[points[:, 1].astype(int), points[:, 0].astype(int)], axis=0)) > 1
 
 
 # --- metrics, by hand ---------------------------------------------------------------------------------------------
@@ -197,11 +176,11 @@ def test_boxes_that_say_the_objects_are_found_where_they_are_and_cost_least():
         outputs = answer(net, task, [change, objects[1]])
         worse = detection.yolo_loss(net, outputs, [target])
         assert worse > least + 0.2, i
-    assert (
-        detection.yolo_loss(net, answer(net, task, []), [target[:0]])
-        < 1e-2
-        < detection.yolo_loss(net, answer(net, task, objects), [target[:0]])
-    )
+    nothing, too_much = (detection.yolo_loss(net, answer(net, task, said), [target[:0]]) for said in ([], objects))
+    assert nothing < 1e-2 < too_much
+    same = [(0, 0, 4.0, 4.0, 28.0, 28.0, 1), (0, 1, 5.0, 4.0, 29.0, 28.0, 1), (0, 2, 4.0, 5.0, 28.0, 29.0, 3)]
+    (rows,) = detection.found(net, answer(net, task, same))
+    assert sorted(rows[:, 5].tolist()) == [1, 3]  # the best of a class, and all classes
 
 
 def test_an_object_is_for_the_anchor_of_its_shape_in_the_cell_of_its_center():
@@ -214,14 +193,6 @@ def test_an_object_is_for_the_anchor_of_its_shape_in_the_cell_of_its_center():
     where = torch.nonzero(grads[1][:, 5:].abs().sum(1)).tolist()
     assert where == [[1, 4, 1]]  # anchor (14, 14); row 39 // 8, column 15 // 8
     assert grads[1][1, 5 + 4, 4, 1] < 0 < grads[1][1, 5 + 3, 4, 1]
-
-
-def test_suppression_keeps_the_best_of_a_class_and_all_classes():
-    task = tiny("detection")
-    net = task.network()
-    same = [(0, 0, 4.0, 4.0, 28.0, 28.0, 1), (0, 1, 5.0, 4.0, 29.0, 28.0, 1), (0, 2, 4.0, 5.0, 28.0, 29.0, 3)]
-    (rows,) = detection.found(net, answer(net, task, same))
-    assert sorted(rows[:, 5].tolist()) == [1, 3]
 
 
 def test_the_bayesian_loss_is_that_of_its_equations_and_zero_where_each_counts_one():
@@ -323,13 +294,6 @@ def test_the_cost_is_of_every_update_of_both_methods_and_writes_nothing(name, tm
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_papers_pictures_are_counted_without_them_and_updates_take_cpu_time(monkeypatch):
-    monkeypatch.setattr(time, "process_time", itertools.count(0, 60).__next__)
-    settings = {**KINDS["segmentation"].paper, "width": 2, "depths": (1,), "channels": 2, "size": 64}
-    assert common.cost(KINDS["segmentation"](settings), 2, 1) == (2 * 52 * 1058, 60 * settings["batch_size"] / 2)
-    assert KINDS["detection"](KINDS["detection"].paper).shape == (320, 640)
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_the_costs_that_are_listed_are_those_of_the_small_version_and_of_the_paper(name):
     for small, s in ((True, KINDS[name].small), (False, KINDS[name].paper)):
@@ -362,22 +326,22 @@ def test_a_curve_is_smoothed_as_a_moving_average_of_validation_rows():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "names"),
     [
-        (["--method", "wsr"], "unknown method 'wsr'; did you mean 'wrs'?"),
-        (["--seeds", "0"], "--seeds must be 1 or more, got 0"),
-        (["--lr", "nan"], "--lr must be above 0, got nan"),
-        (["--epochs", "many"], "argument --epochs: invalid int value: 'many'"),
-        (["--pictures", "4"], "--batch-size 10 is more than --pictures 4"),
-        (["--paper", "."], "--paper DATA and --weights FILE go together"),
-        (["--paper", ".", "--weights", "nowhere.pt"], "nowhere.pt is missing"),
-        (["--paper", ".", "--weights", "x", "--pictures", "3"], "--pictures is of drawn pictures"),
+        (["--method", "wsr"], ["'wsr'", "'wrs'"]),
+        (["--seeds", "0"], ["--seeds", "1 or more", "0"]),
+        (["--lr", "nan"], ["--lr", "above 0", "nan"]),
+        (["--epochs", "many"], ["--epochs", "'many'"]),
+        (["--pictures", "4"], ["--batch-size 10", "--pictures 4"]),
+        (["--paper", "."], ["--paper", "--weights"]),
+        (["--paper", ".", "--weights", "nowhere.pt"], ["nowhere.pt"]),
+        (["--paper", ".", "--weights", "x", "--pictures", "3"], ["--pictures"]),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(arguments, says, tmp_path, capsys):
+def test_bad_input_is_one_line_and_writes_nothing(arguments, names, tmp_path, capsys):
     assert common.main(segmentation.Segmentation, [str(tmp_path / "out"), *arguments]) == 2
     message = capsys.readouterr().err
-    assert says in message
+    assert [name for name in names if name not in message] == [], message
     assert message.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -385,8 +349,7 @@ def test_bad_input_is_one_line_and_writes_nothing(arguments, says, tmp_path, cap
 def test_a_folder_of_other_settings_is_refused(tmp_path):
     common.remember(tmp_path, {"lr": 0.1})
     common.remember(tmp_path, {"lr": 0.1})
-    with pytest.raises(common.SettingsError, match=r"holds results with lr=0\.1, not 0\.2"):
-        common.remember(tmp_path, {"lr": 0.2})
+    refused(lambda: common.remember(tmp_path, {"lr": 0.2}), "lr=0.1", "0.2", error=common.SettingsError)
 
 
 def test_weights_load_by_name_without_a_classifier_and_else_are_refused(tmp_path):
@@ -396,15 +359,14 @@ def test_weights_load_by_name_without_a_classifier_and_else_are_refused(tmp_path
     torch.save({**source.state_dict(), "classifier.weight": torch.zeros(3)}, file)
     common.load_backbone_(target, file)
     assert torch.equal(target.features[30].weight, source.features[30].weight)
-    torch.save({k: v for k, v in source.state_dict().items() if k != "features.0.weight"}, file)
-    with pytest.raises(common.SettingsError, match=r"has no 'features\.0\.weight'"):
-        common.load_backbone_(target, file)
-    torch.save(counting.Vgg(4).state_dict(), file)
-    with pytest.raises(common.SettingsError, match="is of another backbone"):
-        common.load_backbone_(target, file)
-    file.write_text("no weights")
-    with pytest.raises(common.SettingsError, match="is no state dict"):
-        common.load_backbone_(target, file)
+    lacking = {k: v for k, v in source.state_dict().items() if k != "features.0.weight"}
+    for state, said in (
+        (lacking, "'features.0.weight'"),
+        (counting.Vgg(4).state_dict(), "of another backbone"),
+        ("no weights", "no state dict"),
+    ):
+        torch.save(state, file)
+        refused(lambda: common.load_backbone_(target, file), said, error=common.SettingsError)
 
 
 # --- the papers' files, made small --------------------------------------------------------------------------------

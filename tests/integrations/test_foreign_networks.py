@@ -1,20 +1,18 @@
 """Networks of others: what is read of each, and what each method does with it, as docs/foreign-networks.md has it."""
 
-import random
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from foreign import FOREIGN, HAS_TRANSFORMERS
 from foreign.__main__ import PAGE
-from foreign.first import FIRST, OF_TRANSFORMERS
+from foreign.first import OF_TRANSFORMERS
 from foreign.matrix import CRASH, ORACLES, REFUSED, WRONG, Case, is_in, of_activation, result, results
 
 from rl_plasticity.interventions import INTERVENTIONS, recycling
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
-from rl_plasticity.structure import Structure, activations_of, read, reading
+from rl_plasticity.structure import Structure, activations_of, reading
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* leaves alone:UserWarning"),
@@ -100,35 +98,13 @@ def test_what_is_read_is_what_the_definition_says(network):
         assert activation.shape[axis] == unit.incoming.matrix(net).shape[-2]
 
 
-@pytest.mark.parametrize("name", cases([*FIRST, "spectral_norm", "resnet_basic", "slot_attention"]))
-def test_reading_changes_nothing_and_draws_nothing(name):
-    net, example = FOREIGN[name].make().train(), FOREIGN[name].example()
-    next(net.children()).eval()
-    for p in net.parameters():
-        p.grad = torch.ones_like(p)
-    state = {n: t.clone() for n, t in (*net.named_parameters(), *net.named_buffers())}
-    modes = [m.training for m in net.modules()]
-    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
-    read(net)
-    read(net, example)
-    drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
-    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
-    assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
-    assert modes == [m.training for m in net.modules()]
-    after = {n: t for n, t in (*net.named_parameters(), *net.named_buffers())}
-    assert after.keys() == state.keys()
-    assert all(torch.equal(state[n], t) for n, t in after.items())
-    assert all(torch.equal(p.grad, torch.ones_like(p)) for p in net.parameters())
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
-
-
 def test_llama_s_gains_start_at_no_penalty_and_stay_at_one_under_the_penalty_alone():
     expected = FOREIGN["llama_like"]
     torch.manual_seed(0)
     net = expected.make()
     regularizer = make_regularizer("spectral", net, example=expected.example(), coef=1.0)
     gains = [p for n, p in net.named_parameters() if is_in(n, expected.norms)]
-    assert len(gains) == 5
+    assert len(gains) == 9
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
     first = regularizer.penalty(net).item()
     for _ in range(50):

@@ -64,7 +64,7 @@ class Automatic(lightning.LightningModule):
 
 
 class Manual(Automatic):
-    accumulation = 1
+    accumulation = 4
 
     def __init__(self, seed=0):
         super().__init__(seed)
@@ -117,8 +117,10 @@ def difference(net, other):
     return max((p - q).abs().max().item() for p, q in zip(net.parameters(), other.parameters(), strict=True))
 
 
-@pytest.mark.parametrize(("accumulation", "clip", "module"), [(1, None, "net"), (4, None, None), (4, 0.5, "net")])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "accumulation", "clip", "module"),
+    [*((name, 4, 0.5, "net") for name in SETTINGS), ("spectral", 1, None, "net"), ("ewc", 4, None, None)],
+)
 def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, accumulation, clip, module):
     model, other, plain = Automatic(), make_net(), make_net()
     callback = Regularize(name, module, **SETTINGS[name])
@@ -133,25 +135,11 @@ def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, acc
     assert logged.item() == pytest.approx(penalties[-1], rel=1e-4, abs=1e-7)
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
-def test_manual_optimization_is_regularized_as_automatic_is(accumulation):
-    model, other = Manual(), make_net()
-    model.accumulation = accumulation
+def test_manual_optimization_is_regularized_as_automatic_is():
+    model, other, accumulation = Manual(), make_net(), 4
     trainer_of(Regularize("spectral", coef=0.1)).fit(model, batches(20 * accumulation))
     by_hand(other, make_regularizer("spectral", other, coef=0.1), 20, accumulation, clip=0.5)
     assert difference(model, other) < 1e-6
-
-
-def test_a_penalty_in_training_step_is_clipped_with_the_rest_and_so_differs():
-    class Wrong(Automatic):
-        def training_step(self, batch, batch_idx):
-            return super().training_step(batch, batch_idx) + regularizer.penalty(self.net)
-
-    model, other = Wrong(), make_net()
-    regularizer = make_regularizer("l2_init", model.net, coef=0.3)
-    trainer_of(gradient_clip_val=0.5).fit(model, batches(20))
-    by_hand(other, make_regularizer("l2_init", other, coef=0.3), clip=0.5)
-    assert difference(model, other) > 1e-3
 
 
 def test_in_mixed_precision_the_penalty_is_computed_in_float32():
@@ -210,7 +198,7 @@ def test_a_checkpoint_without_the_state_is_refused(tmp_path):
     trainer.fit(Automatic(), batches(2))
     trainer.save_checkpoint(tmp_path / "plain.ckpt")
     callback = Regularize("l2_init")
-    with pytest.raises(SettingsError, match=r"has no state of Regularize\{'regularizer': 'l2_init'"):
+    with pytest.raises(SettingsError, match=r"Regularize.*'l2_init'"):
         trainer_of(callback, steps=4).fit(Automatic(), batches(4), ckpt_path=tmp_path / "plain.ckpt")
 
 
@@ -229,7 +217,7 @@ def test_the_hooks_are_gone_after_a_fit_and_a_second_fit_keeps_the_regularizer()
 
 
 def test_bad_settings_are_refused_when_the_fit_starts():
-    with pytest.raises(SettingsError, match="no module is called 'nett'; did you mean 'net'"):
+    with pytest.raises(SettingsError, match=r"'nett'.*'net'"):
         trainer_of(Regularize("l2", "nett")).fit(Automatic(), batches(2))
     with pytest.raises(SettingsError, match="this one is made already"):
         Regularize(make_regularizer("l2", make_net()), coef=0.1)
@@ -238,11 +226,11 @@ def test_bad_settings_are_refused_when_the_fit_starts():
         def configure_optimizers(self):
             return torch.optim.Adam(self.net[0].parameters())
 
-    with pytest.raises(SettingsError, match=r"no optimizer of Without holds a parameter of 'net.5'"):
+    with pytest.raises(SettingsError, match=r"Without .*'net.5'"):
         trainer_of(Regularize("l2", "net.5")).fit(Without(), batches(2))
 
 
-@pytest.mark.parametrize("name", ["spectral", "swr", "weight_decay", "churn"])
+@pytest.mark.parametrize("name", ["spectral", "churn"])
 def test_attach_looks_through_what_fabric_sets_up(name):
     from lightning.fabric import Fabric
 
@@ -266,14 +254,13 @@ def test_the_package_of_its_own_takes_the_same_callback():
     alone = pytest.importorskip("pytorch_lightning")
 
     class Model(alone.LightningModule):
-        __init__, forward, training_step = Automatic.__init__, Automatic.forward, Automatic.training_step
+        forward, training_step = Automatic.forward, Automatic.training_step
         configure_optimizers = Automatic.configure_optimizers
 
-    def initialize(self):
-        alone.LightningModule.__init__(self)
-        self.net = make_net()
+        def __init__(self):
+            super().__init__()
+            self.net = make_net()
 
-    Model.__init__ = initialize
     model, other = Model(), make_net()
     trainer = trainer_of(Regularize("spectral", coef=0.1), kind=alone)
     trainer.fit(model, batches(20))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.regularizers import make_regularizer
 
@@ -183,8 +184,9 @@ def made_by_hand(kind, name, networks=None):
 # --- it learns the same -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("kind", BY_HAND)
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("SAC", name) for name in SETTINGS), ("DQN", "ewc"), ("PPO", "spectral"), ("PPO", "wrs")]
+)
 def test_what_is_learned_with_the_callback_equals_the_algorithm_written_out_by_hand(kind, name):
     model, hand = make(kind), made_by_hand(kind, name)
     learn(model, Regularize(name, **SETTINGS[name]))
@@ -193,25 +195,11 @@ def test_what_is_learned_with_the_callback_equals_the_algorithm_written_out_by_h
     assert furthest(state_of(model), unregularized(kind)) > 1e-3
 
 
-@pytest.mark.parametrize("name", ["spectral", "wrs"])
-def test_only_the_networks_that_are_named_are_regularized(name):
-    model, hand = make("SAC"), made_by_hand("SAC", name, ["critic"])
-    learn(model, Regularize(name, ["critic"], **SETTINGS[name]))
+def test_only_the_networks_that_are_named_are_regularized():
+    model, hand = make("SAC"), made_by_hand("SAC", "wrs", ["critic"])
+    learn(model, Regularize("wrs", ["critic"], **SETTINGS["wrs"]))
     learn(hand, kind="SAC")
     assert furthest(state_of(model), state_of(hand)) < 1e-6
-
-
-@pytest.mark.parametrize("name", ["spectral", "l2_init"])
-def test_a_second_learn_neither_doubles_the_regularizer_nor_starts_it_anew(name):
-    model, hand = make("SAC"), made_by_hand("SAC", name)
-    callback = Regularize(name, **SETTINGS[name])
-    for _ in range(2):
-        learn(model, callback)
-        learn(hand, kind="SAC")
-    assert furthest(state_of(model), state_of(hand)) < 2e-6
-    for network in ("actor", "critic"):
-        for key, value in hand.by_hand[network].state_dict().items():
-            torch.testing.assert_close(callback.state_dict()[network][key], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -269,7 +257,7 @@ def test_wrs_gives_hidden_units_unit_norm_and_leaves_heads_alone(kind):
         assert model.policy.action_net.weight.norm() < 0.1  # SB3 makes it with 0.01
 
 
-@pytest.mark.parametrize("kind", ["SAC", "TD3", "DQN"])
+@pytest.mark.parametrize("kind", ["TD3", "DQN"])
 def test_targets_are_neither_projected_nor_penalized(kind):
     # They follow nothing here, so they would keep their first weights but for a regularizer.
     model = make(kind, tau=0.0)
@@ -342,9 +330,8 @@ def test_dictionaries_as_observations_are_read_too(kind):
 # --- saved, loaded, gone on -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["spectral", "ewc"])
-def test_a_model_that_was_saved_and_loaded_goes_on_exactly_with_the_callback_s_state_and_only_so(name, tmp_path):
-    model, callback = make("SAC"), Regularize(name, **SETTINGS[name])
+def test_a_model_that_was_saved_and_loaded_goes_on_exactly_with_the_callback_s_state_and_only_so(tmp_path):
+    model, callback = make("SAC"), Regularize("ewc", **SETTINGS["ewc"])
     learn(model, callback)
     model.save(tmp_path / "model.zip")
     model.save_replay_buffer(tmp_path / "buffer.pkl")
@@ -353,7 +340,7 @@ def test_a_model_that_was_saved_and_loaded_goes_on_exactly_with_the_callback_s_s
     for with_state in (True, False):
         loaded = sb3.SAC.load(tmp_path / "model.zip", environment("Pendulum-v1"), device="cpu")
         loaded.load_replay_buffer(tmp_path / "buffer.pkl")
-        again = Regularize(name, **SETTINGS[name])
+        again = Regularize("ewc", **SETTINGS["ewc"])
         if with_state:
             again.load_state_dict(torch.load(tmp_path / "regularizer.pt"))
         learn(loaded, again)
@@ -372,18 +359,6 @@ def test_the_state_outlives_the_hooks_and_can_be_saved_before_it_is_used():
     assert other.state_dict() == saved
 
 
-def test_after_learning_the_optimizers_are_as_they_were_before():
-    model = make("SAC")
-    optimizers = [model.actor.optimizer, model.critic.optimizer]
-
-    def hooks():
-        return [len(o._optimizer_step_pre_hooks) + len(o._optimizer_step_post_hooks) for o in optimizers]
-
-    before = hooks()
-    learn(model, Regularize("l2"))
-    assert hooks() == before
-
-
 class Stopping(BaseCallback):
     """Raises at the last step of a first ``learn``."""
 
@@ -396,37 +371,45 @@ class Stopping(BaseCallback):
         return True
 
 
-def test_a_learn_that_was_interrupted_can_be_repeated_without_doubling():
-    model, hand = make("SAC"), made_by_hand("SAC", "l2_init")
-    callback = Regularize("l2_init", **SETTINGS["l2_init"])
+def hooks_of(model):
+    parts = [model.policy, *(getattr(model, name, None) for name in ("actor", "critic"))]
+    of = [part.optimizer for part in parts if isinstance(getattr(part, "optimizer", None), torch.optim.Optimizer)]
+    return [hook for o in of for hook in (*o._optimizer_step_pre_hooks, *o._optimizer_step_post_hooks)]
+
+
+@pytest.mark.parametrize("name", ["spectral", "l2_init"])
+def test_a_learn_after_another_or_one_that_was_interrupted_neither_doubles_the_regularizer_nor_starts_it_anew(name):
+    model, hand = make("SAC"), made_by_hand("SAC", name)
+    callback = Regularize(name, **SETTINGS[name])
     for one, callbacks in ((model, [callback]), (hand, [])):
+        learn(one, callbacks, kind="SAC")
+        assert not hooks_of(one)
         with pytest.raises(KeyboardInterrupt):
             learn(one, [*callbacks, Stopping()], kind="SAC")
+        assert bool(hooks_of(one)) == (one is model)
         learn(one, callbacks, kind="SAC")
-    assert furthest(state_of(model), state_of(hand)) < 2e-6
-
-
-def test_after_an_interrupted_learn_remove_takes_the_hooks_away():
-    model, callback = make("SAC"), Regularize("l2")
+        assert not hooks_of(one)
+    assert furthest(state_of(model), state_of(hand)) < 4e-6
+    for network in ("actor", "critic"):
+        for key, value in hand.by_hand[network].state_dict().items():
+            torch.testing.assert_close(callback.state_dict()[network][key], value, rtol=1e-4, atol=1e-5)
     with pytest.raises(KeyboardInterrupt):
-        learn(model, [callback, Stopping()])
-    assert model.critic.optimizer._optimizer_step_pre_hooks
+        learn(model, [callback, type("Again", (Stopping,), {})()])
     callback.remove()
-    assert not model.critic.optimizer._optimizer_step_pre_hooks
+    assert not hooks_of(model)
 
 
 # --- the log ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["SAC", "DQN", "PPO"])
+@pytest.mark.parametrize("kind", ["SAC", "PPO"])
 def test_the_penalty_of_each_network_stands_in_sb3_s_log(kind, tmp_path):
     model, callback = make(kind), Regularize("spectral", coef=0.1)
     model.set_logger(sb3_logger.configure(str(tmp_path), ["csv"]))
     model.learn(64, [callback, Regularize("swr")], log_interval=1)
     model.logger.close()
     table = np.genfromtxt(tmp_path / "progress.csv", delimiter=",", names=True, deletechars="")
-    networks = {"SAC": ["actor", "critic"], "DQN": ["q_net"], "PPO": ["policy"]}[kind]
-    for network in networks:
+    for network in BY_HAND[kind][1]:
         column = table[f"regularizer/{network}_spectral"]
         assert np.nanmin(column) > 0
         assert np.unique(column[~np.isnan(column)]).size > 1
@@ -447,38 +430,36 @@ def test_the_units_that_started_anew_stand_in_sb3_s_log(tmp_path):
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_misspelt_is_refused_when_the_callback_is_made():
-    with pytest.raises(SettingsError, match="unknown regularizer 'spektral'; did you mean 'spectral'"):
-        Regularize("spektral")
-    with pytest.raises(SettingsError, match="unknown setting 'coeff' of regularizer 'l2'; did you mean 'coef'"):
-        Regularize("l2", coeff=1)
+@pytest.mark.parametrize(
+    ("kind", "make_callback", "names"),
+    [
+        ("SAC", lambda: Regularize("spektral"), "'spektral'.*'spectral'"),
+        ("SAC", lambda: Regularize("l2", coeff=1), "'coeff'.*'l2'.*'coef'"),
+        ("SAC", lambda: Regularize("l2", ["critics"]), "networks: SAC .*'critics'.*'critic'"),
+        ("SAC", lambda: Regularize("l2", ["critic_target"]), "SAC .*'critic_target'.*'critic'"),
+        ("SAC", lambda: Regularize("l2", "actors"), "SAC .*'actors'.*'actor'"),
+        ("DQN", lambda: Regularize("l2", ["critic"]), r"DQN .*'critic' \(valid: q_net\)"),
+        ("PPO", lambda: Regularize("l2", []), "networks: none"),
+        ("SAC", lambda: Regularize("wrs", heads=["mu"]), "heads: .*'mu'"),  # the actor has one, the critic has not
+    ],
+)
+def test_what_is_misspelt_or_not_trained_is_refused_before_the_first_step_and_leaves_no_hook(
+    kind, make_callback, names
+):
+    model = make(kind)
+    with pytest.raises(SettingsError, match=names):
+        learn(model, make_callback())
+    assert model.num_timesteps == 0
+    assert not hooks_of(model)
 
 
-def test_networks_that_the_algorithm_does_not_train_are_refused_before_the_first_step():
-    for kind, networks, message in (
-        ("SAC", ["critics"], "networks: SAC trains no 'critics'; did you mean 'critic'"),
-        ("SAC", ["critic_target"], "SAC trains no 'critic_target'; did you mean 'critic'"),
-        ("SAC", "actors", "SAC trains no 'actors'; did you mean 'actor'"),
-        ("DQN", ["critic"], r"DQN trains no 'critic' \(valid: q_net\)"),
-        ("PPO", [], "networks: none is given"),
-    ):
-        model = make(kind)
-        with pytest.raises(SettingsError, match=message):
-            learn(model, Regularize("l2", networks))
-        assert model.num_timesteps == 0
-        assert all(not o._optimizer_step_pre_hooks for o in optimizers_of(model))
-
-
-def optimizers_of(model):
-    parts = [model.policy, *(getattr(model, name, None) for name in ("actor", "critic"))]
-    return [part.optimizer for part in parts if isinstance(getattr(part, "optimizer", None), torch.optim.Optimizer)]
-
-
-def test_a_network_that_the_method_cannot_act_on_leaves_no_hook_on_the_others():
+def test_where_one_network_is_regularized_already_the_others_are_left_without_hooks():
     model = make("SAC")
-    with pytest.raises(SettingsError, match="heads: no linear or convolution layer is called 'mu'"):
-        learn(model, Regularize("wrs", heads=["mu"]))  # the actor has one, the critic has not
-    assert all(not o._optimizer_step_pre_hooks for o in optimizers_of(model))
+    handle = attach("l2", model.critic.optimizer, model.critic)
+    with pytest.raises(SettingsError, match=r"L2.* remove\(\)"):
+        learn(model, Regularize("l2"))
+    handle.remove()
+    assert not hooks_of(model)
 
 
 def test_an_algorithm_that_is_not_known_is_refused_in_one_line():
@@ -490,9 +471,7 @@ def test_an_algorithm_that_is_not_known_is_refused_in_one_line():
     rest = {"gae_lambda": 1, "ent_coef": 0, "vf_coef": 1, "max_grad_norm": 1, "use_sde": False, "sde_sample_freq": -1}
     policy = sb3.common.policies.ActorCriticPolicy
     model = Foreign(policy, env, learning_rate=1e-3, n_steps=8, gamma=0.9, device="cpu", **rest)
-    with pytest.raises(
-        SettingsError, match="what Foreign trains is not known here: A2C, DDPG, DQN, PPO, SAC and TD3 are"
-    ):
+    with pytest.raises(SettingsError, match=r"Foreign .*A2C, DDPG, DQN, PPO, SAC and TD3"):
         model.learn(8, Regularize("l2"))
 
 
@@ -500,7 +479,7 @@ def test_a_callback_is_not_taken_over_to_another_model_unless_it_is_told_to_by_i
     callback = Regularize("l2_init")
     learn(make("PPO"), callback)
     other = make("PPO")
-    with pytest.raises(SettingsError, match="this callback has regularized another model: make a new one"):
+    with pytest.raises(SettingsError, match="another model"):
         learn(other, callback)
     callback.load_state_dict(callback.state_dict())
     learn(other, callback)
@@ -511,5 +490,5 @@ def test_a_state_of_other_networks_is_refused():
     learn(make("SAC"), callback)
     other = Regularize("l2")
     other.load_state_dict(callback.state_dict())
-    with pytest.raises(SettingsError, match="the loaded state is of the networks actor, critic; these are q_net"):
+    with pytest.raises(SettingsError, match=r"actor, critic.*q_net"):
         learn(make("DQN"), other)

@@ -151,16 +151,6 @@ def test_targets_and_the_weights_that_nothing_trains_stay_as_they_are():
     assert furthest(params, start) > 1e-2
 
 
-def test_wrs_gives_each_network_s_hidden_units_unit_norm_and_leaves_its_head_alone():
-    loss, params, optimizer = make()
-    before = params["module.4.weight"].norm(dim=-1)
-    attach_to_loss("wrs", optimizer, loss, "qvalue_network", example=(OBS, ACT), every_updates=1)
-    optimizer.step()
-    for name in ("module.0.weight", "module.2.weight"):
-        torch.testing.assert_close(params[name].norm(dim=-1), torch.ones(2, 8))
-    assert torch.equal(params["module.4.weight"].norm(dim=-1), before)
-
-
 def test_the_actor_that_the_loss_was_made_of_is_what_is_trained_so_that_attach_does_the_same():
     (loss, _, _), (other, _, _) = make(), make()
     for one, by_loss in ((loss, True), (other, False)):
@@ -181,20 +171,15 @@ def test_the_actor_that_the_loss_was_made_of_is_what_is_trained_so_that_attach_d
 
 def test_what_cannot_be_right_is_refused_in_one_line():
     loss, params, optimizer = make()
-    for arguments, settings, kind, message in (
-        (
-            ("l2", optimizer, loss, "qvalue"),
-            {},
-            SettingsError,
-            "SACLoss trains no parameters of .*'qvalue'; did",
-        ),
-        (("l2", optimizer, loss, "target_qvalue_network"), {}, SettingsError, "did you mean 'qvalue_network'"),
-        (("l2", optimizer, loss, "qvalue_network"), {"coeff": 1}, SettingsError, "unknown setting 'coeff'"),
-        (("swr", optimizer, loss, "qvalue_network"), {}, ValueError, "swr must know which layer .* pass example="),
-        (("wrs", optimizer, loss, "qvalue_network"), {}, ValueError, "wrs must know the output layers"),
-        (("l2", optimizer, loss, "actor_network"), {}, SettingsError, "holds none of the network's parameters"),
+    for arguments, settings, names in (
+        (("l2", optimizer, loss, "qvalue"), {}, "SACLoss .*'qvalue'; did"),
+        (("l2", optimizer, loss, "target_qvalue_network"), {}, "'qvalue_network'"),
+        (("l2", optimizer, loss, "qvalue_network"), {"coeff": 1}, "'coeff'"),
+        (("swr", optimizer, loss, "qvalue_network"), {}, "example="),
+        (("wrs", optimizer, loss, "qvalue_network"), {}, "output layers.*example="),
+        (("l2", optimizer, loss, "actor_network"), {}, "holds none"),
     ):
-        with pytest.raises(kind, match=message) as error:
+        with pytest.raises(ValueError, match=names) as error:
             attach_to_loss(*arguments, **settings)
         assert "\n" not in str(error.value)
     unused = torch.optim.Adam(loss.qvalue_network.parameters())  # the mistake that is easily made
@@ -209,9 +194,7 @@ def test_a_loss_whose_networks_are_not_functional_points_to_attach():
 
     loss, _, optimizer = make()
     ppo = ClipPPOLoss(loss.actor_network, copy.deepcopy(loss.qvalue_network), functional=False)
-    with pytest.raises(
-        SettingsError, match="'critic_network', for none is functional: pass the module itself to `attach`"
-    ):
+    with pytest.raises(SettingsError, match=r"'critic_network'.*`attach`"):
         attach_to_loss("l2", optimizer, ppo, "critic_network")
 
 
@@ -227,7 +210,7 @@ def test_the_example_trains_and_prints_a_penalty_for_each_q_network(capsys):
 def test_the_loss_or_its_bare_parameters_are_no_network_to_attach_to():
     loss, _, optimizer = make()
     for net in (loss, loss.qvalue_network_params):
-        with pytest.raises(ValueError, match=r"TorchRL loss, stacked .*: use rl_plasticity\.integrations\.torchrl"):
+        with pytest.raises(ValueError, match=r"TorchRL .*rl_plasticity\.integrations\.torchrl"):
             attach("spectral", optimizer, net)
 
 

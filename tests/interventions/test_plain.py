@@ -168,24 +168,6 @@ def test_redo_draws_new_weights_and_nothing_else_whatever_the_network_draws_and_
     assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), gradients, strict=True))
 
 
-def test_redo_leaves_batch_norm_statistics_alone():
-    net, optimizer, x = trained(lambda: CASES["cnn_bn"].make(0), x=CASES["cnn_bn"].input())
-    before = snapshot(net)
-    make_intervention("redo", threshold=0.8).apply_(net, optimizer, example=x)
-    assert changed(net, before)
-    assert not any("running" in name or "tracked" in name for name in changed(net, before))
-    assert net.training
-
-
-class TwoInputs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = plain_mlp()
-
-    def forward(self, obs, act):
-        return self.body(obs - 2 * act)
-
-
 class Functional(nn.Module):
     """Activations are functions, and the forward depends on data."""
 
@@ -207,25 +189,30 @@ def test_an_example_shows_functions_as_activations_and_the_head_where_data_decid
     assert "body.0.bias" in changed(net, before)
     assert not net.body[1].weight[:, 2].any()
     before = snapshot(net)
-    with pytest.raises(ValueError, match="pass example="):
+    with pytest.raises(ValueError, match="example="):
         make_intervention("head").apply_(net, optimizer)
     make_intervention("head").apply_(net, optimizer, example=x)
     assert changed(net, before) == {"body.2.weight", "body.2.bias"}
 
 
-def test_an_example_is_a_tensor_a_tuple_or_a_dict():
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = plain_mlp()
+
+    def forward(self, obs, act=0.0):
+        return self.body(obs - 2 * act)
+
+
+def test_an_example_is_a_tensor_a_tuple_a_list_or_a_dict():
     a, b = torch.randn(6, 5), torch.randn(6, 5)
     ends = []
-    for example in ((a, b), {"act": b, "obs": a}, [a, b]):
+    for example in ((a, b), {"act": b, "obs": a}, [a, b], a - 2 * b):
         torch.manual_seed(0)
         net = TwoInputs()
         make_intervention("redo", threshold=0.8).apply_(net, (), example=example)
         ends.append(snapshot(net))
     assert all(torch.equal(ends[0][name], end[name]) for end in ends[1:] for name in end)
-    torch.manual_seed(0)
-    net = plain_mlp()
-    make_intervention("redo", threshold=0.8).apply_(net, (), example=a - 2 * b)
-    assert not changed(net, {name.removeprefix("body."): value for name, value in ends[0].items()})
 
 
 # --- head and periodic, any optimizer ---------------------------------------------------------------------------------
@@ -266,10 +253,16 @@ def test_after_a_full_reset_training_goes_on_as_with_a_new_network_and_a_new_opt
         assert torch.equal(p, q)
 
 
-def test_a_full_reset_keeps_learning_rates_groups_and_the_state_of_other_networks_parameters():
+def test_an_optimizer_keeps_its_groups_and_its_state_of_other_networks_and_may_lack_parameters_of_this_one():
     net, other = plain_mlp(), plain_mlp()
-    optimizer = optim.Adam([{"params": [*net.parameters()], "lr": 0.1}, {"params": [*other.parameters()]}])
+    optimizer = optim.Adam([{"params": [*net[0].parameters()], "lr": 0.1}, {"params": [*other.parameters()]}])
     train(other, optimizer, torch.randn(6, 5)), train(net, optimizer, torch.randn(6, 5))
+    state, before = copy.deepcopy(optimizer.state_dict()["state"]), snapshot(net)
+    make_intervention("head").apply_(torch.compile(net), optimizer)  # the network inside
+    assert changed(net, before) == {"4.weight", "4.bias"}
+    make_intervention("shrink_perturb", init="fresh").apply_(net, optimizer)
+    for i, of_parameter in optimizer.state_dict()["state"].items():
+        assert all(torch.equal(value, state[i][key]) for key, value in of_parameter.items())
     make_intervention("periodic").apply_(net, optimizer)
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 1e-3]
     assert {id(p) for p in optimizer.state} == {id(p) for p in other.parameters()}
@@ -288,16 +281,6 @@ def test_a_count_beside_a_parameter_without_axes_is_no_moment():
             assert [id(m) for m in found] == [id(state["exp_avg"]), id(state["exp_avg_sq"])]
     optimizer.state[net.one]["updates"] = torch.tensor(3.0)  # as somebody else's optimizer may count
     assert len(TorchState(net, optimizer).moments("one")) == 2
-
-
-def test_parameters_that_no_optimizer_holds_have_no_moments():
-    net = plain_mlp()
-    optimizer = optim.Adam(net[0].parameters())
-    train(net, optimizer, torch.randn(6, 5))
-    before = snapshot(net)
-    make_intervention("head").apply_(net, optimizer)
-    assert changed(net, before) == {"4.weight", "4.bias"}
-    assert set(optimizer.state) == {*net[0].parameters()}
 
 
 # --- new weights ----------------------------------------------------------------------------------------------------
@@ -344,48 +327,56 @@ def test_a_module_that_initializes_its_children_has_the_last_word():
     assert not attention.out_proj.bias.any()  # zero by attention's own _reset_parameters, not by Linear's
 
 
-def test_what_no_module_resets_is_named_and_nothing_changes():
+class Forgetful(nn.Linear):
+    """A reset that leaves out a parameter, or a part of one."""
+
+    def __init__(self, left_out):
+        self.left_out = left_out
+        super().__init__(3, 2)
+        nn.init.zeros_(self.weight), nn.init.zeros_(self.bias)
+
+    def reset_parameters(self):
+        nn.init.ones_(self.weight if self.left_out == "bias" else self.weight[:1])
+        if self.left_out == "weight":
+            nn.init.ones_(self.bias)
+
+
+def tied():
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    net[2].weight = net[0].weight
+    return net
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: CASES["foreign"].make(0), "'position' .*make="),
+        (lambda: Forgetful("weight"), "'weight'"),
+        (lambda: Forgetful("bias"), "'bias'"),
+        (tied, r"'0\.weight' is shared"),
+        (Noisy, "'calls' is a buffer"),
+    ],
+)
+def test_what_no_module_resets_is_named_and_nothing_changes(make, names):
+    net = make()
+    before = snapshot(net)
+    with pytest.raises(SettingsError, match=names):
+        make_intervention("periodic").apply_(net, ())
+    assert not changed(net, before)
+    make_intervention("periodic").apply_(net, (), make=make)
+
+
+def test_what_needs_less_than_the_whole_network_leaves_the_rest_to_who_resets_it():
     net, optimizer, x = trained(lambda: CASES["foreign"].make(0), x=CASES["foreign"].input())
     before = snapshot(net)
-    with pytest.raises(SettingsError, match="'position' is reset by no module of the network: pass make="):
-        make_intervention("periodic").apply_(net, optimizer)
-    with pytest.raises(SettingsError, match="'position' is reset by no module"):
+    with pytest.raises(SettingsError, match="'position'"):
         make_intervention("shrink_perturb", init="fresh").apply_(net)
-    assert not changed(net, before)
     make_intervention("head").apply_(net, optimizer)  # needs the head only
     make_intervention("redo", threshold=0.9).apply_(net, optimizer, example=x)
     assert {"head.weight", "mlp.0.weight"} <= changed(net, before) <= {
         "head.weight", "head.bias", "mlp.0.weight", "mlp.0.bias", "mlp.2.weight",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("left_out", ["weight", "bias"])
-def test_a_reset_that_leaves_out_a_parameter_or_a_part_of_one_does_not_pass_for_one_that_sets_it(left_out):
-    class Forgetful(nn.Linear):
-        def reset_parameters(self):
-            nn.init.ones_(self.weight if left_out == "bias" else self.weight[:1])
-            if left_out == "weight":
-                nn.init.ones_(self.bias)
-
-    net = Forgetful(3, 2)
-    with torch.no_grad():
-        net.weight.zero_(), net.bias.zero_()
-    with pytest.raises(SettingsError, match=f"'{left_out}' is reset by no module"):
-        make_intervention("periodic").apply_(net, ())
-
-
-def test_tied_parameters_and_saved_buffers_that_no_module_resets_take_make():
-    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
-    net[2].weight = net[0].weight
-    with pytest.raises(SettingsError, match=r"'0\.weight' is shared by several modules"):
-        make_intervention("periodic").apply_(net, ())
-    with pytest.raises(SettingsError, match="'calls' is a buffer that no module of the network resets"):
-        make_intervention("periodic").apply_(Noisy(), ())
-    counted = Noisy()
-    counted(torch.ones(1, 5))
-    make_intervention("shrink_perturb", init="fresh").apply_(counted)  # of parameters only
-    make_intervention("periodic").apply_(counted, (), make=Noisy)
-    assert counted.calls == 0
+    make_intervention("shrink_perturb", init="fresh").apply_(Noisy())  # of parameters only, not of its buffer
 
 
 @pytest.mark.parametrize("given", [{}, {"make": lambda: CASES["cnn_bn"].make(5)}])
@@ -427,20 +418,6 @@ def test_what_make_returns_takes_the_network_s_types_and_what_is_frozen_in_it():
     assert torch.equal(net[0].weight, regularizer._recall("initial", "0.weight"))
 
 
-def test_a_make_that_returns_another_network_or_the_same_one_is_an_error():
-    net = plain_mlp()
-    before = snapshot(net)
-    wider = lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 3))  # noqa: E731
-    for make, message in (
-        (wider, r"make= must be of networks like this one, but '2.bias' is \(8,\) here, \(9,\) there"),
-        (lambda: net, "make= must return a new network each time"),
-        (lambda: None, "make= must return a network, got NoneType"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            make_intervention("periodic").apply_(net, (), make=make)
-    assert not changed(net, before)
-
-
 # --- followers and regularizers ---------------------------------------------------------------------------------------
 
 
@@ -472,14 +449,6 @@ def test_targets_are_left_to_follow_by_averaging_where_single_units_or_weights_a
     before = snapshot(target)
     assert make_intervention(name).apply_(net, optimizer, example=x, followers=target)["reset_weights"] > 0
     assert not changed(target, before)
-
-
-def test_shrink_and_perturb_leaves_optimizers_alone():
-    net, optimizer, _ = trained()
-    state = copy.deepcopy(optimizer.state_dict()["state"])
-    make_intervention("shrink_perturb", init="fresh").apply_(net, optimizer)
-    for i, of_parameter in optimizer.state_dict()["state"].items():
-        assert all(torch.equal(value, state[i][key]) for key, value in of_parameter.items())
 
 
 def test_a_regularizer_takes_the_new_weights_as_its_reference_where_they_are_new():
@@ -516,42 +485,57 @@ def adam(net):
     return optim.Adam(net.parameters())
 
 
-ERRORS = {
-    "another net's optimizer": (
-        "head", lambda net: {"optimizer": adam(plain_mlp())}, "Adam holds none of the network's parameters",
-    ),
-    "LBFGS": ("periodic", lambda net: {"optimizer": optim.LBFGS(net.parameters())}, "LBFGS keeps one flat state"),
-    "not an optimizer": ("head", lambda net: {"optimizer": [1, 2]}, "goes with torch.optim optimizers, got int"),
-    "no optimizer": ("head", lambda net: {}, r"pass the network's torch optimizers: apply_\(net, optimizer\)"),
-    "no optimizer for periodic": ("periodic", lambda net: {}, "pass the network's torch optimizers"),
-    "no optimizer for redo": ("redo", lambda net: {"example": torch.ones(6, 5)}, "pass the network's torch optimizers"),
-    "no example": ("redo", lambda net: {"optimizer": adam(net)}, "needs inputs for 'net', a plain network example="),
-    "one example, no batch": (
-        "redo", lambda net: {"optimizer": adam(net), "example": torch.ones(5)}, "inputs must be a batch",
-    ),
-    "inputs": ("redo", lambda net: {"optimizer": adam(net), "inputs": {}}, "pass a plain network's as example="),
-    "saved weights": ("shrink_perturb", lambda net: {}, "use init='fresh'"),
-    "a regularizer alone": (
+def wider():
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 3))
+
+
+X = torch.ones(6, 5)
+REFUSED = [
+    ("head", lambda net: {"optimizer": adam(plain_mlp())}, "Adam holds none"),
+    ("periodic", lambda net: {"optimizer": optim.LBFGS(net.parameters())}, "LBFGS"),
+    ("head", lambda net: {"optimizer": [1, 2]}, "torch.optim .* int"),
+    ("head", lambda net: {}, r"apply_\(net, optimizer\)"),
+    ("periodic", lambda net: {}, r"apply_\(net, optimizer\)"),
+    ("redo", lambda net: {"example": X}, r"apply_\(net, optimizer\)"),
+    ("redo", lambda net: {"optimizer": adam(net)}, "example="),
+    ("redo", lambda net: {"optimizer": adam(net), "example": torch.ones(5)}, "batch"),
+    ("redo", lambda net: {"optimizer": adam(net), "inputs": {}}, "example="),
+    ("shrink_perturb", lambda net: {}, "init='fresh'"),
+    ("periodic", lambda net: {"optimizer": (), "regularizer": make_regularizer("swr", net)}, "regularize="),
+    (
         "periodic",
-        lambda net: {"optimizer": (), "regularizer": make_regularizer("swr", net)},
-        "regularizer= and regularize= go together",
+        lambda net: {"optimizer": adam(net), "regularizer": attach("l2_init", adam(net), net)},
+        r"Attached.*handle\.regularizer",
     ),
-    "another follower": (
-        "head", lambda net: {"optimizer": (), "followers": nn.Linear(5, 8)}, "followers= must be of networks like this",
-    ),
-    "runs": ("head", lambda net: {"optimizer": (), "runs": [0]}, "no runs axis"),
-}  # fmt: skip
+    ("head", lambda net: {"optimizer": (), "followers": nn.Linear(5, 8)}, "followers="),
+    ("head", lambda net: {"optimizer": (), "runs": [0]}, "no runs axis"),
+    ("periodic", lambda net: {"optimizer": (), "make": wider}, r"make= .*'2.bias' is \(8,\) here, \(9,\) there"),
+    ("periodic", lambda net: {"optimizer": (), "make": lambda: net}, "make= .*new"),
+    ("periodic", lambda net: {"optimizer": (), "make": lambda: None}, "make= .*NoneType"),
+]
 
 
-@pytest.mark.parametrize("what", ERRORS)
-def test_what_is_missing_or_does_not_belong_is_said_in_one_line_before_anything_changes(what):
-    name, given, message = ERRORS[what]
+@pytest.mark.parametrize(("name", "given", "names"), REFUSED)
+def test_what_is_missing_or_does_not_belong_is_said_in_one_line_before_anything_changes(name, given, names):
     net = plain_mlp()
     before = snapshot(net)
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=names) as error:
         make_intervention(name).apply_(net, **given(net))
     assert "\n" not in str(error.value)
     assert not changed(net, before)
+
+
+def test_learners_and_agents_have_their_own_optimizers_and_inputs():
+    learner = Learner(lambda seeds: plain_mlp())
+    agent = SAC(4, 2, [0], lambda net: make_regularizer("l2", net), hidden=(8, 8))
+    for name, arguments, given, names in (
+        ("head", (learner, adam(learner.net)), {}, "optimizer .*Learner"),
+        ("redo", (agent,), {"example": X}, "example .*plain network"),
+        ("head", (agent, [0]), {}, "runs= .*inputs="),
+        ("head", (adam(learner.net),), {}, "Adam"),
+    ):
+        with pytest.raises(SettingsError, match=names):
+            make_intervention(name).apply_(*arguments, **given)
 
 
 @pytest.mark.parametrize("kind", [optim.Rprop, optim.ASGD, optim.Adafactor])
@@ -559,22 +543,9 @@ def test_what_is_missing_or_does_not_belong_is_said_in_one_line_before_anything_
 def test_state_that_is_no_moment_is_refused_rather_than_zeroed(name, kind):
     net, optimizer, x = trained(optimizer=lambda net: kind(net.parameters()))
     before = snapshot(net)
-    with pytest.raises(SettingsError, match=f"{kind.__name__} keeps '.*' of '.*', which is no moment"):
+    with pytest.raises(SettingsError, match=f"{kind.__name__} .*no moment"):
         make_intervention(name).apply_(net, optimizer, example=x)
     assert not changed(net, before)
-
-
-def test_learners_and_agents_have_their_own_optimizers_and_inputs():
-    learner = Learner(lambda seeds: plain_mlp())
-    agent = SAC(4, 2, [0], lambda net: make_regularizer("l2", net), hidden=(8, 8))
-    with pytest.raises(SettingsError, match="optimizer is for a plain network: a Learner or an agent has its own"):
-        make_intervention("head").apply_(learner, adam(learner.net))
-    with pytest.raises(SettingsError, match="example is for a plain network"):
-        make_intervention("redo").apply_(agent, example=torch.ones(3, 4))
-    with pytest.raises(SettingsError, match="takes runs= and inputs= by keyword"):
-        make_intervention("head").apply_(agent, [0])
-    with pytest.raises(SettingsError, match="changes a network, a Learner or an agent, got Adam"):
-        make_intervention("head").apply_(adam(learner.net))
 
 
 def test_some_runs_of_a_stacked_network_take_make_and_cannot_restart_a_shared_step_count():
@@ -583,7 +554,7 @@ def test_some_runs_of_a_stacked_network_take_make_and_cannot_restart_a_shared_st
     net(torch.randn(3, 6, 5)).square().sum().backward()
     optimizer.step()
     before = snapshot(net)
-    with pytest.raises(SettingsError, match="stacked network start from seeds: pass make="):
+    with pytest.raises(SettingsError, match="make="):
         make_intervention("head").apply_(net, optimizer, runs=[1])
     with pytest.raises(SettingsError, match="counts the steps of all runs at once"):
         make_intervention("periodic").apply_(net, optimizer, runs=[1], make=lambda: MLP((5, 8, 3), [3, 4, 5]))
@@ -611,14 +582,6 @@ def test_an_intervention_of_somebody_s_own_acts_on_a_plain_network_too():
         LearningRateDecay(at_updates=[1]).apply_(net, adam(net))
 
 
-def test_a_compiled_network_is_taken_as_the_network_inside():
-    net = plain_mlp()
-    compiled = torch.compile(net)
-    before = snapshot(net)
-    make_intervention("head").apply_(compiled, adam(compiled))
-    assert changed(net, before) == {"4.weight", "4.bias"}
-
-
 # --- units that are used elsewhere ------------------------------------------------------------------------------------
 
 
@@ -640,11 +603,7 @@ class Uses(nn.Module):
         return self.o(torch.relu(self.b(h) if x.sum() > 0 else self.c(h)))
 
 
-SAID = {
-    "tied": r"nothing to act on: .* but behind relu\(\), relu\(\), where its units are",
-    "twice": "nothing to act on: .* but behind",
-    "branch": "a call does not reach c",
-}
+SAID = {"tied": r"relu\(\), relu\(\)", "twice": "nothing to act on", "branch": "does not reach c"}
 
 
 @pytest.mark.parametrize("how", SAID)
@@ -672,16 +631,8 @@ def test_redo_says_which_activations_it_leaves_alone():
             return self.o(h + self.c(torch.tanh(self.b(h))))
 
     net = Residual()
-    with pytest.warns(UserWarning, match=r"ReDo leaves alone what is behind relu\(\): its units are joined"):
+    with pytest.warns(UserWarning, match=r"ReDo .*relu\(\).*joined"):
         make_intervention("redo").apply_(net, torch.optim.Adam(net.parameters()), example=torch.randn(8, 6))
-
-
-def test_a_handle_where_the_regularizer_belongs_is_named():
-    net = nn.Linear(3, 2)
-    optimizer = torch.optim.Adam(net.parameters())
-    handle = attach("l2_init", optimizer, net)
-    with pytest.raises(SettingsError, match=r"got Attached; of what `attach` gives, handle\.regularizer"):
-        make_intervention("periodic").apply_(net, optimizer, regularizer=handle)
 
 
 def test_redo_renews_the_kernels_of_one_unit_of_a_grouped_transposed_convolution():
@@ -696,7 +647,7 @@ def test_redo_renews_the_kernels_of_one_unit_of_a_grouped_transposed_convolution
         net[0].bias.fill_(9), net[4].bias.fill_(9)
         net[0].bias[2], net[4].bias[[1, 5]] = -100, -100  # never active
     before, x = copy.deepcopy(net), torch.randn(4, 3, 6, 6, dtype=torch.float64)
-    with pytest.warns(UserWarning, match="leaves alone what is behind 3"):  # whose units groups read
+    with pytest.warns(UserWarning, match=r"leaves alone .*\b3\b"):  # whose units groups read
         done = make_intervention("redo").apply_(net, (), example=x, make=lambda: copy.deepcopy(fresh))
     expected = copy.deepcopy(before)
     with torch.no_grad():
@@ -740,47 +691,7 @@ def test_a_head_reset_renews_all_that_the_head_s_module_holds(kind):
     assert all(torch.equal(p, q) for p, q in zip(net[2].parameters(), fresh[2].parameters(), strict=True))
 
 
-class TiedAutoencoder(nn.Module):
-    """The decoder's matrix is the encoder's, its bias its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.bias = nn.Linear(6, 4), nn.Parameter(torch.ones(6))
-
-    def forward(self, x):
-        return nn.functional.linear(self.encoder(x).relu(), self.encoder.weight.t(), self.bias)
-
-
-def test_a_head_reset_refuses_to_renew_the_bias_alone_where_another_layer_has_the_weight_too():
-    net = TiedAutoencoder()
-    with pytest.raises(ValueError, match=r"cannot renew encoder\.weight: an output layer shares it"):
-        make_intervention("head").apply_(net, (), make=TiedAutoencoder)
-    assert torch.equal(net.bias, torch.ones(6))
-
-
-class Gated(nn.Module):
-    """Convolutions whose channels squeeze-and-excitation scales, and a classifier."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.squeeze, self.excite = nn.Conv2d(3, 4, 3), nn.Linear(4, 2), nn.Linear(2, 4)
-        self.hidden, self.fc = nn.Linear(4, 5), nn.Linear(5, 2)
-
-    def forward(self, x):
-        h = self.conv(x)
-        h = h * self.excite(self.squeeze(h.mean((2, 3))).relu()).sigmoid()[..., None, None]
-        return self.fc(self.hidden(h.mean((2, 3))).relu())
-
-
-def test_the_gates_inside_a_convolutional_network_are_no_part_of_its_classifier():
-    net = Gated()
-    before = copy.deepcopy(net.state_dict())
-    make_intervention("head").apply_(net, (), make=Gated)
-    changed = {name for name, p in net.state_dict().items() if not torch.equal(p, before[name])}
-    assert changed == {"hidden.weight", "hidden.bias", "fc.weight", "fc.bias"}
-
-
-@pytest.mark.parametrize("of", ["weight_norm", "spectral_norm", "orthogonal"])
+@pytest.mark.parametrize("of", ["weight_norm", "orthogonal"])
 def test_redo_leaves_units_of_computed_weights_alone_for_their_columns_would_not_be_zero(of):
     computed = getattr(nn.utils.parametrizations, of)
     make = lambda: nn.Sequential(  # noqa: E731
@@ -835,7 +746,7 @@ def test_what_is_attached_and_not_passed_is_said_to_hold_on_to_the_old_weights(i
     apply_ = make_intervention(intervention, **({"init": "fresh"} if intervention == "shrink_perturb" else {})).apply_
     net, optimizer, _ = trained()
     handle = attach("l2_init", optimizer, net, coef=0.1)
-    with pytest.warns(UserWarning, match=r"L2Init is attached .* pass regularizer=handle\.regularizer and regularize="):
+    with pytest.warns(UserWarning, match=r"L2Init .*regularizer=handle\.regularizer .*regularize="):
         apply_(net, optimizer)
     # Nothing is said where it is passed, holds on to nothing, is of another network or is gone.
     apply_(net, optimizer, regularizer=handle.regularizer, regularize=lambda net: make_regularizer("l2_init", net))

@@ -2,14 +2,17 @@
 
 import copy
 import gc
+import multiprocessing
 import runpy
-import subprocess
-import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from conftest import CASES, plain_mlp
+from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
@@ -51,13 +54,17 @@ def twins(make_net=plain_mlp):
     return net, copy.deepcopy(net)
 
 
+def stacked():
+    return MLP((5, 8, 8, 3), [0, 1, 2])
+
+
 def data(steps, *shape, seed=5):
     return torch.randn(steps, *(shape or (BATCH, 5)), generator=torch.Generator().manual_seed(seed))
 
 
 def loss_of(net, x):
-    """Larger than one, so that clipping clips."""
-    return 5 * (net(x) - torch.linspace(-1, 1, 3)).square().mean()
+    """Of each run; larger than one, so that clipping clips."""
+    return 5 * (net(x) - torch.linspace(-1, 1, 3)).square().mean((-2, -1))
 
 
 def gradients_of(net):
@@ -92,8 +99,15 @@ def adam(net, **settings):
     return torch.optim.Adam(net.parameters(), lr=1e-2, **settings)
 
 
-def sgd(net, **settings):
-    return torch.optim.SGD(net.parameters(), lr=1e-2, **settings)
+def sgd(net):
+    return torch.optim.SGD(net.parameters() if isinstance(net, nn.Module) else net, lr=1e-2)
+
+
+def attached_and_by_hand(name, make_net=plain_mlp, optimizer=adam, hand=adam):
+    """Twin networks: one with its optimizer and the handle, the other with its optimizer and regularizer."""
+    net, other = twins(make_net)
+    stepped = optimizer(net)
+    return (net, stepped, attach(name, stepped, net, **SETTINGS[name])), (other, hand(other), make(name, other))
 
 
 class Counting(Regularizer):
@@ -116,67 +130,150 @@ class Counting(Regularizer):
         self.projections += 1
 
 
-# --- every regularizer --------------------------------------------------------------------------------------------
+# --- every kind of loop -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_20_steps_of_the_attached_loop_equal_the_loop_written_out_by_hand(name):
-    (net, other), (unregularized, _) = twins(), twins()
-    unregularized.load_state_dict(net.state_dict())
-    optimizer, its, plain = adam(net), adam(other), adam(unregularized)
-    attach(name, optimizer, net, **SETTINGS[name])
-    regularizer = make(name, other)
-    for x in data(20):
-        plainly(optimizer, loss_of(net, x))
+class Loop(NamedTuple):
+    """Somebody's loop with a handle: whose updates equal those by hand with the same optimizer."""
+
+    names: Sequence[str]
+    step: Callable = lambda net, optimizer, x: plainly(optimizer, loss_of(net, x))  # of the network that is called
+    optimizer: Callable = adam
+    wrap: Callable = lambda net: net
+    kind: str = "plain"
+
+
+def in_closure(net, optimizer, x):
+    optimizer.step(closing(net, optimizer, lambda n: loss_of(n, x))[0])
+
+
+def in_closure_by_keyword(net, optimizer, x):
+    optimizer.step(closure=closing(net, optimizer, lambda n: loss_of(n, x))[0])
+
+
+def accumulated(net, optimizer, x):
+    optimizer.zero_grad()
+    for micro in x.chunk(3):
+        (loss_of(net, micro) / 3).backward()
+    optimizer.step()
+
+
+def without_gradients_and_rounded(net, optimizer, x):
+    optimizer.zero_grad()
+    loss_of(net, x).backward()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        optimizer.step()
+
+
+def compiled_step(net, optimizer, x):
+    optimizer.zero_grad()
+    loss_of(net, x).backward()
+    if not hasattr(optimizer, "compiled"):
+        optimizer.compiled = torch.compile(optimizer.step, backend="eager")
+    optimizer.compiled()
+
+
+def inside_the_backward_pass(net, optimizers, x):
+    """Each parameter's optimizer steps as soon as its gradient is there."""
+    of_parameter = {optimizer.param_groups[0]["params"][0]: optimizer for optimizer in optimizers}
+
+    def step(p):
+        of_parameter[p].step()
+        of_parameter[p].zero_grad()
+
+    hooks = [p.register_post_accumulate_grad_hook(step) for p in of_parameter]
+    loss_of(net, x).backward()
+    for hook in hooks:
+        hook.remove()
+
+
+def scheduled(net):
+    """A scheduler wraps the step."""
+    optimizer = adam(net)
+    optimizer.scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+    return optimizer
+
+
+LIBRARIES = ("AcceleratedOptimizer", "LightningOptimizer", "FabricOptimizer")
+LOOPS = {
+    "plainly": Loop(NAMES),
+    "a convolutional network": Loop(("spectral", "swr", "ewc", "weight_decay"), kind="cnn_bn"),
+    "a network of others": Loop(("spectral", "swr", "ewc", "weight_decay"), kind="foreign"),
+    "a closure that zeroes": Loop(NAMES, in_closure),
+    "a closure by keyword": Loop(("l2",), in_closure_by_keyword),
+    # With SGD: Adam would hide most of a factor 3.
+    "accumulation": Loop(("l2", "spectral"), accumulated, sgd),
+    "in autocast": Loop(("spectral",), without_gradients_and_rounded),
+    "inside the backward pass": Loop(
+        ("l2", "weight_decay", "wrs"), inside_the_backward_pass, lambda net: [sgd([p]) for p in net.parameters()]
+    ),
+    "a scheduler": Loop(("spectral",), optimizer=scheduled),
+    "a compiled step": Loop(("ewc",), compiled_step),
+    "a compiled network": Loop(("spectral",), wrap=lambda net: torch.compile(net, backend="eager")),
+    "data parallel": Loop(("swr",), wrap=nn.DataParallel),
+    "compiled and parallel": Loop(("ewc",), wrap=lambda net: torch.compile(nn.DataParallel(net), backend="eager")),
+    "a process of several": Loop(("spectral",), wrap=DistributedDataParallel),
+    "a process, views of buckets": Loop(
+        ("swr",), wrap=lambda net: DistributedDataParallel(net, gradient_as_bucket_view=True)
+    ),
+    "a process, unused parameters": Loop(
+        ("ewc",), wrap=lambda net: DistributedDataParallel(net, find_unused_parameters=True)
+    ),
+    **{
+        name: Loop(("spectral", "weight_decay", "wrs"), optimizer=lambda net, name=name: globals()[name](adam(net)))
+        for name in LIBRARIES
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified")
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, loop in LOOPS.items() for name in loop.names])
+def test_a_loop_with_the_handle_equals_the_loop_written_out_by_hand(kind, name, request):
+    if kind.startswith("a process"):
+        request.getfixturevalue("one_process")
+    loop = LOOPS[kind]
+    net, other = twins(lambda: CASES[loop.kind].make(1))
+    unregularized = copy.deepcopy(net)
+    its, plain = (
+        (sgd if loop.step in (accumulated, inside_the_backward_pass) else adam)(n) for n in (other, unregularized)
+    )
+    optimizer, called = loop.optimizer(net), loop.wrap(net)
+    handle, regularizer = attach(name, optimizer, called, **SETTINGS[name]), make(name, other)
+    for _ in range(10):
+        x = CASES[loop.kind].input()
+        loop.step(called, optimizer, x)
         by_hand(other, regularizer, its, loss_of(other, x))
         plainly(plain, loss_of(unregularized, x))
     assert_same(net, other)
     assert differs(net, unregularized)
+    assert handle.penalty.dtype == torch.float32
+
+
+# --- every regularizer --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_several_runs_train_attached_as_by_hand_and_the_penalty_is_each_run_s(name):
-    net, other = twins(lambda: MLP((5, 8, 8, 3), [0, 1, 2]))
-    optimizer, its = adam(net), adam(other)
-    handle = attach(name, optimizer, net, **SETTINGS[name])
-    regularizer = make(name, other)
+    (net, optimizer, handle), (other, its, regularizer) = attached_and_by_hand(name, stacked)
     for x in data(10, 3, BATCH, 5):
         expected = regularizer.penalty(other).detach()
         regularizer.load_state_dict(handle.state_dict())  # a penalty moves spectral's vectors
-        plainly(optimizer, (net(x) - 1).square().mean((1, 2)))
-        by_hand(other, regularizer, its, (other(x) - 1).square().mean((1, 2)))
+        plainly(optimizer, loss_of(net, x))
+        by_hand(other, regularizer, its, loss_of(other, x))
         torch.testing.assert_close(handle.penalty, expected, rtol=1e-4, atol=1e-6)
     assert handle.penalty.shape == (3,)
     assert not handle.penalty.requires_grad
     assert_same(net, other)
 
 
-@pytest.mark.parametrize("kind", ["cnn_bn", "foreign"])
-@pytest.mark.parametrize("name", ["spectral", "swr", "ewc", "weight_decay"])
-def test_networks_of_other_kinds_train_attached_as_by_hand(name, kind):
-    net, other = twins(lambda: CASES[kind].make(1))
-    optimizer, its = adam(net), adam(other)
-    attach(name, optimizer, net, **SETTINGS[name])
-    regularizer = make(name, other)
-    for _ in range(5):
-        x = CASES[kind].input()
-        plainly(optimizer, loss_of(net, x))
-        by_hand(other, regularizer, its, loss_of(other, x))
-    assert_same(net, other)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_loop_resumed_from_the_handle_s_state_equals_one_that_never_stopped(name):
-    net = plain_mlp()
-    optimizer = adam(net)
-    handle = attach(name, optimizer, net, **SETTINGS[name])
+    (net, optimizer, handle), _ = attached_and_by_hand(name)
     for x in data(8):
         plainly(optimizer, loss_of(net, x))
     saved = copy.deepcopy((net.state_dict(), optimizer.state_dict(), handle.state_dict()))
 
-    other = plain_mlp()  # of other weights, so that what is captured anew shows
-    its = adam(other)
-    resumed = attach(name, its, other, **SETTINGS[name])
+    (other, its, resumed), _ = attached_and_by_hand(name)  # of other weights, so that what is captured late shows
     for part, state in zip((other, its, resumed), saved, strict=True):
         part.load_state_dict(state)
     for x in data(8, seed=6):
@@ -185,75 +282,40 @@ def test_a_loop_resumed_from_the_handle_s_state_equals_one_that_never_stopped(na
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), other.parameters(), strict=True))
 
 
-def test_an_object_is_attached_as_a_name_with_its_settings_is():
-    net, other = twins()
+COMBINED = ("spectral", "ewc", "weight_decay")
+OBJECTS = {
+    "a chain": lambda net: Chain(net, *[make(name, net) for name in COMBINED]),
+    "side by side": lambda net: SideBySide(net, *[(1, lambda n, name=name: make(name, n)) for name in COMBINED]),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_an_object_is_attached_as_a_name_with_its_settings_is(kind):
+    net, other = twins(stacked)
     optimizer, its = adam(net), adam(other)
-    regularizer = Chain(net, make("spectral", net), make("ewc", net), make("weight_decay", net))
-    handle = attach(regularizer, optimizer, net)
-    assert handle.regularizer is regularizer
-    by_itself = Chain(other, make("spectral", other), make("ewc", other), make("weight_decay", other))
-    for x in data(5):
+    regularizer, by_itself = OBJECTS[kind](net), OBJECTS[kind](other)
+    assert attach(regularizer, optimizer, net).regularizer is regularizer
+    for x in data(8, 3, BATCH, 5):
         plainly(optimizer, loss_of(net, x))
         by_hand(other, by_itself, its, loss_of(other, x))
-    assert_same(net, other)
-
-
-def test_regularizers_side_by_side_are_attached_as_one():
-    def each(net):
-        return SideBySide(
-            net, *[(1, lambda n, name=name: make(name, n)) for name in ("spectral", "ewc", "weight_decay")]
-        )
-
-    net, other = twins(lambda: MLP((5, 8, 8, 3), [0, 1, 2]))
-    optimizer, its = adam(net), adam(other)
-    attach(each(net), optimizer, net)
-    regularizer = each(other)
-    for x in data(10, 3, BATCH, 5):
-        plainly(optimizer, (net(x) - 1).square().mean((1, 2)))
-        by_hand(other, regularizer, its, (other(x) - 1).square().mean((1, 2)))
     assert_same(net, other)
 
 
 # --- gradients ----------------------------------------------------------------------------------------------------
 
 
-def test_the_penalty_counts_once_a_step_however_many_backward_passes_it_has():
-    # With SGD: Adam would hide most of a factor 4.
-    (net, other), (naive, _) = twins(), twins()
-    naive.load_state_dict(net.state_dict())
-    optimizer, its, third = sgd(net), sgd(other), sgd(naive)
-    attach("l2", optimizer, net, coef=0.3)
-    regularizer, wrong = make("l2", other), make("l2", naive)
-    for x in data(10):
-        optimizer.zero_grad()
-        third.zero_grad()
-        for micro in x.split(BATCH // 4):
-            (loss_of(net, micro) / 4).backward()
-            (loss_of(naive, micro) / 4 + wrong.penalty(naive)).backward()
-        optimizer.step()
-        third.step()
-        by_hand(other, regularizer, its, loss_of(other, x))
-    assert_same(net, other)
-    assert differs(naive, other, by=1e-2)
-
-
 def test_clipping_before_the_step_clips_the_loss_s_gradient_alone():
     net, other = twins()
     optimizer, its = sgd(net), sgd(other)
     attach("l2", optimizer, net, coef=30.0)  # its gradient is far larger than what clipping leaves
-    regularizer = make_regularizer("l2", other, coef=30.0)
     for x in data(5):
-        optimizer.zero_grad()
-        loss_of(net, x).backward()
-        assert nn.utils.clip_grad_norm_(net.parameters(), 0.1) > 0.1
+        for of, stepped in ((net, optimizer), (other, its)):
+            stepped.zero_grad()
+            loss_of(of, x).backward()
+            assert nn.utils.clip_grad_norm_(of.parameters(), 0.1) > 0.1
+        for p in other.parameters():
+            p.grad += 30.0 * p.detach()
         optimizer.step()
-        its.zero_grad()
-        loss_of(other, x).backward()
-        nn.utils.clip_grad_norm_(other.parameters(), 0.1)
-        for p, g in zip(
-            other.parameters(), torch.autograd.grad(regularizer.penalty(other), [*other.parameters()]), strict=True
-        ):
-            p.grad += g
         its.step()
     assert_same(net, other)
 
@@ -263,15 +325,8 @@ def test_a_parameter_without_gradient_gets_the_penalty_s_in_memory_of_its_own():
         def penalty(self, net):
             return (net.a + net.b).sum()  # autograd gives one tensor as the gradient of both
 
-    class Vectors(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.unused = (nn.Parameter(torch.ones(3)) for _ in range(3))
-
-        def forward(self):
-            return self.a * self.b * self.unused
-
-    net = Vectors()
+    net = nn.Module()
+    net.a, net.b, net.unused = (nn.Parameter(torch.ones(3)) for _ in range(3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     attach(Tied(net), optimizer, net)
     optimizer.step()
@@ -281,28 +336,26 @@ def test_a_parameter_without_gradient_gets_the_penalty_s_in_memory_of_its_own():
     torch.testing.assert_close(net.a, torch.full((3,), 0.9))
 
 
-def test_a_gradient_that_is_part_of_a_flat_buffer_stays_part_of_it():
-    net = nn.Linear(3, 2, bias=False)
+@pytest.mark.parametrize("kind", ["part of a flat buffer", "entries that share memory", "with a graph"])
+def test_a_gradient_is_changed_where_it_is_or_replaced_where_that_would_change_others(kind):
     flat = torch.zeros(6)
-    net.weight.grad = flat.view(2, 3)
-    optimizer = sgd(net)
-    attach("l2", optimizer, net, coef=1.0)
-    before = net.weight.detach().clone()
-    optimizer.step()
-    assert torch.equal(flat.view(2, 3), before)
-    assert net.weight.grad.data_ptr() == flat.data_ptr()
-
-
-def test_a_gradient_whose_entries_share_memory_or_that_has_a_graph_is_replaced_not_changed():
+    mine = {
+        "part of a flat buffer": flat.view(2, 3),
+        "entries that share memory": torch.ones(1).expand(2, 3),
+        "with a graph": torch.ones(2, 3).requires_grad_() * 1.0,
+    }[kind]
     net = nn.Linear(3, 2, bias=False)
     optimizer = sgd(net)
     attach("l2", optimizer, net, coef=1.0)
-    for mine in (torch.ones(1).expand(2, 3), torch.ones(2, 3).requires_grad_() * 1.0):
-        before = net.weight.detach().clone()
-        net.weight.grad = mine
-        optimizer.step()
-        assert torch.equal(mine, torch.ones(2, 3))
-        torch.testing.assert_close(net.weight, before - 1e-2 * (1 + before))
+    before, given = net.weight.detach().clone(), mine.detach().clone()
+    net.weight.grad = mine
+    optimizer.step()
+    torch.testing.assert_close(net.weight, before - 1e-2 * (given + before))
+    if kind == "part of a flat buffer":
+        assert torch.equal(flat.view(2, 3), before)
+        assert net.weight.grad.data_ptr() == flat.data_ptr()
+    else:
+        assert torch.equal(mine, given)
 
 
 def test_observe_sees_the_gradient_of_loss_and_penalty_and_zeros_where_there_is_none():
@@ -337,17 +390,19 @@ def test_frozen_parameters_stay_and_thawed_ones_are_regularized_from_then_on():
 # --- mixed precision ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("unscale_first", [False, True])
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("name", ["l2", "spectral", "ewc", "wrs", "weight_decay"])
+@pytest.mark.parametrize(
+    ("name", "fused", "unscale_first"),
+    [
+        ("l2", False, False), ("spectral", True, False), ("ewc", False, True), ("ewc", True, True),
+        ("wrs", True, False), ("weight_decay", False, False),
+    ],
+)  # fmt: skip
 def test_with_a_grad_scaler_it_equals_the_unscaled_loop_and_skips_the_steps_that_the_scaler_skips(
     name, fused, unscale_first
 ):
-    net, other = twins()
-    optimizer, its = adam(net, fused=fused), adam(other)
+    attached = attached_and_by_hand(name, optimizer=lambda net: adam(net, fused=fused))
+    (net, optimizer, handle), (other, its, regularizer) = attached
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
-    handle = attach(name, optimizer, net, **SETTINGS[name])
-    regularizer = make(name, other)
     scales = set()
     for number, x in enumerate(data(12)):
         factor = float("inf") if number in (2, 7) else 1.0
@@ -380,51 +435,25 @@ def test_an_optimizer_that_unscales_inside_its_step_is_refused():
     attach("l2", optimizer, net)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(loss_of(net, data(1)[0])).backward()
-    with pytest.raises(RuntimeError, match="Unscaling unscales gradients itself"):
+    with pytest.raises(RuntimeError, match="Unscaling"):
         scaler.step(optimizer)
-
-
-def test_the_penalty_is_computed_in_float32_inside_autocast_and_without_gradients():
-    net, other = twins()
-    optimizer, its = adam(net), adam(other)
-    handle = attach("spectral", optimizer, net, coef=0.1)
-    regularizer = make("spectral", other)
-    for x in data(10):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss_of(net, x).backward()
-            with torch.no_grad():
-                optimizer.step()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(other, x)
-        by_hand(other, regularizer, its, loss)
-    assert handle.penalty.dtype == torch.float32
-    assert_same(net, other)
 
 
 # --- closures -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by_keyword", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_closure_that_zeroes_the_gradients_does_not_erase_the_penalty_s(name, by_keyword):
-    net, other = twins()
-    optimizer, its = adam(net), adam(other)
-    handle = attach(name, optimizer, net, **SETTINGS[name])
-    regularizer = make(name, other)
-    for x in data(8):
+def closing(net, optimizer, loss):
+    """A closure of this loss, and the list of what it has returned."""
+    values = []
 
-        def closure(x=x):
-            optimizer.zero_grad()
-            loss = loss_of(net, x)
-            loss.backward()
-            return loss
+    def closure():
+        optimizer.zero_grad()
+        value = loss(net)
+        value.backward()
+        values.append(value)
+        return value
 
-        before = loss_of(net, x)
-        returned = optimizer.step(closure=closure) if by_keyword else optimizer.step(closure)
-        torch.testing.assert_close(returned, before + handle.penalty)
-        by_hand(other, regularizer, its, loss_of(other, x))
-    assert_same(net, other)
+    return closure, values
 
 
 def test_what_a_closure_returns_keeps_its_kind():
@@ -438,29 +467,19 @@ def test_what_a_closure_returns_keeps_its_kind():
     assert optimizer.step(None) is None  # no closure
 
 
-@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
-@pytest.mark.parametrize("name", ["l2_init", "spectral", "swr", "weight_clipping"])
+@pytest.mark.parametrize(
+    ("name", "line_search"),
+    [("l2_init", None), ("spectral", "strong_wolfe"), ("swr", None), ("weight_clipping", "strong_wolfe")],
+)
 def test_lbfgs_which_calls_the_closure_many_times_minimizes_loss_and_penalty_and_projects_once(name, line_search):
-    net, other = twins(lambda: plain_mlp().double())
-    optimizers = [torch.optim.LBFGS(n.parameters(), 0.1, max_iter=5, line_search_fn=line_search) for n in (net, other)]
-    attach(name, optimizers[0], net, **SETTINGS[name])
-    regularizer = make(name, other)
+    def lbfgs(net):
+        return torch.optim.LBFGS(net.parameters(), 0.1, max_iter=5, line_search_fn=line_search)
+
+    of_attached, of_hand = attached_and_by_hand(name, lambda: plain_mlp().double(), lbfgs, lbfgs)
+    (net, optimizer, _), (other, its, regularizer) = of_attached, of_hand
     for x in data(4).double():
-
-        def attached(x=x):
-            optimizers[0].zero_grad()
-            loss = loss_of(net, x)
-            loss.backward()
-            return loss
-
-        def hand(x=x):
-            optimizers[1].zero_grad()
-            loss = loss_of(other, x) + regularizer.penalty(other)
-            loss.backward()
-            return loss
-
-        optimizers[0].step(attached)
-        optimizers[1].step(hand)
+        optimizer.step(closing(net, optimizer, lambda n, x=x: loss_of(n, x))[0])
+        its.step(closing(other, its, lambda n, x=x: loss_of(n, x) + regularizer.penalty(n))[0])
         regularizer.project_(other)
     assert_same(net, other)
 
@@ -470,35 +489,18 @@ def test_the_calls_of_one_line_search_are_observed_and_projected_once():
     regularizer = Counting(net)
     optimizer = torch.optim.LBFGS(net.parameters(), 0.1, max_iter=5)
     attach(regularizer, optimizer, net)
-    x, calls = data(1)[0], 0
-
-    def closure():
-        nonlocal calls
-        calls += 1
-        optimizer.zero_grad()
-        loss = loss_of(net, x)
-        loss.backward()
-        return loss
-
+    closure, values = closing(net, optimizer, lambda n: loss_of(n, data(1)[0]))
     for _ in range(3):
         optimizer.step(closure)
-    assert regularizer.penalties == calls > 6
+    assert regularizer.penalties == len(values) > 6
     assert len(regularizer.observed) == regularizer.projections == 3
 
 
 def lbfgs_step(net, optimizer, loss):
-    """One step whose closure is called several times; returns how often."""
-    calls = []
-
-    def closure():
-        optimizer.zero_grad()
-        value = loss(net)
-        value.backward()
-        calls.append(value)
-        return value
-
+    """One step; how often its closure was called."""
+    closure, values = closing(net, optimizer, loss)
     optimizer.step(closure)
-    return len(calls)
+    return len(values)
 
 
 @pytest.mark.parametrize("by", ["attach", "hand"])
@@ -590,25 +592,6 @@ def test_two_optimizers_that_take_turns_each_with_its_own_loss_are_regularized_t
     assert_same(net, other)
 
 
-@pytest.mark.parametrize("name", ["l2", "weight_decay", "wrs"])
-def test_an_optimizer_of_each_parameter_that_steps_inside_the_backward_pass_equals_one_loop_by_hand(name):
-    net, other = twins()
-    its, regularizer = sgd(other), make(name, other)
-    each = {p: torch.optim.SGD([p], lr=1e-2) for p in net.parameters()}
-
-    def steps(p):
-        each[p].step()
-        each[p].zero_grad()
-
-    for p in net.parameters():
-        p.register_post_accumulate_grad_hook(steps)
-    attach(name, [*each.values()], net, **SETTINGS[name])
-    for x in data(8):
-        loss_of(net, x).backward()
-        by_hand(other, regularizer, its, loss_of(other, x))
-    assert_same(net, other)
-
-
 def test_the_projection_waits_for_every_optimizer_and_an_extra_step_gets_a_penalty_of_its_own():
     net = plain_mlp()
     regularizer = Counting(net)
@@ -626,88 +609,39 @@ def test_the_projection_waits_for_every_optimizer_and_an_extra_step_gets_a_penal
 
 
 def test_several_networks_of_one_optimizer_have_a_handle_each_that_leaves_the_others_alone():
-    (actor, its_actor), (critic, its_critic) = twins(), twins()
-    optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=1e-2)
-    hand = torch.optim.Adam([*its_actor.parameters(), *its_critic.parameters()], lr=1e-2)
-    attach("spectral", optimizer, actor, **SETTINGS["spectral"])
-    handle = attach("ewc", optimizer, critic, **SETTINGS["ewc"])
-    spectral, ewc = make("spectral", its_actor), make("ewc", its_critic)
+    pairs = {"spectral": twins(), "ewc": twins()}
+    nets, others = zip(*pairs.values(), strict=True)
+    optimizer, hand = (adam(nn.ModuleList(of)) for of in (nets, others))
+    handles = [attach(name, optimizer, net, **SETTINGS[name]) for name, (net, _) in pairs.items()]
+    regularizers = [make(name, other) for name, (_, other) in pairs.items()]
     for x in data(6):
-        plainly(optimizer, loss_of(actor, x) + loss_of(critic, x))
+        plainly(optimizer, sum(loss_of(net, x) for net in nets))
         hand.zero_grad()
-        penalties = spectral.penalty(its_actor) + ewc.penalty(its_critic)
-        (loss_of(its_actor, x) + loss_of(its_critic, x) + penalties).backward()
-        ewc.observe_(its_critic, gradients_of(its_critic))
+        sum(loss_of(n, x) + r.penalty(n) for n, r in zip(others, regularizers, strict=True)).backward()
+        for other, regularizer in zip(others, regularizers, strict=True):
+            regularizer.observe_(other, gradients_of(other))
         hand.step()
-        ewc.project_(its_critic)
-    assert_same(actor, its_actor)
-    assert_same(critic, its_critic)
-    assert handle.penalty.ndim == 0
-
-
-def test_a_learning_rate_scheduler_which_wraps_the_step_changes_nothing():
-    net, other = twins()
-    optimizer, its = adam(net), adam(other)
-    early = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
-    handle = attach("spectral", optimizer, net, **SETTINGS["spectral"])
-    schedulers = [early, *(torch.optim.lr_scheduler.StepLR(o, 3, 0.5) for o in (optimizer, its))]
-    schedulers.append(torch.optim.lr_scheduler.ExponentialLR(its, 0.8))
-    regularizer = make("spectral", other)
-    for x in data(8):
-        plainly(optimizer, loss_of(net, x))
-        by_hand(other, regularizer, its, loss_of(other, x))
-        for scheduler in schedulers:
-            scheduler.step()
-    assert handle.penalty is not None
-    assert_same(net, other)
+        for other, regularizer in zip(others, regularizers, strict=True):
+            regularizer.project_(other)
+    for net, other in pairs.values():
+        assert_same(net, other)
+    assert all(handle.penalty.ndim == 0 for handle in handles)
 
 
 # --- wrapped networks, compiled steps -----------------------------------------------------------------------------
 
 
+HAS_GLOO = dist.is_available() and dist.is_gloo_available()
+
+
 @pytest.fixture
 def one_process(tmp_path):
     """A process group of this process alone."""
-    dist = torch.distributed
-    if not (dist.is_available() and dist.is_gloo_available()):
+    if not HAS_GLOO:
         pytest.skip("torch was built without gloo")
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-
-
-def train_wrapped(wrapped, net, name, x):
-    optimizer = adam(net)
-    attach(name, optimizer, wrapped, **SETTINGS[name])
-    for batch in x:
-        plainly(optimizer, loss_of(wrapped, batch))
-
-
-WRAPPERS = {
-    "compiled": lambda net: torch.compile(net, backend="aot_eager"),
-    "data_parallel": nn.DataParallel,
-    "both": lambda net: torch.compile(nn.DataParallel(net), backend="eager"),
-}
-
-
-@pytest.mark.parametrize("kind", WRAPPERS)
-@pytest.mark.parametrize("name", ["spectral", "swr", "ewc"])
-def test_a_wrapped_network_ends_with_the_same_weights(name, kind):
-    net, other = twins()
-    train_wrapped(WRAPPERS[kind](net), net, name, data(5))
-    train_wrapped(other, other, name, data(5))
-    assert_same(net, other)
-
-
-@pytest.mark.parametrize("option", ["none", "gradient_as_bucket_view", "find_unused_parameters"])
-@pytest.mark.parametrize("name", ["spectral", "swr", "ewc"])
-@pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified")
-def test_a_data_parallel_process_ends_with_the_same_weights(name, option, one_process):
-    net, other = twins()
-    options = {} if option == "none" else {option: True}
-    train_wrapped(DistributedDataParallel(net, **options), net, name, data(5))
-    train_wrapped(other, other, name, data(5))
-    assert_same(net, other)
 
 
 def test_unused_parameters_of_a_data_parallel_process_take_the_penalty_by_attach_and_none_in_the_loss(one_process):
@@ -723,70 +657,57 @@ def test_unused_parameters_of_a_data_parallel_process_take_the_penalty_by_attach
         (loss_of(wrapped, data(1)[0]) + make_regularizer("l2", net).penalty(net)).backward()
 
 
-BY_HAND_IN_EACH = """
-import sys
-import torch
-from torch import distributed as dist, nn
-from torch.nn.parallel import DistributedDataParallel
-from rl_plasticity import attach, make_regularizer
-
-rank = int(sys.argv[1])
-torch.set_num_threads(1)
-dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
-for name, settings in {"churn": {"coef": 1.0}, "continual_backprop": {"coef": 0.2, "maturity": 1}}.items():
-    for is_same in (True, False):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
-        wrapped, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=0.1)
-        try:
-            attach(name, optimizer, wrapped, **settings)
-        except ValueError as refusal:
-            assert "the same inputs in all processes" in str(refusal), refusal
-        else:
-            raise AssertionError(name)
-        regularizer = make_regularizer(name, net, **settings)
-        torch.manual_seed(rank)
-        for _ in range(6):
-            x = torch.randn(16, 5)
-            inputs = x.clone()
-            if is_same:
-                dist.broadcast(inputs, 0)
-            optimizer.zero_grad()
-            (wrapped(x).square().mean() + regularizer.penalty(net, inputs)).backward()
-            optimizer.step()
-            regularizer.project_(net)
-        print(name, is_same, [p.tolist() for p in net.parameters()], flush=True)
-dist.destroy_process_group()
-"""
+def answered(rank, store, answers):
+    try:
+        answers.put(by_hand_in_each(rank, store))
+    except BaseException as error:
+        answers.put(f"{type(error).__name__}: {error}")
 
 
+def by_hand_in_each(rank, store):
+    """What one of two processes trains, with the same inputs in both or with its own."""
+    group = {"store": dist.FileStore(store, 2), "timeout": timedelta(minutes=5)}
+    dist.init_process_group("gloo", rank=rank, world_size=2, **group)
+    ends = {}
+    for name, settings in {"churn": {"coef": 1.0}, "continual_backprop": {"coef": 0.2, "maturity": 1}}.items():
+        for is_same in (True, False):
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+            wrapped, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=0.1)
+            with pytest.raises(ValueError, match="the same inputs in all processes"):
+                attach(name, optimizer, wrapped, **settings)
+            regularizer = make_regularizer(name, net, **settings)
+            torch.manual_seed(rank)
+            for _ in range(6):
+                x = torch.randn(16, 5)
+                inputs = x.clone()
+                if is_same:
+                    dist.broadcast(inputs, 0)
+                optimizer.zero_grad()
+                (wrapped(x).square().mean() + regularizer.penalty(net, inputs)).backward()
+                optimizer.step()
+                regularizer.project_(net)
+            ends[name, is_same] = [p.tolist() for p in net.parameters()]
+    dist.destroy_process_group()
+    return ends
+
+
+@pytest.mark.skipif(not HAS_GLOO, reason="torch was built without gloo")
 def test_by_hand_processes_stay_equal_where_what_looks_at_data_gets_the_same_inputs(tmp_path):
-    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
-        pytest.skip("torch was built without gloo")
-    program = [sys.executable, "-c", BY_HAND_IN_EACH]
-    both = [subprocess.Popen([*program, f"{i}", f"{tmp_path / 'store'}"], stdout=subprocess.PIPE) for i in range(2)]
-    first, second = (process.communicate()[0].decode().splitlines() for process in both)
-    assert [process.returncode for process in both] == [0, 0]
-    assert len(first) == len(second) == 4
-    for one, other in zip(first, second, strict=True):
-        name, is_same = one.split()[:2]
-        # A penalty's gradients are averaged with the loss's; what starts units anew goes by what each process saw.
-        assert (one == other) == (is_same == "True" or name == "churn"), (name, is_same)
-
-
-@pytest.mark.parametrize("name", ["swr", "ewc"])
-def test_a_step_that_the_user_compiled_runs_the_hooks(name):
-    net, other = twins()
-    optimizer, its = adam(net), adam(other)
-    attach(name, optimizer, net, **SETTINGS[name])
-    regularizer = make(name, other)
-    step = torch.compile(optimizer.step, backend="eager")
-    for x in data(6):
-        optimizer.zero_grad()
-        loss_of(net, x).backward()
-        step()
-        by_hand(other, regularizer, its, loss_of(other, x))
-    assert_same(net, other)
+    context = multiprocessing.get_context("fork")  # which imports nothing again
+    answers = context.Queue()
+    both = [context.Process(target=answered, args=(i, str(tmp_path / "store"), answers)) for i in range(2)]
+    for process in both:
+        process.start()
+    first, second = (answers.get(timeout=600) for _ in both)
+    for process in both:
+        process.kill()
+        process.join()
+    assert isinstance(first, dict), (first, second)
+    # A penalty's gradients are averaged with the loss's; what starts units goes by what each process saw.
+    expected = {key: key != ("continual_backprop", False) for key in first}
+    assert {key: first[key] == second[key] for key in first} == expected
+    assert len(expected) == 4
 
 
 # --- the handle ---------------------------------------------------------------------------------------------------
@@ -827,33 +748,30 @@ def test_bad_input_is_refused_in_one_line_that_says_what_is_wrong():
     l2 = make_regularizer("l2", net)
     attach(l2, sgd(net), net)
     attach(l2, optimizer, net)
-
-    class Complex(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(2, 2), nn.Parameter(torch.ones(2, dtype=torch.complex64))
-
-    odd = Complex()
-    for arguments, settings, message in (
-        (("l2", optimizer, net), {"coeff": 1}, "unknown setting 'coeff' of regularizer 'l2'; did you mean 'coef'"),
-        (("l3", optimizer, net), {}, "unknown regularizer 'l3'"),
-        (("l2", optimizer, net), {"coef": -1}, "coef must be a number from 0 up, got -1"),
-        ((l2, optimizer, net), {"coef": 1}, "settings are for a regularizer given by name; .*'coef'"),
-        ((3, optimizer, net), {}, "regularizer must be a Regularizer or the name of one, got int"),
-        (("l2", net, net), {}, "optimizer must be one or several torch.optim.Optimizer, got 'Sequential'"),
-        (("l2", [], net), {}, "got none"),
-        (("l2", [optimizer, l2], net), {}, "got 'L2'"),
-        (("l2", optimizer, other), {}, "SGD holds none of the network's parameters"),
-        (("l2", optimizer, AveragedModel(net)), {}, "holds none of the network's parameters"),
-        (("l2", [optimizer, sgd(net[4])], net), {}, "hold the same parameter: '4.(weight|bias)', '4"),
-        (("l2", sgd(net[:2]), net), {}, "no given optimizer holds: '2.weight', '2.bias' and 2 more; pass the part"),
-        (("swr", sgd(net[:2]), net), {}, "no given optimizer holds: '2.weight', '2.bias' and 2 more; pass the part"),
-        ((Chain(net, l2), sgd(net[:2]), net), {}, "no given optimizer holds: '2.weight'"),
+    odd = nn.Module()
+    odd.a, odd.b = nn.Linear(2, 2), nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    for arguments, settings, names in (
+        (("l2", optimizer, net), {"coeff": 1}, "'coeff'.*'l2'.*'coef'"),
+        (("l3", optimizer, net), {}, "'l3'"),
+        (("l2", optimizer, net), {"coef": -1}, "coef .*-1"),
+        ((l2, optimizer, net), {"coef": 1}, "'coef'"),
+        ((3, optimizer, net), {}, "regularizer .*Regularizer.* int"),
+        (("l2", net, net), {}, "optimizer .*'Sequential'"),
+        (("l2", [], net), {}, "none"),
+        (("l2", [optimizer, l2], net), {}, "'L2'"),
+        (("l2", optimizer, other), {}, "SGD holds none"),
+        (("l2", optimizer, AveragedModel(net)), {}, "holds none"),
+        (("l2", [optimizer, sgd(net[4])], net), {}, "same parameter: '4.(weight|bias)', '4"),
+        (("l2", sgd(net[:2]), net), {}, "'2.weight', '2.bias' and 2 more"),
+        (("swr", sgd(net[:2]), net), {}, "'2.weight', '2.bias' and 2 more"),
+        ((Chain(net, l2), sgd(net[:2]), net), {}, "'2.weight'"),
         ((make_regularizer("l2", net[:2]), sgd(net[2:]), net[2:]), {}, "another network: .*'0.weight', '0.bias'"),
-        ((l2, optimizer, net), {}, "attached to this optimizer and network already"),
-        (("l2", sgd(odd), odd), {}, "complex parameters are not supported: 'b'"),
+        ((l2, optimizer, net), {}, "already"),
+        (("l2", sgd(odd), odd), {}, "complex.*'b'"),
+        (("spectral", net, adam(net)), {}, r"net .*Adam.*attach\(regularizer, optimizer, net\)"),
+        (("spectral+l2", adam(net), net), {}, r"'spectral\+l2'.*Chain\(net, "),
     ):
-        with pytest.raises(SettingsError, match=message) as error:
+        with pytest.raises(SettingsError, match=names) as error:
             attach(*arguments, **settings)
         assert "\n" not in str(error.value)
 
@@ -863,7 +781,7 @@ def test_a_regularizer_made_for_other_shapes_is_refused_even_where_they_would_br
     net, narrow = plain_mlp(), plain_mlp()
     narrow[4] = nn.Linear(narrow[4].in_features, 1)  # l2_init would pull each output's weights to this one's
     for wrap in (lambda r: r, lambda r: Chain(net, make_regularizer("l2", net), r), lambda r: Windowed(net, r, 1)):
-        with pytest.raises(SettingsError, match=r"another network: '4.weight' is \[3, \d\] here, \[1, \d\] there"):
+        with pytest.raises(SettingsError, match=r"'4.weight' is \[3, \d\] here, \[1, \d\] there"):
             attach(wrap(make_regularizer(name, narrow)), adam(net), net)
     attach(make_regularizer(name, plain_mlp()), adam(net), net)
 
@@ -888,6 +806,18 @@ def test_the_part_that_is_trained_can_be_attached_where_the_whole_cannot():
     attach("l2", optimizer, net, coef=0.3)
 
 
+def test_the_same_kind_twice_would_count_twice_and_is_refused_until_removed():
+    net = plain_mlp()
+    optimizer = adam(net)
+    handle = attach("spectral", optimizer, net)
+    assert repr(handle).startswith("Attached(Spectral to ")
+    with pytest.raises(SettingsError, match=r"Spectral.* remove\(\)"):
+        attach("spectral", optimizer, net, coef=0.1)
+    attach("l2", optimizer, net)
+    handle.remove()
+    attach("spectral", optimizer, net)
+
+
 def with_a_table(rows=4, **settings):
     return nn.Sequential(nn.Embedding(rows, 3, **settings), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
 
@@ -900,9 +830,7 @@ def test_a_table_with_sparse_gradients_is_refused_when_a_penalty_of_it_is_attach
     net = with_a_table(sparse=True)
     optimizer = sgd(net)
     if how is None:
-        with pytest.raises(
-            SettingsError, match=r"Embedding '0' makes sparse gradients.*roles=\{'0.weight': 'ignore'\}"
-        ):
+        with pytest.raises(SettingsError, match=r"'0' .*sparse.*roles=\{'0.weight': 'ignore'\}"):
             attach(method, optimizer, net)
         net[0].weight.requires_grad_(False)  # a table that is not trained has none
     if how == {"only": "1.weight"}:
@@ -914,19 +842,12 @@ def test_a_table_with_sparse_gradients_is_refused_when_a_penalty_of_it_is_attach
 
 
 def test_a_sparse_gradient_that_no_module_tells_of_is_refused_at_the_step():
-    class Table(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight, self.head = nn.Parameter(torch.randn(4, 3)), nn.Linear(3, 3)
-
-        def forward(self, i):
-            return self.head(nn.functional.embedding(i, self.weight, sparse=True))
-
-    net = Table()
+    net = nn.Module()
+    net.weight, net.head = nn.Parameter(torch.randn(4, 3)), nn.Linear(3, 3)
     optimizer = sgd(net)
     attach("l2", optimizer, net)
-    loss_of(net, torch.tensor([1])).backward()
-    with pytest.raises(RuntimeError, match=r"the gradient of 'weight' is sparse .* roles=\{'weight': 'ignore'\}"):
+    loss_of(lambda i: net.head(nn.functional.embedding(i, net.weight, sparse=True)), torch.tensor([1])).backward()
+    with pytest.raises(RuntimeError, match=r"'weight' is sparse .* roles=\{'weight': 'ignore'\}"):
         optimizer.step()
 
 
@@ -937,13 +858,8 @@ def test_a_state_that_leaves_tables_alone_fits_the_network_once_its_vocabulary_h
         optimizer = adam(net)
         return net, optimizer, attach(name, optimizer, net, roles={"0.weight": "ignore"})
 
-    def step(net, optimizer):
-        optimizer.zero_grad()
-        net(torch.tensor([1, 2])).square().sum().backward()
-        optimizer.step()
-
     net, optimizer, handle = attached(4)
-    step(net, optimizer)
+    plainly(optimizer, net(torch.tensor([1, 2])).square())
     grown, its, other = attached(7)
     with torch.no_grad():
         for p, q in zip(grown.parameters(), net.parameters(), strict=True):
@@ -952,18 +868,19 @@ def test_a_state_that_leaves_tables_alone_fits_the_network_once_its_vocabulary_h
     saved = handle.state_dict()
     assert saved.keys() == other.state_dict().keys()
     assert all(torch.equal(value, other.state_dict()[key]) for key, value in saved.items())
-    step(grown, its)
+    plainly(its, grown(torch.tensor([1, 2])).square())
     assert all(p.isfinite().all() for p in grown.parameters())
 
 
-def test_a_state_that_was_made_with_other_roles_says_that_they_may_differ():
+def test_a_state_of_other_roles_or_of_another_method_is_said_and_changes_nothing():
     net = with_a_table()
     handle = attach("l2_init", adam(net), net, roles={"0.weight": "ignore"})
-    state = make_regularizer("l2_init", net).state_dict()
-    with pytest.raises(
-        RuntimeError, match=r"'initial/0/weight' is only in the state.*other settings \(roles=, only=, he"
-    ):
-        handle.load_state_dict(state)
+    with pytest.raises(RuntimeError, match=r"'initial/0/weight' .*roles=, only=, he"):
+        handle.load_state_dict(make_regularizer("l2_init", net).state_dict())
+    handle = attach("spectral", adam(net), net, coef=0.5)
+    with pytest.raises(RuntimeError, match=r"Spectral: .* another method or network"):
+        handle.load_state_dict(make_regularizer("weight_clipping", net).state_dict())
+    assert handle.regularizer.coef == 0.5
 
 
 @pytest.mark.filterwarnings("ignore:FSDP is switching to use")
@@ -971,14 +888,12 @@ def test_sharded_parameters_are_refused(one_process):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-    mesh = init_device_mesh("cpu", (1,))
     net = plain_mlp()
-    fully_shard(net, mesh=mesh)
-    with pytest.raises(SettingsError, match=r"DTensor\) are not supported: '0.weight'"):
-        attach("l2", sgd(net), net)
+    fully_shard(net, mesh=init_device_mesh("cpu", (1,)))
     whole = FullyShardedDataParallel(plain_mlp(), device_id=torch.device("cpu"))
-    with pytest.raises(SettingsError, match=r"FullyShardedDataParallel\) are not supported"):
-        attach("l2", sgd(whole), whole)
+    for sharded, names in ((net, "DTensor.*'0.weight'"), (whole, "FullyShardedDataParallel")):
+        with pytest.raises(SettingsError, match=names):
+            attach("l2", sgd(sharded), sharded)
 
 
 # --- a network that was trained before ------------------------------------------------------------------------------
@@ -1062,45 +977,12 @@ def test_attached_before_its_weights_are_loaded_it_holds_on_to_the_new_networks(
     torch.testing.assert_close(handle.regularizer.penalty(fresh), expected)
 
 
-# --- the example --------------------------------------------------------------------------------------------------
-
-
 def test_the_example_of_plain_torch_trains_and_prints_its_penalty(capsys):
     main = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "plain_torch.py"))["main"]
     assert main(steps=30) < 1.3  # log(4) = 1.39 at the start
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
-    penalties = [float(line.rpartition("penalty ")[2]) for line in lines]
-    assert all(penalty > 0 for penalty in penalties)
-
-
-def test_the_same_kind_twice_would_count_twice_and_is_refused_until_removed():
-    net, _ = twins()
-    optimizer = adam(net)
-    handle = attach("spectral", optimizer, net)
-    assert repr(handle).startswith("Attached(Spectral to ")
-    with pytest.raises(SettingsError, match=r"of this kind \(Spectral\) is attached .* call remove\(\)"):
-        attach("spectral", optimizer, net, coef=0.1)
-    attach("l2", optimizer, net)
-    handle.remove()
-    attach("spectral", optimizer, net)
-
-
-def test_arguments_in_another_order_and_a_chain_by_name_are_said():
-    net, _ = twins()
-    optimizer = adam(net)
-    with pytest.raises(SettingsError, match=r"net must be a network, got Adam: attach\(regularizer, optimizer, net\)"):
-        attach("spectral", net, optimizer)
-    with pytest.raises(SettingsError, match=r"'spectral\+l2': several regularizers are one as Chain\(net, "):
-        attach("spectral+l2", optimizer, net)
-
-
-def test_a_state_of_another_method_changes_nothing():
-    net, _ = twins()
-    handle = attach("spectral", adam(net), net, coef=0.5)
-    with pytest.raises(RuntimeError, match=r"the state does not fit this Spectral: .* another method or network"):
-        handle.load_state_dict(make_regularizer("weight_clipping", net).state_dict())
-    assert handle.regularizer.coef == 0.5
+    assert all(float(line.rpartition("penalty ")[2]) > 0 for line in lines)
 
 
 # --- optimizers that something else steps -------------------------------------------------------------------------
@@ -1155,19 +1037,6 @@ class FabricOptimizer:
         return self._optimizer.step(closure)
 
 
-@pytest.mark.parametrize("name", ["spectral", "weight_decay", "wrs"])
-@pytest.mark.parametrize("wrapper", [AcceleratedOptimizer, LightningOptimizer, FabricOptimizer])
-def test_what_a_library_wraps_an_optimizer_in_is_looked_through(wrapper, name):
-    net, other = twins()
-    optimizer, its = wrapper(adam(net)), adam(other)
-    attach(name, optimizer, net, **SETTINGS[name])
-    regularizer = make(name, other)
-    for x in data(8):
-        plainly(optimizer, loss_of(net, x))
-        by_hand(other, regularizer, its, loss_of(other, x))
-    assert_same(net, other)
-
-
 def test_an_intervention_finds_the_moments_inside_such_a_wrapper():
     net = plain_mlp()
     optimizer = AcceleratedOptimizer(adam(net))
@@ -1208,7 +1077,7 @@ class SAM(torch.optim.Optimizer):
 def test_an_optimizer_that_steps_in_two_parts_is_refused_and_what_it_steps_inside_is_right(name):
     net, other = twins(lambda: plain_mlp().double())
     sam, its = (SAM(n.parameters(), torch.optim.SGD, lr=0.1) for n in (net, other))
-    with pytest.raises(SettingsError, match=r"SAM moves the weights in two parts.* attach to its base_optimizer"):
+    with pytest.raises(SettingsError, match=r"SAM .* base_optimizer"):
         attach(name, sam, net)
     attach(name, sam.base_optimizer, net, coef=0.1)
     for x in data(4).double():
@@ -1248,7 +1117,7 @@ def test_a_regularizer_whose_optimizer_is_never_stepped_says_so_once():
             loss_of(net, x).backward()
             optimizer.advance()
 
-    with pytest.warns(UserWarning, match=r"L2 does nothing: .* no step\(\) of Stepping was called") as said:
+    with pytest.warns(UserWarning, match=r"L2 .* step\(\) of Stepping") as said:
         train()
     assert len(said) == 1
     assert handle.penalty is None
@@ -1268,8 +1137,7 @@ def test_accumulation_before_the_first_step_and_changes_behind_it_are_no_reason_
             net[0].weight.mul_(0.9)
         assert not net[0].weight._post_accumulate_grad_hooks
     handle.remove()
-    other = attach("l2", optimizer, net)
-    other.remove()
+    attach("l2", optimizer, net).remove()
     assert not net[0].weight._post_accumulate_grad_hooks
 
 
@@ -1287,32 +1155,30 @@ class Total(Regularizer):
         return self.returns(self.layers[0].weight(net))
 
 
-@pytest.mark.parametrize("how", ["attach", "learner", "chain", "side by side", "windowed"])
-def test_a_penalty_that_is_not_one_number_for_each_run_is_refused_in_one_line(how):
-    def stacked():
-        return MLP((5, 8, 3), [0, 1, 2])
+def by_attach(net):
+    optimizer = adam(net)
+    attach(Total(net), optimizer, net)
+    plainly(optimizer, net(data(3, BATCH, 5)).square().mean())
 
-    def act():
-        if how == "attach":
-            net = stacked()
-            optimizer = adam(net)
-            attach(Total(net), optimizer, net)
-            plainly(optimizer, net(data(3, BATCH, 5)).square().mean())
-        elif how == "learner":
-            learner = Learner(lambda seeds: MLP((5, 8, 3), seeds), [0, 1, 2], Total)
-            learner.minimize(learner.net(data(3, BATCH, 5)).square().mean((1, 2)))
-        else:
-            made = {
-                "chain": lambda net: Chain(net, Total(net), make_regularizer("l2", net)),
-                "side by side": lambda net: SideBySide(net, (2, Total), (1, lambda n: make_regularizer("l2", n))),
-                "windowed": lambda net: Windowed(net, Total(net), 0, 9),
-            }
-            net = stacked()
-            made[how](net).penalty(net)
 
-    message = r"Total.penalty must return one number for each run, of shape \[\d\], got shape \[\]"
-    with pytest.raises(SettingsError, match=message):
-        act()
+def by_learner(net):
+    learner = Learner(lambda seeds: MLP((5, 8, 3), seeds), [0, 1, 2], Total)
+    learner.minimize(loss_of(learner.net, data(3, BATCH, 5)))
+
+
+WAYS = {
+    "attach": by_attach,
+    "learner": by_learner,
+    "chain": lambda net: Chain(net, Total(net), make_regularizer("l2", net)).penalty(net),
+    "side by side": lambda net: SideBySide(net, (2, Total), (1, lambda n: make_regularizer("l2", n))).penalty(net),
+    "windowed": lambda net: Windowed(net, Total(net), 0, 9).penalty(net),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_penalty_that_is_not_one_number_for_each_run_is_refused_in_one_line(way):
+    with pytest.raises(SettingsError, match=r"Total.penalty .*\[\d\], got shape \[\]"):
+        WAYS[way](stacked())
 
 
 def test_one_number_is_enough_for_one_run_and_what_is_no_tensor_is_named():
@@ -1322,7 +1188,7 @@ def test_one_number_is_enough_for_one_run_and_what_is_no_tensor_is_named():
     plain = plain_mlp()
     optimizer = adam(plain)
     attach(Total(plain, lambda p: 0.0), optimizer, plain)
-    with pytest.raises(SettingsError, match=r"of shape \[\], got a float"):
+    with pytest.raises(SettingsError, match=r"\[\], got a float"):
         plainly(optimizer, loss_of(plain, data(1)[0]))
 
 
@@ -1336,5 +1202,5 @@ def test_scripted_networks_are_refused_in_one_line(scripted):
         lambda: make_intervention("redo").apply_(net, (), example=torch.ones(4, 5)),
         lambda: measure(net, torch.ones(4, 5)),
     ):
-        with pytest.raises(ValueError, match=r"Sequential is scripted or traced \(torch.jit\), .*: pass the network"):
+        with pytest.raises(ValueError, match=r"Sequential .*torch.jit"):
             act()

@@ -165,7 +165,7 @@ def test_muon_leaves_computed_and_grouped_weights_to_adam():
 
 
 def test_muon_refuses_a_network_without_a_hidden_layer():
-    with pytest.raises(ValueError, match="muon has nothing to act on"):
+    with pytest.raises(ValueError, match="muon"):
         Muon(nn.Linear(4, 3))
 
 
@@ -230,7 +230,7 @@ def test_the_learning_rate_can_be_changed_in_place_and_is_saved(name):
 
 
 def test_a_negative_learning_rate_is_an_error():
-    with pytest.raises(ValueError, match="lr must be a number from 0 up, got -1"):
+    with pytest.raises(ValueError, match=r"lr .*-1"):
         Adam(plain_mlp(), lr=-1)
 
 
@@ -269,8 +269,8 @@ def test_upgd_s_noise_is_normal_of_the_given_size_halved_where_nothing_is_known_
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 1e-2), (torch.float32, 1e-33), (torch.float32, 0.0)])
 def test_upgd_stays_finite_where_uses_are_the_smallest_numbers(dtype, size):
     net = plain_mlp().to(dtype)
-    optimizer = UPGD(net, decay=0.9)
-    for step in range(10 if size else 900):  # uses fade for as long
+    optimizer = UPGD(net, decay=0.5)
+    for step in range(10 if size else 160):  # uses fade for as long
         gradients = tuple(torch.full_like(p, size if step < 5 else 0.0) for p in net.parameters())
         optimizer.update_(list(net.parameters()), gradients)
     assert all(p.isfinite().all() for p in net.parameters())

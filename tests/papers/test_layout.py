@@ -114,10 +114,7 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
         arguments = ["reg=l2"] if label == "l2" else []
         return supervised(tmp_path / label / norm, f"net.layer_norm={norm}", *arguments, seeds=seeds)
 
-    methods = {
-        "none": [*of("none", "true", 0.4, 0.8), *of("none", "false", 0.2, 0.2)],
-        "l2": of("l2", "false", 0.6),
-    }
+    methods = {"none": [*of("none", "true", 0.4, 0.8), *of("none", "false", 0.2, 0.2)], "l2": of("l2", "false", 0.6)}
     panel = {"kind": "rows", "metric": "eval/test_accuracy", "by": "net.layer_norm"}
     figure = layout.draw({"columns": 2, "panels": [panel | {"methods": ["none", "l2"]}, panel]}, methods)
     axes, again = figure.axes
@@ -152,22 +149,15 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
 
 def test_rows_beside_curves_are_named_and_have_the_colours_of_their_curves(tmp_path):
     seeds = {seed: of_task(0.2, 0.4 + seed / 10) for seed in (0, 1)}
-    methods = {
-        "none": supervised(tmp_path / "none", seeds=seeds),
-        "l2": supervised(tmp_path / "l2", "reg=l2", seeds=seeds),
-    }
+    methods = {label: supervised(tmp_path / label, f"reg={label}", seeds=seeds) for label in ("none", "l2")}
     spec = studies.load("rl/continual-walker").draw
     panels = [panel | {"metric": "task/train_accuracy"} for panel in spec["panels"]]
     figure = layout.draw(spec | {"panels": panels}, methods)
     curves, rows = figure.axes
     assert [label.get_text() for label in rows.get_yticklabels()] == ["none", "l2"]
-    assert all(tick.label1.get_visible() for tick in rows.yaxis.get_major_ticks())
     colours = [line.get_color() for line in curves.lines]
     assert [line.get_color() for line in rows.lines] == colours
     assert [line.get_color() for line in figure.legends[0].get_lines()] == colours
-    again = layout.draw({"columns": 2, "panels": [panels[1], panels[1] | {"methods": ["l2"]}, panels[1]]}, methods).axes
-    shown = [all(tick.label1.get_visible() for tick in axes.yaxis.get_major_ticks()) for axes in again]
-    assert shown == [True, True, True]  # other methods, and a new line
 
 
 def test_rows_leave_out_what_is_not_finite_and_say_so_and_runs_that_share_no_step(tmp_path):

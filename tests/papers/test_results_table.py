@@ -47,14 +47,6 @@ def test_runs_that_are_not_finite_are_counted(tmp_path):
     ]
 
 
-def test_a_column_is_called_by_its_metric_where_the_panel_has_no_name_or_two_metrics(tmp_path):
-    one = ["a,none,,m,0,1,,,1", "a,none,,m,,1,,,1"]
-    assert table(tmp_path, FIGURE, *one)[0] == "|  | a |"
-    assert table(tmp_path, FIGURE, *(line.removeprefix("a") for line in one))[0] == "|  | m |"
-    other = [line.replace(",m,", ",n,") for line in one]
-    assert table(tmp_path, FIGURE, *one, *other)[0] == "|  | a m | a n |"
-
-
 def compared(group, mean, *gap):
     lines = [f"{group},a,{seed},r,9,final,{mean},,,1" for seed in range(5)]
     lines += [f"{group},all,,r,9,mean,{mean},0.4,0.6,5", f"{group},all,,r,9,area_under_curve,0.25,,,5", *gap]

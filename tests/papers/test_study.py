@@ -58,12 +58,6 @@ def test_every_value_of_every_study_can_be_set(study):
             assert seen.setdefault(identity, label) == label, f"{label} is {seen[identity]}'s run again"
 
 
-def test_so_many_seeds_are_given_whether_they_train_in_one_process_or_each_in_its_own():
-    alone, together = (studies.load(f"spectral/figure-{n}").arguments(["seeds=3"])["none"] for n in (9, 8))
-    assert [a for a in alone if a.startswith("seed")] == ["seed=range(0,3)"]
-    assert [a for a in together if a.startswith("seed")] == ["seeds=3"]
-
-
 def test_what_a_study_draws_is_what_can_be_drawn(study):
     if study.is_script or study.draw.get("kind") == "table":
         return
@@ -141,13 +135,6 @@ def test_the_last_argument_of_a_name_counts_and_a_method_s_come_after_the_study_
     assert [a for a in given if a.startswith(("epochs_per_task", "seeds", "reg"))] == [
         "epochs_per_task=1", "seeds=2", "reg=spectral", "reg.coef=3e-3",
     ]  # fmt: skip
-
-
-def test_no_two_runs_of_a_study_share_a_folder_though_their_names_are_alike(tmp_path):
-    runs = studies.load("spectral/figure-3", small=True).runs(tmp_path)
-    folders = [run.folder for of_method in runs.values() for run in of_method]
-    assert len({*folders}) == len(folders) == 9
-    assert {run.folder.parent for of_method in runs.values() for run in of_method} == {tmp_path}
 
 
 def test_every_figure_and_table_of_the_papers_is_there():

@@ -12,8 +12,8 @@ from rl_plasticity.errors import FaultyRun, SettingsError
 DIGITS = ["data.train_size=200", "net.widths=[8]", "batch_size=100", "epochs_per_task=2", "num_tasks=2", "seeds=2"]
 DIGITS += ["device=cpu", "compile=false", "threads=2", "eval_every_epochs=2", "log_every_updates=4"]
 DIGITS += ["measure_every_updates=1", "reset=shrink_perturb", "checkpoint_every_epochs=1"]
-CHANGING = [*PENDULUM, "env.changes=[dynamics]", "env.switch_every_env_steps=20", "measure_every_updates=20"]
-CHANGING += ["env=cheetah-run", "env.action_repeat=1", "total_env_steps=40", "checkpoint_every_env_steps=20"]
+CHANGING = [*PENDULUM, "env.changes=[action_flip]", "env.switch_every_env_steps=20", "measure_every_updates=20"]
+CHANGING += ["total_env_steps=40", "checkpoint_every_env_steps=20"]
 HOOKS = ("on_start", "on_task", "on_update", "on_measurement", "on_evaluation", "on_step")
 calls = []
 
@@ -59,8 +59,22 @@ def names(*wanted):
     return [(name, step, updates) for name, step, updates, _ in calls if name in wanted]
 
 
-def test_in_the_supervised_command_each_is_called_when_the_documentation_says(tmp_path):
-    go(supervised.command, [*DIGITS, f"out={tmp_path / 'run'}"])
+def resumes_to_the_same_bytes(command, arguments, stop, whole, folder):
+    """Its state is restored before it starts, and its numbers are those of the run without a stop."""
+    folder = go(command, once([*arguments, f"out={folder}"]), StopAfter(stop))
+    go(command, [f"resume={folder}"])
+    assert float(rows(folder, "calls")[-1]["value"]) > 5
+    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+def test_in_the_supervised_command_each_is_called_when_the_documentation_says_and_resumes(tmp_path):
+    latest = []  # functions that are given for one run are called before and read what training logged
+    given = {"on_step": lambda session: latest.append({*session.latest})}
+    session, built = supervised.command.prepare([*DIGITS, f"out={tmp_path / 'run'}"], given)
+    session.stop = StopAfter()
+    supervised.command.execute(session, built)
+    assert len(latest) == 4
+    assert "calls" not in latest[0]
     assert names("on_start") == [("on_start", 0, 0)]
     assert calls[0][0] == "on_start"
     assert names("on_task") == [("on_task", 0, 0), ("on_task", 2, 4)]
@@ -70,28 +84,17 @@ def test_in_the_supervised_command_each_is_called_when_the_documentation_says(tm
     assert names("on_measurement") == [("on_measurement", 0, 0), ("on_measurement", 2, 4), ("on_measurement", 4, 8)]
     before, after = (next(c[3] for c in calls if c[:2] == (name, 2)) for name in ("on_step", "on_task"))
     assert before != after  # the intervention at the change of task came between
+    resumes_to_the_same_bytes(supervised.command, DIGITS, 3, tmp_path / "run", tmp_path / "parts")
 
 
-def test_in_the_rl_command_each_is_called_when_the_documentation_says(tmp_path):
+def test_in_the_rl_command_each_is_called_when_the_documentation_says_and_resumes(tmp_path):
     go(train.command, once([*CHANGING, f"out={tmp_path / 'run'}"]))
     assert names("on_start") == [("on_start", 0, 0)]
     assert names("on_task") == [("on_task", 20, 0)]
     assert [updates for _, _, updates in names("on_update")] == [*range(1, 21)]
     assert [step for _, step, _ in names("on_step")] == [*range(1, 41)]
     assert names("on_measurement") == [("on_measurement", 0, 0), ("on_measurement", 40, 20)]
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "stop"), [(supervised.command, DIGITS, 3), (train.command, CHANGING, 30)]
-)
-def test_its_state_is_restored_before_it_starts_and_its_numbers_are_those_of_a_run_without_a_stop(
-    command, arguments, stop, tmp_path
-):
-    whole = go(command, once([*arguments, f"out={tmp_path / 'whole'}"]))
-    folder = go(command, once([*arguments, f"out={tmp_path / 'run'}"]), StopAfter(stop))
-    go(command, [f"resume={folder}"])
-    assert float(rows(folder, "calls")[-1]["value"]) > 5
-    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    resumes_to_the_same_bytes(train.command, CHANGING, 30, tmp_path / "run", tmp_path / "parts")
 
 
 def test_a_run_with_the_state_of_a_callback_is_not_resumed_without_it(tmp_path, monkeypatch):
@@ -99,14 +102,6 @@ def test_a_run_with_the_state_of_a_callback_is_not_resumed_without_it(tmp_path, 
     monkeypatch.delitem(CALLBACKS, "counting")
     with pytest.raises(FaultyRun, match=r"holds the state of callbacks\.counting, which is not loaded"):
         go(supervised.command, [f"resume={folder}"])
-
-
-def test_functions_that_are_given_for_one_run_are_called_before_and_read_what_training_logged(tmp_path):
-    seen = []
-    arguments = {"task": "label_flip", "data": {"name": "digits", "train_size": 100}, "num_tasks": 2, "compile": False}
-    supervised.run(**arguments, epochs_per_task=1, on_step=lambda s: seen.append({*s.latest}), out=tmp_path / "run")
-    assert len(seen) == 2
-    assert not any("calls" in latest for latest in seen)
 
 
 @pytest.mark.parametrize(("command", "arguments"), [(supervised.command, DIGITS), (train.command, PENDULUM)])

@@ -1,5 +1,6 @@
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -59,10 +60,20 @@ def test_a_line_being_written_does_not_count_and_a_cut_one_does_not_swallow_the_
 
 
 def test_a_journal_that_cannot_be_written_stops_no_run(run):
-    with Journal(RunFolder(run.path / "missing")) as journal:
+    missing = RunFolder(run.path / "missing")
+    with Journal(missing) as journal:
         journal.write("finished")
-    assert last_entry(RunFolder(run.path / "missing")) is None
-    assert not is_held(RunFolder(run.path / "missing"))
+    assert last_entry(missing) is None
+    assert not is_held(missing)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    run.log.write_text("cut")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))  # the disk is full
+        with Journal(run) as journal:
+            journal.write("finished")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert run.log.read_text() == "cut"
 
 
 def test_a_lock_is_released_once_and_can_then_be_taken(run):
@@ -82,9 +93,9 @@ def test_the_end_of_a_run_says_its_cpu_time_and_that_of_processes_it_waited_for_
             pass
         busy = "import time\nwhile time.process_time() < 0.3: pass"
         subprocess.run([sys.executable, "-c", busy], check=True)
-        time.sleep(1)
+        time.sleep(0.5)
         journal.end("finished")
     most = sum(os.times()[:4]) - before
     assert last_entry(run) == ("finished", "")
     [used] = re.findall(r"\S+ used (\S+) CPU seconds\n", run.log.read_text())
-    assert 0.45 < float(used) < most + 0.1
+    assert 0.45 < float(used) < most + 0.1  # of the half second asleep nothing

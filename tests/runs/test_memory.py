@@ -1,10 +1,11 @@
 """What a run would take and what there is: estimated before anything large is made, and said in one line."""
 
 import math
+import re
 
 import pytest
 import torch
-from conftest import once
+from conftest import once, refused
 from folders import PENDULUM
 
 from rl_plasticity import supervised, train
@@ -37,11 +38,8 @@ def test_what_is_larger_than_memory_is_refused_with_the_setting_what_it_takes_an
 ):
     monkeypatch.setattr(memory, "free", lambda device: 64_000_000_000)  # there are machines that have all this
     base = PENDULUM if command is train else DIGITS
-    with pytest.raises(
-        SettingsError, match=r"^[\d.e+]+ [TPG]B of memory would be taken.*, [\d.]+ \w+ are free; "
-    ) as error:
-        command.command.prepare(once([*base, *arguments, f"out={tmp_path / 'run'}"]))
-    assert names in str(error.value)
+    line = refused(lambda: command.command.prepare(once([*base, *arguments, f"out={tmp_path / 'run'}"])), names)
+    assert re.match(r"[\d.e+]+ [TPG]B .*, [\d.]+ \w+ are free; ", line)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,32 +89,22 @@ def test_layers_and_what_a_batch_leaves_in_them_are_counted_by_hand():
 MEMINFO = "MemTotal: 100 kB\nMemAvailable: 50 kB\n"
 
 
-@pytest.mark.parametrize(
-    ("files", "free"),
-    [
-        ({}, 51_200),
-        (  # version 2: of the group and of those above it the least counts, the page cache aside
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/b/memory.max": "max\n",
-                "sys/fs/cgroup/a/memory.max": "40000\n",
-                "sys/fs/cgroup/a/memory.current": "30000\n",
-                "sys/fs/cgroup/a/memory.stat": "anon 9\ninactive_file 5000\n",
-            },
-            15_000,
-        ),
-        (
-            {
-                "proc/self/cgroup": "5:cpu:/x\n4:memory:/job\n",
-                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "30000",
-                "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "10000",
-                "sys/fs/cgroup/memory/job/memory.stat": "total_inactive_file 1",
-            },
-            20_001,
-        ),
-    ],
-    ids=["kernel", "cgroup 2", "cgroup 1"],
-)
+CGROUP_2 = {  # of the group and of those above it the least counts, the page cache aside
+    "proc/self/cgroup": "0::/a/b\n",
+    "sys/fs/cgroup/a/b/memory.max": "max\n",
+    "sys/fs/cgroup/a/memory.max": "40000\n",
+    "sys/fs/cgroup/a/memory.current": "30000\n",
+    "sys/fs/cgroup/a/memory.stat": "anon 9\ninactive_file 5000\n",
+}
+CGROUP_1 = {
+    "proc/self/cgroup": "5:cpu:/x\n4:memory:/job\n",
+    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "30000",
+    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "10000",
+    "sys/fs/cgroup/memory/job/memory.stat": "total_inactive_file 1",
+}
+
+
+@pytest.mark.parametrize(("files", "free"), [({}, 51_200), (CGROUP_2, 15_000), (CGROUP_1, 20_001)])
 def test_what_is_free_is_the_least_of_what_the_kernel_and_the_limits_say(files, free, tmp_path):
     for name, text in {"proc/meminfo": MEMINFO, **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

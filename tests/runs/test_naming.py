@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import once
+from conftest import once, refused
 from folders import PENDULUM
 
 from rl_plasticity import train
@@ -34,58 +34,38 @@ def here(tmp_path, monkeypatch):
     return tmp_path / "results"
 
 
+CHANGING = ["env.switch_every_env_steps=9"]
+WALKERS = ["env.sequence=[walker-stand,walker-walk]", *CHANGING]
+
+
 @pytest.mark.parametrize(
-    ("kind", "arguments", "name"),
+    ("arguments", "name"),
     [
-        (Train, [], "cheetah-run_none_seed0"),
-        (Train, ["env=walker-run"], "walker-run_none_seed0"),
-        (Train, ["env=gym:Pendulum-v1", "reg=spectral", "seed=4"], "Pendulum-v1_spectral_seed4"),
-        (Train, ["reg=spectral+l2", "reset=periodic", "preset=demo", "seeds=3"], "demo_spectral+l2_periodic_seed0-2"),
-        (Train, ["preset=demo", "env=walker-run", "env.action_repeat=4"], "demo_none_walker-run_seed0"),
-        (Train, ["preset=demo", "replay_ratio=4"], "demo_none_replay_ratio=4_seed0"),
-        (Train, ["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_coef=0.1_seed0"),
-        (Train, ["reg=swr", "reg.coef=1e-3"], "cheetah-run_swr_seed0"),  # as it is without
-        (Train, ["total_env_steps=99", "seeds=3", "agent.lr=0.01", "reg=l2"], "cheetah-run_l2_lr=0.01_seed0-2"),
-        (Train, ["reg=l2", "reg.coef=[1e-5,0.01]"], "cheetah-run_l2_coef=1e-5,0.01_seed0"),
-        (Train, ["reg=[none,swr]", "reset=[none,head]"], "cheetah-run_none-swr_none-head_seed0"),
-        (Train, ["reg=l2", "reset=redo", "reg.coef=0.1", "seed=7"], "cheetah-run_l2_redo_coef=0.1_seed7"),
-        (
-            Train,
-            ["env.sequence=[walker-stand,walker-walk,walker-run]", "env.switch_every_env_steps=9", "reg=l2"],
-            "walker-stand_l2_seed0",
-        ),
-        (
-            Train,
-            ["preset=demo", "env.sequence=[cheetah-run,cheetah-run]", "env.switch_every_env_steps=9"],
-            "demo_none_switch_every_env_steps=9_seed0",
-        ),
-        (
-            Train,
-            [
-                "preset=demo",
-                "env.sequence=[walker-stand,walker-walk]",
-                "env.switch_every_env_steps=9",
-                "seed=100",
-                "reset=periodic",
-            ],
-            "demo_none_periodic_walker-stand_seed100",  # no room for a whole setting
-        ),
-        (
-            Train,
-            ["env=walker-run", "env.changes=[dynamics]", "env.switch_every_env_steps=9"],
-            "walker-run_none_changes=dynamics_seed0",
-        ),
-        (Supervised, ["data.root=/a", "reg=swr", "reg.coef=1e-4", "seeds=5"], "random_labels_swr_coef=1e-4_seed0-4"),
-        (Supervised, ["preset=swr-mnist", "net=cnn_bn"], "swr-mnist_none_cnn_bn_seed0"),
-        (
-            Supervised,
-            ["preset=spectral-cifar10", "task=pixel_permutation", "reg=l2"],
-            "spectral-cifar10_l2_pixel_permutat_seed0",
-        ),
+        ([], "cheetah-run_none_seed0"),
+        (["env=walker-run"], "walker-run_none_seed0"),
+        (["env=gym:Pendulum-v1", "reg=spectral", "seed=4"], "Pendulum-v1_spectral_seed4"),
+        (["reg=spectral+l2", "reset=periodic", "preset=demo", "seeds=3"], "demo_spectral+l2_periodic_seed0-2"),
+        (["preset=demo", "env=walker-run", "env.action_repeat=4"], "demo_none_walker-run_seed0"),
+        (["preset=demo", "replay_ratio=4"], "demo_none_replay_ratio=4_seed0"),
+        (["reg=swr", "reg.coef=0.1", "device=cpu"], "cheetah-run_swr_coef=0.1_seed0"),
+        (["reg=swr", "reg.coef=1e-3"], "cheetah-run_swr_seed0"),  # as it is without
+        (["total_env_steps=99", "seeds=3", "agent.lr=0.01", "reg=l2"], "cheetah-run_l2_lr=0.01_seed0-2"),
+        (["reg=l2", "reg.coef=[1e-5,0.01]"], "cheetah-run_l2_coef=1e-5,0.01_seed0"),
+        (["reg=[none,swr]", "reset=[none,head]"], "cheetah-run_none-swr_none-head_seed0"),
+        (["reg=l2", "reset=redo", "reg.coef=0.1", "seed=7"], "cheetah-run_l2_redo_coef=0.1_seed7"),
+        ([*WALKERS, "reg=l2"], "walker-stand_l2_seed0"),
+        (["preset=demo", "env.sequence=[cheetah-run,cheetah-run]", *CHANGING], f"demo_none_{CHANGING[0][4:]}_seed0"),
+        # No room for a whole setting.
+        (["preset=demo", *WALKERS, "seed=100", "reset=periodic"], "demo_none_periodic_walker-stand_seed100"),
+        (["env=walker-run", "env.changes=[dynamics]", *CHANGING], "walker-run_none_changes=dynamics_seed0"),
+        (["data.root=/a", "reg=swr", "reg.coef=1e-4", "seeds=5"], "random_labels_swr_coef=1e-4_seed0-4"),
+        (["preset=swr-mnist", "net=cnn_bn"], "swr-mnist_none_cnn_bn_seed0"),
+        (["preset=spectral-cifar10", "task=pixel_permutation"], "spectral-cifar10_none_pixel_permut_seed0"),
     ],
 )
-def test_a_name_says_what_differs_from_the_preset_and_the_defaults(kind, arguments, name):
-    assert naming.name(load(*arguments, kind=kind)) == name
+def test_a_name_says_what_differs_from_the_preset_and_the_defaults(arguments, name):
+    of_images = any(a.startswith(("data", "preset=swr", "preset=spectral")) for a in arguments)
+    assert naming.name(load(*arguments, kind=Supervised if of_images else Train)) == name
 
 
 @pytest.mark.parametrize(
@@ -144,14 +124,19 @@ def test_a_run_that_was_made_is_not_made_again_but_offered_to_be_resumed(here):
     assert len([*here.iterdir()]) == 1
 
 
-def test_a_name_that_another_process_takes_meanwhile_is_passed_over(here, monkeypatch):
+@pytest.fixture
+def meanwhile(here, monkeypatch):
+    """Another process writes another run's settings into a folder while this one builds its parts."""
     built = command.Command._built
 
-    def meanwhile(*arguments):
-        write(here / naming.name(load(*LONG)), load(*OTHER))
-        return built(*arguments)
+    def take(path):
+        monkeypatch.setattr(command.Command, "_built", lambda *a: write(path, load(*OTHER)) and built(*a))
 
-    monkeypatch.setattr(command.Command, "_built", meanwhile)
+    return take
+
+
+def test_a_name_that_another_process_takes_meanwhile_is_passed_over(here, meanwhile):
+    meanwhile(here / naming.name(load(*LONG)))
     session, parts = train.command.prepare(LONG)
     session.lock.release()
     parts.close()
@@ -159,16 +144,9 @@ def test_a_name_that_another_process_takes_meanwhile_is_passed_over(here, monkey
     assert naming.difference(session.folder, session.settings) == ""
 
 
-def test_a_folder_that_another_process_filled_meanwhile_is_not_written_into(here, monkeypatch):
-    built = command.Command._built
-
-    def meanwhile(*arguments):
-        write(here.parent / "mine", load(*OTHER))
-        return built(*arguments)
-
-    monkeypatch.setattr(command.Command, "_built", meanwhile)
-    with pytest.raises(SettingsError, match="mine exists"):
-        train.command.prepare([*LONG, "out=mine"])
+def test_a_folder_that_another_process_filled_meanwhile_is_not_written_into(here, meanwhile):
+    meanwhile(here.parent / "mine")
+    refused(lambda: train.command.prepare([*LONG, "out=mine"]), "mine exists")
     assert schema.load_saved(Train, RunFolder("mine").settings) == load(*OTHER)
 
 

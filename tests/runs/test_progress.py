@@ -84,45 +84,45 @@ def test_progress_is_restored_whole():
     assert (other.step, other.updates, other.more.tolist()) == (3, 7, [1.0, 2.0])
 
 
-def watched(monkeypatch, threads, interruptions, seconds=1.0, calls=41):
-    """A clock whose updates are interrupted so often a second, some at a time."""
-    now, clock = [0.0], Clock("env steps", total=1000, step=0, updates_per_step=1, threads=threads)
+@pytest.fixture
+def watched(monkeypatch):
+    """A clock and what is counted by hand: seconds, and how often other work interrupted the threads."""
+    now, count = [0.0], [0]
     monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(progress, "_interruptions", lambda: int(now[0] * interruptions))
-    for _ in range(calls):
-        clock.start_updates()
-        now[0] += seconds
-        clock.end_updates(1)
-    clock.close()
+    monkeypatch.setattr(progress, "_interruptions", lambda: count[0])
+
+    def watch(threads, interruptions=0, first=0, between=0):
+        """41 updates of a second, interrupted so often each, the first one besides, and so often between them."""
+        clock = Clock("env steps", total=1000, step=0, updates_per_step=1, threads=threads)
+        for i in range(41):
+            clock.start_updates()
+            now[0] += 1.0
+            count[0] += interruptions + (first if i == 0 else 0)
+            clock.end_updates(1)
+            count[0] += between
+        clock.close()
+
+    return watch
 
 
-def test_threads_that_others_interrupt_are_told_of_once_with_the_setting_that_helps(monkeypatch, capsys):
-    watched(monkeypatch, threads=2, interruptions=300)
+def test_threads_that_others_interrupt_are_told_of_once_with_the_setting_that_helps(watched, capsys):
+    watched(threads=2, interruptions=300)
     said = capsys.readouterr().err
     assert said.count("Other work interrupts this run's 2 threads") == 1
     assert "threads=1" in said
 
 
-@pytest.mark.parametrize(("threads", "interruptions"), [(2, 40), (1, 300)])
-def test_threads_that_are_left_alone_and_one_that_waits_for_nobody_are_not(threads, interruptions, monkeypatch, capsys):
-    watched(monkeypatch, threads, interruptions)
-    assert "interrupts" not in capsys.readouterr().err
-
-
-def test_interruptions_outside_of_updates_and_of_the_first_ones_do_not_count(monkeypatch, capsys):
-    clock = Clock("env steps", total=1000, step=0, updates_per_step=1, threads=2)
-    now, count = [0.0], [0]
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(progress, "_interruptions", lambda: count[0])
-    clock.start_updates()
-    now[0], count[0] = 30, 30_000  # the compiler runs in processes beside this one
-    clock.end_updates(1)
-    for _ in range(41):
-        clock.start_updates()
-        now[0] += 1
-        clock.end_updates(1)
-        count[0] += 1000  # environments in other processes
-    clock.close()
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"threads": 2, "interruptions": 40},
+        {"threads": 1, "interruptions": 300},  # which waits for nobody
+        {"threads": 2, "first": 30_000},  # the compiler runs in processes beside this one
+        {"threads": 2, "between": 1000},  # environments in other processes
+    ],
+)
+def test_threads_that_are_left_alone_in_their_updates_are_not(given, watched, capsys):
+    watched(**given)
     assert "interrupts" not in capsys.readouterr().err
 
 

@@ -1,5 +1,3 @@
-from functools import partial
-
 import pytest
 import torch
 from conftest import CASES, Foreign, SmallCNN, plain_mlp
@@ -7,7 +5,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
-from rl_plasticity.agents.sac import Critic
 from rl_plasticity.networks import MLP
 from rl_plasticity.structure import hidden_units, layers
 from rl_plasticity.structure.layer import runs_of, unwrapped
@@ -15,10 +12,6 @@ from rl_plasticity.structure.layer import runs_of, unwrapped
 
 def summary(net):
     return [(layer.name, layer.role, layer.head) for layer in layers(net)]
-
-
-def test_a_plain_mlp_in_order_with_its_last_layer_as_head():
-    assert summary(plain_mlp()) == [("0", "linear", False), ("2", "linear", False), ("4", "linear", True)]
 
 
 def test_a_stacked_mlp_has_norm_layers_and_a_leading_runs_axis():
@@ -102,23 +95,6 @@ def test_scaling_rows_reaches_a_channels_last_kernel():
     torch.testing.assert_close(conv.weight, before * torch.tensor([1.0, 2.0, 3.0])[:, None, None, None])
 
 
-def test_tied_weights_count_once():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
-            self.head.weight = self.embedding.weight
-
-        def forward(self, x):
-            return self.head(self.embedding(x))
-
-    ordered = layers(Tied())
-    assert [(layer.name, layer.weight_name, layer.head) for layer in ordered] == [
-        ("embedding", "embedding.weight", False),
-        ("head", None, True),  # the head all the same, so that no other layer is taken for it
-    ]
-
-
 def test_a_tied_layer_s_own_bias_is_kept():
     class Tied(nn.Module):
         def __init__(self):
@@ -146,37 +122,6 @@ def test_frozen_layers_keep_their_place_without_their_tensors():
         ("2", "2.weight", "2.bias", False),  # not taken for the head because that is frozen
         ("4", None, "4.bias", True),
     ]
-
-
-def test_two_parallel_critics_have_two_heads_and_separate_chains():
-    net = Critic(partial(MLP, (7, 8, 1), layer_norm=False), [0], num_critics=2)
-    ordered = layers(net)
-    assert [layer.head for layer in ordered] == [False, True, False, True]
-    assert [layer.inputs for layer in ordered] == [(), (0,), (), (2,)]
-
-
-def test_a_forward_that_counts_its_calls_is_not_disturbed():
-    class Counting(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(3, 2)
-            self.register_buffer("calls", torch.zeros(()))
-            self.last = None
-
-        def forward(self, x):
-            self.calls.add_(1)
-            self.last = x
-            return self.layer(x)
-
-    net = Counting()
-    assert len(layers(net)) == 1
-    assert net.calls == 0
-    assert net.last is None
-
-
-def test_a_norm_layer_without_gain_still_counts():
-    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4, elementwise_affine=False), nn.Linear(4, 2))
-    assert [(layer.role, layer.weight_name) for layer in layers(net)][1] == ("norm", None)
 
 
 def test_weights_used_functionally_are_found():
@@ -224,21 +169,6 @@ def test_a_shared_activation_module_is_told_apart_by_its_calls():
 
 def chains(net):
     return [(u.incoming.name, u.activation, [layer.name for layer in u.outgoing]) for u in hidden_units(net)]
-
-
-def test_pooling_identity_and_flatten_between_activation_and_next_layer_do_not_hide_the_units():
-    net = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU(), nn.AdaptiveAvgPool2d(2), nn.Identity(), nn.Flatten(),
-        nn.Linear(16, 5), nn.ReLU(), nn.Dropout(0.1), nn.Linear(5, 2),
-    )  # fmt: skip
-    assert chains(net) == [("0", "2", ["6"]), ("6", "7", ["9"])]
-
-
-def test_a_gated_unit_or_a_softmax_is_no_hidden_unit():
-    for mixing, out in ((nn.GLU(), 4), (nn.Softmax(-1), 8), (nn.LogSoftmax(-1), 8)):
-        net = nn.Sequential(nn.Linear(3, 8), mixing, nn.Linear(out, 5), nn.ReLU(), nn.Linear(5, 2))
-        assert chains(net) == [("2", "3", ["4"])]
-        assert [layer.inputs for layer in layers(net)] == [(), (0,), (1,)]
 
 
 def test_an_activation_of_the_input_has_no_hidden_units_even_where_a_norm_layer_ends_the_network():

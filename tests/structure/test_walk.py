@@ -10,7 +10,7 @@ import torch
 from conftest import RMSNorm
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import prune
 
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import make_regularizer
@@ -65,9 +65,9 @@ class Model(nn.Module):
 def test_bare_parameters_of_what_cannot_be_traced_are_refused_and_by_an_example_told(name):
     torch.manual_seed(0)
     net, x = Model(), torch.randn(5, 4)
-    with pytest.raises(ValueError, match=r"what the bare parameters .* do, and Model.forward cannot .*pass example="):
+    with pytest.raises(ValueError, match=r"bare parameters .*Model.forward .*example="):
         make_regularizer(name, net)
-    with pytest.raises(ValueError, match=r"what the bare parameters weight.* do, and .*pass example="):
+    with pytest.raises(ValueError, match=r"bare parameters weight.*example="):
         make_regularizer(name, BareLinear(4, 3))
     regularizer = make_regularizer(name, net, example=x)
     matrices = [net.embed.weight, net.body.weight, net.head.weight]
@@ -89,7 +89,7 @@ def test_bare_parameters_of_what_cannot_be_traced_are_refused_and_by_an_example_
 
 @pytest.mark.parametrize("of", ["weights", "biases", "norms"])
 def test_l2_of_some_parameters_refuses_what_was_not_read(of):
-    with pytest.raises(ValueError, match=r"what the bare parameters .*pass example="):
+    with pytest.raises(ValueError, match=r"bare parameters .*example="):
         make_regularizer("l2", Model(), of=of)
     make_regularizer("l2", Model(), of=of, example=torch.randn(5, 4))
 
@@ -98,7 +98,7 @@ def test_fire_heeds_the_example_and_refuses_bare_matrices_without():
     net, x = Model(), torch.randn(5, 4)
     fire = make_intervention("fire")
     before = copy.deepcopy(net.state_dict())
-    with pytest.raises(ValueError, match=r"fire must know what the bare parameters body\.weight do.*pass example="):
+    with pytest.raises(ValueError, match=r"fire .*body\.weight .*example="):
         fire.apply_(net, ())
     assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
     make_intervention("fire", iterations=40).apply_(net, (), example=x)
@@ -192,40 +192,9 @@ def test_what_is_seen_but_unexplained_is_undecided_whatever_its_shape(example):
     net = Unexplained()
     expected = {n for n, _ in net.named_parameters() if not n.endswith(".weight")}
     assert {*read(net, example).undecided} == expected
-    with pytest.warns(UserWarning, match="leaves alone what cannot be told"):
+    with pytest.warns(UserWarning, match="leaves alone"):
         regularizer = make_regularizer("spectral", net, example=example, coef=1.0)
     torch.testing.assert_close(regularizer.penalty(net), spectral_oracle([net.first.weight, net.head.weight]))
-
-
-@quiet
-def test_an_ensemble_that_is_called_through_vmap_is_refused_or_said():
-    class Ensemble(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w, self.b = nn.Parameter(torch.randn(3, 5, 4)), nn.Parameter(torch.randn(3, 5))
-
-        def forward(self, x):
-            return torch.vmap(lambda w, b: torch.tanh(x @ w.T + b))(self.w, self.b)
-
-    net, x = Ensemble(), torch.randn(7, 4)
-    for example in (None, x):
-        try:
-            penalty = make_regularizer("spectral", net, example=example, coef=1.0).penalty(net)
-        except ValueError as error:
-            assert "roles=" in str(error) or "nothing to act on" in str(error)  # noqa: PT017
-        else:
-            assert penalty == 0
-    said = make_regularizer("spectral", net, coef=1.0, roles={"w": "matrices", "b": "ignore"})
-    torch.testing.assert_close(said.penalty(net), spectral_oracle(net.w))
-
-
-@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
-def test_a_parametrized_layer_is_the_same_by_itself_and_inside_a_sequential(example):
-    torch.manual_seed(0)
-    net = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6))
-    for whole in (net, nn.Sequential(net)):
-        penalty = make_regularizer("spectral", whole, example=example, coef=1.0).penalty(whole)
-        torch.testing.assert_close(penalty, spectral_oracle([net.weight], [net.bias]))
 
 
 # --- modules whose forward is their own -----------------------------------------------------------------------------
@@ -239,12 +208,6 @@ class Shifted(nn.Linear):
 class Squashed(nn.ReLU):
     def forward(self, x):
         return x.sigmoid()
-
-
-class Standardized(nn.Conv2d):
-    def _conv_forward(self, x, weight, bias):
-        w = weight - weight.mean((1, 2, 3), keepdim=True)
-        return super()._conv_forward(x, w / w.flatten(1).std(1)[:, None, None, None], bias)
 
 
 class Plus(nn.Dropout):
@@ -290,7 +253,7 @@ def is_said(net, x, example):
     off, said = fails(net, x, example=example)
     assert off > 1e-6, "the case shows nothing"
     assert said
-    with pytest.raises(ValueError, match="scope=preserving needs"):
+    with pytest.raises(ValueError, match="scope=preserving"):
         fails(net, x, example=example, scope="preserving")
 
 
@@ -324,17 +287,6 @@ def test_a_norm_layer_s_class_that_normalizes_nothing_is_a_gain_with_a_bias(watc
     assert not said
     off, _ = fails(net, x, example=x if watched else None, scope="preserving")
     assert off < 1e-9
-
-
-@quiet
-@pytest.mark.parametrize("watched", [False, True])
-def test_a_convolution_that_changes_its_weight_on_the_way_is_read_as_what_it_is(watched):
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), Standardized(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
-    x = torch.randn(3, 2, 8, 8)
-    is_said(net, x, x if watched else None)
-    structure = read(net, x if watched else None)
-    assert "2.weight" in structure.undecided
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -425,42 +377,10 @@ def test_a_constant_operand_of_any_operation_is_an_addition(operation, watched):
         assert "pass example=" in str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize("watched", [False, True])
-def test_a_buffer_as_the_bias_of_a_trained_matrix_is_an_addition(watched):
-    class Buffered(nn.Linear):
-        def __init__(self, n, m):
-            super().__init__(n, m, bias=False)
-            self.register_buffer("shift", torch.linspace(0.5, 1.5, m))
-
-        def forward(self, x):
-            return F.linear(x, self.weight, self.shift)
-
-    torch.manual_seed(0)
-    x = torch.randn(8, 4)
-    is_said(
-        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), Buffered(6, 6), nn.ReLU(), nn.Linear(6, 3)), x, x if watched else None
-    )
-
-
-@pytest.mark.parametrize("watched", [False, True])
-def test_coordinates_as_channels_are_an_addition(watched):
-    class CoordConv(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = nn.Conv2d(2, 4, 3), nn.Conv2d(5, 4, 3), nn.Linear(64, 3)
-            self.register_buffer("where", torch.linspace(-1, 1, 36).view(1, 1, 6, 6))
-
-        def forward(self, x):
-            h = self.a(x).relu()
-            h = torch.cat([h, self.where.expand(h.shape[0], -1, -1, -1)], 1)
-            return self.c(self.b(h).relu().flatten(1))
-
-    torch.manual_seed(0)
-    x = torch.randn(3, 2, 8, 8)
-    is_said(CoordConv(), x, x if watched else None)
-
-
 HOMOGENEOUS = {
+    "relu": lambda h, net: F.leaky_relu(h - 2 * h, 0.1),
+    "padded with zeros": lambda h, net: F.pad(h, (0, 2))[..., :6],
+    "reshaped and scaled": lambda h, net: 3 * h.view(-1, 2, 3).flatten(1).relu(),
     "mask of zeros": lambda h, net: h.masked_fill(net.mask, 0.0),
     "where of zeros": lambda h, net: torch.where(net.mask, h, 0.0),
     "index": lambda h, net: torch.cat([h[:, net.index], h[:, 2:]], 1),
@@ -547,7 +467,7 @@ def test_a_layer_whose_weight_is_computed_is_the_head_and_left_alone_and_what_is
     structure = read(net, example)
     assert [layer.weight_name for layer in structure.layers if layer.head] == [None]
     assert {*structure.undecided} == {n for n, _ in net.named_parameters() if n.startswith("4")}
-    with pytest.raises(ValueError, match="a head reset cannot renew 4"):
+    with pytest.raises(ValueError, match=r"head reset .*4"):
         make_intervention("head").apply_(net, (), example=example, make=lambda: net)
     with pytest.raises(ValueError, match="feature_rank"):
         make_regularizer("feature_rank", net, example=example)
@@ -558,23 +478,15 @@ def test_a_layer_whose_weight_is_computed_is_the_head_and_left_alone_and_what_is
     assert all(torch.equal(before[n], p) for n, p in net.named_parameters() if n.startswith("4"))
 
 
-@quiet
-@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
-def test_a_bare_matrix_of_one_output_is_the_head(example):
-    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), Used(F.linear, (1, 6), (1,)))
-    (head,) = [layer for layer in read(net, example).layers if layer.head]
-    assert (head.weight_name, head.bias_name) == ("2.parts.0", "2.parts.1")
-
-
 def test_pruned_weights_are_left_alone_and_not_reset_in_part():
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     prune.random_unstructured(net[2], "weight", amount=0.5)
     x = torch.randn(5, 4)
     (head,) = [layer for layer in read(net, x).layers if layer.head]
     assert (head.name, head.weight_name, head.bias_name) == ("2", None, "2.bias")
-    with pytest.raises(ValueError, match="a head reset cannot renew 2"):
+    with pytest.raises(ValueError, match=r"head reset .*2"):
         make_intervention("head").apply_(net, (), example=x, make=lambda: net)
-    with pytest.raises(ValueError, match=r"0\.2 computes its weight in a hook"):
+    with pytest.raises(ValueError, match=r"0\.2 .*hook"):
         make_regularizer("feature_rank", nn.Sequential(net, nn.ReLU(), nn.Linear(3, 2)), example=x)
 
 
@@ -602,106 +514,8 @@ def test_a_matrix_that_is_the_head_s_too_is_no_hidden_one(example):
     torch.testing.assert_close(net.between.weight.norm(dim=1), torch.ones(6))
     penalty = make_regularizer("l2", net, example=example, coef=2.0, of="hidden_weights").penalty(net)
     torch.testing.assert_close(penalty, net.between.weight.square().sum())
-    with pytest.raises(ValueError, match=r"cannot renew encoder\.weight: an output layer shares it"):
+    with pytest.raises(ValueError, match=r"encoder\.weight.*shares"):
         make_intervention("head").apply_(net, (), example=example, make=Tied)
 
 
 # --- parameters beside others -----------------------------------------------------------------------------------------
-
-
-class Weightless(nn.Module):
-    """A linear layer whose weight alone is read; or its bias is added by itself."""
-
-    def __init__(self, with_bias):
-        super().__init__()
-        self.with_bias, self.kept, self.head = with_bias, nn.Linear(4, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        h = F.linear(x, self.kept.weight)
-        return self.head((h + self.kept.bias if self.with_bias else h).relu())
-
-
-@quiet
-@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_the_bias_of_a_layer_that_is_used_by_its_weight_counts_only_if_it_is_read(with_bias, example):
-    net = Weightless(with_bias)
-    structure = read(net, example)
-    vectors = [net.head.bias, net.kept.bias] if with_bias else [net.head.bias]
-    assert structure.undecided == (() if with_bias else ("kept.bias",))
-    assert len(structure.layers) == (2 if with_bias else 3)
-    penalty = make_regularizer("spectral", net, example=example, coef=1.0).penalty(net)
-    torch.testing.assert_close(penalty, spectral_oracle([net.kept.weight, net.head.weight], vectors))
-
-
-@quiet
-@pytest.mark.parametrize("outputs", [1, 2])
-@pytest.mark.parametrize("fused", [True, False])
-def test_the_biases_of_stacked_matrices_are_no_matrix_and_no_vector(fused, outputs):
-    def use(x, b1, w1, b2, w2):
-        x = x.expand(3, *x.shape)
-        if fused:
-            return torch.baddbmm(b2, torch.baddbmm(b1, x, w1).relu(), w2)
-        return torch.bmm((torch.bmm(x, w1) + b1).relu(), w2) + b2
-
-    net = Used(use, (3, 1, 6), (3, 4, 6), (3, 1, outputs), (3, 6, outputs))
-    structure = read(net, torch.randn(5, 4))
-    assert structure.undecided == ("parts.0", "parts.2")
-    penalty = make_regularizer("spectral", net, example=torch.randn(5, 4), coef=1.0).penalty(net)
-    torch.testing.assert_close(penalty, spectral_oracle([*net.parts[1], *net.parts[3]]))
-
-
-class Pooling(nn.Module):
-    """A learned query looks at hidden units through one packed matrix."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.query = nn.Linear(4, 6), nn.Parameter(torch.randn(1, 1, 6))
-        self.attention, self.head = nn.MultiheadAttention(6, 2, batch_first=True), nn.Linear(6, 3)
-
-    def forward(self, x):
-        h = self.first(x).relu()
-        return self.head(self.attention(self.query.expand(x.shape[0], -1, -1), h, h, need_weights=False)[0])
-
-
-@pytest.mark.parametrize("example", [None, torch.randn(5, 7, 4)], ids=["traced", "watched"])
-def test_a_parameter_that_a_module_is_given_is_read_beside_the_units(example):
-    net = Pooling()
-    structure = read(net, example)
-    assert structure.undecided == ("query",)
-    assert not structure.hidden_units(net)  # the matrix that reads the units reads the query too
-
-
-def test_what_is_written_into_fresh_zeros_is_followed():
-    class Scattered(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
-
-        def forward(self, x):
-            h = torch.zeros(2, 6).index_add_(0, torch.tensor([0, 1, 0, 1, 1]), self.first(x))
-            return self.head(h)
-
-    structure = read(Scattered(), torch.randn(5, 4))
-    assert structure.unknown is None
-    assert [(y.name, y.inputs) for y in structure.layers] == [("first", ()), ("head", (0,))]
-
-
-def test_groups_of_a_convolution_with_a_forward_of_its_own_are_read():
-    class Grouped(nn.Conv2d):
-        def forward(self, x):
-            return F.conv2d(x, self.weight, self.bias, groups=self.groups)
-
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), Grouped(4, 4, 2, groups=2))
-    assert [layer.groups for layer in read(net).layers] == [1, 2]
-
-
-def test_reading_moves_no_vector_of_spectral_norm():
-    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).train()
-    parametrizations.spectral_norm(net[0])
-    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
-    read(net)
-    read(net, torch.randn(5, 4))
-    assert before
-    assert all(torch.equal(before[name], buffer) for name, buffer in net.named_buffers())
-    assert all(module.training for module in net.modules())

@@ -2,10 +2,11 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from conftest import alive, wait_for
+from conftest import alive, refused, wait_for
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.sweeps import job as jobs_module
@@ -40,28 +41,20 @@ def sleeping(monkeypatch, module, sleep):
 OUT = 'for last; do :; done; folder="${last#*=}"; mkdir -p "$folder"'
 
 
-def test_a_run_gets_the_arguments_its_folder_its_threads_and_the_directory_of_the_sweep(a_job, tmp_path):
+def test_a_run_gets_its_arguments_folder_and_threads_is_resumed_if_it_has_begun_and_not_started_if_it_ended(
+    a_job, tmp_path
+):
     job = a_job(f'{OUT}; echo "$@" $OMP_NUM_THREADS > arguments', threads=3)
     job()
-    words = (tmp_path / "arguments").read_text().split()
-    assert words == [
-        "-m", "rl_plasticity.sweeps.job", str(os.getpid()), "train", "reg=swr", "seed=1", f"out={job.folder}", "3"
-    ]  # fmt: skip
+    words = ["-m", "rl_plasticity.sweeps.job", str(os.getpid()), "train"]
+    assert (tmp_path / "arguments").read_text().split() == [*words, "reg=swr", "seed=1", f"out={job.folder}", "3"]
     assert job.outcome == "succeeded"
-
-
-def test_a_run_that_has_begun_is_resumed_with_the_settings_of_its_folder(a_job, tmp_path):
-    job = a_job('echo "$@" > arguments')
-    job.folder.mkdir()
     (job.folder / "config.yaml").touch()
+    job = a_job('echo "$@" > arguments')
     job()
-    assert (tmp_path / "arguments").read_text().split()[3:] == ["train", f"resume={job.folder}"]
-
-
-def test_a_run_that_had_finished_when_its_job_was_queued_again_is_not_started(a_job):
-    job = a_job("exit 1")
-    job.folder.mkdir()
+    assert (tmp_path / "arguments").read_text().split() == [*words, f"resume={job.folder}"]
     (job.folder / "log.txt").write_text("now started\nthen finished\n")
+    job = a_job("exit 1")
     job()
     assert job.outcome == "succeeded"
 
@@ -114,35 +107,27 @@ def test_the_signal_before_slurm_s_time_limit_does_not_kill_the_run_itself(a_job
     assert job.outcome == "failed: alive"
 
 
-def test_a_run_has_saved_before_it_is_queued_again_and_hears_of_it_once(a_job, monkeypatch):
+SAVES = "trap 'sleep 0.2; echo once >> saved; exit 143' TERM; touch started; while :; do sleep 0.1; done"
+
+
+@pytest.mark.parametrize("is_queued_again", [True, False])
+def test_a_run_saves_once_before_it_is_queued_again_or_its_worker_ends(is_queued_again, a_job, monkeypatch):
     submitit = ModuleType("submitit")
     submitit.helpers = SimpleNamespace(DelayedSubmission=lambda job: ("again", job, (job.cwd / "saved").read_text()))
     monkeypatch.setitem(sys.modules, "submitit", submitit)
-    job = a_job("trap 'sleep 0.2; echo once >> saved; exit 143' TERM; touch started; while :; do sleep 0.1; done")
+    job = a_job(SAVES)
     queued = []
 
-    def time_limit(seconds):
+    def end_once_started(seconds):
         if (job.cwd / "started").exists() and not queued:
-            queued.append(job.checkpoint())
-            sys.exit(-1)
-
-    sleeping(monkeypatch, jobs_module, time_limit)
-    with pytest.raises(SystemExit):
-        job()
-    assert queued == [("again", job, "once\n")]
-
-
-def test_a_run_is_told_to_save_when_its_worker_is_told_to_end(a_job, monkeypatch):
-    job = a_job("trap 'touch saved; exit 143' TERM; touch started; while :; do sleep 0.1; done")
-
-    def exit_once_started(seconds):
-        if (job.cwd / "started").exists():
+            queued.append(job.checkpoint() if is_queued_again else None)
             sys.exit(-1)  # as submitit does in its signal handler
 
-    sleeping(monkeypatch, jobs_module, exit_once_started)
+    sleeping(monkeypatch, jobs_module, end_once_started)
     with pytest.raises(SystemExit):
         job()
-    assert (job.cwd / "saved").exists()
+    assert queued == [("again", job, "once\n") if is_queued_again else None]
+    assert (job.cwd / "saved").read_text() == "once\n"
     assert job.outcome is None
 
 
@@ -161,28 +146,29 @@ def test_a_run_dies_with_the_process_that_waits_for_it(tmp_path):
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def test_launchers_have_defaults_and_typed_settings():
+def test_launchers_have_defaults_and_typed_settings_and_runs_as_many_threads_as_cores():
     assert load([]) == Basic()
     assert load(["launcher=joblib"]) == Joblib(n_jobs=-1)
     slurm = load(["launcher=slurm", "launcher.timeout_min=5", "launcher.additional_parameters=[nice=5]"])
     assert (slurm.timeout_min, slurm.additional_parameters) == (5, ["nice=5"])
     assert load(["launcher=ray", "launcher.num_gpus=0.25"]).num_gpus == 0.25
+    assert load(["launcher=slurm", "launcher.cpus_per_task=6"]).threads(9) == 6
+    assert load(["launcher=ray", "launcher.num_cpus=0.5"]).threads(9) == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "names"),
     [
-        (["launcher=joblip"], r"unknown launcher 'joblip'; did you mean 'joblib'\?"),
-        (["launcher=ray", "launcher.num_gpu=1"], "did you mean 'launcher.num_gpus'"),
-        (["launcher=joblib", "launcher.n_jobs=0"], "n_jobs must be an integer other than 0, got 0"),
-        (["launcher=slurm", "launcher.setup=[1"], "settings are written name=value"),
-        (["launcher.n_jobs=2"], "the launcher 'basic' has no settings"),
-        (["launcher=ray", "launcher=ray"], "given twice"),
+        ("launcher=joblip", ["'joblip'", "'joblib'"]),
+        ("launcher=ray launcher.num_gpu=1", ["'launcher.num_gpus'"]),
+        ("launcher=joblib launcher.n_jobs=0", ["n_jobs", "other than 0", "got 0"]),
+        ("launcher=slurm launcher.setup=[1", ["name=value"]),
+        ("launcher.n_jobs=2", ["'basic' has no settings"]),
+        ("launcher=ray launcher=ray", ["given twice"]),
     ],
 )
-def test_a_misspelt_launcher_or_setting_is_named_with_the_nearest_valid_one(arguments, message):
-    with pytest.raises(SettingsError, match=message):
-        load(arguments).check(["cpu"])
+def test_a_misspelt_launcher_or_setting_is_named_with_the_nearest_valid_one(arguments, names):
+    refused(lambda: load(arguments.split()).check(["cpu"]), *names)
 
 
 @pytest.mark.parametrize(("name", "module"), [("joblib", "joblib"), ("slurm", "submitit"), ("ray", "ray")])
@@ -203,29 +189,25 @@ def test_runs_share_the_cores_of_the_machine(n_jobs, jobs, threads, monkeypatch)
     assert Joblib(n_jobs).threads(jobs) == threads
 
 
-def test_slurm_s_and_ray_s_runs_have_as_many_threads_as_cores():
-    assert load(["launcher=slurm", "launcher.cpus_per_task=6"]).threads(9) == 6
-    assert load(["launcher=ray", "launcher.num_cpus=0.5"]).threads(9) == 1
-
-
-@pytest.mark.parametrize(
-    ("printed", "most"),
-    [("(null)\n", 0), ("gpu:2\ngpu:a100:4(S:0-1),shard:16\n", 4), ("lustre:5,gpu:h200:8\n(null)", 8), ("mygpu:7", 0)],
-)
-def test_the_gpus_of_a_node_are_read_from_sinfo(printed, most):
-    assert most_gpus(printed) == most
+def test_the_gpus_of_a_node_are_read_from_sinfo():
+    printed = {"(null)\n": 0, "gpu:2\ngpu:a100:4(S:0-1),shard:16\n": 4, "lustre:5,gpu:h200:8\n(null)": 8, "mygpu:7": 0}
+    assert {text: most_gpus(text) for text in printed} == printed
 
 
 @pytest.fixture
 def a_slurm(tmp_path, monkeypatch):
-    """A Slurm with what `sinfo` and `squeue` print."""
-    monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
+    """A Slurm with what `sinfo` and `squeue` print, or a command that fails."""
+    submitit = ModuleType("submitit")
+    submitit.AutoExecutor = FakeExecutor
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
     monkeypatch.setattr("importlib.util.find_spec", lambda module: module)
+    monkeypatch.setattr(launchers, "LOST_S", 0)
+    monkeypatch.setattr(launchers, "SLURM_POLL_S", 0.01)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     def make(**printed):
         for name, text in ({"sbatch": ""} | printed).items():
-            (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+            (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n" if text is not None else "#!/bin/sh\nexit 1\n")
             (tmp_path / name).chmod(0o755)
 
     return make
@@ -248,8 +230,7 @@ def test_a_gpu_that_slurm_does_not_have_is_refused_before_anything_is_queued(gpu
     if message is None:
         launcher.check(["cpu", device])
     else:
-        with pytest.raises(SettingsError, match=message):
-            launcher.check(["cpu", device])
+        refused(lambda: launcher.check(["cpu", device]), message)
 
 
 class FakeExecutor:
@@ -262,8 +243,6 @@ class FakeExecutor:
         FakeExecutor.given = given
 
     def batch(self):
-        from contextlib import nullcontext
-
         return nullcontext()
 
     def submit(self, job):
@@ -274,19 +253,10 @@ class FakeExecutor:
 
 
 def test_a_job_that_slurm_loses_has_failed_and_the_others_are_waited_for(a_slurm, a_job, monkeypatch):
-    monkeypatch.setattr(launchers, "LOST_S", 0)
-    monkeypatch.setattr(launchers, "SLURM_POLL_S", 0.01)
     a_slurm(squeue="7_2")
     jobs = [a_job("", folder=a_job("").folder / str(i)) for i in range(3)]
-    polled = []
-
-    def sleep(seconds):
-        polled.append(jobs[1].outcome)
-        if len(polled) == 5:
-            jobs[2].end("succeeded")
-
-    sleeping(monkeypatch, launchers, sleep)
-    sys.modules["submitit"].AutoExecutor = FakeExecutor
+    polls = iter(range(5))
+    sleeping(monkeypatch, launchers, lambda _: next(polls) == 4 and jobs[2].end("succeeded"))
     load(["launcher=slurm", "launcher.mem_gb=3", "launcher.additional_parameters=[nice=5]"]).launch(jobs)
     assert [job.outcome for job in jobs][::2] == ["succeeded", "succeeded"]
     assert "Slurm job 7_1 left the queue without a word" in jobs[1].outcome
@@ -296,14 +266,10 @@ def test_a_job_that_slurm_loses_has_failed_and_the_others_are_waited_for(a_slurm
 
 
 def test_a_queue_that_does_not_answer_is_no_lost_job(a_slurm, a_job, monkeypatch, tmp_path):
-    monkeypatch.setattr(launchers, "LOST_S", 0)
-    a_slurm()
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "squeue").chmod(0o755)
+    a_slurm(squeue=None)
     jobs = [a_job("", folder=tmp_path / str(i)) for i in range(2)]
     polls = iter(range(3))
     sleeping(monkeypatch, launchers, lambda _: next(polls) == 2 and jobs[1].end("succeeded"))
-    sys.modules["submitit"].AutoExecutor = FakeExecutor
     load(["launcher=slurm"]).launch(jobs)
     assert jobs[1].outcome == "succeeded"
 
@@ -331,5 +297,4 @@ def test_what_no_node_of_a_ray_cluster_has_is_refused_at_once(arguments, device,
     if message is None:
         launcher.check([device])
     else:
-        with pytest.raises(SettingsError, match=message):
-            launcher.check([device])
+        refused(lambda: launcher.check([device]), message)

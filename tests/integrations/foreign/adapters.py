@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, ids, vectors
+from foreign.expected import Expected, ids, made_of, vectors
 
 
 class LoraLinear(nn.Module):
@@ -23,61 +23,16 @@ class LoraLinear(nn.Module):
         return self.base_layer(x) + self.lora_B["default"](low) * 2.0
 
 
-class Lora(nn.Module):
-    """Two adapted layers and a head that is trained whole (peft's modules_to_save)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = LoraLinear(nn.Linear(5, 8)), LoraLinear(nn.Linear(8, 8))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.relu(self.fc2(F.relu(self.fc1(x)))))
-
-
-class LoraAttention(nn.Module):
-    """Attention whose queries and values are adapted; all else is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(20, 8).requires_grad_(False)
-        self.q_proj, self.v_proj = LoraLinear(nn.Linear(8, 8)), LoraLinear(nn.Linear(8, 8))
-        self.k_proj, self.out = (nn.Linear(8, 8).requires_grad_(False) for _ in range(2))
-        self.head = nn.Linear(8, 3).requires_grad_(False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        scores = (self.q_proj(x) @ self.k_proj(x).transpose(-1, -2)).softmax(-1)
-        return self.head(x + self.out(scores @ self.v_proj(x)))
-
-
-class LoraEmbedding(nn.Module):
+def lora_embedding(net: nn.Module, tokens: Tensor) -> Tensor:
     """As peft adapts a table: bare factors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base_layer = nn.Embedding(20, 8).requires_grad_(False)
-        self.lora_embedding_A = nn.ParameterDict({"default": torch.randn(2, 20)})
-        self.lora_embedding_B = nn.ParameterDict({"default": torch.zeros(8, 2)})
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        low = F.embedding(tokens, self.lora_embedding_A["default"].T)
-        return self.head(self.base_layer(tokens) + (low @ self.lora_embedding_B["default"].T) * 2.0)
+    low = F.embedding(tokens, net.lora_embedding_A["default"].T)
+    return net.head(net.base_layer(tokens) + (low @ net.lora_embedding_B["default"].T) * 2.0)
 
 
-class LoraConv(nn.Module):
+def lora_conv(net: nn.Module, x: Tensor) -> Tensor:
     """As peft adapts a convolution: one of its kernel's size, then a pointwise one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base_layer = nn.Conv2d(3, 6, 3, padding=1).requires_grad_(False)
-        self.lora_A, self.lora_B = nn.Conv2d(3, 2, 3, padding=1, bias=False), nn.Conv2d(2, 6, 1, bias=False)
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.base_layer(x) + self.lora_B(self.lora_A(x)) * 0.5)
-        return self.head(x.mean((2, 3)))
+    x = F.relu(net.base_layer(x) + net.lora_B(net.lora_A(x)) * 0.5)
+    return net.head(x.mean((2, 3)))
 
 
 class LoraOfItself(nn.Linear):
@@ -116,87 +71,33 @@ class Dora(MergedLora):
         return F.linear(x, merged / merged.norm(dim=1, keepdim=True) * self.magnitude[:, None], self.bias)
 
 
-class IA3(nn.Module):
+def ia3(net: nn.Module, x: Tensor) -> Tensor:
     """Frozen layers; keys, values and hidden units are multiplied by vectors that start at ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(8, 8).requires_grad_(False) for _ in range(3))
-        self.up, self.down, self.head = (nn.Linear(8, 8).requires_grad_(False) for _ in range(3))
-        self.l_k, self.l_v, self.l_ff = (nn.Parameter(torch.ones(8)) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores = self.q(x) @ (self.k(x) * self.l_k).transpose(-1, -2)
-        x = x + scores.softmax(-1) @ (self.v(x) * self.l_v)
-        return self.head(self.down(F.relu(self.up(x)) * self.l_ff))
+    scores = net.q(x) @ (net.k(x) * net.l_k).transpose(-1, -2)
+    x = x + scores.softmax(-1) @ (net.v(x) * net.l_v)
+    return net.head(net.down(F.relu(net.up(x)) * net.l_ff))
 
 
-class PrefixTuning(nn.Module):
+def prefix_tuning(net: nn.Module, x: Tensor) -> Tensor:
     """Trained keys and values in front of those of a frozen layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.out = (nn.Linear(8, 8).requires_grad_(False) for _ in range(4))
-        self.prefix_k, self.prefix_v = (nn.Parameter(torch.randn(1, 3, 8) * 0.3) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        k = torch.cat([self.prefix_k.expand(x.shape[0], -1, -1), self.k(x)], 1)
-        v = torch.cat([self.prefix_v.expand(x.shape[0], -1, -1), self.v(x)], 1)
-        return self.out((self.q(x) @ k.transpose(-1, -2)).softmax(-1) @ v)
+    k = torch.cat([net.prefix_k.expand(x.shape[0], -1, -1), net.k(x)], 1)
+    v = torch.cat([net.prefix_v.expand(x.shape[0], -1, -1), net.v(x)], 1)
+    return net.out((net.q(x) @ k.transpose(-1, -2)).softmax(-1) @ v)
 
 
-class PromptTuning(nn.Module):
+def prompt_tuning(net: nn.Module, tokens: Tensor) -> Tensor:
     """Trained tokens in front of embedded ones; a frozen encoder; a trained head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(20, 8).requires_grad_(False)
-        self.prompt = nn.Parameter(torch.randn(3, 8) * 0.3)
-        self.mix, self.head = nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 3)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        x = torch.cat([self.prompt.unsqueeze(0).expand(x.shape[0], -1, -1), x], 1)
-        return self.head((x @ x.transpose(-1, -2)).softmax(-1).matmul(F.gelu(self.mix(x))).mean(1))
+    x = net.embedding(tokens)
+    x = torch.cat([net.prompt.unsqueeze(0).expand(x.shape[0], -1, -1), x], 1)
+    return net.head((x @ x.transpose(-1, -2)).softmax(-1).matmul(F.gelu(net.mix(x))).mean(1))
 
 
-class Houlsby(nn.Module):
+def houlsby(net: nn.Module, x: Tensor) -> Tensor:
     """Bottlenecks with an activation, added to what frozen layers make."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(5, 8).requires_grad_(False), nn.Linear(8, 8).requires_grad_(False)
-        self.down1, self.up1, self.down2, self.up2 = nn.Linear(8, 2), nn.Linear(2, 8), nn.Linear(8, 2), nn.Linear(2, 8)
-        self.act, self.head = nn.ReLU(), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.fc1(x)
-        h = torch.relu(h + self.up1(self.act(self.down1(h))))
-        h = self.fc2(h)
-        return self.head(h + self.up2(torch.tanh(self.down2(h))))
-
-
-class ParallelAdapter(nn.Module):
-    """A bottleneck with an activation beside a frozen layer, reading the same input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(5, 8).requires_grad_(False)
-        self.down, self.act, self.up, self.head = nn.Linear(5, 2), nn.ReLU(), nn.Linear(2, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.fc(x) + 0.5 * self.up(self.act(self.down(x)))))
-
-
-class Bottleneck(nn.Module):
-    """A trained layer beside two narrow ones: no adapter, for nothing is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide, self.down, self.up, self.head = nn.Linear(5, 8), nn.Linear(5, 2), nn.Linear(2, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.wide(x) + self.up(self.down(x))))
+    h = net.fc1(x)
+    h = torch.relu(h + net.up1(net.act(net.down1(h))))
+    h = net.fc2(h)
+    return net.head(h + net.up2(torch.tanh(net.down2(h))))
 
 
 class BitFit(nn.Module):
@@ -210,19 +111,6 @@ class BitFit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x)
-
-
-class LinearProbe(nn.Module):
-    """A frozen convolutional network under a new classifier of two layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU())
-        self.backbone.requires_grad_(False)
-        self.classifier = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(self.backbone(x).mean((2, 3)))
 
 
 class Vera(nn.Module):
@@ -241,18 +129,10 @@ class Vera(nn.Module):
         return self.head(torch.relu(self.fc2(x) + F.linear(F.linear(x, self.a) * self.d2, self.b) * self.b2))
 
 
-class SideTuning(nn.Module):
+def side_tuning(net: nn.Module, x: Tensor) -> Tensor:
     """A frozen network and a small trained one, blended by a learned share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6)).requires_grad_(False)
-        self.side = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 6))
-        self.alpha, self.head = nn.Parameter(torch.tensor(0.3)), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        share = self.alpha.sigmoid()
-        return self.head(share * self.base(x) + (1 - share) * self.side(x))
+    share = net.alpha.sigmoid()
+    return net.head(share * net.base(x) + (1 - share) * net.side(x))
 
 
 def merged(kind: type[nn.Linear]) -> nn.Module:
@@ -261,33 +141,81 @@ def merged(kind: type[nn.Linear]) -> nn.Module:
 
 OBS = lambda: vectors(4, 5)  # noqa: E731
 ADAPTERS = {
-    "lora_peft": Expected(Lora, OBS, heads=("head",), factors=("*lora_*",), traced=True),
-    "lora_attention": Expected(LoraAttention, ids, heads=("head",), factors=("*lora_*",), traced=True),
+    "lora_peft": Expected(  # Two adapted layers and a head that is trained whole (peft's modules_to_save).
+        lambda: made_of(
+            lambda net, x: net.head(F.relu(net.fc2(F.relu(net.fc1(x))))),
+            fc1=LoraLinear(nn.Linear(5, 8)), fc2=LoraLinear(nn.Linear(8, 8)), head=nn.Linear(8, 3),
+        ),
+        OBS, heads=("head",), factors=("*lora_*",), traced=True,
+    ),
     "lora_embedding": Expected(
-        LoraEmbedding, ids, heads=("head",), factors=("lora_*",), tables=(), transposed=("lora_embedding_A*",),
-        traced=True,
+        lambda: made_of(
+            lora_embedding, base_layer=nn.Embedding(20, 8).requires_grad_(False),
+            lora_embedding_A=nn.ParameterDict({"default": torch.randn(2, 20)}),
+            lora_embedding_B=nn.ParameterDict({"default": torch.zeros(8, 2)}), head=nn.Linear(8, 3),
+        ),
+        ids, heads=("head",), factors=("lora_*",), tables=(), transposed=("lora_embedding_A*",), traced=True,
     ),
-    "lora_conv": Expected(LoraConv, lambda: vectors(2, 3, 5, 5), heads=("head",), factors=("lora_*",), traced=True),
+    "lora_conv": Expected(
+        lambda: made_of(
+            lora_conv, base_layer=nn.Conv2d(3, 6, 3, padding=1).requires_grad_(False),
+            lora_A=nn.Conv2d(3, 2, 3, padding=1, bias=False), lora_B=nn.Conv2d(2, 6, 1, bias=False),
+            head=nn.Linear(6, 3),
+        ),
+        lambda: vectors(2, 3, 5, 5), heads=("head",), factors=("lora_*",), traced=True,
+    ),
     "lora_loralib": Expected(lambda: merged(LoraOfItself), OBS, heads=("4",), factors=("2.lora_*",), traced=True),
-    "lora_merged": Expected(
-        lambda: merged(MergedLora), OBS, heads=("4",), undecided=("2.lora_*", "2.bias"), traced=True
-    ),
     "dora": Expected(
         lambda: merged(Dora), OBS, heads=("4",), undecided=("2.lora_*", "2.magnitude", "2.bias"), traced=True
     ),
-    "ia3": Expected(IA3, lambda: vectors(2, 4, 8), heads=("head",), gains=("l_*",), traced=True),
+    "ia3": Expected(
+        lambda: made_of(
+            ia3, q=nn.Linear(8, 8).requires_grad_(False), k=nn.Linear(8, 8).requires_grad_(False),
+            v=nn.Linear(8, 8).requires_grad_(False), up=nn.Linear(8, 8).requires_grad_(False),
+            down=nn.Linear(8, 8).requires_grad_(False), head=nn.Linear(8, 8).requires_grad_(False),
+            l_k=nn.Parameter(torch.ones(8)), l_v=nn.Parameter(torch.ones(8)), l_ff=nn.Parameter(torch.ones(8)),
+        ),
+        lambda: vectors(2, 4, 8), heads=("head",), gains=("l_*",), traced=True,
+    ),
     "prefix_tuning": Expected(
-        PrefixTuning, lambda: vectors(2, 4, 8), heads=("out",), tables=("prefix_*",), traced=True
+        lambda: made_of(
+            prefix_tuning, q=nn.Linear(8, 8).requires_grad_(False), k=nn.Linear(8, 8).requires_grad_(False),
+            v=nn.Linear(8, 8).requires_grad_(False), out=nn.Linear(8, 8).requires_grad_(False),
+            prefix_k=nn.Parameter(torch.randn(1, 3, 8) * 0.3), prefix_v=nn.Parameter(torch.randn(1, 3, 8) * 0.3),
+        ),
+        lambda: vectors(2, 4, 8), heads=("out",), tables=("prefix_*",), traced=True,
     ),
-    "prompt_tuning": Expected(PromptTuning, ids, heads=("head",), tables=("prompt",), traced=True),
-    "houlsby": Expected(Houlsby, OBS, heads=("head",), traced=True, units=2),
-    "parallel_adapter": Expected(ParallelAdapter, OBS, heads=("head",), traced=True, units=1),
-    "bottleneck": Expected(Bottleneck, OBS, heads=("head",), traced=True),
+    "prompt_tuning": Expected(
+        lambda: made_of(
+            prompt_tuning, embedding=nn.Embedding(20, 8).requires_grad_(False),
+            prompt=nn.Parameter(torch.randn(3, 8) * 0.3), mix=nn.Linear(8, 8).requires_grad_(False),
+            head=nn.Linear(8, 3),
+        ),
+        ids, heads=("head",), tables=("prompt",), traced=True,
+    ),
+    "houlsby": Expected(
+        lambda: made_of(
+            houlsby, fc1=nn.Linear(5, 8).requires_grad_(False), fc2=nn.Linear(8, 8).requires_grad_(False),
+            down1=nn.Linear(8, 2), up1=nn.Linear(2, 8), down2=nn.Linear(8, 2), up2=nn.Linear(2, 8), act=nn.ReLU(),
+            head=nn.Linear(8, 3),
+        ),
+        OBS, heads=("head",), traced=True, units=2,
+    ),
+    "bottleneck": Expected(  # A trained layer beside two narrow ones: no adapter, for nothing is frozen.
+        lambda: made_of(
+            lambda net, x: net.head(torch.relu(net.wide(x) + net.up(net.down(x)))),
+            wide=nn.Linear(5, 8), down=nn.Linear(5, 2), up=nn.Linear(2, 8), head=nn.Linear(8, 3),
+        ),
+        OBS, heads=("head",), traced=True,
+    ),
     "bitfit": Expected(BitFit, OBS, heads=("body.4",), traced=True),
-    "linear_probe": Expected(
-        LinearProbe, lambda: vectors(2, 3, 6, 6), heads=("classifier.2",), traced=True, units=1,
-        classifier=("classifier.0", "classifier.2"),
-    ),
     "vera": Expected(Vera, lambda: vectors(4, 6), heads=("head",), undecided=("d?", "b?"), traced=True),
-    "side_tuning": Expected(SideTuning, OBS, heads=("head",), undecided=("alpha",), traced=True, units=1),
+    "side_tuning": Expected(
+        lambda: made_of(
+            side_tuning, base=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6)).requires_grad_(False),
+            side=nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 6)), alpha=nn.Parameter(torch.tensor(0.3)),
+            head=nn.Linear(6, 3),
+        ),
+        OBS, heads=("head",), undecided=("alpha",), traced=True, units=1,
+    ),
 }  # fmt: skip

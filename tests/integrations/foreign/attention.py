@@ -1,176 +1,51 @@
 """Attention in its many forms, and several layers of which a router chooses or blends."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, vectors
+from foreign.expected import Expected, made_of, vectors
 
 
-class BiasedKeys(nn.Module):
+def biased_keys(net: nn.Module, x: Tensor) -> Tensor:
     """torch's attention with an additional key and value, behind a mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inputs, self.head = nn.Linear(5, 8), nn.Linear(8, 3)
-        self.attention = nn.MultiheadAttention(8, 2, add_bias_kv=True, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inputs(x)
-        mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
-        return self.head(self.attention(x, x, x, attn_mask=mask, need_weights=False)[0])
+    x = net.inputs(x)
+    mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    return net.head(net.attention(x, x, x, attn_mask=mask, need_weights=False)[0])
 
 
-class EinsumHeads(nn.Module):
+def einsum_heads(net: nn.Module, x: Tensor) -> Tensor:
     """Bare projections [in, heads, width], as ported from JAX."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(6, 2, 4) * 0.3) for _ in range(3))
-        self.wo, self.head = nn.Parameter(torch.randn(2, 4, 6) * 0.3), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (torch.einsum("btd,dhk->bhtk", x, w) for w in (self.wq, self.wk, self.wv))
-        y = (q @ k.transpose(-1, -2)).softmax(-1) @ v
-        return self.head(x + torch.einsum("bhtk,hkd->btd", y, self.wo))
+    q, k, v = (torch.einsum("btd,dhk->bhtk", x, w) for w in (net.wq, net.wk, net.wv))
+    y = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+    return net.head(x + torch.einsum("bhtk,hkd->btd", y, net.wo))
 
 
-class MultiQuery(nn.Module):
+def multi_query(net: nn.Module, x: Tensor) -> Tensor:
     """Several heads of queries, one of keys and values, in one packed layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.qkv, self.out = nn.LayerNorm(8), nn.Linear(8, 8 + 4 + 4), nn.Linear(8, 8)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(self.norm(x)).split([8, 4, 4], -1)
-        q = q.unflatten(-1, (2, 4)).transpose(1, 2)
-        y = (q @ k.unsqueeze(1).transpose(-1, -2)).softmax(-1) @ v.unsqueeze(1)
-        return self.head(x + self.out(y.transpose(1, 2).flatten(2)))
+    q, k, v = net.qkv(net.norm(x)).split([8, 4, 4], -1)
+    q = q.unflatten(-1, (2, 4)).transpose(1, 2)
+    y = (q @ k.unsqueeze(1).transpose(-1, -2)).softmax(-1) @ v.unsqueeze(1)
+    return net.head(x + net.out(y.transpose(1, 2).flatten(2)))
 
 
-class Pointer(nn.Module):
+def perceiver(net: nn.Module, x: Tensor) -> Tensor:
+    """A learned array of latents asks the inputs."""
+    q = net.q(net.latents).expand(x.shape[0], -1, -1)
+    h = (q @ net.k(x).transpose(-1, -2)).softmax(-1) @ net.v(x)
+    return net.head((h + net.down(F.gelu(net.up(net.norm(h))))).mean(1))
+
+
+def pointer(net: nn.Module, x: Tensor) -> Tensor:
     """Additive attention over the inputs, scored by a bare vector, is the output itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.w1, self.w2 = nn.GRU(3, 8, batch_first=True), nn.Linear(8, 6), nn.Linear(8, 6)
-        self.v = nn.Parameter(torch.randn(6) * 0.4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        memory, last = self.encoder(x)
-        return (torch.tanh(self.w1(memory) + self.w2(last[0]).unsqueeze(1)) * self.v).sum(-1)
+    memory, last = net.encoder(x)
+    return (torch.tanh(net.w1(memory) + net.w2(last[0]).unsqueeze(1)) * net.v).sum(-1)
 
 
-class SetTransformer(nn.Module):
-    """Inducing points ask a set, the set asks them; a seed pools it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inducing, self.seed = (nn.Parameter(torch.randn(1, n, 8) * 0.4) for n in (3, 1))
-        self.inputs, self.q, self.k, self.v = (nn.Linear(n, 8) for n in (4, 8, 8, 8))
-        self.q2, self.k2, self.v2, self.fc, self.head = *(nn.Linear(8, 8) for _ in range(4)), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inputs(x)
-        q = self.q(self.inducing.repeat(x.size(0), 1, 1))
-        h = q + (q @ self.k(x).transpose(1, 2) / 8**0.5).softmax(2) @ self.v(x)
-        h = h + F.relu(self.fc(h))
-        q = self.q2(self.seed.repeat(x.size(0), 1, 1))
-        return self.head((q + (q @ self.k2(h).transpose(1, 2) / 8**0.5).softmax(2) @ self.v2(h)).squeeze(1))
-
-
-class SlotAttention(nn.Module):
-    """Slots compete for the inputs, round by round, and a GRU cell changes them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slots_mu, self.slots_log_sigma = (nn.Parameter(torch.randn(1, 1, 6) * 0.4) for _ in range(2))
-        self.register_buffer("noise", torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(2)))
-        self.norm_inputs, self.norm_slots = nn.LayerNorm(5), nn.LayerNorm(6)
-        self.q, self.k, self.v = nn.Linear(6, 6, bias=False), nn.Linear(5, 6), nn.Linear(5, 6)
-        self.cell, self.head = nn.GRUCell(6, 6), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm_inputs(x)
-        k, v = self.k(x), self.v(x)
-        slots = self.slots_mu + self.slots_log_sigma.exp() * self.noise
-        for _ in range(2):
-            share = (self.q(self.norm_slots(slots)) @ k.transpose(-1, -2)).softmax(1) + 1e-8
-            updates = (share / share.sum(-1, keepdim=True)) @ v
-            slots = self.cell(updates.reshape(-1, 6), slots.reshape(-1, 6)).view(2, 3, 6)
-        return self.head(slots)
-
-
-class AttentionPool(nn.Module):
-    """A bare query asks once; its answers are classified."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.act = nn.Linear(5, 8), nn.ReLU()
-        self.query, self.head = nn.Parameter(torch.randn(8) * 0.4), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.act(self.body(x))
-        share = (h @ self.query / math.sqrt(8)).softmax(-1)
-        return self.head((share.unsqueeze(-1) * h).sum(1))
-
-
-class RelativeKeys(nn.Module):
-    """Shaw's attention: a bare table of relative positions is added to the keys."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-        self.relative = nn.Parameter(torch.randn(7, 6) * 0.4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        places = torch.arange(4)
-        keys = self.k(x).unsqueeze(1) + self.relative[places[None] - places[:, None] + 3]  # [batch, 4, 4, 6]
-        scores = (self.q(x).unsqueeze(2) * keys).sum(-1) / math.sqrt(6)
-        return self.head(scores.softmax(-1) @ self.v(x))
-
-
-class ExternalAttention(nn.Module):
-    """Two small memories in the place of keys and values: linear layers with a softmax between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inputs, self.mk, self.mv = nn.Linear(5, 8), nn.Linear(8, 4, bias=False), nn.Linear(4, 8, bias=False)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inputs(x)
-        share = self.mk(x).softmax(1)
-        return self.head(x + self.mv(share / (1e-9 + share.sum(-1, keepdim=True))))
-
-
-class GatedPooling(nn.Module):
-    """Multiple-instance learning: tanh and sigmoid gates score each instance."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.v, self.u, self.w, self.head = nn.Linear(5, 6), nn.Linear(5, 6), nn.Linear(6, 1), nn.Linear(5, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        share = self.w(torch.tanh(self.v(x)) * torch.sigmoid(self.u(x))).softmax(1)
-        return self.head((share * x).sum(1))
-
-
-class Bottlenecked(nn.Module):
+def bottlenecked(net: nn.Module, x: Tensor) -> Tensor:
     """A vector-quantized or memory layer as a softmax over a bare codebook [codes, width]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.decoder = nn.Linear(5, 6), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
-        self.codebook = nn.Parameter(torch.randn(4, 6) * 0.4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        share = (self.encoder(x) @ self.codebook.t()).softmax(-1)
-        return self.decoder(share @ self.codebook)
+    share = (net.encoder(x) @ net.codebook.t()).softmax(-1)
+    return net.decoder(share @ net.codebook)
 
 
 # --- several layers, of which a router chooses or blends --------------------------------------------------------------
@@ -180,81 +55,36 @@ def expert() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
 
 
-class Blended(nn.Module):
+def blended(net: nn.Module, x: Tensor) -> Tensor:
     """All experts, blended by a softmax."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.router = nn.Linear(5, 6), nn.Linear(6, 3)
-        self.experts, self.head = nn.ModuleList(expert() for _ in range(3)), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.first(x))
-        made = torch.stack([e(x) for e in self.experts], 1)
-        return self.head((self.router(x).softmax(-1).unsqueeze(-1) * made).sum(1))
+    x = torch.relu(net.first(x))
+    made = torch.stack([e(x) for e in net.experts], 1)
+    return net.head((net.router(x).softmax(-1).unsqueeze(-1) * made).sum(1))
 
 
-class Switch(nn.Module):
+def switch(net: nn.Module, x: Tensor) -> Tensor:
     """Each example goes to its best expert alone, with a residual."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.router, self.norm = nn.Linear(5, 6), nn.Linear(6, 2), nn.LayerNorm(6)
-        self.experts, self.head = nn.ModuleList(expert() for _ in range(2)), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x)
-        y = self.norm(h)
-        share, best = self.router(y).softmax(-1).max(-1)
-        out = torch.zeros_like(y)
-        for i, e in enumerate(self.experts):
-            mine = best == i
-            out[mine] = e(y[mine]) * share[mine].unsqueeze(-1)
-        return self.head(h + out)
+    h = net.first(x)
+    y = net.norm(h)
+    share, best = net.router(y).softmax(-1).max(-1)
+    out = torch.zeros_like(y)
+    for i, e in enumerate(net.experts):
+        mine = best == i
+        out[mine] = e(y[mine]) * share[mine].unsqueeze(-1)
+    return net.head(h + out)
 
 
-class MMoE(nn.Module):
-    """Multi-gate mixture: each task has a gate over the same experts, and a tower."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(6, 8), nn.ReLU()) for _ in range(2))
-        self.gates = nn.ModuleList(nn.Linear(6, 2, bias=False) for _ in range(2))
-        self.towers = nn.ModuleList(nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1)) for _ in range(2))
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        made = torch.stack([e(x) for e in self.experts], 1)
-        return [
-            tower((gate(x).softmax(-1).unsqueeze(-1) * made).sum(1))
-            for gate, tower in zip(self.gates, self.towers, strict=True)
-        ]
+def mixture_density(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    h = net.body(x)
+    scales = F.softplus(net.scales(h)) + 1e-3
+    errors = -0.5 * ((y - net.means(h)) / scales).square() - scales.log()
+    return torch.logsumexp(net.shares(h).log_softmax(-1) + errors, -1)
 
 
-class MixtureDensity(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(5, 8), nn.Tanh())
-        self.shares, self.means, self.scales = nn.Linear(8, 3), nn.Linear(8, 3), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = self.body(x)
-        scales = F.softplus(self.scales(h)) + 1e-3
-        errors = -0.5 * ((y - self.means(h)) / scales).square() - scales.log()
-        return torch.logsumexp(self.shares(h).log_softmax(-1) + errors, -1)
-
-
-class MultiTask(nn.Module):
+def multi_task(net: nn.Module, x: Tensor, task: Tensor) -> dict[str, Tensor]:
     """A shared trunk, a dict of heads, a table of tasks that is joined to the input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tasks = nn.Embedding(2, 3)
-        self.trunk = nn.Sequential(nn.Linear(5 + 3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
-        self.heads = nn.ModuleDict({"reach": nn.Linear(8, 2), "push": nn.Linear(8, 3)})
-
-    def forward(self, x: Tensor, task: Tensor) -> dict[str, Tensor]:
-        h = self.trunk(torch.cat([x, self.tasks(task)], -1))
-        return {name: head(h) for name, head in self.heads.items()}
+    h = net.trunk(torch.cat([x, net.tasks(task)], -1))
+    return {name: head(h) for name, head in net.heads.items()}
 
 
 class BatchEnsembleLinear(nn.Linear):
@@ -269,106 +99,86 @@ class BatchEnsembleLinear(nn.Linear):
         return F.linear(x * self.r.unsqueeze(1), self.weight) * self.s.unsqueeze(1) + self.bias
 
 
-class BatchEnsemble(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = BatchEnsembleLinear(5, 8), BatchEnsembleLinear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.relu(self.fc1(x.expand(2, *x.shape))))
-
-
-class DeepEnsemble(nn.Module):
-    """Means and variances of several networks, combined."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(nn.Sequential(nn.Linear(5, 8), nn.SiLU(), nn.Linear(8, 2)) for _ in range(2))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        made = torch.stack([member(x) for member in self.members])
-        mean, scale = made[..., 0], F.softplus(made[..., 1])
-        return mean.mean(0), (scale + mean.square()).mean(0) - mean.mean(0).square()
-
-
-class EinsumEnsemble(nn.Module):
-    """Critics as stacked bare matrices [n, in, out] and biases [n, 1, out], as model-based agents write them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w1, self.b1 = nn.Parameter(torch.randn(3, 5, 8) * 0.4), nn.Parameter(torch.zeros(3, 1, 8))
-        self.w2, self.b2 = nn.Parameter(torch.randn(3, 8, 1) * 0.4), nn.Parameter(torch.zeros(3, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = torch.relu(torch.einsum("bi,nio->nbo", x, self.w1) + self.b1)
-        return torch.baddbmm(self.b2, h, self.w2)
-
-
-class ModulatedRouter(nn.Module):
-    """Soft modularization: a task's routing of modules, layer by layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.task, self.obs = nn.Linear(3, 6), nn.Linear(5, 6)
-        self.layer1 = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
-        self.routing, self.layer2 = nn.Linear(6, 4), nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
-        self.head = nn.Linear(6, 2)
-
-    def forward(self, x: Tensor, task: Tensor) -> Tensor:
-        h, z = F.relu(self.obs(x)), self.task(task)
-        p = self.routing(F.relu(z * h)).view(-1, 2, 2).softmax(-1)
-        made = torch.stack([F.relu(module(h)) for module in self.layer1], 1)
-        mixed = p @ made
-        return self.head(sum(F.relu(module(mixed[:, i])) for i, module in enumerate(self.layer2)))
-
-
 SETS, OBS = lambda: vectors(2, 4, 5), lambda: vectors(4, 5)
 ATTENTION = {
-    "mha_bias_kv": Expected(BiasedKeys, SETS, heads=("head",), vectors=("attention.bias_?",), traced=True),
+    "mha_bias_kv": Expected(
+        lambda: made_of(
+            biased_keys, inputs=nn.Linear(5, 8), head=nn.Linear(8, 3),
+            attention=nn.MultiheadAttention(8, 2, add_bias_kv=True, batch_first=True),
+        ),
+        SETS, heads=("head",), vectors=("attention.bias_?",), traced=True,
+    ),
     "einsum_heads": Expected(
-        EinsumHeads, lambda: vectors(2, 4, 6), heads=("head",), undecided=("w?",), traced=True
+        lambda: made_of(
+            einsum_heads, wq=nn.Parameter(torch.randn(6, 2, 4) * 0.3), wk=nn.Parameter(torch.randn(6, 2, 4) * 0.3),
+            wv=nn.Parameter(torch.randn(6, 2, 4) * 0.3), wo=nn.Parameter(torch.randn(2, 4, 6) * 0.3),
+            head=nn.Linear(6, 3),
+        ),
+        lambda: vectors(2, 4, 6), heads=("head",), undecided=("w?",), traced=True,
     ),
     "multi_query": Expected(
-        MultiQuery, lambda: vectors(2, 4, 8), heads=("head",), norms=("norm.weight",), traced=True
+        lambda: made_of(
+            multi_query, norm=nn.LayerNorm(8), qkv=nn.Linear(8, 8 + 4 + 4), out=nn.Linear(8, 8), head=nn.Linear(8, 3),
+        ),
+        lambda: vectors(2, 4, 8), heads=("head",), norms=("norm.weight",), traced=True,
+    ),
+    "perceiver": Expected(
+        lambda: made_of(
+            perceiver, latents=nn.Parameter(torch.randn(3, 8) * 0.3), norm=nn.LayerNorm(8), q=nn.Linear(8, 8),
+            k=nn.Linear(5, 8), v=nn.Linear(5, 8), up=nn.Linear(8, 12), down=nn.Linear(12, 8), head=nn.Linear(8, 3),
+        ),
+        lambda: vectors(2, 4, 5), heads=("head",), norms=("norm.weight",), undecided=("latents",), tables=(),
+        traced=True, units=1,
     ),
     "pointer": Expected(
-        Pointer, lambda: vectors(2, 4, 3), heads=("w1", "w2"), undecided=("v",), traced=True
+        lambda: made_of(
+            pointer, encoder=nn.GRU(3, 8, batch_first=True), w1=nn.Linear(8, 6), w2=nn.Linear(8, 6),
+            v=nn.Parameter(torch.randn(6) * 0.4),
+        ),
+        lambda: vectors(2, 4, 3), heads=("w1", "w2"), undecided=("v",), traced=True,
     ),
-    "set_transformer": Expected(
-        SetTransformer, lambda: vectors(2, 4, 4), heads=("head",), undecided=("inducing", "seed"), traced=True
+    "codebook": Expected(
+        lambda: made_of(
+            bottlenecked, encoder=nn.Linear(5, 6), decoder=nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)),
+            codebook=nn.Parameter(torch.randn(4, 6) * 0.4),
+        ),
+        OBS, heads=("decoder.2",), traced=True, units=1,
     ),
-    "slot_attention": Expected(
-        SlotAttention, SETS, heads=("head",), norms=("norm_*.weight",), undecided=("slots_*",), traced=True
+    "moe_soft": Expected(
+        lambda: made_of(
+            blended, first=nn.Linear(5, 6), router=nn.Linear(6, 3),
+            experts=nn.ModuleList(expert() for _ in range(3)), head=nn.Linear(6, 2),
+        ),
+        OBS, heads=("head",), traced=True, units=4,
     ),
-    "attention_pool": Expected(AttentionPool, SETS, heads=("head",), undecided=("query",), traced=True),
-    "relative_keys": Expected(
-        RelativeKeys, lambda: vectors(2, 4, 6), heads=("head",), undecided=("relative",), traced=True
+    "moe_switch": Expected(
+        lambda: made_of(
+            switch, first=nn.Linear(5, 6), router=nn.Linear(6, 2), norm=nn.LayerNorm(6),
+            experts=nn.ModuleList(expert() for _ in range(2)), head=nn.Linear(6, 2),
+        ),
+        OBS, heads=("head",), norms=("norm.weight",), units=2,
     ),
-    "external_attention": Expected(ExternalAttention, SETS, heads=("head",), traced=True),
-    "gated_pooling": Expected(GatedPooling, SETS, heads=("head",), traced=True),
-    "codebook": Expected(Bottlenecked, OBS, heads=("decoder.2",), traced=True, units=1),
-    "moe_soft": Expected(Blended, OBS, heads=("head",), traced=True, units=4),
-    "moe_switch": Expected(Switch, OBS, heads=("head",), norms=("norm.weight",), units=2),
-    "mmoe": Expected(MMoE, lambda: vectors(4, 6), heads=("towers.0.2", "towers.1.2"), traced=True, units=2),
     "mdn": Expected(
-        MixtureDensity, lambda: (vectors(4, 5), vectors(4, 1)), heads=("shares", "means", "scales"), traced=True,
-        units=1,
+        lambda: made_of(
+            mixture_density, body=nn.Sequential(nn.Linear(5, 8), nn.Tanh()), shares=nn.Linear(8, 3),
+            means=nn.Linear(8, 3), scales=nn.Linear(8, 3),
+        ),
+        lambda: (vectors(4, 5), vectors(4, 1)), heads=("shares", "means", "scales"), traced=True, units=1,
     ),
     "multi_task": Expected(
-        MultiTask, lambda: (vectors(4, 5), torch.tensor([0, 1, 1, 0])), heads=("heads.reach", "heads.push"),
+        lambda: made_of(
+            multi_task, tasks=nn.Embedding(2, 3),
+            trunk=nn.Sequential(nn.Linear(5 + 3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU()),
+            heads=nn.ModuleDict({"reach": nn.Linear(8, 2), "push": nn.Linear(8, 3)}),
+        ),
+        lambda: (vectors(4, 5), torch.tensor([0, 1, 1, 0])), heads=("heads.reach", "heads.push"),
         tables=("tasks.weight",), traced=True, units=2,
     ),
     "batch_ensemble_linear": Expected(
-        BatchEnsemble, OBS, heads=("fc2",), undecided=("fc?.r", "fc?.s"),
-        biases={"fc1.bias": "", "fc2.bias": ""},  # behind the signs, not behind the layer
-    ),
-    "deep_ensemble": Expected(
-        DeepEnsemble, OBS, heads=("members.0.2", "members.1.2"), traced=True, units=2
-    ),
-    "einsum_ensemble": Expected(
-        EinsumEnsemble, OBS, heads=("w2.0", "w2.1", "w2.2"), stacks=("w?",), undecided=("b?",), traced=True
-    ),
-    "soft_modules": Expected(
-        ModulatedRouter, lambda: (vectors(4, 5), vectors(4, 3)), heads=("head",), traced=True
+        lambda: made_of(
+            lambda net, x: net.fc2(F.relu(net.fc1(x.expand(2, *x.shape)))),
+            fc1=BatchEnsembleLinear(5, 8), fc2=BatchEnsembleLinear(8, 3),
+        ),
+        OBS, heads=("fc2",), undecided=("fc?.r", "fc?.s"), biases={"fc1.bias": "", "fc2.bias": ""},
     ),
 }  # fmt: skip

@@ -42,3 +42,14 @@ def ids(size: int = 20) -> Tensor:
 
 def vectors(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def made_of(forward: Callable[..., Any], **parts: Any) -> nn.Module:
+    """A network of these modules, parameters and buffers, whose forward this is."""
+    net = type("Network", (nn.Module,), {"forward": forward})()
+    for name, part in parts.items():
+        if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+            net.register_buffer(name, part)
+        else:
+            setattr(net, name, part)
+    return net

@@ -2,56 +2,28 @@
 
 import importlib.util
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, ids, vectors
+from foreign.expected import Expected, ids, made_of, vectors
 
 HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
 OF_TRANSFORMERS = ("bert", "gpt2", "llama", "t5")
 
 
-def bert() -> nn.Module:
-    from transformers import BertConfig, BertForSequenceClassification
+def of_transformers(network: str, config: str, **sizes: Any) -> Callable[[], nn.Module]:
+    """Makes a small network of that library."""
 
-    return BertForSequenceClassification(
-        BertConfig(
-            vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-            max_position_embeddings=8, num_labels=3,
-        )
-    )  # fmt: skip
+    def make() -> nn.Module:
+        import transformers
 
+        return getattr(transformers, network)(getattr(transformers, config)(vocab_size=20, **sizes))
 
-def gpt2() -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
-    )
-
-
-def llama() -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=20, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=1, max_position_embeddings=8, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
-        )
-    )  # fmt: skip
-
-
-def t5() -> nn.Module:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    return T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=20, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0,
-            pad_token_id=0, tie_word_embeddings=False,
-        )
-    )  # fmt: skip
+    return make
 
 
 class Recurrent(nn.Module):
@@ -68,28 +40,10 @@ class Recurrent(nn.Module):
         return self.policy(h), self.value(h)
 
 
-class Bilinear(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(4, 6), nn.Linear(4, 5)
-        self.bilinear, self.head = nn.Bilinear(6, 5, 7), nn.Linear(7, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.bilinear(self.left(x).relu(), self.right(x).relu()).relu())
-
-
-class CrossAttention(nn.Module):
+def cross_attention(net: nn.Module, x: Tensor, memory: Tensor) -> Tensor:
     """Attention whose queries, keys and values have matrices of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.memory = nn.Linear(4, 8), nn.Linear(5, 6)
-        self.attention = nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        m = self.memory(memory)
-        return self.head(self.attention(self.query(x), m, m, need_weights=False)[0])
+    m = net.memory(memory)
+    return net.head(net.attention(net.query(x), m, m, need_weights=False)[0])
 
 
 class Encoder(nn.Module):
@@ -105,50 +59,25 @@ class Encoder(nn.Module):
         return self.head(self.encoder(self.embedding(tokens) + self.position).mean(1))
 
 
-class UNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.down1 = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU())
-        self.down2 = nn.Sequential(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.GroupNorm(2, 6), nn.ReLU())
-        self.up = nn.ConvTranspose2d(6, 4, 2, stride=2)
-        self.merge = nn.Sequential(nn.Conv2d(8, 4, 3, padding=1), nn.ReLU())
-        self.head = nn.Conv2d(4, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        skip = self.down1(x)
-        return self.head(self.merge(torch.cat([self.up(self.down2(skip)), skip], 1)))
+def u_net(net: nn.Module, x: Tensor) -> Tensor:
+    skip = net.down1(x)
+    return net.head(net.merge(torch.cat([net.up(net.down2(skip)), skip], 1)))
 
 
-class Mamba(nn.Module):
+def mamba(net: nn.Module, tokens: Tensor) -> Tensor:
     """A selective state space as Mamba's: depthwise convolution, bare A_log, D and dt_bias, a gate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(20, 8)
-        self.norm = nn.LayerNorm(8)
-        self.in_proj = nn.Linear(8, 32, bias=False)
-        self.conv1d = nn.Conv1d(16, 16, 4, groups=16, padding=3)
-        self.x_proj = nn.Linear(16, 2 + 2 * 4, bias=False)
-        self.dt_proj = nn.Linear(2, 16, bias=False)
-        self.dt_bias = nn.Parameter(torch.linspace(-4, -2, 16))
-        self.A_log = nn.Parameter(torch.log(torch.arange(1, 5).float()).repeat(16, 1))
-        self.D = nn.Parameter(torch.ones(16))
-        self.out_proj = nn.Linear(16, 8, bias=False)
-        self.head = nn.Linear(8, 20)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        h = self.embedding(tokens)  # [batch, length, 8]
-        x, gate = self.in_proj(self.norm(h)).chunk(2, -1)
-        x = F.silu(self.conv1d(x.transpose(1, 2))[..., : tokens.shape[1]].transpose(1, 2))
-        low, b, c = self.x_proj(x).split([2, 4, 4], -1)
-        step = F.softplus(self.dt_proj(low) + self.dt_bias)  # [batch, length, 16]
-        decay = torch.exp(step.unsqueeze(-1) * -torch.exp(self.A_log))  # [batch, length, 16, 4]
-        state, outputs = torch.zeros_like(decay[:, 0]), []
-        for t in range(tokens.shape[1]):
-            state = decay[:, t] * state + (step[:, t] * x[:, t]).unsqueeze(-1) * b[:, t].unsqueeze(1)
-            outputs.append((state * c[:, t].unsqueeze(1)).sum(-1))
-        y = (torch.stack(outputs, 1) + x * self.D) * F.silu(gate)
-        return self.head(h + self.out_proj(y))
+    h = net.embedding(tokens)  # [batch, length, 8]
+    x, gate = net.in_proj(net.norm(h)).chunk(2, -1)
+    x = F.silu(net.conv1d(x.transpose(1, 2))[..., : tokens.shape[1]].transpose(1, 2))
+    low, b, c = net.x_proj(x).split([2, 4, 4], -1)
+    step = F.softplus(net.dt_proj(low) + net.dt_bias)  # [batch, length, 16]
+    decay = torch.exp(step.unsqueeze(-1) * -torch.exp(net.A_log))  # [batch, length, 16, 4]
+    state, outputs = torch.zeros_like(decay[:, 0]), []
+    for t in range(tokens.shape[1]):
+        state = decay[:, t] * state + (step[:, t] * x[:, t]).unsqueeze(-1) * b[:, t].unsqueeze(1)
+        outputs.append((state * c[:, t].unsqueeze(1)).sum(-1))
+    y = (torch.stack(outputs, 1) + x * net.D) * F.silu(gate)
+    return net.head(h + net.out_proj(y))
 
 
 class Experts(nn.Module):
@@ -210,30 +139,70 @@ def noisy() -> nn.Module:
 
 FIRST = {
     "bert": Expected(
-        bert, lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*LayerNorm.weight",), units=3
+        of_transformers(
+            "BertForSequenceClassification", "BertConfig", hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=16, max_position_embeddings=8, num_labels=3,
+        ),
+        lambda: {"input_ids": ids()}, heads=("classifier",), norms=("*LayerNorm.weight",), units=3
     ),
     "gpt2": Expected(
-        gpt2, lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*.ln_?.weight",), tables=("*.w?e.weight",),
+        of_transformers(
+            "GPT2LMHeadModel", "GPT2Config", n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0,
+            eos_token_id=0,
+        ),
+        lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*.ln_?.weight",), tables=("*.w?e.weight",),
         transposed=("*.c_*.weight",),
     ),
-    "llama": Expected(llama, lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*norm.weight",)),
+    "llama": Expected(
+        of_transformers(
+            "LlamaForCausalLM", "LlamaConfig", hidden_size=8, intermediate_size=16, num_hidden_layers=2,
+            num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=8, tie_word_embeddings=False,
+            bos_token_id=0, eos_token_id=0,
+        ),
+        lambda: {"input_ids": ids()}, heads=("lm_head",), norms=("*norm.weight",)),
     "t5": Expected(
-        t5, lambda: {"input_ids": ids(), "decoder_input_ids": ids()}, heads=("lm_head",), norms=("*layer_norm.weight",),
+        of_transformers(
+            "T5ForConditionalGeneration", "T5Config", d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2,
+            decoder_start_token_id=0, pad_token_id=0, tie_word_embeddings=False,
+        ),
+        lambda: {"input_ids": ids(), "decoder_input_ids": ids()}, heads=("lm_head",), norms=("*layer_norm.weight",),
         tables=("shared.weight", "*relative_attention_bias.weight"), units=4,
     ),
     "lstm": Expected(lambda: Recurrent(nn.LSTM), ids, heads=("policy", "value"), traced=True),
-    "gru": Expected(lambda: Recurrent(nn.GRU), ids, heads=("policy", "value"), traced=True),
-    "bilinear": Expected(Bilinear, lambda: vectors(2, 4), heads=("head",), traced=True, units=1),
+    "bilinear": Expected(
+        lambda: made_of(
+            lambda net, x: net.head(net.bilinear(net.left(x).relu(), net.right(x).relu()).relu()),
+            left=nn.Linear(4, 6), right=nn.Linear(4, 5), bilinear=nn.Bilinear(6, 5, 7), head=nn.Linear(7, 2),
+        ),
+        lambda: vectors(2, 4), heads=("head",), traced=True, units=1,
+    ),
     "cross_attention": Expected(
-        CrossAttention, lambda: (vectors(2, 3, 4), vectors(2, 6, 5)), heads=("head",), traced=True
+        lambda: made_of(
+            cross_attention, query=nn.Linear(4, 8), memory=nn.Linear(5, 6),
+            attention=nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True), head=nn.Linear(8, 3),
+        ),
+        lambda: (vectors(2, 3, 4), vectors(2, 6, 5)), heads=("head",), traced=True,
     ),
     "encoder": Expected(Encoder, ids, heads=("head",), norms=("*.norm?.weight",), units=2),
     "unet": Expected(
-        UNet, lambda: vectors(2, 3, 8, 8), heads=("head",), norms=("down?.1.weight",), transposed=("up.weight",),
+        lambda: made_of(
+            u_net, down1=nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()),
+            down2=nn.Sequential(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.GroupNorm(2, 6), nn.ReLU()),
+            up=nn.ConvTranspose2d(6, 4, 2, stride=2), merge=nn.Sequential(nn.Conv2d(8, 4, 3, padding=1), nn.ReLU()),
+            head=nn.Conv2d(4, 2, 1),
+        ),
+        lambda: vectors(2, 3, 8, 8), heads=("head",), norms=("down?.1.weight",), transposed=("up.weight",),
         traced=True, units=2,
     ),
     "mamba": Expected(
-        Mamba, ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",),
+        lambda: made_of(
+            mamba, embedding=nn.Embedding(20, 8), norm=nn.LayerNorm(8), in_proj=nn.Linear(8, 32, bias=False),
+            conv1d=nn.Conv1d(16, 16, 4, groups=16, padding=3), x_proj=nn.Linear(16, 2 + 2 * 4, bias=False),
+            dt_proj=nn.Linear(2, 16, bias=False), dt_bias=nn.Parameter(torch.linspace(-4, -2, 16)),
+            A_log=nn.Parameter(torch.log(torch.arange(1, 5).float()).repeat(16, 1)), D=nn.Parameter(torch.ones(16)),
+            out_proj=nn.Linear(16, 8, bias=False), head=nn.Linear(8, 20),
+        ),
+        ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",),
         biases={"dt_bias": "dt_proj.weight"},
     ),
     "experts_bmm": Expected(lambda: Experts(False), lambda: vectors(4, 5), heads=("head",), stacks=("w?",)),

@@ -9,86 +9,77 @@ from torch.func import functional_call, stack_module_state
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from foreign.expected import Expected, vectors
+from foreign.expected import Expected, made_of, vectors
+
+
+def row(*shape: int) -> Callable[[], Tensor]:
+    return lambda: vectors(*shape)
+
+
+X = row(4, 5)
 
 # --- something between two layers -----------------------------------------------------------------------------------
 
 
-class Between(nn.Module):
-    """Two layers, and between the first one's ReLU and the second something without parameters."""
-
-    def __init__(self, between: Callable[[Tensor], Tensor], columns: int = 8) -> None:
-        super().__init__()
-        self.between = between
-        self.first, self.second, self.head = nn.Linear(5, 8), nn.Linear(columns, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.between(self.first(x).relu())
-        return self.head(self.second(h).relu())
-
-
 def between(change: Callable[[Tensor], Tensor], columns: int = 8, units: int = 1, traced: bool = True) -> Expected:
-    """The second layer's units are always read by the head alone."""
+    """Something without parameters behind a ReLU; the second layer's units are always read by the head alone."""
     return Expected(
-        lambda: Between(change, columns), lambda: vectors(4, 5), heads=("head",), traced=traced, units=units
-    )
+        lambda: made_of(
+            lambda net, x: net.head(net.second(change(net.first(x).relu())).relu()),
+            first=nn.Linear(5, 8), second=nn.Linear(columns, 6), head=nn.Linear(6, 3),
+        ),
+        X, heads=("head",), traced=traced, units=units,
+    )  # fmt: skip
+
+
+def of_channels(change: Callable[[Tensor], Tensor], columns: int, units: int = 1) -> Expected:
+    """The channels of a map [batch, 4, 2, 2] come to a linear layer in some way."""
+    return Expected(
+        lambda: made_of(
+            lambda net, x: net.head(net.fc(change(net.conv(x).relu())).relu()),
+            conv=nn.Conv2d(3, 4, 3), fc=nn.Linear(columns, 6), head=nn.Linear(6, 3),
+        ),
+        row(2, 3, 4, 4), heads=("head",), traced=True, units=units, classifier=("fc", "head"),
+    )  # fmt: skip
+
+
+def changed(change: Callable[[Tensor], Tensor], columns: int) -> Expected:
+    """Two layers and an activation that changes the number of units."""
+    return Expected(
+        lambda: made_of(
+            lambda net, x: net.head(change(net.first(x))), first=nn.Linear(5, 8), head=nn.Linear(columns, 3)
+        ),
+        X, heads=("head",), traced=True,
+    )  # fmt: skip
+
+
+def used_by_its_weight(forward: Callable[..., Tensor], undecided: tuple[str, ...]) -> Expected:
+    """The module is only where the weight is kept."""
+    return Expected(
+        lambda: made_of(forward, first=nn.Linear(5, 8), kept=nn.Linear(8, 6), head=nn.Linear(6, 3)),
+        X, heads=("head",), undecided=undecided, traced=True, units=2,
+    )  # fmt: skip
+
+
+def low_rank(n: int, m: int) -> nn.Module:
+    """A weight that is the product of two factors."""
+    u, v = nn.Parameter(torch.randn(m, 2)), nn.Parameter(torch.randn(2, n))
+    return made_of(lambda net, x: F.linear(x, net.u @ net.v), u=u, v=v)
+
+
+def parametrized(by: Callable[[nn.Module], nn.Module]) -> Expected:
+    def make() -> nn.Module:
+        net = inside(nn.Linear)
+        by(net[2])
+        return net
+
+    return Expected(make, X, heads=("4",), traced=True, units=2)
 
 
 def set_one(h: Tensor) -> Tensor:
     h = h.clone()
     h[:, 0] = 1.0
     return h
-
-
-def cut_and_joined(h: Tensor) -> Tensor:
-    return torch.cat([h[:, :7], torch.ones_like(h[:, :1])], 1)
-
-
-class BufferBias(nn.Module):
-    """A bias that is not trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.head = nn.Linear(5, 8, bias=False), nn.Linear(8, 3)
-        self.register_buffer("offset", torch.linspace(-1, 1, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head((self.first(x) + self.offset).relu())
-
-
-class OfChannels(nn.Module):
-    """A convolution whose channels come to a linear layer in some way."""
-
-    def __init__(self, flat: Callable[[Tensor], Tensor], columns: int, positions: int = 2) -> None:
-        super().__init__()
-        self.flat = flat
-        self.conv, self.fc, self.head = nn.Conv2d(3, 4, 3), nn.Linear(columns, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:  # [batch, 3, 4, 4] -> [batch, 4, 2, 2]
-        return self.head(self.fc(self.flat(self.conv(x).relu())).relu())
-
-
-def of_channels(flat: Callable[[Tensor], Tensor], columns: int, units: int = 1) -> Expected:
-    """The linear layer's units are always read by the head alone."""
-    return Expected(
-        lambda: OfChannels(flat, columns), lambda: vectors(2, 3, 4, 4), heads=("head",), traced=True, units=units,
-        classifier=("fc", "head"),
-    )  # fmt: skip
-
-
-class OverPositions(nn.Module):
-    """The second linear layer reads as many positions as the first has units."""
-
-    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.change, self.first, self.second, self.head = change, nn.Linear(5, 8), nn.Linear(8, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:  # [batch, 8, 5]
-        return self.head(self.second(self.change(self.first(x).relu())).relu())
-
-
-def over_positions(change: Callable[[Tensor], Tensor]) -> Expected:
-    return Expected(lambda: OverPositions(change), lambda: vectors(2, 8, 5), heads=("head",), traced=True, units=1)
 
 
 # --- layers with a forward of their own -----------------------------------------------------------------------------
@@ -105,41 +96,11 @@ class MaskedLinear(nn.Linear):
         return F.linear(x, self.mask * self.weight, self.bias)
 
 
-class EqualizedLinear(nn.Linear):
-    """StyleGAN's: the size of the initialization is in the forward."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight * math.sqrt(2 / self.in_features), self.bias)
-
-
-class ScaledLinear(nn.Linear):
-    """torch's own product, scaled afterwards."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * 0.5
-
-
 class CosineLinear(nn.Linear):
     """Rows and inputs of length one, as few-shot and face recognition have them."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(F.normalize(x), F.normalize(self.weight))
-
-
-class PositiveLinear(nn.Linear):
-    """Monotone networks: what is trained are logarithms of weights."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.exp(), self.bias)
-
-
-class QuantizedLinear(nn.Linear):
-    """Rounded in the forward, straight through in the backward."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        scale = self.weight.detach().abs().max() / 7
-        rounded = (self.weight / scale).round() * scale
-        return F.linear(x, self.weight + (rounded - self.weight).detach(), self.bias)
 
 
 class MaskedConv2d(nn.Conv2d):
@@ -150,17 +111,6 @@ class MaskedConv2d(nn.Conv2d):
         mask[:, :, 1, 2:] = 0
         mask[:, :, 2] = 0
         return F.conv2d(x, self.weight * mask, self.bias, padding=1)
-
-
-class LowRank(nn.Module):
-    """A weight that is the product of two factors."""
-
-    def __init__(self, n: int, m: int) -> None:
-        super().__init__()
-        self.u, self.v = nn.Parameter(torch.randn(m, 2)), nn.Parameter(torch.randn(2, n))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.u @ self.v)
 
 
 def inside(layer: Callable[[int, int], nn.Module]) -> nn.Module:
@@ -183,76 +133,17 @@ def pruned() -> nn.Module:
     return net
 
 
-def parametrized(by: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
-    by(net[2])
-    return net
-
-
-def weight_norm_of_all() -> nn.Module:
-    net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Conv1d(4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(15, 3))
-    for layer in (net[0], net[2], net[5]):
-        parametrizations.weight_norm(layer)
-    return net
-
-
 class Symmetric(nn.Module):
     def forward(self, w: Tensor) -> Tensor:
         return w.triu() + w.triu(1).transpose(-1, -2)
 
 
-class TiedAutoencoder(nn.Module):
-    """The decoder's matrix is the encoder's, transposed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.bias = nn.Linear(6, 8), nn.Parameter(0.1 * torch.randn(6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(self.encoder(x).relu(), self.encoder.weight.t(), self.bias)
-
-
-class CalledTwice(nn.Module):
+def called_twice(net: nn.Module, x: Tensor) -> Tensor:
     """A universal transformer's depth: the same layer again and again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.again, self.head = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x).relu()
-        for _ in range(2):
-            h = self.again(h).relu()
-        return self.head(h)
-
-
-class Siamese(nn.Module):
-    """Both inputs go through one network."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6)), nn.Linear(6, 1)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.head((self.body(x) - self.body(y)).abs())
-
-
-class UsedByItsWeight(nn.Module):
-    """The module is only where the weight is kept; its bias is never read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.kept, self.head = nn.Linear(5, 8), nn.Linear(8, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.linear(self.first(x).relu(), self.kept.weight).relu())
-
-
-class AddedLater(UsedByItsWeight):
-    """The bias is added by itself."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head((F.linear(self.first(x).relu(), self.kept.weight) + self.kept.bias).relu())
+    h = net.first(x).relu()
+    for _ in range(2):
+        h = net.again(h).relu()
+    return net.head(h)
 
 
 class Grouped(nn.Conv2d):
@@ -266,51 +157,6 @@ def grouped() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.ReLU(), Grouped(4, 4, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)
     )
-
-
-class Pointwise(nn.Module):
-    """A convolution's kernel [out, in, 1, 1], viewed as the matrix of a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.conv, self.head = nn.Linear(5, 8), nn.Conv2d(8, 6, 1), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.linear(self.first(x).relu(), self.conv.weight.flatten(1), self.conv.bias).relu())
-
-
-class BareValue(nn.Module):
-    """One output, by a bare matrix [1, in]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.w, self.b = nn.Linear(5, 8), nn.Parameter(torch.randn(1, 8) / 3), nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(self.first(x).relu(), self.w, self.b)
-
-
-class SecondAxis(nn.Module):
-    """Matrices [in, n, out], taken by their second axis."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w, self.head = nn.Parameter(torch.randn(5, 2, 6) / 2), nn.Linear(12, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.cat([x @ self.w[:, 0], x @ self.w[:, 1]], -1).relu())
-
-
-class Prototypes(nn.Module):
-    """The output is how far the features are from learned points."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 4))
-        self.prototypes = nn.Parameter(torch.randn(3, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return -torch.cdist(self.body(x), self.prototypes)
 
 
 def mlp() -> nn.Module:
@@ -327,32 +173,21 @@ def frozen(*names: str) -> nn.Module:
 # --- units of other kinds -------------------------------------------------------------------------------------------
 
 
-class Siren(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.head = nn.ModuleList([nn.Linear(2, 8), nn.Linear(8, 8)]), nn.Linear(8, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = torch.sin(30.0 * layer(x))
-        return self.head(x)
+def siren(net: nn.Module, x: Tensor) -> Tensor:
+    for layer in net.layers:
+        x = torch.sin(30.0 * layer(x))
+    return net.head(x)
 
 
-class Fourier(nn.Module):
-    """Random features, or learned ones: their frequencies [in, out]."""
+def fourier(net: nn.Module, x: Tensor) -> Tensor:
+    z = 2 * math.pi * x @ net.frequencies
+    return net.mlp(torch.cat([z.sin(), z.cos()], -1))
 
-    def __init__(self, learned: bool) -> None:
-        super().__init__()
-        frequencies = torch.randn(4, 5)
-        if learned:
-            self.frequencies = nn.Parameter(frequencies)
-        else:
-            self.register_buffer("frequencies", frequencies)
-        self.mlp = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3))
 
-    def forward(self, x: Tensor) -> Tensor:
-        z = 2 * math.pi * x @ self.frequencies
-        return self.mlp(torch.cat([z.sin(), z.cos()], -1))
+def fast_kan(net: nn.Module, x: Tensor) -> Tensor:
+    """Radial bases and ordinary linear layers."""
+    x = net.first(torch.exp(-(x[..., None] - net.grid).square()).flatten(1))
+    return net.head(torch.exp(-(net.norm(x)[..., None] - net.grid).square()).flatten(1))
 
 
 class KANLinear(nn.Module):
@@ -370,100 +205,9 @@ class KANLinear(nn.Module):
         return base + F.linear(bases.view(x.shape[0], -1), self.spline_weight.view(self.spline_weight.shape[0], -1))
 
 
-class FastKAN(nn.Module):
-    """Radial bases and ordinary linear layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("grid", torch.linspace(-2, 2, 3))
-        self.norm, self.first, self.head = nn.LayerNorm(6), nn.Linear(5 * 3, 6, bias=False), nn.Linear(6 * 3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(torch.exp(-(x[..., None] - self.grid).square()).flatten(1))
-        return self.head(torch.exp(-(self.norm(x)[..., None] - self.grid).square()).flatten(1))
-
-
-class ICNN(nn.Module):
-    """Amos et al. (2017): convex in the input, as the weights of what is hidden are clamped."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.x0, self.x1, self.x2 = nn.Linear(5, 8), nn.Linear(5, 8), nn.Linear(5, 1)
-        self.z1, self.z2 = nn.Linear(8, 8, bias=False), nn.Linear(8, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = F.relu(self.x0(x))
-        z = F.relu(self.x1(x) + F.linear(z, self.z1.weight.clamp(min=0)))
-        return self.x2(x) + F.linear(z, self.z2.weight.clamp(min=0))
-
-
-class Highway(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.lin, self.gate, self.head = (
-            nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-        )  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        gate = torch.sigmoid(self.gate(x))
-        return self.head(gate * torch.relu(self.lin(x)) + (1 - gate) * x)
-
-
-class Changed(nn.Module):
-    """Two layers and an activation that changes the number of units."""
-
-    def __init__(self, change: Callable[[Tensor], Tensor], columns: int) -> None:
-        super().__init__()
-        self.change, self.first, self.head = change, nn.Linear(5, 8), nn.Linear(columns, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.change(self.first(x)))
-
-
-def changed(change: Callable[[Tensor], Tensor], columns: int) -> Expected:
-    return Expected(lambda: Changed(change, columns), lambda: vectors(4, 5), heads=("head",), traced=True)
-
-
-class Hypernetwork(nn.Module):
-    """Ha et al. (2017): a network makes the matrix of a layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hyper = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 8 * 5))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        return self.head(F.linear(x, self.hyper(z).view(8, 5)).relu())
-
-
-class FiLM(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.film, self.head = nn.Conv2d(3, 6, 3), nn.Linear(4, 12), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        gamma, beta = self.film(condition)[:, :, None, None].chunk(2, 1)
-        return self.head((self.conv(x) * (1 + gamma) + beta).relu().mean([2, 3]))
-
-
-class HardExperts(nn.Module):
-    """Each input goes to one expert."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.router = nn.Linear(5, 8), nn.Linear(8, 2)
-        expert = lambda: nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 8))  # noqa: E731
-        self.experts, self.head = nn.ModuleList([expert(), expert()]), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        share, choice = self.router(x).softmax(-1).max(-1)
-        out = torch.zeros_like(x)
-        for i, expert in enumerate(self.experts):
-            mine = choice == i
-            out[mine] = expert(x[mine]) * share[mine].unsqueeze(-1)
-        return self.head(out)
+def film(net: nn.Module, x: Tensor, condition: Tensor) -> Tensor:
+    gamma, beta = net.film(condition)[:, :, None, None].chunk(2, 1)
+    return net.head((net.conv(x) * (1 + gamma) + beta).relu().mean([2, 3]))
 
 
 # --- several networks at once ---------------------------------------------------------------------------------------
@@ -504,134 +248,29 @@ class Ensemble(nn.Module):
         return torch.bmm((torch.bmm(x, self.w1) + self.b1).relu(), self.w2) + self.b2
 
 
-class EinsumEnsemble(nn.Module):
-    """Members by einsum, each [out, in]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w1 = nn.Parameter(torch.randn(3, 8, 5) / 2)
-        self.w2 = nn.Parameter(torch.randn(3, 2, 8) / 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.einsum("nbi,noi->nbo", torch.einsum("bi,noi->nbo", x, self.w1).relu(), self.w2)
-
-
-# --- matrices with a structure --------------------------------------------------------------------------------------
-
-
-class BareFactors(nn.Module):
-    """Two thin matrices in a row, both trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.v, self.u = nn.Parameter(torch.randn(2, 5)), nn.Parameter(torch.randn(8, 2))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.linear(F.linear(x, self.v), self.u).relu())
-
-
-class Monarch(nn.Module):
-    """Dao et al. (2022): blocks [blocks, out, in], a permutation, blocks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks1, self.blocks2 = (nn.Parameter(torch.randn(2, 4, 4) / 2) for _ in range(2))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = torch.einsum("bki,koi->bko", x.view(-1, 2, 4), self.blocks1)
-        h = h.transpose(1, 2).reshape(-1, 2, 4)
-        return self.head(torch.einsum("bki,koi->bko", h, self.blocks2).flatten(1))
-
-
-class Butterfly(nn.Module):
-    """Dao et al. (2019): twiddle factors [levels, pairs, 2, 2]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.twiddle, self.head = nn.Parameter(torch.randn(3, 4, 2, 2) / 1.4), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for level in range(3):
-            stride = 2**level
-            h = x.view(-1, 4 // stride, 2, stride).transpose(2, 3).reshape(-1, 4, 2)
-            h = torch.einsum("bpi,poi->bpo", h, self.twiddle[level])
-            x = h.view(-1, 4 // stride, stride, 2).transpose(2, 3).reshape(-1, 8)
-        return self.head(x)
-
-
 # --- single numbers and vectors -------------------------------------------------------------------------------------
-
-
-class Swish(nn.Module):
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.beta = nn.Parameter(torch.ones(n))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(self.beta * x)
 
 
 def activated(act: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), act, nn.Linear(8, 3))
 
 
-class Temperature(nn.Module):
+def temperature(net: nn.Module, image: Tensor, text: Tensor) -> Tensor:
     """CLIP's: the logarithm of a scale."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.image, self.text = nn.Linear(5, 4), nn.Linear(6, 4)
-        self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
-
-    def forward(self, image: Tensor, text: Tensor) -> Tensor:
-        image, text = F.normalize(self.image(image)), F.normalize(self.text(text))
-        return self.logit_scale.exp() * image @ text.t()
+    image, text = F.normalize(net.image(image)), F.normalize(net.text(text))
+    return net.logit_scale.exp() * image @ text.t()
 
 
-class Calibrated(nn.Module):
-    """Temperature scaling: the logits are divided."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.temperature = mlp(), nn.Parameter(torch.ones(1) * 1.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x) / self.temperature
+def re_zero(net: nn.Module, x: Tensor) -> Tensor:
+    x = net.first(x)
+    return net.head(x + net.alpha * net.lin(x).relu())
 
 
-class ReZero(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.lin, self.head = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-        self.alpha = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        return self.head(x + self.alpha * self.lin(x).relu())
-
-
-class TimmAffine(nn.Module):
-    """timm's, in one operation."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.alpha, self.beta = nn.Parameter(torch.ones(1, n)), nn.Parameter(torch.zeros(1, n))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.addcmul(self.beta, self.alpha, x)
-
-
-class ScaleNorm(nn.Module):
-    """Nguyen and Salazar (2019): one learned length."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.g = nn.Parameter(torch.tensor(math.sqrt(n)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.g * F.normalize(x, dim=-1)
+def fixup(net: nn.Module, x: Tensor) -> Tensor:
+    """Zhang et al. (2019): scalars in place of norms."""
+    x = net.first(x).relu()
+    out = F.relu(net.lin1(x + net.bias1) + net.bias2)
+    return net.head(F.relu(net.lin2(out) * net.scale + net.bias3 + x))
 
 
 class DynamicTanh(nn.Module):
@@ -646,133 +285,44 @@ class DynamicTanh(nn.Module):
         return torch.tanh(self.alpha * x) * self.weight + self.bias
 
 
-class GRN(nn.Module):
-    """ConvNeXt V2's: gains and shifts that start at zero."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.gamma, self.beta = nn.Parameter(torch.zeros(1, n)), nn.Parameter(torch.zeros(1, n))
-
-    def forward(self, x: Tensor) -> Tensor:
-        size = x.norm(dim=0, keepdim=True)
-        return self.gamma * (x * (size / (size.mean(-1, keepdim=True) + 1e-6))) + self.beta + x
-
-
 def normed(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), norm, nn.ReLU(), nn.Linear(8, 3))
 
 
-class RealNVP(nn.Module):
+def real_nvp(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """A coupling: half of the input scales and shifts the other half."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6))
-        self.scale = nn.Parameter(torch.zeros(3))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = x.chunk(2, -1)
-        s, t = self.net(a).chunk(2, -1)
-        s = torch.tanh(s) * self.scale.exp()
-        return torch.cat([a, b * s.exp() + t], -1), s.sum(-1)
+    a, b = x.chunk(2, -1)
+    s, t = net.net(a).chunk(2, -1)
+    s = torch.tanh(s) * net.scale.exp()
+    return torch.cat([a, b * s.exp() + t], -1), s.sum(-1)
 
 
-class Glow(nn.Module):
-    """Scale and shift of each input (actnorm), then an invertible matrix whose determinant is returned too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loc, self.log_scale = nn.Parameter(0.1 * torch.randn(4)), nn.Parameter(torch.zeros(4))
-        self.weight = nn.Parameter(torch.linalg.qr(torch.randn(4, 4))[0])
-        self.coupling = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = F.linear((x + self.loc) * self.log_scale.exp(), self.weight)
-        a, b = x.chunk(2, -1)
-        return torch.cat([a, b + self.coupling(a)], -1), self.log_scale.sum() + torch.slogdet(self.weight)[1]
-
-
-class EnergyGradient(nn.Module):
+def energy_gradient(net: nn.Module, x: Tensor) -> Tensor:
     """A score that is the gradient of an energy, taken in the forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.energy = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)
-        return -gradient
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(net.energy(x).sum(), x, create_graph=True)
+    return -gradient
 
 
-class Backwards(nn.Module):
-    """Its modules are registered in the opposite order of their calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.second, self.norm, self.first = (
-            nn.Linear(6, 3), nn.Linear(8, 6), nn.LayerNorm(8), nn.Linear(5, 8)
-        )  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.leaky_relu(self.second(F.relu(self.norm(self.first(x))))))
-
-
-class SinusoidalPositions(nn.Module):
-    """Constant positions are added to what a layer makes of each token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.head = nn.Linear(5, 8), nn.Linear(8, 6), nn.Linear(6, 3)
-        angle = torch.arange(4)[:, None] / 100 ** (torch.arange(4) / 4)
-        self.register_buffer("pe", torch.cat([angle.sin(), angle.cos()], -1))
-
-    def forward(self, x: Tensor) -> Tensor:  # [batch, 4, 5]
-        return self.head(self.second((self.first(x) + self.pe).relu()).relu().mean(1))
-
-
-class GroupedLinear(nn.Module):
+def grouped_linear(net: nn.Module, x: Tensor) -> Tensor:
     """A linear layer over groups of units."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.grouped, self.head = nn.Linear(5, 8), nn.Linear(4, 3), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x).relu().view(-1, 2, 4)
-        return self.head(self.grouped(h).relu().flatten(1))
+    h = net.first(x).relu().view(-1, 2, 4)
+    return net.head(net.grouped(h).relu().flatten(1))
 
 
-def row(*shape: int) -> Callable[[], Tensor]:
-    return lambda: vectors(*shape)
-
-
-X = row(4, 5)
 HALF = torch.bfloat16
 ODDITIES = {
     "constant_joined": between(lambda h: torch.cat([h, torch.ones_like(h[:, :1])], 1), columns=9),
-    "constant_in_place_of_a_unit": between(cut_and_joined),
-    "constant_stacked": between(lambda h: torch.stack([h, torch.ones_like(h)], 1).flatten(1), columns=16),
-    "constant_where": between(lambda h: torch.where(h > 0.2, h, torch.full_like(h, 0.5))),
-    "constant_filled_in": between(lambda h: h.masked_fill(h < 0.2, 1.0)),
-    "constant_maximum": between(lambda h: torch.maximum(h, torch.full_like(h, 0.3))),
     "constant_set": between(set_one, traced=False),
-    "constant_index_add": between(
-        lambda h: h.index_add(1, torch.tensor([0, 3]), torch.ones_like(h[:, :2]))
-    ),
-    "constant_clamp": between(lambda h: h.clamp(min=0.1, max=0.7)),
     "padded": between(lambda h: F.pad(h[:, 1:], (1, 0), value=0.7)),
     "rolled": between(lambda h: h.roll(1, -1)),
-    "flipped": between(lambda h: h.flip(-1)),
     "sorted": between(lambda h: h.sort(-1).values),
     "cumulative": between(lambda h: h.cumsum(-1)),
     "normalized": between(lambda h: F.normalize(h, dim=-1)),
     "pool_along_units": between(lambda h: F.max_pool1d(h.unsqueeze(1), 3, 1, 1).squeeze(1)),
-    "pool_along_units_unbatched": between(lambda h: F.avg_pool1d(h, 3, 1, 1)),
     "mean_of_units_subtracted": between(lambda h: h - h.mean(-1, keepdim=True)),
     "outer_product": between(lambda h: (h.unsqueeze(-1) * h.unsqueeze(-2)).flatten(1), columns=64),
-    "buffer_bias": Expected(BufferBias, X, heads=("head",), traced=True),
     "flatten_channels": of_channels(lambda h: h.flatten(1), 16, units=2),
     "flatten_positions": of_channels(lambda h: h.flatten(2).mean(1), 4),
     "view_positions": of_channels(lambda h: h.view(h.shape[0], 4, -1).amax(1), 4),
@@ -781,57 +331,80 @@ ODDITIES = {
     "channels_averaged": of_channels(lambda h: h.mean(1).flatten(1), 4),
     "rows_flattened": of_channels(lambda h: h.mean(2).flatten(1), 8, units=2),
     "batch_into_positions": of_channels(lambda h: h.reshape(-1, 4), 4),
-    "over_positions": over_positions(lambda h: h.transpose(1, 2)),
-    "mean_over_units": over_positions(lambda h: h.mean(-1)),
-    "attention_without_parameters": over_positions(lambda h: (h @ h.transpose(1, 2)).softmax(-1) @ h),
-    "grouped_linear": Expected(GroupedLinear, X, heads=("head",), traced=True),
+    "over_positions": Expected(
+        lambda: made_of(
+            lambda net, x: net.head(net.second(net.first(x).relu().transpose(1, 2)).relu()),
+            first=nn.Linear(5, 8), second=nn.Linear(8, 6), head=nn.Linear(6, 3),
+        ),
+        row(2, 8, 5), heads=("head",), traced=True, units=1,
+    ),
+    "grouped_linear": Expected(
+        lambda: made_of(
+            grouped_linear, first=nn.Linear(5, 8), grouped=nn.Linear(4, 3), head=nn.Linear(6, 3),
+        ),
+        X, heads=("head",), traced=True,
+    ),
     "masked_linear": computed(lambda: inside(MaskedLinear), 2),
-    "equalized_linear": computed(lambda: inside(EqualizedLinear), 2),
-    "positive_linear": computed(lambda: inside(PositiveLinear), 2),
-    "quantized_linear": computed(lambda: inside(QuantizedLinear), 2),
-    "low_rank_product": computed(lambda: inside(LowRank), 2),
+    "low_rank_product": computed(lambda: inside(low_rank), 2),
     "pruned": Expected(pruned, X, heads=("4",), undecided=("2.weight_orig",), traced=True),
-    "cosine_linear": computed(lambda: inside(CosineLinear), 2),
-    "masked_linear_last": computed(lambda: at_the_end(MaskedLinear), 4, units=1),
     "cosine_linear_last": computed(lambda: at_the_end(CosineLinear), 4, units=1),
-    "positive_linear_last": computed(lambda: at_the_end(PositiveLinear), 4, units=1),
-    "low_rank_product_last": computed(lambda: at_the_end(LowRank), 4, units=1),
-    "scaled_linear": Expected(lambda: inside(ScaledLinear), X, heads=("4",), traced=True, units=1),
     "masked_convolution": Expected(
         lambda: nn.Sequential(
             nn.Conv2d(3, 4, 3), nn.ReLU(), MaskedConv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
         ),
         row(2, 3, 4, 4), heads=("5",), undecided=("2.*",),
     ),
-    "weight_norm": Expected(
-        lambda: parametrized(parametrizations.weight_norm), X, heads=("4",), traced=True, units=2
+    "weight_norm": parametrized(parametrizations.weight_norm),
+    "spectral_norm": parametrized(parametrizations.spectral_norm),
+    "symmetric": parametrized(lambda m: parametrize.register_parametrization(m, "weight", Symmetric())),
+    "tied_autoencoder": Expected(  # The decoder's matrix is the encoder's, transposed.
+        lambda: made_of(
+            lambda net, x: F.linear(net.encoder(x).relu(), net.encoder.weight.t(), net.bias),
+            encoder=nn.Linear(6, 8), bias=nn.Parameter(0.1 * torch.randn(6)),
+        ),
+        row(4, 6), heads=("encoder",), traced=True,
     ),
-    "spectral_norm": Expected(
-        lambda: parametrized(parametrizations.spectral_norm), X, heads=("4",), traced=True, units=2
+    "called_twice": Expected(
+        lambda: made_of(
+            called_twice, first=nn.Linear(5, 8), again=nn.Linear(8, 8), head=nn.Linear(8, 3),
+        ),
+        X, heads=("head",), traced=True,
     ),
-    "orthogonal": Expected(
-        lambda: parametrized(parametrizations.orthogonal), X, heads=("4",), traced=True, units=2
+    "used_by_its_weight": used_by_its_weight(  # and its bias is never read
+        lambda net, x: net.head(F.linear(net.first(x).relu(), net.kept.weight).relu()), ("kept.bias",)
     ),
-    "symmetric": Expected(
-        lambda: parametrized(lambda m: parametrize.register_parametrization(m, "weight", Symmetric())), X,
-        heads=("4",), traced=True, units=2,
+    "added_later": used_by_its_weight(
+        lambda net, x: net.head((F.linear(net.first(x).relu(), net.kept.weight) + net.kept.bias).relu()), ()
     ),
-    "weight_norm_of_all": Expected(weight_norm_of_all, row(2, 2, 7), heads=("5",), traced=True, units=2),
-    "tied_autoencoder": Expected(TiedAutoencoder, row(4, 6), heads=("encoder",), traced=True),
-    "called_twice": Expected(CalledTwice, X, heads=("head",), traced=True),
-    "siamese": Expected(Siamese, lambda: (vectors(4, 5), vectors(4, 5).flip(0)), heads=("head",), traced=True),
-    "used_by_its_weight": Expected(
-        UsedByItsWeight, X, heads=("head",), undecided=("kept.bias",), traced=True, units=2
-    ),
-    "added_later": Expected(AddedLater, X, heads=("head",), traced=True, units=2),
     "grouped_own_forward": Expected(grouped, row(2, 3, 4, 4), heads=("5",), traced=True, units=1),
-    "pointwise": Expected(
-        Pointwise, X, heads=("head",), undecided=("conv.*",), traced=True
+    "pointwise": Expected(  # A convolution's kernel [out, in, 1, 1], viewed as the matrix of a linear layer.
+        lambda: made_of(
+            lambda net, x: net.head(F.linear(net.first(x).relu(), net.conv.weight.flatten(1), net.conv.bias).relu()),
+            first=nn.Linear(5, 8), conv=nn.Conv2d(8, 6, 1), head=nn.Linear(6, 3),
+        ),
+        X, heads=("head",), undecided=("conv.*",), traced=True,
     ),
-    "bare_value": Expected(BareValue, X, heads=("w",), biases={"b": "w"}, traced=True, units=1),
-    "second_axis": Expected(SecondAxis, X, heads=("head",), undecided=("w",), traced=True),
-    "prototypes": Expected(
-        Prototypes, X, heads=("prototypes",), undecided=("prototypes",), traced=True, units=1
+    "bare_value": Expected(  # One output, by a bare matrix [1, in].
+        lambda: made_of(
+            lambda net, x: F.linear(net.first(x).relu(), net.w, net.b),
+            first=nn.Linear(5, 8), w=nn.Parameter(torch.randn(1, 8) / 3), b=nn.Parameter(torch.ones(1)),
+        ),
+        X, heads=("w",), biases={"b": "w"}, traced=True, units=1,
+    ),
+    "second_axis": Expected(  # Matrices [in, n, out], taken by their second axis.
+        lambda: made_of(
+            lambda net, x: net.head(torch.cat([x @ net.w[:, 0], x @ net.w[:, 1]], -1).relu()),
+            w=nn.Parameter(torch.randn(5, 2, 6) / 2), head=nn.Linear(12, 3),
+        ),
+        X, heads=("head",), undecided=("w",), traced=True,
+    ),
+    "prototypes": Expected(  # The output is how far the features are from learned points.
+        lambda: made_of(
+            lambda net, x: -torch.cdist(net.body(x), net.prototypes),
+            body=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 4)),
+            prototypes=nn.Parameter(torch.randn(3, 4)),
+        ),
+        X, heads=("prototypes",), undecided=("prototypes",), traced=True, units=1,
     ),
     "bfloat16": Expected(lambda: mlp().to(HALF), lambda: vectors(4, 5).to(HALF), heads=("5",), norms=("1.weight",),
         traced=True, units=2,
@@ -846,31 +419,49 @@ ODDITIES = {
     "frozen_head": Expected(
         lambda: frozen("5.weight", "5.bias"), X, heads=("5",), norms=("1.weight",), traced=True, units=1
     ),
-    "siren": Expected(Siren, row(4, 2), heads=("head",), traced=True),
-    "fourier": Expected(lambda: Fourier(False), row(3, 4), heads=("mlp.2",), traced=True, units=1),
-    "fourier_learned": Expected(
-        lambda: Fourier(True), row(3, 4), heads=("mlp.2",), transposed=("frequencies",), traced=True, units=1
+    "siren": Expected(
+        lambda: made_of(
+            siren, layers=nn.ModuleList([nn.Linear(2, 8), nn.Linear(8, 8)]), head=nn.Linear(8, 1),
+        ),
+        row(4, 2), heads=("head",), traced=True,
+    ),
+    "fourier_learned": Expected(  # Features of learned frequencies [in, out].
+        lambda: made_of(
+            fourier, frequencies=nn.Parameter(torch.randn(4, 5)),
+            mlp=nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)),
+        ),
+        row(3, 4), heads=("mlp.2",), transposed=("frequencies",), traced=True, units=1,
     ),
     "kan": Expected(
         lambda: nn.Sequential(KANLinear(4, 6), KANLinear(6, 3)), row(3, 4), traced=True,
         heads=("1.base_weight", "1"), undecided=("*.spline_weight",),
     ),
-    "fast_kan": Expected(FastKAN, X, heads=("head",), norms=("norm.weight",), traced=True),
-    "icnn": Expected(ICNN, X, heads=("x2", "z2"), undecided=("z?.weight",), traced=True),
-    "highway": Expected(Highway, X, heads=("head",), traced=True),
+    "fast_kan": Expected(
+        lambda: made_of(
+            fast_kan, grid=torch.linspace(-2, 2, 3), norm=nn.LayerNorm(6), first=nn.Linear(5 * 3, 6, bias=False),
+            head=nn.Linear(6 * 3, 3),
+        ),
+        X, heads=("head",), norms=("norm.weight",), traced=True,
+    ),
     "maxout": changed(lambda h: h.view(-1, 4, 2).amax(-1), 4),
     "crelu": changed(lambda h: torch.cat([h.relu(), (-h).relu()], -1), 16),
     "glu": changed(lambda h: F.glu(h, -1), 4),
-    "squared": changed(lambda h: h.square(), 8),
     "softmax": changed(lambda h: h.softmax(-1), 8),
-    "absolute_value": changed(lambda h: h.abs(), 8),
     "top_k": changed(lambda h: h * (h >= h.topk(3, -1).values[:, -1:]), 8),
     "straight_through": changed(lambda h: h + (h.sign() - h).detach(), 8),
-    "hypernetwork": Expected(
-        Hypernetwork, lambda: (vectors(4, 5), vectors(1, 2)), heads=("head",), traced=True, units=1
+    "hypernetwork": Expected(  # Ha et al. (2017): a network makes the matrix of a layer.
+        lambda: made_of(
+            lambda net, x, z: net.head(F.linear(x, net.hyper(z).view(8, 5)).relu()),
+            hyper=nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 8 * 5)), head=nn.Linear(8, 3),
+        ),
+        lambda: (vectors(4, 5), vectors(1, 2)), heads=("head",), traced=True, units=1,
     ),
-    "film": Expected(FiLM, lambda: (vectors(2, 3, 5, 5), vectors(2, 4)), heads=("head",), traced=True),
-    "hard_experts": Expected(HardExperts, row(8, 5), heads=("head",), units=2),
+    "film": Expected(
+        lambda: made_of(
+            film, conv=nn.Conv2d(3, 6, 3), film=nn.Linear(4, 12), head=nn.Linear(6, 3),
+        ),
+        lambda: (vectors(2, 3, 5, 5), vectors(2, 4)), heads=("head",), traced=True,
+    ),
     "vmapped": Expected(Vmapped, X, heads=(), undecided=("*",), followed=False),
     "ensemble_bmm": Expected(
         lambda: Ensemble(False), X, heads=("w2.0", "w2.1", "w2.2"), stacks=("w?",), undecided=("b?",), traced=False
@@ -878,36 +469,72 @@ ODDITIES = {
     "ensemble_baddbmm": Expected(
         lambda: Ensemble(True), X, heads=("w2.0", "w2.1", "w2.2"), stacks=("w?",), undecided=("b?",), traced=False
     ),
-    "ensemble_einsum": Expected(
-        EinsumEnsemble, X, heads=("w2.0", "w2.1", "w2.2"), stacks_of_rows=("w?",), traced=True
+    "ensemble_einsum": Expected(  # Members by einsum, each [out, in].
+        lambda: made_of(
+            lambda net, x: torch.einsum("nbi,noi->nbo", torch.einsum("bi,noi->nbo", x, net.w1).relu(), net.w2),
+            w1=nn.Parameter(torch.randn(3, 8, 5) / 2), w2=nn.Parameter(torch.randn(3, 2, 8) / 3),
+        ),
+        X, heads=("w2.0", "w2.1", "w2.2"), stacks_of_rows=("w?",), traced=True,
     ),
-    "bare_factors": Expected(BareFactors, X, heads=("head",), traced=True, units=1),
-    "monarch": Expected(Monarch, row(4, 8), heads=("head",), stacks_of_rows=("blocks?",), traced=True),
-    "butterfly": Expected(Butterfly, row(4, 8), heads=("head",), undecided=("twiddle",), traced=True),
+    "bare_factors": Expected(  # Two thin matrices in a row, both trained.
+        lambda: made_of(
+            lambda net, x: net.head(F.linear(F.linear(x, net.v), net.u).relu()),
+            v=nn.Parameter(torch.randn(2, 5)), u=nn.Parameter(torch.randn(8, 2)), head=nn.Linear(8, 3),
+        ),
+        X, heads=("head",), traced=True, units=1,
+    ),
     "prelu": Expected(
         lambda: activated(nn.PReLU(8)), X, heads=("2",), undecided=("1.weight",), traced=True, units=1
     ),
-    "swish_of_one": Expected(lambda: activated(Swish(1)), X, heads=("2",), undecided=("1.beta",), traced=True),
-    "swish": Expected(lambda: activated(Swish(8)), X, heads=("2",), gains=("1.beta",), traced=True),
     "temperature": Expected(
-        Temperature, lambda: (vectors(4, 5), vectors(4, 6)), heads=("image", "text"), undecided=("logit_scale",),
-        traced=True,
+        lambda: made_of(
+            temperature, image=nn.Linear(5, 4), text=nn.Linear(6, 4),
+            logit_scale=nn.Parameter(torch.tensor(math.log(1 / 0.07))),
+        ),
+        lambda: (vectors(4, 5), vectors(4, 6)), heads=("image", "text"), undecided=("logit_scale",), traced=True,
     ),
-    "calibrated": Expected(
-        Calibrated, X, heads=("body.5",), norms=("body.1.weight",), undecided=("temperature",), traced=True, units=2
+    "calibrated": Expected(  # Temperature scaling: the logits are divided.
+        lambda: made_of(
+            lambda net, x: net.body(x) / net.temperature,
+            body=mlp(), temperature=nn.Parameter(torch.ones(1) * 1.5),
+        ),
+        X, heads=("body.5",), norms=("body.1.weight",), undecided=("temperature",), traced=True, units=2,
     ),
-    "rezero": Expected(ReZero, X, heads=("head",), undecided=("alpha",), traced=True),
-    "timm_affine": Expected(lambda: normed(TimmAffine(8)), X, heads=("3",), undecided=("1.*",), traced=True),
-    "scale_norm": Expected(lambda: normed(ScaleNorm(8)), X, heads=("3",), undecided=("1.g",), traced=True),
+    "rezero": Expected(
+        lambda: made_of(
+            re_zero, first=nn.Linear(5, 8), lin=nn.Linear(8, 8), head=nn.Linear(8, 3),
+            alpha=nn.Parameter(torch.zeros(1)),
+        ),
+        X, heads=("head",), undecided=("alpha",), traced=True,
+    ),
+    "fixup": Expected(
+        lambda: made_of(
+            fixup, first=nn.Linear(5, 8), lin1=nn.Linear(8, 8, bias=False), lin2=nn.Linear(8, 8, bias=False),
+            head=nn.Linear(8, 3), bias1=nn.Parameter(torch.zeros(1)), bias2=nn.Parameter(torch.zeros(1)),
+            bias3=nn.Parameter(torch.zeros(1)), scale=nn.Parameter(torch.ones(1)),
+        ),
+        X, heads=("head",), undecided=("scale",), traced=True,
+    ),
+    "scale_norm": Expected(  # Nguyen and Salazar (2019): one learned length.
+        lambda: normed(
+            made_of(lambda net, x: net.g * F.normalize(x, dim=-1), g=nn.Parameter(torch.tensor(math.sqrt(8))))
+        ),
+        X, heads=("3",), undecided=("1.g",), traced=True,
+    ),
     "dynamic_tanh": Expected(
         lambda: normed(DynamicTanh(8)), X, heads=("3",), gains=("1.weight",), undecided=("1.alpha",), traced=True
     ),
-    "grn": Expected(
-        lambda: normed(GRN(8)), X, heads=("3",), undecided=("1.gamma",), vectors=("1.beta",), traced=True
+    "real_nvp": Expected(
+        lambda: made_of(
+            real_nvp, net=nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6)),
+            scale=nn.Parameter(torch.zeros(3)),
+        ),
+        row(4, 6), heads=("net.2",), undecided=("scale",), traced=True, units=1,
     ),
-    "real_nvp": Expected(RealNVP, row(4, 6), heads=("net.2",), undecided=("scale",), traced=True, units=1),
-    "glow": Expected(Glow, row(4, 4), heads=("coupling.2",), undecided=("log_scale",), traced=True, units=1),
-    "energy_gradient": Expected(EnergyGradient, row(3, 4), heads=("energy.2",), traced=True, units=1, followed=False),
-    "backwards": Expected(Backwards, X, heads=("head",), norms=("norm.weight",), traced=True, units=2),
-    "sinusoidal_positions": Expected(SinusoidalPositions, row(2, 4, 5), heads=("head",), traced=True, units=1),
+    "energy_gradient": Expected(
+        lambda: made_of(
+            energy_gradient, energy=nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 1)),
+        ),
+        row(3, 4), heads=("energy.2",), traced=True, units=1, followed=False,
+    ),
 }  # fmt: skip

@@ -7,14 +7,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from conftest import FabricModule, RMSNorm, plain_mlp, set_apart_
+from conftest import FabricModule, RMSNorm, plain_mlp
 from torch import nn
 from torch.nn import functional as F
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.interventions import HeadReset
+from rl_plasticity.interventions import make_intervention
 from rl_plasticity.networks import NETWORKS, make_network
-from rl_plasticity.regularizers import REGULARIZERS, Regularizer, WeightRescaling, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Regularizer, make_regularizer
 from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import activations_of, hidden_units, layers, read
 
@@ -71,15 +71,25 @@ def test_a_real_call_shows_what_cannot_be_traced(obstacle):
     ]
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "cnn_bn", "resnet18", "vit_tiny"])
-def test_both_ways_read_the_same(name):
-    net = make_network(name, (1, 8, 8), 10, [0])
-    x = torch.randn(1, 2, 1, 8, 8) if name in ("mlp", "cnn", "cnn_bn") else torch.randn(2, 1, 8, 8)
-    traced, watched = read(net), read(net, x)
+@pytest.mark.parametrize(
+    ("name", "parametrization"),
+    [
+        ("cnn_bn", None),
+        ("vit_tiny", None),
+        ("mlp", "bounded_weight_norm"),
+        ("cnn_bn", "bounded_weight_norm"),
+    ],
+)
+def test_both_ways_read_the_same(name, parametrization):
+    net = make_network(name, (1, 8, 8), 10, [0], **({"parametrization": parametrization} if parametrization else {}))
+    traced, watched = read(net), read(net, torch.randn(*(2,) if name == "vit_tiny" else (1, 2), 1, 8, 8))
     assert summary(traced) == summary(watched)
     assert traced.before_norms == watched.before_norms
     assert traced.classifier == watched.classifier
+    for structure in (traced, watched):
+        assert structure.hidden_units(net)
     assert [u.activation for u in traced.hidden_units(net)] == [u.activation for u in watched.hidden_units(net)]
+    assert [layer.key for layer in traced.layers] == [layer.key for layer in watched.layers]
 
 
 @pytest.mark.parametrize("example", [True, False])
@@ -88,6 +98,7 @@ def test_reading_leaves_the_network_and_all_random_states_as_they_were(example):
         def __init__(self):
             super().__init__()
             self.body, self.norm, self.drop = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
+            nn.utils.parametrizations.spectral_norm(self.body)
             self.register_buffer("calls", torch.zeros(()))
 
         def forward(self, x):
@@ -96,6 +107,8 @@ def test_reading_leaves_the_network_and_all_random_states_as_they_were(example):
 
     net = Noisy()
     net.norm.eval()
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
     before = copy.deepcopy(net.state_dict())
     random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
     structure = read(net, torch.randn(5, 4, generator=torch.Generator().manual_seed(1)) if example else None)
@@ -104,7 +117,7 @@ def test_reading_leaves_the_network_and_all_random_states_as_they_were(example):
     random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
     assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
     assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
-    assert all(p.grad is None for p in net.parameters())
+    assert all(torch.equal(p.grad, torch.ones_like(p)) for p in net.parameters())
     assert [m.training for m in (net, net.body, net.norm, net.drop)] == [True, True, False, True]
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
 
@@ -124,11 +137,12 @@ ORDERED = ("swr", "wrs", "parseval", "feature_rank", "normalize_project", "ortho
 ORDERED += ("continual_backprop", "self_normalized_resets")
 
 
-@pytest.mark.parametrize("name", ORDERED)
-@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize(
+    ("name", "obstacle"), [*((name, looked_at) for name in ORDERED), *(("swr", obstacle) for obstacle in OBSTACLES[:2])]
+)
 def test_without_a_trace_or_an_example_what_depends_on_order_or_heads_says_what_to_pass(name, obstacle):
     net = Twin(obstacle)
-    with pytest.raises(ValueError, match=r"cannot be traced .*pass example=\(a real input"):
+    with pytest.raises(ValueError, match=r"Twin\.forward.*example="):
         make_regularizer(name, net)
     make_regularizer(name, net, example=(torch.randn(3, 4),))
     make_regularizer(name, net, example={"x": torch.randn(3, 4)})
@@ -145,19 +159,22 @@ def test_modules_without_a_forward_are_regularized_where_that_needs_no_order():
     parts = [make_regularizer("spectral", part, coef=1.0) for part in net.values()]
     expected = sum(r.penalty(p) for r, p in zip(parts, net.values(), strict=True))
     torch.testing.assert_close(regularizer.penalty(net), expected)
-    with pytest.raises(ValueError, match="WeightRescaling must know the output layers, and ModuleDict"):
+    with pytest.raises(ValueError, match=r"WeightRescaling .*ModuleDict"):
         make_regularizer("wrs", net)
     make_regularizer("wrs", net, heads=["actor.4", "critic.4"])
 
 
 def test_heads_can_be_said():
     net = Twin(looked_at)
+    make_regularizer("wrs", net, rescale_head=True)  # of both heads, which needs no order
+    with pytest.raises(ValueError, match=r"head.* Twin\.forward"):
+        make_intervention("head").apply_(net, ())
     regularizer = make_regularizer("wrs", net, heads=["q0.2", "q1.2"], every_updates=1)
     before = [net.q0[2].weight.clone(), net.q1[2].weight.clone()]
     regularizer.project_(net)
     torch.testing.assert_close(net.q0[0].weight.norm(dim=1), torch.ones(6))
     assert all(torch.equal(a, b) for a, b in zip(before, (net.q0[2].weight, net.q1[2].weight), strict=True))
-    with pytest.raises(SettingsError, match=r"no linear or convolution layer is called 'q0\.3'; did you mean 'q0\.2'"):
+    with pytest.raises(SettingsError, match=r"'q0\.3'.*'q0\.2'"):
         make_regularizer("wrs", net, heads=["q0.3"])
 
 
@@ -171,7 +188,7 @@ def test_a_part_that_a_call_does_not_reach_is_not_guessed_at():
             return self.q(x)
 
     for name in ORDERED:
-        with pytest.raises(ValueError, match="a call does not reach target: pass the part of the network that is"):
+        with pytest.raises(ValueError, match=r"\btarget\b"):
             make_regularizer(name, WithTarget())
 
 
@@ -196,12 +213,12 @@ def test_a_regularizer_that_was_added_is_made_for_what_was_read_with_an_argument
     assert [layer.name for layer in made.layers if layer.head] == ["q0.2", "q1.2"]
     if not passes_it_on:
         assert len(made.other.layers) == 3
-    with pytest.raises(ValueError, match="plain must know the output layers"):
+    with pytest.raises(ValueError, match=r"plain .*output layers"):
         make_regularizer("plain", net)  # what was read was for that one
 
 
 def test_an_example_that_does_not_fit_says_so():
-    with pytest.raises(ValueError, match=r"example: Sequential cannot be called on it \(.*shapes cannot be multiplied"):
+    with pytest.raises(ValueError, match=r"example: Sequential .*shapes cannot be multiplied"):
         read(plain_mlp(), torch.randn(2, 4))
 
 
@@ -228,12 +245,17 @@ def test_what_cannot_be_followed_is_not_guessed_at():
     net = Custom()
     assert summary(read(net, torch.randn(2, 3))) == [("a", "linear", (), False), ("b", "linear", (0,), True)]
     net.kept = net.a(torch.randn(1, 3))  # made of its weights in another call
-    with pytest.raises(ValueError, match="an operation could not be followed"):
+    with pytest.raises(ValueError, match="followed"):
         make_regularizer("wrs", net, example=(torch.randn(2, 3),))
 
 
-@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, torch.optim.swa_utils.AveragedModel, FabricModule])
-@pytest.mark.parametrize("name", [n for n in REGULARIZERS if n != "none"])
+@pytest.mark.parametrize(
+    ("name", "wrap"),
+    [
+        *((name, torch.optim.swa_utils.AveragedModel) for name in REGULARIZERS if name != "none"),
+        *(("churn", wrap) for wrap in (torch.compile, nn.DataParallel, FabricModule)),
+    ],
+)
 def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap):
     plain = plain_mlp()
     wrapped = wrap(copy.deepcopy(plain))
@@ -245,11 +267,8 @@ def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap)
     for _ in range(2):
         x = torch.randn(6, 5)
         torch.testing.assert_close(mine.penalty(plain, x), theirs.penalty(wrapped, x))
-        for regularizer, net, parameters in ((mine, plain, plain), (theirs, wrapped, wrapped)):
-            if name == "ewc":
-                names = [n for n, _ in plain.named_parameters()]
-                gradients = [torch.ones_like(p) for p in parameters.parameters()]
-                regularizer.observe_(net, dict(zip(names, gradients, strict=True)))
+        for regularizer, net in ((mine, plain), (theirs, wrapped)):
+            regularizer.observe_(net, {n: torch.ones_like(p) for n, p in plain.named_parameters()})
             regularizer.project_(net)
     for p, q in zip(plain.parameters(), wrapped.parameters(), strict=True):
         torch.testing.assert_close(p, q)
@@ -269,14 +288,6 @@ class Between(nn.Module):
         return self.norm(self.b(self.operation(self.a(x))))
 
 
-HOMOGENEOUS = {
-    "padded with zeros": lambda x: F.pad(x.relu(), (0, 2))[..., :8],
-    "relu": torch.relu,
-    "leaky relu": lambda x: F.leaky_relu(x, 0.1),
-    "module": nn.ReLU(),
-    "clamped": lambda x: x.relu() * 3,
-    "reshaped": lambda x: x.view(-1, 2, 4).flatten(1).relu(),
-}
 OTHERS = {
     "padded with ones": (lambda x: F.pad(x.relu(), (0, 2), value=1.0)[..., :8], "the addition of a constant"),
     "tanh": (torch.tanh, "tanh"),
@@ -289,29 +300,15 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
-@pytest.mark.parametrize("operation", HOMOGENEOUS)
-def test_scope_preserving_keeps_the_function_where_it_says_it_does(operation, example):
-    net = Between(HOMOGENEOUS[operation])
-    regularizer = make_regularizer("swr", net, coef=0.5, scope="preserving", structure=read(net, example))
-    x = torch.randn(16, 4)
-    for p in net.parameters():
-        p.data.mul_(1.7)
-    before, weight = net(x), net.a.weight.clone()
-    regularizer.project_(net)
-    torch.testing.assert_close(net(x), before, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(net.a.weight, weight)
-
-
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
 @pytest.mark.parametrize("operation", OTHERS)
 def test_scope_preserving_refuses_what_is_not_positively_homogeneous_and_names_it(operation, example, norm):
     function, name = OTHERS[operation]
     net = Between(function, norm)
-    with pytest.raises(ValueError, match=rf"not so at b \(behind .*{name}"):
+    with pytest.raises(ValueError, match=rf"\bb \(.*{name}"):
         make_regularizer("swr", net, example=example, scope="preserving")
-    with pytest.warns(UserWarning, match=rf"f' = C f only approximately at b \(behind .*{name}"):
+    with pytest.warns(UserWarning, match=rf"f' = C f .*\bb \(.*{name}"):
         make_regularizer("swr", net, example=example)
 
 
@@ -323,7 +320,7 @@ def test_scope_preserving_refuses_a_network_that_returns_what_it_would_scale(nor
             return h, self.norm(self.b(h))
 
     for example in (None, torch.randn(5, 4)):
-        with pytest.raises(ValueError, match=r"not so at a \(which the network returns\)"):
+        with pytest.raises(ValueError, match=r"\ba \(.*returns"):
             make_regularizer("swr", Returning(torch.relu, norm), example=example, scope="preserving")
 
 
@@ -348,21 +345,8 @@ def test_swr_says_where_what_is_returned_does_not_scale(end, example):
         def forward(self, x):
             return returned(self, self.a(x).relu())
 
-    with pytest.warns(UserWarning, match=rf"only approximately at what the network returns \(behind {reason}"):
+    with pytest.warns(UserWarning, match=rf"returns \(.*{reason}"):
         make_regularizer("swr", Ending(), example=example)
-
-
-def test_swr_says_that_a_layer_called_twice_scales_twice():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.b(self.a(self.a(x).relu()).relu())
-
-    with pytest.warns(UserWarning, match=r"only approximately at a \(which shares its weight\)"):
-        make_regularizer("swr", Twice())
 
 
 # --- functions that are activations -----------------------------------------------------------------------------------
@@ -468,150 +452,52 @@ def test_a_bare_parameter_is_told_by_its_use(example):
     }
 
 
-def test_the_spectral_penalty_is_of_matrices_gains_and_biases_and_leaves_alone_what_cannot_be_told():
-    net = Bare()
-    with pytest.warns(UserWarning, match="leaves alone what cannot be told .*: sigma, mu, log_std; roles="):
-        regularizer = make_regularizer("spectral", net, coef=1.0)
-    with torch.no_grad():
-        net.norm.weight[0], net.scale[1] = 1.5, 0.2
-    expected = sum((torch.linalg.svdvals(w)[0] ** 2 - 1) ** 2 for w in (net.a.weight, net.b.weight, net.w))
-    expected = expected + sum(b.square().sum() ** 2 for b in (net.a.bias, net.b.bias, net.c))
-    torch.testing.assert_close(regularizer.penalty(net), expected + 0.5**2 + 0.8**2, rtol=1e-4, atol=1e-5)
-
-
 def test_roles_say_what_bare_parameters_are():
     net = Bare()
     structure = read(net, roles={"log_std": "ignore", "m*": "matrix", "sigma": "ignore"})
     assert structure.undecided == ()
     assert "sigma" not in [layer.weight_name for layer in structure.layers]
-    with pytest.raises(SettingsError, match="unknown role 'nrom' of 'log_std'; did you mean 'norm'"):
+    with pytest.raises(SettingsError, match=r"'nrom' .*'log_std'.*'norm'"):
         read(net, roles={"log_std": "nrom"})
-    with pytest.raises(SettingsError, match="no parameter matches 'log_sdt'; did you mean 'log_std'"):
+    with pytest.raises(SettingsError, match=r"'log_sdt'.*'log_std'"):
         read(net, roles={"log_sdt": "norm"})
 
 
-class Experts(nn.Module):
-    def __init__(self, how):
+class OneByOne(nn.Module):
+    """Stacked matrices [n, in, out], each used by itself, where data does not decide whether they are."""
+
+    def __init__(self, obstacle):
         super().__init__()
-        self.w, self.how = nn.Parameter(torch.randn(3, 4, 5)), how
-        self.head = nn.Linear(5, 2)
+        self.w, self.head, self.obstacle = nn.Parameter(torch.randn(3, 4, 5)), nn.Linear(5, 2), obstacle
 
-    def forward(self, x):  # [batch, 4]
-        x = x.unsqueeze(0).expand(3, -1, -1)
-        if self.how == "one by one":
-            return self.head(torch.stack([x[i] @ self.w[i] for i in range(3)]).relu().sum(0))
-        h = torch.bmm(x, self.w) if self.how == "bmm" else torch.einsum("ebi,eio->ebo", x, self.w)
-        return self.head(h.relu().sum(0))
+    def forward(self, x):
+        x = self.obstacle(x)
+        return self.head(torch.stack([x @ self.w[i] for i in range(3)]).relu().sum(0))
 
 
-@pytest.mark.parametrize("how", ["bmm", "einsum", "one by one"])
-@pytest.mark.parametrize("example", [None, torch.randn(7, 4)], ids=["traced", "watched"])
-def test_stacked_matrices_are_as_many_layers(how, example):
-    net = Experts(how)
-    set_apart_(*net.w, net.head.weight)
-    structure = read(net, example)
-    assert [(layer.key, layer.part, layer.transposed) for layer in structure.layers][:3] == [
-        ("w.0", 0, True), ("w.1", 1, True), ("w.2", 2, True),
-    ]  # fmt: skip
-    regularizer = make_regularizer("spectral", net, coef=1.0, example=example)
-    expected = sum((torch.linalg.svdvals(w)[0] ** 2 - 1) ** 2 for w in (*net.w, net.head.weight))
-    torch.testing.assert_close(
-        regularizer.penalty(net), expected + net.head.bias.square().sum() ** 2, rtol=1e-5, atol=0
-    )
-    wrs = make_regularizer("wrs", net, every_updates=1, example=example)
-    wrs.project_(net)
-    torch.testing.assert_close(net.w.norm(dim=1), torch.ones(3, 5))  # each unit of each expert
-    assert not torch.allclose(net.head.weight.norm(dim=1), torch.ones(2))
+def test_stacked_matrices_are_as_many_layers_and_undecided_until_said_where_no_use_is_seen():
+    def stacked(structure):
+        return [(layer.key, layer.part, layer.transposed) for layer in structure.layers][:3]
 
-
-def test_stacked_matrices_of_which_no_use_is_seen_are_undecided_until_said():
-    class Hidden(Experts):
-        def forward(self, x):
-            return super().forward(x if x.sum() > 0 else -x)
-
-    net = Hidden("bmm")
+    as_many = [("w.0", 0, True), ("w.1", 1, True), ("w.2", 2, True)]
+    net = OneByOne(looked_at)
+    assert stacked(read(OneByOne(nn.Identity()))) == stacked(read(net, torch.randn(7, 4))) == as_many
     assert read(net).undecided == ("w",)
-    assert [layer.key for layer in read(net, roles={"w": "matrices"}).layers][:3] == ["w.0", "w.1", "w.2"]
-
-
-class ActorCritic(nn.Module):
-    """As single-file agents have it: no forward, and a log_std of shape [1, n]."""
-
-    def __init__(self):
-        super().__init__()
-        self.actor, self.critic = plain_mlp(), plain_mlp()
-        self.log_std = nn.Parameter(torch.full((1, 3), -0.3))
+    assert [key for key, _, _ in stacked(read(net, roles={"w": "matrices"}))] == ["w.0", "w.1", "w.2"]
 
 
 def test_without_a_forward_a_log_std_is_nothing_until_it_is_said():
-    net = ActorCritic()
-    with pytest.raises(ValueError, match=r"bare parameters log_std do, and .*'ignore' for those to leave alone"):
+    net = nn.ModuleDict({"actor": plain_mlp(), "critic": plain_mlp()})
+    net.log_std = nn.Parameter(torch.full((1, 3), -0.3))  # as single-file agents have it
+    with pytest.raises(ValueError, match=r"log_std .*'ignore'"):
         make_regularizer("spectral", net)
     regularizer = make_regularizer("spectral", net, coef=1.0, roles={"log_std": "ignore"})
     regularizer.penalty(net).backward()
     assert net.log_std.grad is None
-    assert net.actor[0].weight.grad is not None
+    assert net["actor"][0].weight.grad is not None
 
 
 # --- modules of torch whose weights are linear maps -------------------------------------------------------------------
-
-X = torch.randn(2, 6, 4)  # [batch, time, features]
-MODULES = {
-    "lstm": (lambda: nn.LSTM(4, 5, num_layers=2, batch_first=True), (X,), 4),
-    "gru": (lambda: nn.GRU(4, 5, bidirectional=True, batch_first=True), (X,), 4),
-    "rnn": (lambda: nn.RNN(4, 5, bias=False, batch_first=True), (X,), 2),
-    "projected lstm": (lambda: nn.LSTM(4, 5, proj_size=3, batch_first=True), (X,), 3),
-    "gru cell": (lambda: nn.GRUCell(4, 5), (X[0],), 2),
-    "bilinear": (lambda: nn.Bilinear(4, 4, 3), (X, X), 1),
-    "one projection": (lambda: nn.MultiheadAttention(4, 2), (X, X, X), 2),
-    "separate projections": (lambda: nn.MultiheadAttention(4, 2, kdim=3, vdim=2), (X, X[..., :3], X[..., :2]), 4),
-}
-
-
-@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
-@pytest.mark.parametrize("kind", MODULES)
-def test_each_matrix_of_a_module_counts_and_its_bias_with_it(kind):
-    make, inputs, matrices = MODULES[kind]
-    net = make()
-    structure = read(net, inputs)
-    assert structure.unknown is None
-    assert structure.undecided == ()
-    assert sum(layer.matrix(net) is not None for layer in structure.layers) == matrices
-    assert {n for layer in structure.layers for n in layer.parameter_names} == {n for n, _ in net.named_parameters()}
-    regularizer = make_regularizer("spectral", net, coef=1.0, example=inputs)
-    expected = 0
-    for p in net.parameters():
-        matrix = p.flatten(1) if p.ndim > 1 else None
-        expected += p.square().sum() ** 2 if matrix is None else (torch.linalg.svdvals(matrix)[0] ** 2 - 1) ** 2
-    torch.testing.assert_close(regularizer.penalty(net), expected, rtol=1e-3, atol=1e-5)
-
-
-def test_a_recurrent_layer_has_its_head_behind_it_and_is_not_homogeneous():
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lstm, self.head = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 2)
-
-        def forward(self, x):
-            return self.head(self.lstm(x)[0])
-
-    structure = read(Recurrent(), X)
-    assert [(layer.weight_name, layer.head) for layer in structure.layers] == [
-        ("lstm.weight_ih_l0", False), ("lstm.weight_hh_l0", False), ("head.weight", True),
-    ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"not so at .*head \(behind LSTM"):
-        make_regularizer("swr", Recurrent(), example=X, scope="preserving")
-
-
-@pytest.mark.parametrize("name", ["mlp", "cnn_bn"])
-def test_a_real_call_shows_parametrized_layers_too(name):
-    net = make_network(name, (1, 8, 8), 10, [0, 1], parametrization="bounded_weight_norm")
-    watched = read(net, torch.randn(2, 3, 1, 8, 8))
-    assert summary(watched) == summary(read(net))
-    assert [layer.key for layer in watched.layers if layer.weight_name] == [
-        layer.key for layer in read(net).layers if layer.weight_name
-    ]
-    assert len(watched.hidden_units(net)) == len(read(net).hidden_units(net)) > 0
 
 
 # --- precision --------------------------------------------------------------------------------------------------------
@@ -619,8 +505,8 @@ def test_a_real_call_shows_parametrized_layers_too(name):
 
 @pytest.mark.parametrize("name", ["swr", "wrs", "weight_decay"])
 def test_a_small_factor_is_not_lost_in_the_rounding_of_half_precision(name):
-    settings = {"swr": {"coef": 1e-3}, "weight_decay": {"coef": 1e-4}}
-    settings["wrs"] = {"norm_decay": 1e-4, "every_updates": 10**9}
+    settings = {"swr": {"coef": 1e-3}, "weight_decay": {"coef": 3e-4}}
+    settings["wrs"] = {"norm_decay": 3e-4, "every_updates": 10**9}
     nets = [nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4)) for _ in range(2)]
     nets[0] = nets[0].bfloat16()
     nets[1].load_state_dict(nets[0].state_dict())
@@ -630,7 +516,7 @@ def test_a_small_factor_is_not_lost_in_the_rounding_of_half_precision(name):
             for p in net.parameters():
                 p.data.mul_(2)
     start = [p.detach().clone() for p in nets[1].parameters()]
-    for _ in range(1000):
+    for _ in range(300):
         for net, regularizer in zip(nets, regularizers, strict=True):
             regularizer.penalty(net)
             regularizer.project_(net)
@@ -643,24 +529,14 @@ def test_a_small_factor_is_not_lost_in_the_rounding_of_half_precision(name):
 
 def test_a_mixed_network_s_float32_layers_are_held_whatever_the_others_are():
     net = nn.Sequential(nn.Linear(8, 8).bfloat16(), nn.Linear(8, 8))
-    regularizer = make_regularizer("swr", net, coef=1e-3)
+    regularizer = make_regularizer("swr", net, coef=1e-2)
     assert regularizer.coef.dtype == torch.float32
     initial = net[1].weight.norm().item()
     with torch.no_grad():
         net[1].weight.mul_(2)
-    for _ in range(5000):
+    for _ in range(500):
         regularizer.project_(net)
     assert net[1].weight.norm().item() == pytest.approx(initial, rel=0.01)
-
-
-def test_inside_autocast_the_penalty_is_what_it_is_outside():
-    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
-    regularizers = [make_regularizer("spectral", net, coef=1.0) for _ in range(2)]
-    outside = regularizers[0].penalty(net)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = regularizers[1].penalty(net)
-    assert inside.dtype == torch.float32
-    torch.testing.assert_close(inside, outside, rtol=1e-6, atol=0)
 
 
 # --- frozen now or later ----------------------------------------------------------------------------------------------
@@ -707,27 +583,26 @@ def test_what_is_unfrozen_later_is_an_error_that_says_to_make_the_regularizer_ag
         regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
         regularizer.project_(net)
 
-    with pytest.raises(RuntimeError, match=r"0\.weight was frozen when the regularizer was made and is not now"):
+    with pytest.raises(RuntimeError, match=r"0\.weight was frozen"):
         update()
 
 
 def test_a_strength_that_a_loaded_state_replaces_is_said():
     old, new = (make_regularizer("spectral", plain_mlp(), coef=coef) for coef in (1e-3, 1e-4))
-    with pytest.warns(UserWarning, match=r"coef is 0\.0001; the loaded state makes it 0\.001"):
+    with pytest.warns(UserWarning, match=r"coef .*0\.0001.* 0\.001"):
         new.load_state_dict(old.state_dict())
     assert new.coef == old.coef
     new.load_state_dict(old.state_dict())  # the same: nothing to say
     old, new = (make_regularizer("wrs", plain_mlp(), norm_decay=decay) for decay in (1e-3, 1e-4))
-    with pytest.warns(UserWarning, match="norm_decay is"):
+    with pytest.warns(UserWarning, match="norm_decay"):
         new.load_state_dict(old.state_dict())
 
 
 # --- the first value --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vit_tiny"])
-def test_the_first_largest_singular_values_are_right(name):
-    net = make_network(name, (3, 8, 8), 10, [0])
+def test_the_first_largest_singular_values_are_right():
+    net = make_network("vit_tiny", (3, 8, 8), 10, [0])
     regularizer = make_regularizer("spectral", net)
     for layer in regularizer.layers:
         matrix = layer.matrix(net)
@@ -787,14 +662,3 @@ def test_every_named_network_can_be_read_without_an_example():
             net = make_network(name, (3, 32, 32), 10, [0])
         assert read(net).unknown is None, name
         assert sum(layer.head for layer in layers(net)) == 1
-
-
-def test_a_head_reset_says_what_it_needs():
-    from rl_plasticity.learning.learner import Learner
-
-    with pytest.raises(ValueError, match=r"a head reset must know the output layers, and Twin\.forward cannot be"):
-        HeadReset().apply_(Learner(lambda seeds: Twin(looked_at)))
-
-
-def test_wrs_of_both_heads_needs_no_order():
-    WeightRescaling(Twin(looked_at), rescale_head=True)
