@@ -1,0 +1,146 @@
+"""How well `diagnose` foretells that the next task is lost: every boundary of continual problems whose end is known.
+
+    python scripts/study_diagnose.py docs/results/diagnose.csv            # trains and diagnoses, about an hour
+    python scripts/study_diagnose.py docs/results/diagnose.csv --show     # what the rows say
+
+A row is one run at the end of one task: the training accuracy of the task that ended and of the next one, and what the
+network could learn then, of drawn targets and of the next task itself. Thresholds were chosen on the rows of the group
+`relu` alone; the others check them.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from rl_plasticity import supervised
+from rl_plasticity.configs.commands import Supervised
+from rl_plasticity.diagnose import subject_of
+from rl_plasticity.diagnosis.trainability import Bank
+from rl_plasticity.diagnosis.verdict import NOW, Report, reports
+from rl_plasticity.diagnosis.verdict import Data as Given
+from rl_plasticity.runs.session import Session
+from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.tasks import TASKS, Data, TaskSequence, load
+from rl_plasticity.training.epochs import batches, cross_entropy, first_images
+
+LOST = 0.9  # a next task that ends with a lower training accuracy counts as lost
+GROUPS: dict[str, dict[str, Any]] = {
+    "relu": {"reg": ["none", "spectral", "wrs", "swr", "l2", "l2_init"]},
+    "relu, other strengths": {"reg": {"name": "spectral", "coef": [1e-5, 1e-3]}},
+    "relu, l2": {"reg": {"name": "l2", "coef": [1e-3, 1e-2]}},
+    "LayerNorm": {"net": {"name": "mlp", "layer_norm": True}, "reg": ["none", "spectral", "l2"]},
+    "elu": {"net": {"name": "mlp", "activation": "elu"}, "reg": ["none", "spectral", "l2"]},
+    "permuted pixels": {"task": "pixel_permutation", "reg": ["none", "spectral", "wrs", "swr"]},
+}
+SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")
+COLUMNS = ["group", "run", "task", "accuracy", "next", "drawn", "drawn_low", "drawn_high", "verdict"]
+COLUMNS += ["batches", "batches_verdict", *SYMPTOMS]
+
+
+def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[str, Any]]:
+    """Train the group's runs, and diagnose them at the end of each task but the last."""
+    found: list[dict[str, Any]] = []
+
+    def on_step(session: Session[Supervised]) -> None:
+        s, step = session.settings, session.progress.step
+        data, sequence = _tasks(session)
+        index = step // s.epochs_per_task
+        if step == 0 or step % s.epochs_per_task or index == sequence.num_tasks:
+            return
+        learner = session.parts["learner"]
+        x, y = first_images(sequence.task(index - 1), data, 256, learner.runs)
+        drawn = reports(
+            subject_of(learner), Given(Bank(x, learner.runs), (cross_entropy, y)), None, None, False, 3, 200, index
+        )
+        order = RunStreams(session.plan.seeds)
+        epoch = [*batches(sequence.task(index), data, order, s.batch_size, learner.runs)]
+        task = Given(None, batches=epoch, criterion=cross_entropy)
+        own = reports(subject_of(learner), task, None, None, False, 2, len(epoch) * s.epochs_per_task, index)
+        for name, of_drawn, of_own in zip(session.plan.names, drawn, own, strict=True):
+            found.append({"group": group, "run": str(name), "task": index} | _numbers(of_drawn, of_own))
+            print(found[-1], file=sys.stderr, flush=True)
+
+    with TemporaryDirectory() as folder:
+        given = {"preset": "demo", "seeds": seeds, "measure_every_updates": 0, **settings}
+        run = supervised.run(out=f"{folder}/run", on_step=on_step, **given)
+        accuracy = {str(name): curves["task/train_accuracy"].values for name, curves in run.metrics().items()}
+    for row in found:
+        row["accuracy"], row["next"] = accuracy[row["run"]][row["task"] - 1 : row["task"] + 1]
+    return found
+
+
+@cache
+def _tasks(session: Session[Supervised]) -> tuple[Data, TaskSequence]:
+    """The data and tasks that the session's runs learn."""
+    s = session.settings
+    data = load(s.data.name, **s.data.settings)
+    kind: Any = TASKS[s.task.name]
+    return data, kind(data, [derive(n, supervised.TASK) for n in session.plan.seeds], s.num_tasks, **s.task.settings)
+
+
+def _numbers(drawn: Report, own: Report) -> dict[str, Any]:
+    found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[NOW], strict=True))
+    found |= {"verdict": drawn.verdict, "batches": own.evidence[NOW].mean, "batches_verdict": own.verdict}
+    return found | {name: drawn.symptoms[name][0] for name in SYMPTOMS if name in drawn.symptoms}
+
+
+# --- what the rows say ------------------------------------------------------------------------------------------------
+
+
+def auroc(score: Sequence[float], lost: Sequence[bool]) -> float:
+    """The probability that a boundary before a lost task scores below one before another; ties count half."""
+    values, bad = np.array(score), np.array(lost)
+    a, b = values[bad][:, None], values[~bad][None]
+    return float(((a < b) + 0.5 * (a == b)).mean()) if a.size and b.size else float("nan")
+
+
+def show(rows: Sequence[Mapping[str, str]]) -> None:
+    """Print the AUROC of every measure, by group, and what followed each verdict."""
+    groups = ["relu", *dict.fromkeys(r["group"] for r in rows if r["group"] != "relu"), "all but relu"]
+    print(f"{'':24}{'rows':>6}{'lost':>6}{'drawn':>8}{'batches':>8}" + "".join(f"{s:>14}" for s in SYMPTOMS))
+    for group in groups:
+        some = [r for r in rows if r["group"] == group or (group == "all but relu" and r["group"] != "relu")]
+        lost = [float(r["next"]) < LOST for r in some]
+        line = f"{group:24}{len(some):6}{sum(lost):6}"
+        for measure in ("drawn", "batches", *SYMPTOMS):
+            value = auroc([float(r[measure]) for r in some], lost)
+            line += f"{value:{8 if measure in ('drawn', 'batches') else 14}.3f}"
+        print(line)
+    print("\nverdict, form             boundaries   the next task's accuracy: least, median, greatest   lost")
+    for column, form in (("verdict", "drawn"), ("batches_verdict", "next task")):
+        for verdict in ("plastic", "not detectable", "losing", "lost"):
+            after = np.array([float(r["next"]) for r in rows if r[column] == verdict and r["group"] != "relu"])
+            if len(after):
+                least, median, greatest = np.quantile(after, [0, 0.5, 1])
+                print(
+                    f"{verdict + ', ' + form:28}{len(after):6}{least:22.2f}{median:8.2f}{greatest:8.2f}"
+                    f"{(after < LOST).mean():25.0%}"
+                )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--only", choices=GROUPS, help="one group, added to the file")
+    a = parser.parse_args()
+    if not a.show:
+        new = not a.out.exists()
+        with a.out.open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            if new:
+                writer.writeheader()
+            for name, settings in GROUPS.items():
+                if a.only in (None, name):
+                    writer.writerows(rows_of(name, settings, a.seeds))
+                    file.flush()
+    with a.out.open(newline="") as file:
+        show([*csv.DictReader(file)])
