@@ -31,7 +31,7 @@ from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.trainability import BANK, Bank, Subject
 from rl_plasticity.diagnosis.verdict import NOW, Data, Report, Verdict, diagnose, reports
-from rl_plasticity.errors import SettingsError, first_line
+from rl_plasticity.errors import SettingsError, first_line, nearest
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.files import require_new, write_atomically, write_text
@@ -94,14 +94,14 @@ def _learned(report: Report) -> str:
 
 def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
     rows = [
-        {"step": f.step, "run": str(f.run), "network": f.network, "data": f.data, **json.loads(f.report.to_json())}
+        {"step": f.step, "run": f.run.in_words, "network": f.network, "data": f.data, **json.loads(f.report.to_json())}
         for f in found
     ]
     write_text(out, json.dumps(rows, indent=1))
     from rl_plasticity.comparison.trainability import Point, draw
 
     learned = [(f, f.report.evidence[NOW]) for f in found if NOW in f.report.evidence]
-    figure = draw([Point(f.step, str(f.run), f.network, f.data, e) for f, e in learned], folder)
+    figure = draw([Point(f.step, f.run.in_words, f.network, f.data, e) for f, e in learned], folder)
     write_atomically(out.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=200))
     print(f"wrote {out} and {out.with_suffix('.png')}")
 
@@ -128,6 +128,8 @@ def of_agent(folder: RunFolder, d: Diagnose, step: int, newest: bool) -> Iterato
     envs = trained.envs(range(len(trained.plan.seeds)))
     try:
         agent = trained.agent(envs)
+        if d.network not in (None, *agent.learners):
+            raise SettingsError(f"no network {d.network!r}{nearest(d.network, agent.learners)}")
         batches = {"random": frozen_transitions(trained.plan.seeds, trained.settings.device, agent, envs)[0]}
     finally:
         envs.close()

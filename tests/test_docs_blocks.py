@@ -19,7 +19,7 @@ from papers import study as studies
 from rl_plasticity import command_line, compare, status, supervised, train
 from rl_plasticity.__main__ import COMMANDS
 from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import Evaluate, Supervised, Train, Watch
+from rl_plasticity.configs.commands import Diagnose, Evaluate, Supervised, Train, Watch
 from rl_plasticity.envs.control import check_name, make_env
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.sweeps import launchers, sweep
@@ -59,6 +59,11 @@ from torch import nn
 def make_net(): return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
 net, x, labels = make_net(), torch.randn(6, 3), torch.zeros(6, dtype=torch.int64)
 optimizer = torch.optim.Adam(net.parameters())
+"""
+A_NEXT_TASK = """
+from torch.nn import functional as F
+loss = F.cross_entropy
+x = torch.randn(64, 3); y = labels = torch.randint(0, 2, (64,)); next_batches = [(x, y)]
 """
 A_STEP = "optimizer.zero_grad(); task_loss = net(x).square().mean()\n"
 BACKWARD = (("...; optimizer.step()", "loss.backward(); optimizer.step()"),)
@@ -100,10 +105,23 @@ optimizer = torch.optim.Adam(net.parameters())
 """
 PYTHON: dict[str, list[Block]] = {
     "README.md": [
+        Block("diagnose(net, batches=", before=A_LOOP + A_NEXT_TASK),
         Block("handle = attach(", before=A_LOOP, after="assert handle.regularizer.coef == 1e-4"),
         Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
         Block("train.run(", instead=(('env="cheetah-run", preset="demo"', "**TINY"),)),
         Block("# my_plug.py", before=A_PLUG),
+    ],
+    "diagnose.md": [
+        Block(
+            "batches=next_batches",
+            before=A_LOOP + A_NEXT_TASK,
+            after="assert report.protocol['targets'] == ['batches']",
+        ),
+        Block(
+            "earlier=last_week",
+            before="last_week = net.state_dict()",
+            after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}",
+        ),
     ],
     "already-trained.md": [
         Block(
@@ -251,6 +269,7 @@ NOT_RUN = {
     "group     seeds  final          IQM [95 %]            mean over tasks": SHOWN,
     "python -m rl_plasticity.train env=cartpole-swingpu": "misspelt, to show what it says",
     "in results:": SHOWN,
+    "tried on copies         learned then              closes  changes outputs": SHOWN,
     "4 runs: 1 running, 1 finished, 1 failed, 1 killed": SHOWN,
 }
 # First words of commands that no test runs, and why.
@@ -379,6 +398,8 @@ def check(command):
                 check_name(env)
     elif name in ("evaluate", "watch"):
         schema.load(Evaluate if name == "evaluate" else Watch, arguments[1:])
+    elif name == "diagnose":
+        schema.load(Diagnose, arguments[3 if ":" in arguments[0] else 1 :])
     elif name == "compare":
         compare.parse(arguments)
     elif name == "status":

@@ -30,7 +30,7 @@ def draw(points: Sequence[Point], folder: RunFolder) -> Figure:
     The first data are a line with 95 % intervals, others crosses.
     """
     metric = "eval/return" if folder.kind == "train" else "eval/train_accuracy"
-    reached = {str(run): of_run[metric] for run, of_run in folder.metrics().items() if metric in of_run}
+    reached = {run.in_words: of_run[metric] for run, of_run in folder.metrics().items() if metric in of_run}
     networks, runs, data = (list(dict.fromkeys(getattr(p, of) for p in points)) for of in ("network", "run", "data"))
     handles = {}
     with mpl.rc_context(STYLE):

@@ -1,0 +1,141 @@
+"""The command: every checkpoint and network of a run, its exit status, its files, and networks of others."""
+
+import json
+import shutil
+
+import folders
+import pytest
+import torch
+from torch import nn
+
+import rl_plasticity
+from rl_plasticity import command_line, diagnose
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.commands import Diagnose
+from rl_plasticity.diagnose import act, look, subject_of
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.trained import load_agent
+
+BRIEF = ["repeats=2", "updates=20", "remedies=false"]
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    given = [*folders.PENDULUM, "reg=[none,spectral]", "agent.layer_norm=false"]
+    return folders.run(given, tmp_path_factory.mktemp("pendulum") / "run")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    given = ["num_tasks=2", "epochs_per_task=2", "data.train_size=200", "seeds=2", "compile=false", "threads=1"]
+    return folders.run_supervised(given, tmp_path_factory.mktemp("digits") / "run")
+
+
+def found(folder, out, *arguments):
+    status = look(RunFolder(folder), schema.load(Diagnose, [*BRIEF, *arguments, f"out={out}"]))
+    return status, json.loads(out.read_text())
+
+
+def test_every_checkpoint_network_and_run_is_looked_at_and_the_newest_on_its_replay_buffer_too(pendulum, tmp_path):
+    _, rows = found(pendulum, tmp_path / "all.json")
+    steps = [*RunFolder(pendulum).saved_steps]
+    seen = {(row["step"], row["network"], row["data"], row["run"]) for row in rows}
+    assert {step for step, *_ in seen} == {*steps}
+    assert {network for _, network, *_ in seen} == {"critic", "actor"}
+    assert {step for step, _, data, _ in seen if data == "buffer"} == {steps[-1]}
+    assert len({run for *_, run in seen}) == 2
+    assert (tmp_path / "all.png").stat().st_size > 10_000
+
+
+def test_one_network_of_one_run_at_one_checkpoint_can_be_chosen(pendulum, tmp_path):
+    _, rows = found(pendulum, tmp_path / "one.json", "network=actor", "run=1", "checkpoint=0")
+    assert [(row["step"], row["network"], row["data"]) for row in rows] == [(0, "actor", "random")]
+    assert "spectral" in rows[0]["run"]
+
+
+def test_a_supervised_runs_network_learns_labels_that_are_drawn(digits, tmp_path):
+    _, rows = found(digits, tmp_path / "digits.json", "seed=1")
+    assert {(row["network"], *row["protocol"]["targets"]) for row in rows} == {("net", "noise", "teacher", "own")}
+    assert all("1" in row["run"] for row in rows)
+
+
+def test_dead_units_in_a_checkpoint_end_with_status_1_and_values_out_of_reach_are_named(pendulum, tmp_path, capsys):
+    folder = shutil.copytree(pendulum, tmp_path / "run")
+    step = max(RunFolder(folder).saved_steps)
+    checkpoints = RunFolder(folder).checkpoints
+    state = checkpoint.load(checkpoints, step, whole=False)
+    for name, tensor in state["agent"].items():
+        if name.startswith("critic.net") and name.endswith("bias"):
+            tensor.fill_(-1e5)  # no unit of any layer is active, and the value is far from any reward
+    checkpoint._write(checkpoint.checkpoint_path(checkpoints, step), state)
+    given = ["repeats=4", "updates=100", "remedies=false", "network=critic", f"checkpoint={step}"]
+    assert look(RunFolder(folder), schema.load(Diagnose, given)) == 1
+    printed = capsys.readouterr().out
+    assert "lost" in printed
+    assert "values: the mean is -1e+05" in printed
+
+
+def test_the_fresh_networks_of_an_agent_have_its_statistics_of_observations_and_other_weights(tmp_path):
+    given = [a for a in folders.PENDULUM if "hidden" not in a] + ["agent.network=simba", "agent.critic_width=8"]
+    agent = load_agent(folders.run(given, tmp_path / "run"))
+    mine, draws = agent.critic.net.state_dict(), agent.critic.draws.clone()
+    fresh = subject_of(agent.critic).fresh().state_dict()
+    same = {name for name, value in mine.items() if torch.equal(value, fresh[name])}
+    assert {"normalize.mean", "normalize.variance", "normalize.count"} <= same
+    assert any("weight" in name for name in mine.keys() - same)
+    assert torch.equal(agent.critic.draws, draws)  # nothing of the agent has moved
+
+
+def test_what_exists_is_not_overwritten(pendulum, tmp_path):
+    (tmp_path / "mine.png").write_text("mine")
+    with pytest.raises(SettingsError, match=r"mine\.png"):
+        found(pendulum, tmp_path / "mine.json")
+    assert (tmp_path / "mine.png").read_text() == "mine"
+    assert not (tmp_path / "mine.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["results/none"], ["results/none"]),
+        (["{run}", "repeats=1"], ["repeats", "1"]),
+        (["{run}", "checkpoint=7"], ["7", "0"]),
+        (["{run}", "network=critc"], ["critc", "critic"]),
+        (["{run}", "seed=9"], ["seed=9"]),
+        (["{run}", "remedy=true"], ["remedy", "remedies"]),
+        (["nothing_there:make", "a.pt", "b.pt"], ["nothing_there"]),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it(pendulum, arguments, names):
+    with pytest.raises(SettingsError) as error:
+        act([argument.format(run=pendulum) for argument in arguments])
+    assert all(name in str(error.value) for name in names), str(error.value)
+
+
+def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, monkeypatch, capsys):
+    source = "from torch import nn\ndef make(): return nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))\n"
+    (tmp_path / "my_nets_of_this_test.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    net = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+    nn.init.constant_(net[0].bias, -100)
+    torch.save(net.state_dict(), "weights.pt")
+    torch.save(torch.randn(64, 4), "inputs.pt")
+    given = ["my_nets_of_this_test:make", "weights.pt", "inputs.pt"]
+    assert act([*given, "repeats=4", "updates=100", "remedies=false"]) == 1
+    assert capsys.readouterr().out.startswith("verdict: lost")
+    torch.save(nn.Linear(4, 2).state_dict(), "weights.pt")
+    with pytest.raises(SettingsError, match=r"weights\.pt"):
+        act(given)
+
+
+def test_the_function_stays_callable_when_the_command_of_its_name_is_imported():
+    assert diagnose(nn.Linear(4, 2), torch.randn(32, 4), repeats=2, updates=20).verdict
+    assert rl_plasticity.diagnose(nn.Linear(4, 2), torch.randn(32, 4), repeats=2, updates=20).verdict
+
+
+def test_help_lists_its_settings():
+    text = command_line.help_of(Diagnose, [])
+    assert all(name in text for name in ("repeats=5", "updates=200", "network=", "out="))
