@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "permuted pixels": {"task": "pixel_permutation", "reg": ["none", "spectral", "wrs", "swr"]},
 }
 SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")
+GROW = ("dead", "dormant", "weight_norm", "sigma1")  # where plasticity is lost; the others fall
 COLUMNS = ["group", "run", "task", "accuracy", "next", "drawn", "drawn_low", "drawn_high", "verdict"]
 COLUMNS += ["batches", "batches_verdict", *SYMPTOMS]
 
@@ -96,7 +97,7 @@ def _numbers(drawn: Report, own: Report) -> dict[str, Any]:
 
 def auroc(score: Sequence[float], lost: Sequence[bool]) -> float:
     """The probability that a boundary before a lost task scores below one before another; ties count half."""
-    values, bad = np.array(score), np.array(lost)
+    values, bad = np.array(score), np.array(lost, bool)
     a, b = values[bad][:, None], values[~bad][None]
     return float(((a < b) + 0.5 * (a == b)).mean()) if a.size and b.size else float("nan")
 
@@ -110,7 +111,8 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
         lost = [float(r["next"]) < LOST for r in some]
         line = f"{group:24}{len(some):6}{sum(lost):6}"
         for measure in ("drawn", "batches", *SYMPTOMS):
-            value = auroc([float(r[measure]) for r in some], lost)
+            sign = -1 if measure in GROW else 1
+            value = auroc([sign * float(r[measure]) for r in some], lost)
             line += f"{value:{8 if measure in ('drawn', 'batches') else 14}.3f}"
         print(line)
     print("\nverdict, form             boundaries   the next task's accuracy: least, median, greatest   lost")
