@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_plasticity.networks import CNN, StackedConv2d, kumar_cnn
+from rl_plasticity.networks import CNN, StackedBatchNorm2d, StackedConv2d, kumar_cnn
 from rl_plasticity.networks.cnn import _fold
 from rl_plasticity.regularizers import hidden_units, layers, runs_of
 from rl_plasticity.seeding import derive
