@@ -13,12 +13,6 @@ def test_a_unit_exactly_at_the_threshold_is_dormant():
     assert dormant_fraction(h, 1.0).item() == 0.75
 
 
-def test_the_score_is_relative_to_the_layer():
-    h = torch.tensor([[1.0, 1.0, 1.0]])
-    assert dormant_fraction(1e-6 * h, 0.1).item() == 0
-    assert dormant_fraction(torch.tensor([[1.0, 99.0]]), 0.1).item() == 0.5
-
-
 def test_in_a_layer_of_zeros_every_unit_is_dormant_and_dead():
     h = torch.zeros(5, 3)
     assert dormant_fraction(h).item() == dead_units(h).item() == 1
@@ -40,12 +34,6 @@ def test_positions_of_a_map_become_examples_and_channels_units():
     assert matrix.shape == (2, 3 * 30, 4)
     assert torch.equal(matrix[1, 30:60, 2], maps[1, 1, 2].flatten())
     assert torch.equal(feature_matrix(maps[0]), matrix[0])
-
-
-def test_plain_activations_stay_as_they_are_with_or_without_runs():
-    h = torch.randn(2, 3, 4)
-    assert feature_matrix(h, (2,)) is h
-    assert feature_matrix(h[0]).shape == (3, 4)
 
 
 def test_a_channel_that_is_active_anywhere_is_not_dead():
