@@ -16,7 +16,7 @@ from rl_plasticity.agents.sac import (
     temperature_loss,
 )
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import REGULARIZERS, Unregularized, layers, make_regularizer
+from rl_plasticity.regularizers import Unregularized, layers, make_regularizer
 
 
 def random_batch(runs, size=32, obs_dim=4, act_dim=2):
@@ -150,7 +150,7 @@ def test_updates_equal_the_reference_for_every_run(num_critics, bound):
 # --- many runs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", REGULARIZERS)
+@pytest.mark.parametrize("name", ["none", "spectral", "churn", "ewc", "continual_backprop"])  # of each hook
 def test_one_run_s_data_does_not_change_another_run(name):
     ends = []
     for disturbance in (0.0, 1e3):

@@ -24,7 +24,7 @@ from rl_plasticity.interventions import (
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.networks import MLP, make_network
-from rl_plasticity.regularizers import Chain, layers, make_regularizer
+from rl_plasticity.regularizers import layers, make_regularizer
 
 
 def learner_of(case, regularizer="l2_init"):
@@ -100,19 +100,6 @@ def test_it_is_due_at_every_multiple_of_its_period_or_at_changes_of_task_but_not
 def test_a_period_below_one_or_none_at_all_is_an_error(name, settings, named):
     with pytest.raises(ValueError, match=named):
         make_intervention(name, **settings)
-
-
-def test_a_decay_of_the_learning_rate_comes_when_told_and_gives_swr_its_new_norms():
-    learner, _ = trained(CASES["stacked1"], "swr")
-    decay = LearningRateDecay(at_updates=[100, 150], factor=0.1)
-    assert [n for n in range(200) if decay.due(n)] == [100, 150]
-    with torch.no_grad():
-        learner.net[0].weight.mul_(3)
-    decay.apply_(learner)
-    assert learner.optimizer.lr.item() == pytest.approx(3e-5)
-    before = learner.net[0].weight.detach().clone()
-    learner.regularizer.project_(learner.net)
-    torch.testing.assert_close(learner.net[0].weight, before)  # the grown norm is the reference now
 
 
 def test_unknown_names_and_settings_name_the_nearest():
@@ -376,19 +363,6 @@ def test_what_leads_from_one_recycled_unit_to_another_is_zero():
 
 
 # --- what the review of others' code taught --------------------------------------------------------------------------
-
-
-def test_a_chain_s_parts_take_over_fresh_state_too():
-    def chain(net):
-        return Chain(net, make_regularizer("l2", net), make_regularizer("l2_init", net))
-
-    learner = Learner(lambda seeds: MLP((5, 8, 3), seeds), [0, 1], chain)
-    for _ in range(3):
-        learner.minimize(loss_of(learner.net(torch.randn(2, 6, 5)), (2,)))
-    PeriodicReset().apply_(learner, runs=[1])
-    assert torch.equal(learner.regularizer.parts[1]._recall("initial", "0.weight")[1], learner.net[0].weight[1])
-    HeadReset(every_updates=1).apply_(learner)
-    assert torch.equal(learner.regularizer.parts[1]._recall("initial", "3.weight"), learner.net[3].weight)
 
 
 BAD_RUNS = [("stacked3", bad) for bad in ([3], [-1], [0.5], [True, False], torch.tensor([0, 7]))]

@@ -51,12 +51,6 @@ def test_images_are_flattened_behind_the_batch_axis():
     assert list(net.state_dict()) == [f"{i}.{n}" for i in (0, 1, 3) for n in ("weight", "bias")]
 
 
-def test_consecutive_seeds_share_no_layer_s_weights():
-    weights = [layer.weight for layer in MLP((8, 8, 8, 8), [3, 4, 5]) if isinstance(layer, StackedLinear)]
-    drawn = [weight[run] for weight in weights for run in range(3)]
-    assert not any(torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
-
-
 def test_each_layer_draws_from_a_seed_of_its_own():
     layer = StackedLinear(8, 8, [derive(3, 1)])
     assert torch.equal(MLP((5, 8, 8, 3), [3])[3].weight, layer.weight)
