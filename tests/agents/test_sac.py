@@ -170,6 +170,7 @@ def test_targets_and_temperature_have_no_regularizer_and_metrics_are_detached_an
     agent = SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
     assert isinstance(agent.temperature.regularizer, Unregularized)
     assert set(agent.learners) == {"critic", "actor"}
+    assert [type(learner.regularizer).__name__ for learner in agent.learners.values()] == ["Spectral"] * 2
     assert not any(p.requires_grad for p in agent.critic_target.parameters())
     metrics = agent.update(random_batch(2), agent.noise(1, 32)[0])
     assert all(v.shape == (2,) and not v.requires_grad for v in metrics.values())

@@ -350,7 +350,10 @@ def test_a_folder_of_another_program_is_not_replaced(tmp_path, one, page):
         (["mix=env.name"], ["at least one folder"]),
         (["", "SWEEP"], ["empty"]),
         (["SWEEP", "leave_out=spectral"], ["'spectral'", "'spectral coef=1e-"]),
-        (["SWEEP", "leave_out=~nobody-of-that-name:none"], ["'~nobody-of-that-name:none'"]),
+        (
+            ["SWEEP", "out=~nobody-of-that-name/x", "leave_out=~nobody-of-that-name:none"],
+            ["'~nobody-of-that-name:none'"],
+        ),
     ],
 )
 def test_bad_input_is_one_line_with_status_2_and_nothing_is_written(tmp_path, sweep, arguments, said, monkeypatch):
@@ -366,6 +369,7 @@ def test_a_folder_whose_name_holds_an_equals_sign_is_a_folder_and_help_names_eve
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reg=l2").mkdir()
     assert parse(["reg=l2", "a/b=c", "out=x"])[0] == ["reg=l2", "a/b=c"]
+    assert parse(["a", "leave_out=coef=1e-5,coef=1e-3"])[1]["leave_out"] == ["coef=1e-5", "coef=1e-3"]
     status, out, _ = call("--help")
     assert status == 0
     assert all(f"{option}=" in out for option in OPTIONS)

@@ -469,3 +469,20 @@ def test_weights_that_have_unit_rows_already_are_no_change_to_warn_of(recwarn):
     assert not recwarn.list
     regularizer.project_(net)
     torch.testing.assert_close(net(torch.ones(2, 5)), before)
+
+
+def test_swr_leaves_a_zero_layer_alone():
+    net = plain_mlp()
+    regularizer = SoftWeightRescaling(net, coef=0.5)
+    net[2].weight.data.zero_()
+    regularizer.project_(net)
+    assert torch.equal(net[2].weight, torch.zeros(8, 8))
+    assert all(p.isfinite().all() for p in net.parameters())
+
+
+def test_wrs_input_channel_by_hand_on_a_convolution():
+    conv = nn.Conv2d(2, 1, (1, 2), bias=False)
+    net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(3, 1))
+    conv.weight.data = torch.tensor([[[[3.0, 6.0]], [[4.0, 8.0]]]])  # positions: (3, 4) and (6, 8)
+    WeightRescaling(net, every_updates=1, variant="input_channel").project_(net)
+    torch.testing.assert_close(conv.weight, torch.tensor([[[[0.6, 0.6]], [[0.8, 0.8]]]]))

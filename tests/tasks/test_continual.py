@@ -289,3 +289,10 @@ def test_a_class_without_images_is_one_line(name):
     missing = int((digits.train_y.bincount(minlength=10) == 0).nonzero()[0])
     with pytest.raises(DataError, match=f"{name} needs every class in the train images of digits, and class {missing}"):
         TASKS[name](digits, [0]).task(0)
+
+
+def test_images_stay_bytes_until_they_are_made_float():
+    digits = load("digits", train_size=50)
+    x, _ = batch(TASKS["pixel_permutation"](digits, [1]).task(0), digits, torch.arange(4)[None])
+    assert x.dtype == torch.uint8
+    assert digits.to_float(x).dtype == torch.float32
