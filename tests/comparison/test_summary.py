@@ -314,6 +314,8 @@ def test_a_group_of_which_most_runs_diverged_is_never_the_highest(tmp_path):
     assert c.rows[1]["iqm"].value == -inf
     assert "The highest eval/return (interquartile mean, at env step 3000) of the 2 is that of none" in c.verdict()
     none = {0: curve([1.0, 1.0, inf])}
+    lost = summarize(groups_of(tmp_path / "c", (STEPS, finals(1)), (["reg=l2", *STEPS], none)))
+    assert "No run of one of the two is finite" in lost.verdict()
     assert "In no group is" in summarize(groups_of(tmp_path / "b", (STEPS, none))).verdict()
 
 

@@ -46,3 +46,9 @@ def test_outputs_near_either_bound_are_saturated():
     h = torch.tensor([[0.991, -0.991, 0.989], [-1.0, 0.0, 0.5]])
     assert saturated_fraction(h, -1, 1).item() == 0.5
     assert saturated_fraction((h + 1) / 2, 0, 1).item() == 0.5
+
+
+def test_plain_activations_stay_as_they_are_with_or_without_runs():
+    h = torch.randn(2, 3, 4)
+    assert feature_matrix(h, (2,)) is h
+    assert feature_matrix(h[0]).shape == (3, 4)

@@ -296,3 +296,9 @@ def test_images_stay_bytes_until_they_are_made_float():
     x, _ = batch(TASKS["pixel_permutation"](digits, [1]).task(0), digits, torch.arange(4)[None])
     assert x.dtype == torch.uint8
     assert digits.to_float(x).dtype == torch.float32
+
+
+def test_the_digits_come_in_two_steps():
+    digits = load("digits")
+    sequence = TASKS["class_incremental"](digits, [0])
+    assert [int(sequence.task(i).labels.max()) + 1 for i in range(sequence.num_tasks)] == [5, 10]
