@@ -16,7 +16,7 @@ from rl_plasticity.agents.sac import (
     temperature_loss,
 )
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import REGULARIZERS, Unregularized, layers, make_regularizer
+from rl_plasticity.regularizers import Unregularized, layers, make_regularizer
 
 
 def random_batch(runs, size=32, obs_dim=4, act_dim=2):
@@ -150,7 +150,7 @@ def test_updates_equal_the_reference_for_every_run(num_critics, bound):
 # --- many runs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", REGULARIZERS)
+@pytest.mark.parametrize("name", ["none", "spectral", "churn", "ewc", "continual_backprop"])  # of each hook
 def test_one_run_s_data_does_not_change_another_run(name):
     ends = []
     for disturbance in (0.0, 1e3):
@@ -166,34 +166,15 @@ def test_one_run_s_data_does_not_change_another_run(name):
     assert any(not torch.equal(a[1], b[1]) for a, b in zip(*ends, strict=True))
 
 
-def test_a_run_trains_alone_as_it_does_among_others():
-    together, alone = SAC(4, 2, [0, 1, 2], hidden=(8, 8)), SAC(4, 2, [1], hidden=(8, 8))
-    for _ in range(5):
-        batch = random_batch(3)
-        together.update(batch, together.noise(1, 32)[0])
-        alone.update(Batch(*(x[1:2] for x in batch)), alone.noise(1, 32)[0])
-    for p, q in zip(together.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(p[1], q[0], rtol=1e-4, atol=1e-6)
-
-
-def test_targets_and_temperature_have_no_regularizer():
-    agent = SAC(4, 2, [0], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
+def test_targets_and_temperature_have_no_regularizer_and_metrics_are_detached_and_one_for_each_run():
+    agent = SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
     assert isinstance(agent.temperature.regularizer, Unregularized)
     assert set(agent.learners) == {"critic", "actor"}
+    assert [type(learner.regularizer).__name__ for learner in agent.learners.values()] == ["Spectral"] * 2
     assert not any(p.requires_grad for p in agent.critic_target.parameters())
-
-
-def test_metrics_are_detached_and_one_for_each_run():
-    agent = SAC(4, 2, [0, 1], hidden=(8, 8))
     metrics = agent.update(random_batch(2), agent.noise(1, 32)[0])
     assert all(v.shape == (2,) and not v.requires_grad for v in metrics.values())
     assert {"critic/loss", "actor/loss", "critic/gradient_norm", "q_mean", "entropy", "alpha"} <= set(metrics)
-
-
-def test_two_critics_differ_from_the_start():
-    agent = SAC(4, 2, [0], hidden=(8, 8), num_critics=2)
-    first, second = agent.critic.net.critics
-    assert not torch.equal(first[0].weight, second[0].weight)
 
 
 def test_a_reset_run_equals_a_fresh_agent_on_the_same_data():
@@ -257,18 +238,17 @@ def test_the_temperature_falls_by_the_learning_rate_with_a_loss_in_log_alpha_and
 
 def test_the_mean_action_finds_the_optimum_of_a_one_step_quadratic_reward():
     # reward = -|a - goal(obs)|^2 and every episode ends at once: the best mean action is the goal.
-    agent = SAC(1, 2, [0, 1], hidden=(64, 64), lr=3e-3, init_alpha=0.1)
+    agent = SAC(1, 2, [0, 1], hidden=(32, 32), lr=5e-3, init_alpha=0.1)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(500):
+    for _ in range(300):
         obs = torch.rand(2, 128, 1, generator=generator) * 2 - 1
         act = torch.rand(2, 128, 2, generator=generator) * 2 - 1
         goal = torch.cat([0.5 * obs, -0.3 + 0 * obs], -1)
         reward = -(act - goal).square().sum(-1) * 5
         metrics = agent.update(Batch(obs, act, reward, obs, torch.zeros(2, 128)), agent.noise(1, 128)[0])
     obs = torch.linspace(-0.8, 0.8, 9).reshape(1, 9, 1).expand(2, -1, -1)
-    found = agent.act(obs)
     expected = torch.cat([0.5 * obs, -0.3 + 0 * obs], -1)
-    assert (found - expected).abs().max() < 0.15
+    assert (agent.act(obs) - expected).abs().max() < 0.15
     assert (metrics["entropy"] - agent.target_entropy).abs().max() < 0.3  # the temperature holds the entropy there
 
 
@@ -294,10 +274,12 @@ def test_the_actor_s_head_is_the_same_however_its_log_std_is_bounded():
 RESIDUAL = {"actor_width": 8, "critic_width": 12, "critic_blocks": 2}
 
 
-@pytest.mark.parametrize("network", ["simba", "hypersphere"])
-def test_the_agent_learns_with_residual_networks_and_each_run_as_alone(network):
-    together = SAC(4, 2, [0, 1, 2], network=network, num_critics=2, **RESIDUAL)
-    alone = SAC(4, 2, [1], network=network, num_critics=2, **RESIDUAL)
+@pytest.mark.parametrize("settings", [{"hidden": (8, 8)}, {"network": "simba"}, {"network": "hypersphere"}])
+def test_the_agent_learns_with_every_network_and_each_run_as_alone_with_critics_that_differ(settings):
+    settings = settings if "hidden" in settings else settings | RESIDUAL
+    together, alone = (SAC(4, 2, seeds, num_critics=2, **settings) for seeds in ([0, 1, 2], [1]))
+    first, second = (critic.state_dict().values() for critic in together.critic.net.critics)
+    assert not all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
     before = [p.detach().clone() for p in together.actor.parameters()]
     for _ in range(5):
         batch = random_batch(3)
@@ -311,7 +293,7 @@ def test_the_agent_learns_with_residual_networks_and_each_run_as_alone(network):
     assert all(not torch.equal(p, q) for p, q in zip(before, together.actor.parameters(), strict=True))
 
 
-def test_actor_critics_and_target_normalize_observations_alike_and_not_actions():
+def test_actor_critics_and_target_normalize_observations_alike_and_not_actions_and_a_restart_keeps_what_was_seen():
     agent = SAC(4, 2, [0, 1], normalize_obs=True, hidden=(8,))
     plain = SAC(4, 2, [0, 1], hidden=(8,))
     for _ in range(50):
@@ -326,33 +308,22 @@ def test_actor_critics_and_target_normalize_observations_alike_and_not_actions()
     statistics = {n: b.clone() for n, b in agent.named_buffers() if "normalize" in n}
     assert len(statistics) == 9
     agent.act(obs), agent.act(obs, torch.zeros(2, 6, 2)), agent.update(random_batch(2), agent.noise(1, 32)[0])
+    agent.restart_(torch.tensor([1]))
     assert all(torch.equal(b, statistics[n]) for n, b in agent.named_buffers() if "normalize" in n)
 
 
-def test_running_statistics_stay_where_a_run_starts_afresh_as_the_replayed_observations_do():
-    agent = SAC(4, 2, [0, 1], network="simba", **RESIDUAL)
-    for _ in range(3):
-        agent.observe_(5 + torch.randn(2, 4))
-    before = {n: b.clone() for n, b in agent.named_buffers() if "normalize" in n}
-    weights = agent.critic.net.critics[0][0].weight.detach().clone()
-    agent.restart_(torch.tensor([1]))
-    assert not torch.equal(agent.critic.net.critics[0][0].weight[1], weights[1])
-    assert len(before) == 9
-    assert all(torch.equal(b, before[n]) for n, b in agent.named_buffers() if "normalize" in n)
-
-
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"network": "simba", "hidden": [8]}, "unknown setting 'hidden' of network 'simba'"),
-        ({"critic_width": 8}, "unknown setting 'critic_width' of network 'mlp'"),
-        ({"network": "hypersphere", "activation": "gelu"}, "unknown setting 'activation' of network 'hypersphere'"),
-        ({"network": "simba", "actor_width": 0}, "actor_width must be an integer from 1 up, got 0"),
-        ({"network": "simbav2"}, "unknown network 'simbav2'; did you mean 'simba'"),
+        ({"network": "simba", "hidden": [8]}, "'hidden'.*'simba'"),
+        ({"critic_width": 8}, "'critic_width'.*'mlp'"),
+        ({"network": "hypersphere", "activation": "gelu"}, "'activation'.*'hypersphere'"),
+        ({"network": "simba", "actor_width": 0}, "actor_width.*1.*0"),
+        ({"network": "simbav2"}, "'simbav2'.*'simba'"),
     ],
 )
-def test_what_a_network_does_not_take_is_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_a_network_does_not_take_is_refused(settings, named):
+    with pytest.raises(ValueError, match=named):
         SAC(4, 2, [0], **settings)
 
 

@@ -117,22 +117,27 @@ def test_of_equal_means_the_first_is_chosen_and_a_run_that_is_not_finite_never_i
 
 
 @pytest.mark.parametrize(
-    ("settings", "metric", "said"),
+    ("options", "named"),
     [
-        (["reg.coe"], None, "no two groups differ in 'reg.coe'; did you mean 'reg.coef'?"),
-        (["reg.name"], None, "choose=reg.name: no two groups differ in nothing else"),
-        (["reg.coef"], "task/train_acc", "choose needs task/train_acc, which .* has not: leave it out"),
+        ({"choose": ["reg.coe"]}, "'reg.coe'.*'reg.coef'"),
+        ({"choose": ["reg.name"]}, "choose=reg.name"),
+        ({"choose": ["reg.coef"], "metric": "task/train_acc"}, "task/train_acc"),
+        ({"choose": ["reg.coef"], "choose_seeds": [0, 1, 2]}, "choose_seeds.*with seeds 0, 1"),
+        ({"choose": ["reg.coef"], "choose_seeds": [7]}, "choose_seeds.*with seeds 0, 1"),
+        ({"choose_seeds": [1]}, "choose=NAME"),
+        ({"better": "low"}, "better.*higher.*lower.*'low'"),
     ],
 )
-def test_what_cannot_be_chosen_is_one_line(runs, settings, metric, said):
-    with pytest.raises(SettingsError, match=said):
-        compare(runs, choose=settings, metric=metric)
+def test_what_cannot_be_chosen_is_one_line(runs, options, named):
+    with pytest.raises(SettingsError, match=named):
+        compare(runs, **options)
 
 
-def test_without_validation_images_nothing_is_chosen(runs, tmp_path):
+def test_without_validation_images_nothing_is_chosen_and_training_accuracies_are_by_themselves(runs):
+    assert len(compare(runs, metric="task/train_accuracy", choose=["reg.coef"]).rows) == 3
     rows = {0: scored(None, [0.5, 0.9])}
     write_run(runs / "g", ["reg=l2", "reg.coef=1e-2", "num_tasks=2"], rows, "supervised")
-    with pytest.raises(SettingsError, match=r"choose needs task/validation_accuracy, which .*/g \(seed 0\) has not"):
+    with pytest.raises(SettingsError, match=r"task/validation_accuracy.*/g \(seed 0\)"):
         compare(runs, choose=["reg.coef"])
 
 
@@ -151,6 +156,11 @@ def test_returns_are_chosen_by_themselves_and_a_warning_says_that_this_flatters(
         comparison.chosen
     )
     assert any("made the choice too" in warning and "choose_seeds=" in warning for warning in comparison.warnings)
+    decided = compare(returns(tmp_path / "decided", [1, 2, 1], [8, 9, 8]), choose=["reg.coef"])
+    assert "apart" not in decided.chosen
+    one = compare(returns(tmp_path / "one", [1], [8]), choose=["reg.coef"])
+    assert "1 seed" in one.chosen
+    assert "chance" in one.chosen
 
 
 APART = "these seeds do not tell the two apart"
@@ -178,16 +188,6 @@ def test_a_choice_that_the_seeds_do_not_decide_says_so_by_the_statistics_of_a_pl
     assert shown.index("coef=3  ") > shown.index("coef=1  ")
 
 
-def test_a_choice_that_the_seeds_decide_does_not_say_that_they_do_not(tmp_path):
-    comparison = compare(returns(tmp_path / "runs", [1, 2, 1], [8, 9, 8]), choose=["reg.coef"])
-    assert "apart" not in comparison.chosen
-
-
-def test_a_choice_by_one_seed_says_that_it_may_be_chance(tmp_path):
-    comparison = compare(returns(tmp_path / "runs", [1], [8]), choose=["reg.coef"])
-    assert comparison.chosen.endswith("; with 1 seed there is no interval, so this may be chance. ")
-
-
 def test_after_a_choice_the_figure_of_the_sensitivity_shows_all_candidates_of_all_methods(runs):
     comparison = compare(runs, choose=["reg.coef"])
     drawn = next(drawn for drawn in draw(comparison) if "sensitivity" in drawn.name)
@@ -213,28 +213,6 @@ def test_what_is_better_where_it_is_lower_is_chosen_where_it_is_lowest(tmp_path)
     assert compare(folder, metric="critic/dormant", choose=["reg.coef"]).rows[0].group.settings["reg.coef"] == 2
     other = compare(folder, metric="critic/dormant", choose=["reg.coef"], better="higher")
     assert other.rows[0].group.settings["reg.coef"] == 1
-
-
-def test_training_accuracies_are_chosen_by_themselves(runs):
-    comparison = compare(runs, metric="task/train_accuracy", choose=["reg.coef"])
-    assert len(comparison.rows) == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            {"choose": ["reg.coef"], "choose_seeds": [0, 1]},
-            "of coef=.*, with seeds 0, 1, some must decide and others",
-        ),
-        ({"choose": ["reg.coef"], "choose_seeds": [7]}, "of coef=.*, with seeds 0, 1, some must decide and others"),
-        ({"choose_seeds": [1]}, "say choose=NAME"),
-        ({"better": "low"}, "better must be higher or lower, got 'low'"),
-    ],
-)
-def test_seeds_and_directions_that_cannot_be_are_one_line(tmp_path, options, said):
-    with pytest.raises(SettingsError, match=said):
-        compare(returns(tmp_path / "runs", [1, 2], [3, 4]), **options)
 
 
 def test_the_command_reads_seeds_as_numbers(tmp_path):

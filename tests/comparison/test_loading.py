@@ -32,12 +32,15 @@ def test_rows_of_several_runs_and_metrics_may_come_in_any_order(tmp_path):
     assert zero.curves["alpha"].values.tolist() == [-1e-7]
 
 
-def test_the_name_of_a_run_overrides_its_folder_s_settings(tmp_path):
-    rows = {"reg.coef=1e-05 seed=0": curve([1.0]), "reg.coef=0.001 seed=0": curve([2.0])}
+def test_the_name_of_a_run_overrides_its_folder_s_settings_and_a_list_in_it_shifts_no_column(tmp_path):
+    names = ["reg.coef=1e-05 seed=0", "reg.coef=0.001 seed=0", "agent.hidden=[64,32] seed=1"]
+    rows = {name: curve([float(i)]) for i, name in enumerate(names)}
     runs = read(write_run(tmp_path / "a", ["reg=spectral", "reg.k=3"], rows))
-    assert [run.settings["reg.coef"] for run in runs] == [1e-5, 1e-3]
-    assert [run.settings["reg.k"] for run in runs] == [3, 3]
-    assert [run.seed for run in runs] == [0, 0]
+    assert [run.settings["reg.coef"] for run in runs] == [1e-5, 1e-3, 1e-4]
+    assert [run.settings["reg.k"] for run in runs] == [3, 3, 3]
+    assert [run.seed for run in runs] == [0, 0, 1]
+    assert runs[2].settings["agent.hidden"] == [64, 32]
+    assert [run.curves["eval/return"].values.tolist() for run in runs] == [[0.0], [1.0], [2.0]]
 
 
 def test_the_method_in_the_name_is_one_of_those_side_by_side_with_its_own_settings(tmp_path):
@@ -62,48 +65,31 @@ def test_the_reset_in_the_name_is_one_of_those_side_by_side_with_its_own_setting
     assert {run.settings["reg.name"] for run in runs} == {"l2"}
 
 
-def test_a_list_in_the_name_of_a_run_does_not_shift_the_columns(tmp_path):
-    (run,) = read(write_run(tmp_path / "a", [], {"agent.hidden=[64,32] seed=1": curve([7.0])}))
-    assert run.settings["agent.hidden"] == [64, 32]
-    assert run.curves["eval/return"].values.tolist() == [7.0]
-
-
-def test_task_metrics_are_counted_by_task_and_borders_are_steps(tmp_path):
-    rows = {"0": {"task/train_accuracy": [(60, 0.9), (120, 0.8)], "task/index": [(60, 0.0), (120, 1.0)]}}
-    (run,) = read(write_run(tmp_path / "a", ["net=mlp"], rows, "supervised"))
-    assert run.curves["task/train_accuracy"].steps.tolist() == [1, 2]
-    assert run.borders.tolist() == [60, 120]
-    assert "task/index" not in run.curves
-
-
-def test_a_task_whose_rows_were_cut_off_does_not_count(tmp_path):
-    rows = {"0": {"task/train_accuracy": [(60, 0.9), (120, 0.8)], "task/index": [(60, 0.0)]}}
-    (run,) = read(write_run(tmp_path / "a", [], rows, "supervised"))
-    assert run.curves["task/train_accuracy"].values.tolist() == [0.9]
+def test_task_metrics_are_counted_by_task_borders_are_steps_and_a_task_that_was_cut_off_does_not_count(tmp_path):
+    rows = {"task/train_accuracy": [(60, 0.9), (120, 0.8)], "task/index": [(60, 0.0), (120, 1.0)]}
+    whole, cut = read(write_run(tmp_path / "a", [], {"0": rows, "1": rows | {"task/index": [(60, 0.0)]}}, "supervised"))
+    assert whole.curves["task/train_accuracy"].steps.tolist() == [1, 2]
+    assert whole.borders.tolist() == [60, 120]
+    assert "task/index" not in whole.curves
+    assert cut.curves["task/train_accuracy"].values.tolist() == [0.9]
 
 
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
-        ("metrics.csv", "run,step,name,value\n0,1000,eval/return\n", "line 2 has no 4 fields"),
+        ("metrics.csv", None, "No such file"),
+        ("metrics.csv", "run,step,name,value\n0,1000,eval/return\n", "line 2"),
         ("metrics.csv", "run,step,name,value\n0,1000,eval/return,high\n", "high"),
         ("metrics.csv", "run,step,name,value\n0,ten,eval/return,1.0\n", "ten"),
         ("metrics.csv", "run,step,name,value\nreg.coef=1 last,5,q_mean,1.0\n", "'reg.coef=1 last'"),
-        ("metrics.csv", "epoch,loss\n1,2\n", "should be 'run,step,name,value'"),
-        ("config.yaml", "learning_rate: 3\n", "no settings of a run of this package"),
-        ("config.yaml", "a: [1\n", "no settings of a run of this package"),
+        ("metrics.csv", "epoch,loss\n1,2\n", "'run,step,name,value'"),
+        ("config.yaml", "learning_rate: 3\n", "no settings of a run"),
+        ("config.yaml", "a: [1\n", "no settings of a run"),
     ],
 )
-def test_a_damaged_or_foreign_folder_is_named_with_what_is_wrong(tmp_path, file, text, said):
+def test_a_missing_damaged_or_foreign_file_is_named_with_what_is_wrong(tmp_path, file, text, said):
     folder = write_run(tmp_path / "a", [], {"0": curve([1.0])})
-    (folder / file).write_text(text)
+    (folder / file).unlink() if text is None else (folder / file).write_text(text)
     with pytest.raises(SettingsError, match=said) as error:
         read(folder)
     assert str(folder / file) in str(error.value)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    folder = write_run(tmp_path / "a", [], {"0": curve([1.0])})
-    (folder / "metrics.csv").unlink()
-    with pytest.raises(SettingsError, match=r"metrics\.csv: No such file"):
-        read(folder)

@@ -97,7 +97,7 @@ def constants(env):
     }
 
 
-@pytest.mark.parametrize("name", ["cheetah-run", "quadruped-walk", "gym:HalfCheetah-v5"])
+@pytest.mark.parametrize("name", ["cheetah-run", "gym:HalfCheetah-v5"])
 def test_dynamics_scales_gravity_friction_masses_and_strengths_by_factors_of_their_own(name):
     env = make_env(name, 0, changes=["dynamics"], dynamics_factor=3.0)
     env.reset()
@@ -178,7 +178,8 @@ CONTINUAL = {
 
 
 # Around a change, which is when the next episode begins.
-@pytest.mark.parametrize(("steps", "workers"), [(14, False), (15, False), (16, 1), (44, False)])
+# Around a change, which is when the next episode begins.
+@pytest.mark.parametrize(("steps", "workers"), [(14, False), (15, False), (16, 1), (31, False)])
 def test_environments_saved_around_a_change_go_on_bit_for_bit(steps, workers, monkeypatch):
     monkeypatch.setattr("rl_plasticity.envs.vector.START", "fork")
     given = {"change_seeds": [5, 6], "workers": workers, **CONTINUAL}
@@ -187,7 +188,7 @@ def test_environments_saved_around_a_change_go_on_bit_for_bit(steps, workers, mo
     for act in actions(steps, 2, 6):
         before = envs.step(act)
     assert np.array_equal(others.load_state_dict(envs.state_dict()), before.obs)
-    for act in actions(40, 2, 6, seed=1):
+    for act in actions(20, 2, 6, seed=1):
         for one, other in zip(envs.step(act), others.step(act), strict=True):
             assert np.array_equal(one, other)
     envs.close()
@@ -204,20 +205,16 @@ def test_environments_that_do_not_change_by_themselves_change_when_told():
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("env", "settings", "named"),
     [
-        ({"sequence": ["walker-stand", "cheetah-run"]}, "need the same spaces: .*24 observations.*17 observations"),
-        ({"sequence": ["walker-stand", "walker-rum"]}, "unknown env 'walker-rum'; nearest: walker-run"),
-        ({"sequence": ["walker-run"]}, r"env=walker-stand is not the first task of env.sequence=\[walker-run\]"),
-        ({"changes": ["dynamic"]}, "unknown env.changes 'dynamic'; did you mean 'dynamics'"),
+        ("walker-stand", {"sequence": ["walker-stand", "cheetah-run"]}, "24 observations.*17 observations"),
+        ("walker-stand", {"sequence": ["walker-stand", "walker-rum"]}, "'walker-rum'.*walker-run"),
+        ("walker-stand", {"sequence": ["walker-run"]}, r"env=walker-stand.*env.sequence=\[walker-run\]"),
+        ("walker-stand", {"changes": ["dynamic"]}, "'dynamic'.*'dynamics'"),
+        ("gym:Pendulum-v1", {"changes": ["dynamics"]}, r"env.changes=\[dynamics\].*MuJoCo.*Pendulum-v1"),
     ],
 )
-def test_what_cannot_follow_is_one_line(settings, says):
-    with pytest.raises(ValueError, match=says) as error:
-        Envs("walker-stand", [0], **settings)
+def test_what_cannot_follow_is_one_line(env, settings, named):
+    with pytest.raises(ValueError, match=named) as error:
+        Envs(env, [0], **settings)
     assert "\n" not in str(error.value)
-
-
-def test_dynamics_of_a_task_without_mujoco_is_refused():
-    with pytest.raises(ValueError, match=r"env.changes=\[dynamics\] needs a task with MuJoCo physics, Pendulum-v1"):
-        Envs("gym:Pendulum-v1", [0], changes=["dynamics"])

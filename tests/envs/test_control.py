@@ -52,57 +52,44 @@ def test_all_tasks_of_the_control_suite_have_short_names():
     assert {"cheetah-run", "finger-turn_hard", "dog-run", "humanoid-run", "quadruped-run"} <= set(names)
 
 
-@pytest.mark.parametrize("name", ["cheetah-run", "finger-turn_hard", "dog-run", "gym:Pendulum-v1"])
+@pytest.mark.parametrize("name", ["finger-turn_hard", "dog-run", "gym:Pendulum-v1"])
 def test_observations_are_flat_float32_and_actions_in_minus_one_to_one(name):
     env = make_env(name, 0)
-    obs, _ = env.reset()
-    assert obs.dtype == np.float32
-    assert obs.shape == env.observation_space.shape
-    assert obs.ndim == 1
+    first, _ = env.reset()
     assert (env.action_space.low == -1).all()
     assert (env.action_space.high == 1).all()
     obs, reward, terminated, truncated, _ = env.step(np.ones(env.action_space.shape, np.float32))
-    assert obs.dtype == np.float32
+    for seen in (first, obs):
+        assert seen.dtype == np.float32
+        assert seen.shape == env.observation_space.shape == (seen.size,)
     assert np.isfinite(reward)
     assert not terminated
     assert not truncated
 
 
-def test_actions_are_rescaled_to_the_task_s_own_bounds_and_clipped_to_them():
-    env = Control(Counting(), 0)
+def test_actions_are_rescaled_to_the_task_s_own_bounds_and_clipped_and_observations_joined_in_the_space_s_order():
+    gym.register("rl_plasticity_tests/Counting-v0", Counting)
+    env = make_env("gym:rl_plasticity_tests/Counting-v0", 0)
     env.reset()
-    env.step(np.array([0.5, -1.0], np.float32))
+    obs = env.step(np.array([0.5, -1.0], np.float32))[0]
     assert env.unwrapped.action.tolist() == [1.5, -4.0]
+    assert obs[1:].tolist() == [1.0, 1.0]  # "a" comes first
+    assert 0 < obs[0] < 1
     env.step(np.array([7.0, 7.0], np.float32))
     assert env.unwrapped.action.tolist() == [2.0, 0.0]
 
 
-def test_observations_of_several_parts_are_joined_in_the_space_s_order():
-    env = Control(Counting(), 0)
-    obs, _ = env.reset()
-    obs = env.step(np.zeros(2, np.float32))[0]
-    assert obs[1:].tolist() == [1.0, 1.0]  # "a" comes first
-    assert 0 < obs[0] < 1
-
-
-def test_action_repeat_sums_rewards_and_stops_at_an_end():
-    env = Control(Counting(truncate_at=5), 0, action_repeat=3)
+@pytest.mark.parametrize("how", [{"terminate_at": 5}, {"truncate_at": 5}])
+def test_action_repeat_sums_rewards_and_stops_at_an_end_which_is_the_task_s_own(how):
+    env = Control(Counting(**how), 0, action_repeat=3)
     env.reset()
     assert env.step(np.zeros(2, np.float32))[1:4] == (1 + 2 + 3, False, False)
-    assert env.step(np.zeros(2, np.float32))[1:4] == (4 + 5, False, True)
-
-
-def test_termination_and_truncation_are_kept_apart():
-    for settings, expected in (({"terminate_at": 2}, (True, False)), ({"truncate_at": 2}, (False, True))):
-        env = Control(Counting(**settings), 0)
-        env.reset()
-        env.step(np.zeros(2, np.float32))
-        assert env.step(np.zeros(2, np.float32))[2:4] == expected
+    assert env.step(np.zeros(2, np.float32))[1:4] == (4 + 5, "terminate_at" in how, "truncate_at" in how)
 
 
 @pytest.mark.parametrize("fault", ["fail_at", "nan_at"])
-def test_a_physics_error_ends_the_episode_with_a_warning_not_the_run(fault):
-    env = Control(Counting(**{fault: 3}), 0)
+def test_a_physics_error_ends_the_episode_with_a_warning_not_the_run_and_keeps_what_was_earned(fault):
+    env = Control(Counting(**{fault: 5}), 0, action_repeat=2)
     env.reset()
     for _ in range(2):
         good = env.step(np.zeros(2, np.float32))[0]
@@ -112,6 +99,10 @@ def test_a_physics_error_ends_the_episode_with_a_warning_not_the_run(fault):
     assert (reward, terminated, truncated) == (0.0, False, True)
     env.reset()
     assert not env.step(np.zeros(2, np.float32))[3]
+    env = Control(Counting(**{fault: 3}), 0, action_repeat=4)
+    env.reset()
+    with pytest.warns(UserWarning, match="ended early"):
+        assert env.step(np.zeros(2, np.float32))[1] == 1 + 2
 
 
 def test_an_unstable_simulation_of_a_real_task_ends_its_episode():
@@ -135,11 +126,21 @@ def test_other_errors_are_not_swallowed():
         env.step(np.zeros(2, np.float32))
 
 
-def test_a_misspelt_task_lists_the_nearest():
-    with pytest.raises(ValueError, match="unknown env 'cheeta-run'; nearest: cheetah-run"):
-        make_env("cheeta-run", 0)
-    with pytest.raises(ValueError, match="nearest: gym:Pendulum-v1"):
-        make_env("gym:Pendulm-v1", 0)
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("cheeta-run", "'cheeta-run'.*cheetah-run"),
+        ("gym:Pendulm-v1", "gym:Pendulum-v1"),
+        ("reaching.py", "env=gym:reaching:NAME"),
+        ("tasks/reaching.py", "env=gym:tasks.reaching:NAME"),
+        ("reaching:Reach-v0", "'gym:reaching:Reach-v0'"),
+        ("Pendulum-v1", "'gym:Pendulum-v1'"),
+        ("gym:CartPole-v1", r"continuous.*CartPole-v1.*Discrete\(2\)"),
+    ],
+)
+def test_a_task_that_is_misspelt_without_gym_or_discrete_is_an_error_with_what_is_meant(name, named):
+    with pytest.raises(ValueError, match=named):
+        make_env(name, 0)
 
 
 @pytest.fixture
@@ -161,35 +162,12 @@ gym.register("Again-v0", "{}:Reach")
 def test_a_module_that_registers_no_such_name_is_told_what_it_registers_and_how_to(in_a_folder_with):
     in_a_folder_with("reaching", REACH.format("reaching"))
     in_a_folder_with("empty_for_tests", "")
-    with pytest.raises(
-        SettingsError, match=r"reaching was imported and registers no Reech-v0, but Reach-v0, Again-v0; "
+    for name, named in (
+        ("gym:reaching:Reech-v0", "reaching.*Reech-v0.*Reach-v0, Again-v0"),
+        ("gym:empty_for_tests:Reach-v1", r"empty_for_tests.*gymnasium.register\('Reach-v1'"),
     ):
-        make_env("gym:reaching:Reech-v0", 0)
-    with pytest.raises(
-        SettingsError,
-        match=r"empty_for_tests was imported and registers no environment; it needs gymnasium.register\('Reach-v1', ",
-    ):
-        make_env("gym:empty_for_tests:Reach-v1", 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("reaching.py", "env=gym:reaching:NAME"),
-        ("tasks/reaching.py", "env=gym:tasks.reaching:NAME"),
-        ("reaching:Reach-v0", "'gym:reaching:Reach-v0'"),
-        ("Pendulum-v1", "'gym:Pendulum-v1'"),
-    ],
-)
-def test_a_gymnasium_task_without_gym_is_shown_as_it_is_written(name, meant):
-    with pytest.raises(SettingsError) as error:
-        make_env(name, 0)
-    assert meant in str(error.value)
-
-
-def test_a_task_with_discrete_actions_is_an_error():
-    with pytest.raises(ValueError, match=r"continuous actions is needed, CartPole-v1 has Discrete\(2\)"):
-        make_env("gym:CartPole-v1", 0)
+        with pytest.raises(SettingsError, match=named):
+            make_env(name, 0)
 
 
 def test_episodes_differ_and_depend_on_seed_and_number_only():
@@ -214,27 +192,15 @@ def test_a_replay_that_ends_elsewhere_is_an_error():
         other.restore()
 
 
-@pytest.mark.parametrize("name", ["lqr-lqr_2_1", "quadruped-escape", "dog-fetch", "reacher-hard", "stacker-stack_2"])
+@pytest.mark.parametrize("name", ["lqr-lqr_2_1", "quadruped-escape", "dog-fetch", "stacker-stack_2"])
 def test_two_environments_of_one_seed_are_the_same_system(name):
     a, b = make_env(name, 5), make_env(name, 5)
     b.reset()  # whatever happened in another episode
     a.episode = b.episode = 6
     assert np.array_equal(a.reset()[0], b.reset()[0])
-    for act in actions(20, 1, a.action_space.shape[0]):
+    for act in actions(10, 1, a.action_space.shape[0]):
         for x, y in zip(a.step(act[0])[:4], b.step(act[0])[:4], strict=True):
             assert np.array_equal(x, y)
-
-
-def test_a_task_registered_under_a_namespace_is_found():
-    gym.register("rl_plasticity_tests/Counting-v0", Counting)
-    assert make_env("gym:rl_plasticity_tests/Counting-v0", 0).reset()[0].shape == (3,)
-
-
-def test_rewards_earned_before_a_physics_error_are_kept():
-    env = Control(Counting(fail_at=3), 0, action_repeat=4)
-    env.reset()
-    with pytest.warns(UserWarning, match="ended early"):
-        assert env.step(np.zeros(2, np.float32))[1] == 1 + 2
 
 
 @pytest.mark.skipif(not ctypes.util.find_library("EGL"), reason="the simulator cannot be imported with EGL")

@@ -20,26 +20,22 @@ from rl_plasticity.networks import MLP
 F64 = torch.float64
 
 
-def test_the_representation_s_change_is_relative_to_what_it_was():
+def test_the_representation_s_change_and_distance_by_hand():
     before, after = torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([[3.0, 0.0], [1.0, 4.0]])
-    assert representation_change(before, after).item() == pytest.approx(0.2)
+    assert representation_change(before, after).item() == pytest.approx(0.2)  # relative to what it was
     assert representation_change(after, before).item() == pytest.approx(26**-0.5)
     assert representation_change(torch.zeros(2, 2), torch.zeros(2, 2)).item() == 0
-
-
-def test_the_representation_s_distance_is_the_mean_of_the_examples_and_grows_with_the_activations():
-    before, after = torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([[6.0, 4.0], [1.0, 4.0]])
+    after = torch.tensor([[6.0, 4.0], [1.0, 4.0]])  # the mean of the examples, which grows with the activations
     assert representation_distance(before, after).item() == (5 + 1) / 2
     assert representation_distance(10 * before, 10 * after).item() == 30
 
 
-def test_the_plasticity_score_is_the_share_of_the_loss_removed_between_zero_and_one():
+def test_the_plasticity_score_the_entropy_and_the_overestimation_by_hand():
     before, after = torch.tensor([4.0, 4.0, 4.0, 0.0]), torch.tensor([1.0, 0.0, 5.0, 0.0])
     assert plasticity_score(before, after).tolist() == [0.75, 1.0, 0.0, 1.0]
-
-
-def test_the_policy_s_entropy_is_minus_the_mean_log_probability():
     assert policy_entropy(torch.tensor([[1.0, 2.0], [-1.0, -3.0]])).tolist() == [-1.5, 2.0]
+    q, returns = torch.tensor([[3.0, 5.0], [0.0, 1.0]]), torch.tensor([[1.0, 4.0], [2.0, 2.0]])
+    assert q_overestimation(q, returns).tolist() == [1.5, -1.5]
 
 
 def flags(*steps, length=4):
@@ -54,27 +50,11 @@ def test_returns_bootstrap_at_truncation_and_at_the_end_but_not_at_termination()
     assert terms.tolist() == [2.0, 2.0, 3 + 0.5 * (4 + 0.5 * 40), 4 + 0.5 * 40]
     cut = discounted_returns(reward, 0.5, flags(), flags(1), value)
     assert cut.tolist() == [1 + 0.5 * 12, 2 + 0.5 * 20, 15.0, 24.0]
+    truncated = flags()
+    discounted_returns(reward, 0.5, flags(), truncated)
+    assert not truncated.any()  # arguments stay as they are
     assert discounted_returns(reward, 0.5, flags(1, 3), flags(1, 3), value).tolist() == [2.0, 2.0, 5.0, 4.0]
     assert discounted_returns(reward, 0.5, flags(), flags(1)).tolist() == [2.0, 2.0, 5.0, 4.0]
-
-
-def test_returns_of_a_constant_reward_with_the_true_value_are_the_true_value():
-    reward = torch.ones(50, 3, dtype=F64)
-    discount = torch.tensor([0.9, 0.99, 0.5], dtype=F64)
-    never = torch.zeros(50, 3, dtype=torch.bool)
-    returns = discounted_returns(reward, discount, never, never, 1 / (1 - discount))
-    torch.testing.assert_close(returns, (1 / (1 - discount)).expand(50, 3))
-
-
-def test_returns_leave_their_arguments_alone():
-    truncated = flags()
-    discounted_returns(torch.ones(4), 0.5, flags(), truncated)
-    assert not truncated.any()
-
-
-def test_overestimation_is_positive_where_the_critic_promises_too_much():
-    q, returns = torch.tensor([[3.0, 5.0], [0.0, 1.0]]), torch.tensor([[1.0, 4.0], [2.0, 2.0]])
-    assert q_overestimation(q, returns).tolist() == [1.5, -1.5]
 
 
 def test_the_probe_ends_at_the_least_squares_error_of_a_linear_network():
@@ -84,14 +64,8 @@ def test_the_probe_ends_at_the_least_squares_error_of_a_linear_network():
     design = np.concatenate([x.numpy(), np.ones((12, 1))], axis=1)
     residual = np.linalg.lstsq(design, target, rcond=None)[1].item() / 12
     assert 0.1 < residual / target.var() < 0.95
-    fitted = fit_fresh_targets(net, (x,), 7, updates=1500, lr=0.02)
+    fitted = fit_fresh_targets(net, (x,), 7, updates=500, lr=0.05)
     assert fitted.item() == pytest.approx(residual / target.var(), rel=1e-4)
-
-
-def test_a_network_that_can_only_be_constant_reaches_one_from_any_prediction():
-    net = nn.Linear(3, 1)
-    nn.init.constant_(net.bias, 1000.0)
-    assert fit_fresh_targets(net, (torch.zeros(400, 3),), 0, updates=200, lr=0.01).item() == pytest.approx(1, abs=1e-3)
 
 
 class Shifted(nn.Module):
@@ -113,13 +87,14 @@ def test_what_the_network_predicts_now_need_not_be_unlearned():
     assert spread < 0.1
 
 
-def test_a_network_that_can_only_be_constant_reaches_one_whatever_the_spread_of_its_outputs():
-    for spread in (0.0, 50.0):
-        net = nn.Linear(1, 1)
-        nn.init.constant_(net.weight, spread)
-        net.weight.requires_grad_(False)  # only the bias learns: the noise's mean is all that can be fitted
-        x = torch.linspace(-1, 1, 400).unsqueeze(-1)
-        assert fit_fresh_targets(net, (x,), 0, updates=200, lr=0.01).item() == pytest.approx(1, abs=1e-3)
+@pytest.mark.parametrize(("spread", "bias"), [(0.0, 1000.0), (50.0, 0.0)])
+def test_a_network_that_can_only_be_constant_reaches_one_from_any_prediction(spread, bias):
+    net = nn.Linear(1, 1)
+    nn.init.constant_(net.weight, spread)
+    nn.init.constant_(net.bias, bias)
+    net.weight.requires_grad_(False)  # only the bias learns: the noise's mean is all that can be fitted
+    x = torch.linspace(-1, 1, 400).unsqueeze(-1)
+    assert fit_fresh_targets(net, (x,), 0, updates=200, lr=0.01).item() == pytest.approx(1, abs=1e-3)
 
 
 def test_a_plastic_network_fits_better_than_a_dead_one_and_more_updates_fit_better():
@@ -202,17 +177,17 @@ def test_inputs_are_a_tensor_a_tuple_or_a_dict_and_the_seed_is_0():
 
 
 @pytest.mark.parametrize(
-    ("net", "inputs", "runs", "says"),
+    ("net", "inputs", "runs", "named"),
     [
-        (nn.Linear(3, 2), torch.zeros(5, 4), (), r"cannot be called with inputs of shape \[5, 4\]: "),
-        (nn.Linear(3, 2), (torch.zeros(5, 3), torch.zeros(5)), (), r"inputs of shape \[5, 3\], \[5\]: "),
-        (MLP((4, 6, 2), (0, 1, 2)), torch.zeros(8, 4), (3,), r"inputs must be of shape \[3, n, ...\].*got \[8, 4\]"),
-        (nn.LSTM(3, 2), torch.zeros(5, 3), (), "outputs must be a tensor or a tuple of tensors, got tuple"),
-        (nn.Flatten(0), torch.zeros(3, 4), (3,), r"outputs must be of shape \[3, n, ...\].*got \[12\]"),
-        (nn.Linear(3, 2), ([0.0, 1.0, 2.0],), (), "inputs must be a tensor or a tuple of tensors, got list"),
+        (nn.Linear(3, 2), torch.zeros(5, 4), (), r"inputs.*\[5, 4\]: "),
+        (nn.Linear(3, 2), (torch.zeros(5, 3), torch.zeros(5)), (), r"inputs.*\[5, 3\], \[5\]: "),
+        (MLP((4, 6, 2), (0, 1, 2)), torch.zeros(8, 4), (3,), r"inputs.*\[3, n, ...\].*\[8, 4\]"),
+        (nn.LSTM(3, 2), torch.zeros(5, 3), (), "outputs.*tensor.*tuple"),
+        (nn.Flatten(0), torch.zeros(3, 4), (3,), r"outputs.*\[3, n, ...\].*\[12\]"),
+        (nn.Linear(3, 2), ([0.0, 1.0, 2.0],), (), "inputs.*tensor.*list"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(net, inputs, runs, says):
-    with pytest.raises(ValueError, match=says) as error:
+def test_what_does_not_fit_is_one_sentence(net, inputs, runs, named):
+    with pytest.raises(ValueError, match=named) as error:
         fit_fresh_targets(net, inputs, runs=runs)
     assert "\n" not in str(error.value)

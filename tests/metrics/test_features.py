@@ -13,12 +13,6 @@ def test_a_unit_exactly_at_the_threshold_is_dormant():
     assert dormant_fraction(h, 1.0).item() == 0.75
 
 
-def test_the_score_is_relative_to_the_layer():
-    h = torch.tensor([[1.0, 1.0, 1.0]])
-    assert dormant_fraction(1e-6 * h, 0.1).item() == 0
-    assert dormant_fraction(torch.tensor([[1.0, 99.0]]), 0.1).item() == 0.5
-
-
 def test_in_a_layer_of_zeros_every_unit_is_dormant_and_dead():
     h = torch.zeros(5, 3)
     assert dormant_fraction(h).item() == dead_units(h).item() == 1
@@ -42,12 +36,6 @@ def test_positions_of_a_map_become_examples_and_channels_units():
     assert torch.equal(feature_matrix(maps[0]), matrix[0])
 
 
-def test_plain_activations_stay_as_they_are_with_or_without_runs():
-    h = torch.randn(2, 3, 4)
-    assert feature_matrix(h, (2,)) is h
-    assert feature_matrix(h[0]).shape == (3, 4)
-
-
 def test_a_channel_that_is_active_anywhere_is_not_dead():
     maps = torch.zeros(2, 3, 4, 4)
     maps[1, 0, 2, 3] = 1.0
@@ -58,3 +46,9 @@ def test_outputs_near_either_bound_are_saturated():
     h = torch.tensor([[0.991, -0.991, 0.989], [-1.0, 0.0, 0.5]])
     assert saturated_fraction(h, -1, 1).item() == 0.5
     assert saturated_fraction((h + 1) / 2, 0, 1).item() == 0.5
+
+
+def test_plain_activations_stay_as_they_are_with_or_without_runs():
+    h = torch.randn(2, 3, 4)
+    assert feature_matrix(h, (2,)) is h
+    assert feature_matrix(h[0]).shape == (3, 4)

@@ -91,21 +91,6 @@ def test_the_batch_axis_stays_so_that_the_training_loss_fits_any_output():
     assert (s[:, 5] > 0).all()
 
 
-def test_attention_has_the_spectrum_of_a_loop_too():
-    class Attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-
-        def forward(self, x):
-            return self.attention(x, x, x, need_weights=False)[0].mean(1)
-
-    net, x, y = Attention().double(), torch.randn(5, 3, 4, dtype=F64), torch.randint(4, (5,))
-    found = gradient_spectrum(net, ["attention.in_proj_weight"], cross_entropy, (x,), (y,), chunk=2)
-    expected = oracle(net.eval(), "attention.in_proj_weight", cross_entropy, x, y)
-    np.testing.assert_allclose(found["attention.in_proj_weight"], expected, rtol=1e-6)
-
-
 def test_float32_keeps_its_dtype_and_small_singular_values():
     # Orthogonal gradients of size 1 to 1e-6: in float32 the Gram matrix would lose all below 3e-4.
     sizes = torch.tensor([1.0, 1e-2, 1e-4, 1e-6])
@@ -113,12 +98,6 @@ def test_float32_keeps_its_dtype_and_small_singular_values():
     found = gradient_spectrum(net, ["weight"], lambda out: out.sum(), (torch.diag(sizes),), ())["weight"]
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, sizes, rtol=1e-3, atol=0)
-
-
-def test_more_examples_than_elements_end_in_zeros():
-    x = torch.randn(6, 2)
-    found = gradient_spectrum(nn.Linear(2, 1), ["weight"], lambda out: out.square().sum(), (x,), ())["weight"]
-    assert (found > 0).tolist() == [True, True, False, False, False, False]
 
 
 @pytest.mark.parametrize("make", ["plain", "runs"])
@@ -153,3 +132,18 @@ def test_the_effective_learning_rate_is_the_gradient_s_norm_over_the_weight_s():
     g = gradient_norm([torch.tensor([[3.0], [0.0]]), torch.tensor([[4.0], [0.0]])], (2,))
     assert g.tolist() == [5.0, 0.0]
     assert effective_learning_rate(g, torch.tensor([2.0, 0.0])).tolist() == [2.5, 0.0]
+
+
+def test_attention_has_the_spectrum_of_a_loop_too():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=False)[0].mean(1)
+
+    net, x, y = Attention().double(), torch.randn(5, 3, 4, dtype=F64), torch.randint(4, (5,))
+    found = gradient_spectrum(net, ["attention.in_proj_weight"], cross_entropy, (x,), (y,), chunk=2)
+    expected = oracle(net.eval(), "attention.in_proj_weight", cross_entropy, x, y)
+    np.testing.assert_allclose(found["attention.in_proj_weight"], expected, rtol=1e-6)

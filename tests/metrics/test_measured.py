@@ -1,5 +1,6 @@
 """What a probe measures by name: a contract that whatever somebody adds is tested by too."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -42,21 +43,14 @@ def arguments(metric, runs, scale=1.0):
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_runs_together_equal_runs_alone(name):
+def test_runs_together_equal_runs_alone_and_measuring_changes_no_argument_and_draws_nothing(name):
     tensors = arguments(METRICS[name], (2, 3))
+    before, state = [t.clone() for t in tensors], torch.get_rng_state()
     together = METRICS[name].measure(*tensors)
     assert together.shape == (2, 3)
     assert together.dtype == torch.float32
-    for i in range(2):
-        for j in range(3):
-            torch.testing.assert_close(together[i, j], METRICS[name].measure(*(t[i, j] for t in tensors)))
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_measuring_changes_no_argument_and_draws_nothing(name):
-    tensors = arguments(METRICS[name], (2,))
-    before, state = [t.clone() for t in tensors], torch.get_rng_state()
-    METRICS[name].measure(*tensors)
+    for i, j in itertools.product(range(2), range(3)):
+        torch.testing.assert_close(together[i, j], METRICS[name].measure(*(t[i, j] for t in tensors)))
     assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
     assert torch.equal(torch.get_rng_state(), state)
 

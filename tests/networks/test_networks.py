@@ -16,10 +16,6 @@ QUICK = (*STACKED, "resnet18", "vit_tiny")
 OF_NORMED_CONVOLUTIONS = ("cnn_bn", "vgg16_bn", "resnet18", "wrn28_10")
 
 
-def test_the_names_are_those_of_the_papers_networks():
-    assert set(NETWORKS) == {*STACKED, "vgg16", "vgg16_bn", "resnet18", "wrn28_10", "vit_tiny"}
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_it_maps_images_of_any_channels_to_classes(name):
     single = name in SINGLE
@@ -32,21 +28,17 @@ def test_it_maps_images_of_any_channels_to_classes(name):
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_a_net_without_a_runs_axis_refuses_several_seeds(name):
-    with pytest.raises(ValueError, match=r"has no runs axis: train one run per process \(seeds=1\), got 2 seeds"):
+    with pytest.raises(ValueError, match=r"runs axis.*seeds=1.*2 seeds"):
         NETWORKS[name]((3, 32, 32), 10, [0, 1])
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_initial_weights_come_from_the_seed_and_the_global_random_state_is_left_alone(name):
-    torch.manual_seed(0)
-    expected = torch.rand(2)
-    torch.manual_seed(0)
-    first = NETWORKS[name]((1, 16, 16), 4, [3])
-    assert torch.equal(torch.rand(2), expected)
-    same, other = (NETWORKS[name]((1, 16, 16), 4, [seed]) for seed in (3, 8))
-    random = [n for n, p in first.named_parameters() if p.unique().numel() > 2]
+    state = torch.get_rng_state()
+    a, b, c = (dict(NETWORKS[name]((1, 16, 16), 4, [seed]).named_parameters()) for seed in (3, 3, 8))
+    assert torch.equal(torch.get_rng_state(), state)
+    random = [n for n, p in a.items() if p.flatten()[:64].unique().numel() > 2]
     assert random
-    a, b, c = (dict(net.named_parameters()) for net in (first, same, other))
     assert all(torch.equal(a[n], b[n]) for n in a)
     assert not any(torch.equal(a[n], c[n]) for n in random)
 
@@ -62,29 +54,28 @@ def test_the_mlp_takes_its_hidden_widths_norm_and_activation():
 
 
 def test_settings_and_their_defaults_can_be_read_from_the_signature():
-    for make in NETWORKS.values():
-        assert list(inspect.signature(make).parameters)[:3] == ["shape", "num_classes", "seeds"]
     names = "relu, leaky_relu, smooth_leaky, gelu, silu, elu, crelu, rational or deep_fourier"
     activation = {"activation": ("relu", names)}
-    flag, ints = "true or false", "a list of integers from 1 up"
+    flag, ints, one = "true or false", "a list of integers from 1 up", "an integer from 1 up"
     init = {"init": ("orthogonal", "orthogonal, small_heads or torch")}
-    cnn = activation | {"channels": (16, "an integer from 1 up"), "widths": ((100,), ints), "padding": (True, flag)}
+    cnn = activation | {"channels": (16, one), "widths": ((100,), ints), "padding": (True, flag)}
     vgg = {"hidden_layers": (2, "an integer from 0 to 2")} | activation
     expected = {
         "mlp": {"widths": ((100, 100), ints), "layer_norm": (False, flag)} | activation | init,
         "cnn": cnn | init,
         "cnn_bn": cnn | init,
-        "kumar_cnn": activation | {"channels": (16, "an integer from 1 up"), "widths": ((100, 100), ints)} | init,
+        "kumar_cnn": activation | {"channels": (16, one), "widths": ((100, 100), ints)} | init,
         "vgg16": vgg,
         "vgg16_bn": vgg,
         "resnet18": {"small_images": (True, flag), "norm": ("batch", "batch or mean_only")} | activation,
         "wrn28_10": {"norm_after_every_conv": (False, flag)} | activation,
-        "vit_tiny": {"patch": (4, "an integer from 1 up"), "activation": ("gelu", names)},
+        "vit_tiny": {"patch": (4, one), "activation": ("gelu", names)},
     }
+    assert set(NETWORKS) == {*expected}
     for name, make in NETWORKS.items():
+        assert list(inspect.signature(make).parameters)[:3] == ["shape", "num_classes", "seeds"]
         settings = settings_of(make)
-        assert {key: (s.default, s.expected) for key, s in settings.items()} == expected.get(name, {})
-        assert list(settings) == list(expected.get(name, {}))
+        assert [(key, (s.default, s.expected)) for key, s in settings.items()] == [*expected[name].items()]
         assert all(s.setting.help for s in settings.values())
     assert list(settings_of(make_network)) == ["parametrization"]
     assert settings_of(make_network)["parametrization"].kinds[0] == ("none", *PARAMETRIZATIONS)
@@ -118,8 +109,10 @@ def test_weight_standardization_by_name_is_of_convolutions_that_a_norm_layer_fol
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_logits_of_every_network_start_with_a_standard_deviation_from_a_tenth_to_ten(name):
-    side = 16 if name == "wrn28_10" else 32  # the largest: less to compute
+    side = {"wrn28_10": 8, "resnet18": 16, "vit_tiny": 16}.get(name, 32)  # the largest have less to compute
     images = torch.randn(8, 3, side, side)  # standardized, as the data are
+    if name not in STACKED:
+        images = images[:4]
     for seed in (0, 1) if name in STACKED else (0,):
         net = make_network(name, (3, side, side), 10, [seed])
         kinds = [p for p in PARAMETRIZATIONS if p != "weight_standardization" or name in OF_NORMED_CONVOLUTIONS]
@@ -133,27 +126,26 @@ def test_the_logits_of_every_network_start_with_a_standard_deviation_from_a_tent
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "says"),
+    ("name", "settings", "named"),
     [
-        ("mpl", {}, r"unknown network 'mpl'; did you mean 'mlp'\?"),
-        ("mlp", {"width": [3]}, r"unknown setting 'width' of network 'mlp'; did you mean 'widths'\?"),
-        ("mlp", {"widths": [8, 0]}, r"widths must be a list of integers from 1 up, got \[8, 0\]"),
-        ("vgg16", {"hidden_layers": 3}, "hidden_layers must be an integer from 0 to 2, got 3"),
-        (
-            "resnet18",
-            {"norm": "mean-only"},
-            "norm must be batch or mean_only, got 'mean-only'; did you mean 'mean_only'",
-        ),
-        ("vit_tiny", {"activation": "tanh"}, "activation must be relu, .* or deep_fourier, got 'tanh'"),
-        ("kumar_cnn", {}, r"sides of at least 16, got \(3, 8, 8\)"),
-        ("cnn", {"activation": "tanh"}, "activation must be relu, .* or deep_fourier, got 'tanh'"),
-        ("vit_tiny", {"patch": 0}, "patch must be an integer from 1 up, got 0"),
-        ("mlp", {"parametrization": "weight_standardisation"}, "did you mean 'weight_standardization'"),
+        ("mpl", {}, "'mpl'.*'mlp'"),
+        ("mlp", {"width": [3]}, "'width'.*'mlp'.*'widths'"),
+        ("mlp", {"widths": [8, 0]}, r"widths.*\[8, 0\]"),
+        ("vgg16", {"hidden_layers": 3}, "hidden_layers.*0 to 2.*3"),
+        ("resnet18", {"norm": "mean-only"}, "norm.*'mean-only'.*'mean_only'"),
+        ("vit_tiny", {"activation": "tanh"}, "activation.*deep_fourier.*'tanh'"),
+        ("kumar_cnn", {}, r"16.*\(3, 8, 8\)"),
+        ("cnn", {"activation": "tanh"}, "activation.*deep_fourier.*'tanh'"),
+        ("vit_tiny", {"patch": 0}, "patch.*1.*0"),
+        ("mlp", {"parametrization": "weight_standardisation"}, "'weight_standardization'"),
+        ("vgg16", {"shape": (3, 32, 64)}, r"side.*\(3, 32, 64\)"),
+        ("vit_tiny", {"shape": (3, 32, 64)}, r"side.*\(3, 32, 64\)"),
     ],
 )
-def test_a_wrong_name_or_setting_of_a_network_is_one_line(name, settings, says):
-    with pytest.raises(SettingsError, match=says):
-        make_network(name, (3, 8, 8), 4, [0], **settings)
+def test_a_wrong_name_setting_or_shape_of_a_network_is_one_line(name, settings, named):
+    with pytest.raises(ValueError, match=named) as error:
+        make_network(name, settings.pop("shape", (3, 8, 8)), 4, [0], **settings)
+    assert "\n" not in str(error.value)
 
 
 def test_what_somebody_adds_is_made_and_checked_like_the_others(monkeypatch):
@@ -164,9 +156,3 @@ def test_what_somebody_adds_is_made_and_checked_like_the_others(monkeypatch):
     assert len(list(make_network("linear", (3, 1, 1), 4, [0], bias=False).parameters())) == 1
     with pytest.raises(SettingsError, match="bias must be true or false, got 3"):
         make_network("linear", (3, 1, 1), 4, [0], bias=3)
-
-
-@pytest.mark.parametrize("name", ["vgg16", "vit_tiny"])
-def test_images_that_are_not_square_are_an_error(name):
-    with pytest.raises(ValueError, match=r"\(channels, side, side\), got \(3, 32, 64\)"):
-        NETWORKS[name]((3, 32, 64), 10, [0])

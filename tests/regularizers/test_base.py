@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import loss_of, plain_mlp
+from conftest import CASES, loss_of, plain_mlp
 
 from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
@@ -118,15 +118,11 @@ def test_only_what_looks_at_data_is_given_inputs():
     torch.testing.assert_close(learner.minimize(loss_of(learner.net(X), (3,)), X)["penalty"], before)
 
 
-LOOKING = [name for name, kind in REGULARIZERS.items() if kind.looks_at_data]
-
-
 @pytest.mark.parametrize("how", WRAPPED)
-@pytest.mark.parametrize("name", LOOKING)
-def test_a_method_that_looks_at_data_says_what_to_pass(name, how):
+def test_a_method_that_looks_at_data_says_what_to_pass(how):
     net = stacked()
-    regularizer = WRAPPED[how](net, partial(make_regularizer, name))
-    with pytest.raises(SettingsError, match=r"looks at data: penalty\(net, inputs\) and minimize\(loss, inputs\)"):
+    regularizer = WRAPPED[how](net, partial(make_regularizer, "churn"))
+    with pytest.raises(SettingsError, match=r"penalty\(net, inputs\) and minimize\(loss, inputs\)"):
         regularizer.penalty(net)
 
 
@@ -148,6 +144,17 @@ def test_a_penalty_of_weights_leaves_autocast_and_one_of_data_is_computed_as_the
             optimizer.step()
         assert (old.autocast, looking.autocast) == (False, enabled)
         handle.remove()
+
+
+@pytest.mark.parametrize("name", [name for name, kind in REGULARIZERS.items() if kind.looks_at_data])
+def test_a_look_at_data_leaves_the_network_its_statistics_its_mode_and_no_hooks(name):
+    net, x = CASES["cnn_bn"].make(1), CASES["cnn_bn"].input()
+    regularizer = make_regularizer(name, net)
+    net(x)
+    before = {n: b.clone() for n, b in net.named_buffers()}
+    regularizer.penalty(net, x)
+    assert all(torch.equal(b, before[n]) for n, b in net.named_buffers())
+    assert all(m.training and not m._forward_hooks for m in net.modules())
 
 
 @pytest.mark.parametrize("hook", ["data_penalty", "rebase_"])

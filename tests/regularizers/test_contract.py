@@ -1,12 +1,15 @@
 """What holds for every regularizer, on every kind of network."""
 
+import copy
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from conftest import CASES, STACKED, loss_of, plain_mlp
+from conftest import CASES, STACKED, assert_equal_states, loss_of, plain_mlp
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from rl_plasticity.interventions import INTERVENTIONS, make_intervention
@@ -48,13 +51,17 @@ def make(name, net, **settings):
     return make_regularizer(name, net, **(SOON.get(name, {}) | settings))
 
 
-def penalty_of(regularizer, net, batch):
-    return regularizer.penalty(net, batch)
+def update(net, regularizer, batch):
+    """Every hook once, with gradients of one; the penalty."""
+    penalty = regularizer.penalty(net, batch)
+    regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
+    regularizer.project_(net)
+    return penalty
 
 
-def sgd(net, regularizer, batch, runs, steps):
+def sgd(net, regularizer, case, batch, steps):
     for _ in range(steps):
-        loss = (loss_of(net(batch), runs) + penalty_of(regularizer, net, batch)).sum()
+        loss = (loss_of(net(batch), case.runs) + regularizer.penalty(net, batch)).sum()
         names, parameters = [n for n, _ in net.named_parameters()], list(net.parameters())
         gradients = torch.autograd.grad(loss, parameters)
         regularizer.observe_(net, dict(zip(names, gradients, strict=True)))
@@ -63,16 +70,20 @@ def sgd(net, regularizer, batch, runs, steps):
         regularizer.project_(net)
 
 
+def trained(name, case, batch, steps=4, **settings):
+    """The weights after some updates."""
+    net = case.make(1)
+    sgd(net, make(name, net, **settings), case, batch, steps)
+    return [p.detach().clone() for p in net.parameters()]
+
+
+def equal(ones, others):
+    return all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
+
+
 @pytest.fixture(params=NAMES)
 def name(request):
     return request.param
-
-
-def test_the_penalty_has_the_shape_of_the_runs_and_is_finite(name, case):
-    net = case.make(1)
-    penalty = penalty_of(make(name, net), net, case.input())
-    assert penalty.shape == case.runs
-    assert penalty.isfinite().all()
 
 
 def test_creating_one_leaves_every_random_state_and_the_net_alone(name, case):
@@ -87,38 +98,27 @@ def test_creating_one_leaves_every_random_state_and_the_net_alone(name, case):
     assert not any(m._forward_hooks for m in net.modules())
 
 
-def test_every_buffer_and_every_weight_keeps_its_address(name, case):
-    net = case.make(1)
+def test_saving_rebuilding_and_loading_equals_never_having_stopped_and_every_tensor_keeps_its_address(name, case):
+    batch, net = case.input(), case.make(1)
     regularizer = make(name, net)
-    tensors = [*regularizer.buffers(), *net.parameters()]
-    addresses = [t.data_ptr() for t in tensors]
-    sgd(net, regularizer, case.input(), case.runs, 4)
-    assert [t.data_ptr() for t in [*regularizer.buffers(), *net.parameters()]] == addresses
-
-
-def test_saving_rebuilding_and_loading_equals_never_having_stopped(name, case):
-    batch = case.input()
-    net = case.make(1)
-    regularizer = make(name, net)
-    sgd(net, regularizer, batch, case.runs, 4)
-    saved_net = {k: v.clone() for k, v in net.state_dict().items()}
-    saved = {k: v.clone() for k, v in regularizer.state_dict().items()}
-    sgd(net, regularizer, batch, case.runs, 4)
+    addresses = [t.data_ptr() for t in (*regularizer.buffers(), *net.parameters())]
+    sgd(net, regularizer, case, batch, 3)
+    saved = copy.deepcopy((net.state_dict(), regularizer.state_dict()))
+    sgd(net, regularizer, case, batch, 3)
+    assert [t.data_ptr() for t in (*regularizer.buffers(), *net.parameters())] == addresses
 
     other = case.make(2)  # other weights, so that anything captured anew would show
     rebuilt = make(name, other)
-    other.load_state_dict(saved_net)
-    rebuilt.load_state_dict(saved)
-    sgd(other, rebuilt, batch, case.runs, 4)
-    for n, p in net.state_dict().items():
-        assert torch.equal(p, other.state_dict()[n]), n
+    other.load_state_dict(saved[0])
+    rebuilt.load_state_dict(saved[1])
+    sgd(other, rebuilt, case, batch, 3)
+    assert_equal_states(net.state_dict(), other.state_dict())
 
 
-# Tracing takes a second each: of those that are alike in what they do to such networks one is traced there.
-ON_FOREIGN = ("wrs", CHAIN)
-ON_KERNELS = ("orthogonal", "continual_backprop")
-TRACED = [(name, "stacked3_small") for name in NAMES]
-TRACED += [(name, "foreign") for name in ON_FOREIGN] + [(name, "stacked_cnn_bn") for name in ON_KERNELS]
+# Tracing takes a second each: one for each shape of hook, on one kind of network.
+TRACED = [("churn", "stacked3_small"), ("ewc", "stacked3_small"), ("feature_rank", "stacked3_small")]
+TRACED += [("continual_backprop", "stacked3_small"), (WINDOWED, "stacked3_small")]
+TRACED += [(CHAIN, "foreign"), ("orthogonal", "stacked_cnn_bn")]
 
 
 @pytest.mark.parametrize(("name", "case"), TRACED, indirect=["case"])
@@ -128,15 +128,7 @@ def test_it_traces_whole_and_gives_what_eager_gives(name, case):
     for compiled in (False, True):
         net = case.make(1)
         regularizer = make(name, net)
-
-        ones = {n: torch.ones_like(p) for n, p in net.named_parameters()}
-
-        def step(net=net, regularizer=regularizer, ones=ones):
-            penalty = penalty_of(regularizer, net, batch)
-            regularizer.observe_(net, ones)
-            regularizer.project_(net)
-            return penalty
-
+        step = partial(update, net, regularizer, batch)
         run = torch.compile(step, fullgraph=True, backend="aot_eager") if compiled else step
         penalties = [run().detach().clone() for _ in range(3)]
         results.append([*penalties, *(p.detach() for p in net.parameters()), *regularizer.buffers()])
@@ -144,7 +136,22 @@ def test_it_traces_whole_and_gives_what_eager_gives(name, case):
         torch.testing.assert_close(eager, traced, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "none"])
+# Of a network with statistics an eager call by churn looks whether they are as they were, which no graph has.
+# Called eagerly, churn looks whether a network's statistics are as they were, which no graph has.
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [(n, k) for n in NAMES for k in ("stacked3", "cnn_bn") if (n, k) != ("churn", "cnn_bn")],
+    indirect=["case"],
+)
+def test_nothing_that_it_does_depends_on_data(name, case, monkeypatch):
+    """Not a trace, which takes a second: an operation whose result Python would have to know is an error here."""
+    net, batch = case.make(1), case.input()
+    regularizer = make(name, net)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert update(net, regularizer, batch).shape == case.runs
+
+
 def test_it_sees_substituted_parameters(name, case):
     batch = case.input()
 
@@ -155,15 +162,16 @@ def test_it_sees_substituted_parameters(name, case):
             self.regularizer = make(name, self.net)
 
         def forward(self):
-            return penalty_of(self.regularizer, self.net, batch)
+            return self.regularizer.penalty(self.net, batch)
 
-    module = Penalized()
+    module, other = Penalized(), Penalized()
     doubled = {n: 2 * p.detach() for n, p in module.named_parameters()}
-    other = Penalized()
     with torch.no_grad():
         for p in other.net.parameters():
             p.mul_(2)
-    torch.testing.assert_close(functional_call(module, doubled), other())
+    seen = functional_call(module, doubled)
+    torch.testing.assert_close(seen, other())
+    assert seen.isfinite().all()
 
 
 @pytest.mark.parametrize("kind", STACKED)
@@ -177,15 +185,15 @@ def test_runs_do_not_influence_each_other(name, kind):
         with torch.no_grad():
             for p in net.parameters():
                 p[1] *= disturbance
-        sgd(net, regularizer, batch, case.runs, 4)
+        sgd(net, regularizer, case, batch, 4)
         ends.append([p.detach().clone() for p in net.parameters()])
     for a, b in zip(*ends, strict=True):
         assert torch.equal(a[[0, 2]], b[[0, 2]])
     assert any(not torch.equal(a[1], b[1]) for a, b in zip(*ends, strict=True))
 
 
-@pytest.mark.parametrize("runs", [2, 8])
-def test_a_run_that_starts_afresh_takes_over_the_fresh_state_and_the_others_keep_theirs(name, runs):
+def test_a_run_that_starts_afresh_takes_over_the_fresh_state_and_the_others_keep_theirs(name):
+    runs = 8  # as many as a layer has units
     learner = Learner(lambda s: MLP((5, 8, 8, 3), s), range(runs), lambda net: make(name, net))
     x = torch.randn(runs, 6, 5)
     for _ in range(4):
@@ -204,11 +212,11 @@ def test_training_goes_on_after_every_intervention_with_state_in_place_and_as_if
     x = torch.randn(3, 6, 5)
     ends = []
     for runs in (None, torch.tensor([1]), torch.tensor([], dtype=torch.int64)):
-        learner = Learner(lambda s: MLP((5, 8, 8, 3), s), range(3), lambda net: make(name, net))
+        learner = Learner(lambda s: MLP((5, 8, 3), s), range(3), lambda net: make(name, net))
         state = learner.regularizer.state_dict()
         addresses = [v.data_ptr() for v in state.values()]
-        for step in range(6):
-            if step == 3:
+        for step in range(5):
+            if step == 2:
                 intervention = make_intervention(reset, every_updates=4, **STRONG.get(reset, {}))
                 intervention.apply_(learner, runs=runs, inputs={"net": (x,)})
             learner.minimize(loss_of(learner.net(x), (3,)), x)
@@ -227,64 +235,39 @@ def test_each_run_may_have_its_own_strength(name, kind):
     case = CASES[kind]
     batch = case.input()
     strengths = [0.03, 0.01, 0.3] if name != "weight_clipping" else [0.5, 1.0, 0.1]
-    together = case.make(1)
-    sgd(together, make(name, together, coef=torch.tensor(strengths)), batch, case.runs, 4)
+    together = trained(name, case, batch, coef=torch.tensor(strengths))
     for run, strength in enumerate(strengths):
-        alone = case.make(1)
-        sgd(alone, make(name, alone, coef=strength), batch, case.runs, 4)
-        for p, q in zip(together.parameters(), alone.parameters(), strict=True):
+        for p, q in zip(together, trained(name, case, batch, coef=strength), strict=True):
             torch.testing.assert_close(p[run], q[run])
 
 
-@pytest.mark.parametrize("name", [n for n in WITH_COEF if n != "weight_clipping"])
-def test_strength_zero_is_a_no_op(name, case):
-    batch = case.input()
-    ends = []
-    for kind, settings in ((name, {"coef": 0.0}), ("none", {})):
-        net = case.make(1)
-        sgd(net, make(kind, net, **settings), batch, case.runs, 3)
-        ends.append([p.detach() for p in net.parameters()])
-    for a, b in zip(*ends, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("name", WITH_COEF)
-def test_a_strength_that_is_not_zero_changes_training(name, case):
+def test_strength_zero_is_a_no_op_and_another_changes_training(name, case):
     batch = case.input()
-    ends = []
-    for kind, settings in ((name, {"coef": 0.1}), ("none", {})):
-        net = case.make(1)
-        sgd(net, make(kind, net, **settings), batch, case.runs, 3)
-        ends.append([p.detach() for p in net.parameters()])
-    assert any(not torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    plain = trained("none", case, batch, 3)
+    assert name == "weight_clipping" or equal(trained(name, case, batch, 3, coef=0.0), plain)
+    assert not equal(trained(name, case, batch, 3, coef=0.1), plain)
 
 
 @pytest.mark.parametrize("name", WITH_COEF)
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), torch.tensor([0.1, 0.1]), "1e-4", None, True])
 def test_a_bad_strength_is_an_error_that_names_the_argument_and_the_value(name, bad):
-    net = MLP((5, 8, 8, 3), [0, 1, 2])
-    with pytest.raises(ValueError, match="coef must be") as error:
-        make(name, net, coef=bad)
+    with pytest.raises(ValueError, match="coef") as error:
+        make(name, MLP((5, 8, 8, 3), [0, 1, 2]), coef=bad)
     assert str(bad) in str(error.value)
 
 
 @pytest.mark.parametrize("name", [n for n in REGULARIZERS if n != "none"])
 def test_a_network_without_anything_to_act_on_is_an_error(name):
-    frozen = plain_mlp().requires_grad_(False)
     with pytest.raises(ValueError, match="nothing to act on"):
-        make_regularizer(name, frozen)
+        make_regularizer(name, plain_mlp().requires_grad_(False))
 
 
 def test_an_unknown_regularizer_or_setting_is_an_error_that_names_the_nearest():
-    with pytest.raises(ValueError, match=r"'spectra'.*did you mean 'spectral'"):
+    with pytest.raises(ValueError, match=r"'spectra'.*'spectral'"):
         make_regularizer("spectra", plain_mlp())
-    with pytest.raises(ValueError, match=r"'coeff'.*did you mean 'coef'"):
+    with pytest.raises(ValueError, match=r"'coeff'.*'coef'"):
         make_regularizer("spectral", plain_mlp(), coeff=1)
-
-
-@pytest.mark.parametrize("kind", [*REGULARIZERS.values(), *INTERVENTIONS.values(), *OPTIMIZERS.values()])
-def test_every_setting_says_in_a_line_what_it_is(kind):
-    assert all(declared.setting.help for declared in settings_of(kind).values())
 
 
 def test_a_chain_adds_the_penalties_and_projects_in_order():
@@ -304,10 +287,12 @@ def test_a_chain_adds_the_penalties_and_projects_in_order():
     torch.testing.assert_close(net[0].weight, torch.full((8, 5), 0.1 / 5**0.5))
 
 
-def test_a_moved_network_in_float64_gets_float64_state():
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_a_moved_network_in_float64_gets_float64_state(name):
     net = plain_mlp().double()
-    for name in REGULARIZERS:
-        regularizer = make_regularizer(name, net)
-        assert penalty_of(regularizer, net, torch.randn(4, 5, dtype=torch.float64)).dtype == torch.float64, name
-        regularizer.observe_(net, {n: torch.zeros_like(p) for n, p in net.named_parameters()})
-        regularizer.project_(net)
+    assert update(net, make_regularizer(name, net), torch.randn(4, 5).double()).dtype == torch.float64
+
+
+def test_every_setting_says_in_a_line_what_it_is():
+    for kind in (*REGULARIZERS.values(), *INTERVENTIONS.values(), *OPTIMIZERS.values()):
+        assert all(declared.setting.help for declared in settings_of(kind).values()), kind

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from conftest import CASES, FabricModule, SmallCNN, plain_mlp
+from conftest import FabricModule, assert_equal_states, plain_mlp
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -45,17 +45,6 @@ def test_churn_is_the_mean_squared_change_of_the_outputs_by_the_last_update_and_
         torch.testing.assert_close(g, o)
 
 
-def test_churn_compares_with_one_update_earlier_and_not_with_the_start():
-    net = plain_mlp()
-    regularizer = Churn(net, coef=1.0)
-    for _ in range(3):
-        before = copy.deepcopy(net)
-        regularizer.penalty(net, X)
-        regularizer.project_(net)
-        moved(net)
-    torch.testing.assert_close(regularizer.penalty(net, X), (net(X) - before(X)).square().mean())
-
-
 def test_churn_by_cross_entropy_is_of_the_probabilities_of_before_and_now():
     net = plain_mlp()
     before = copy.deepcopy(net)
@@ -76,17 +65,6 @@ def test_churn_is_each_run_s_own_and_adds_up_what_a_network_returns():
         torch.testing.assert_close(value, expected * torch.tensor([1.0, 3.0]))
 
 
-def test_churn_leaves_the_statistics_of_batch_norm_and_the_mode_alone():
-    net = SmallCNN()
-    x = torch.randn(6, 3, 8, 8)
-    regularizer = Churn(net)
-    net(x)
-    before = {n: b.clone() for n, b in net.named_buffers()}
-    regularizer.penalty(moved(net), x).backward()
-    assert all(torch.equal(b, before[n]) for n, b in net.named_buffers())
-    assert net.training
-
-
 def test_inputs_may_be_a_tensor_arguments_or_named_ones():
     net = plain_mlp()
     values = []
@@ -96,26 +74,20 @@ def test_inputs_may_be_a_tensor_arguments_or_named_ones():
     assert values[0] == values[1] == values[2] > 0
 
 
-def test_churn_that_saw_no_batch_refuses():
-    learner = Learner(lambda s: MLP((5, 8, 3), s), [0], Churn)
-    learner.minimize(learner.net(X[None]).square().mean((1, 2)), X[None])
-    before = [p.detach().clone() for p in learner.net.parameters()]
-    with pytest.raises(SettingsError, match=r"Churn looks at data: .* minimize\(loss, inputs\)"):
-        learner.minimize(learner.net(X[None]).square().mean((1, 2)))
-    assert all(torch.equal(p, q) for p, q in zip(learner.net.parameters(), before, strict=True))
-
-
 @pytest.mark.parametrize("name", [name for name, kind in REGULARIZERS.items() if kind.looks_at_data])
-def test_an_update_by_hand_without_a_batch_is_refused(name):
+def test_an_update_by_hand_without_a_batch_is_refused_as_one_by_a_learner_before_anything_changes(name):
     net = plain_mlp()
     regularizer = make_regularizer(name, net)
-    said = r"has seen no batch: add regularizer.penalty\(net, inputs\) to the loss"
-    with pytest.raises(RuntimeError, match=said):
-        regularizer.project_(net)
-    regularizer.penalty(net, X)
-    regularizer.project_(net)
-    with pytest.raises(RuntimeError, match=said):  # one batch is one update's
-        regularizer.project_(net)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"batch.*regularizer.penalty\(net, inputs\)"):
+            regularizer.project_(net)
+        regularizer.penalty(net, X)
+        regularizer.project_(net)  # one batch is one update's
+    learner = Learner(lambda s: MLP((5, 8, 3), s), [0], lambda n: make_regularizer(name, n))
+    before = copy.deepcopy(learner.net.state_dict())
+    with pytest.raises(SettingsError, match=r"looks at data.*minimize\(loss, inputs\)"):
+        learner.minimize(learner.net(X[None]).square().mean((1, 2)))
+    assert_equal_states(learner.net.state_dict(), before)
 
 
 def test_what_is_frozen_later_counts_with_the_weights_that_it_has():
@@ -196,7 +168,7 @@ def test_attached_it_sees_what_the_loop_calls_the_network_with(wrap):
     called = wrap(net)
     attach("churn", optimizers[0], called, coef=5.0)
     regularizer = Churn(by_hand, coef=5.0)
-    for x in torch.randn(10, 6, 5):
+    for x in torch.randn(5, 6, 5):
         optimizers[0].zero_grad()
         called(x.double() if wrap is FabricModule else x).square().mean().backward()
         with torch.no_grad():
@@ -208,28 +180,6 @@ def test_attached_it_sees_what_the_loop_calls_the_network_with(wrap):
         regularizer.project_(by_hand)
     for p, q in zip(net.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(p, q)
-
-
-def test_attached_it_sees_named_arguments_too():
-    class Named(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(5, 3)
-
-        def forward(self, x, *, scale):
-            return self.linear(x) * scale
-
-    net = Named()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    handle = attach("churn", optimizer, net, coef=1.0)
-    for _ in range(2):
-        before = copy.deepcopy(net)
-        net(X, scale=2.0).sum().backward()
-        optimizer.step()
-    net(X, scale=2.0).sum().backward()
-    now = copy.deepcopy(net)
-    optimizer.step()
-    torch.testing.assert_close(handle.penalty, (now(X, scale=2.0) - before(X, scale=2.0)).square().mean().detach())
 
 
 def test_attached_it_sees_any_arguments_and_none_of_the_graph_that_made_them():
@@ -273,12 +223,9 @@ def test_attached_to_a_network_that_the_loop_does_not_call_it_refuses_and_remove
     net = plain_mlp()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     handle = attach("churn", optimizer, net)
-    for part in (net[:2](X).sum(), net(X).sum()):
-        net.zero_grad()
-        part.backward()
-        if part.shape == () and not handle._inputs:
-            with pytest.raises(RuntimeError, match="was not called before the step: attach what the loop calls"):
-                optimizer.step()
+    net[:2](X).sum().backward()
+    with pytest.raises(RuntimeError, match="was not called before the step"):
+        optimizer.step()
     handle.remove()
     assert not net._forward_pre_hooks
     optimizer.step()
@@ -294,22 +241,6 @@ def test_a_copied_or_pickled_network_tells_nobody_what_it_is_called_with():
     assert handle._inputs is not None
 
 
-@pytest.mark.parametrize("kind", ["stacked3", "stacked_cnn_bn"])
-def test_a_run_s_churn_is_the_same_among_others_as_alone(kind):
-    case = CASES[kind]
-    x = case.input()
-    together = case.of_seeds([1, 2, 3])
-    alone = case.of_seeds([2])
-    ends = []
-    for net, seen in ((together, x), (alone, x[1:2])):
-        regularizer = Churn(net, coef=1.0)
-        with torch.no_grad():
-            for p in net.parameters():
-                p.mul_(1.5)
-        ends.append(regularizer.penalty(net, seen))
-    torch.testing.assert_close(ends[0][1], ends[1][0])
-
-
 def features_of(net, x):
     return net[:-1](x)
 
@@ -319,7 +250,7 @@ def test_feature_rank_comes_to_be_the_gap_between_the_squares_of_the_largest_and
     net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)).double()
     x = torch.randn(40, 5).double()
     regularizer = FeatureRank(net, coef=0.7)
-    for _ in range(3000):
+    for _ in range(1500):
         value = regularizer.penalty(net, x)
     s = torch.linalg.svdvals(features_of(net, x))
     assert s[-1] > 1e-3
@@ -327,14 +258,14 @@ def test_feature_rank_comes_to_be_the_gap_between_the_squares_of_the_largest_and
     torch.testing.assert_close(value, expected, rtol=1e-4, atol=0)
     gradients = torch.autograd.grad(value, [*net[:-1].parameters()])
     for g, o in zip(gradients, torch.autograd.grad(expected, [*net[:-1].parameters()]), strict=True):
-        torch.testing.assert_close(g, o, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(g, o, rtol=1e-3, atol=1e-6)
 
 
 def test_feature_rank_is_right_again_when_the_units_die_that_its_vectors_were_along_and_never_negative():
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), torch.randn(64, 4)
     regularizer, bias = make_regularizer("feature_rank", net, coef=1.0), net[0].bias.detach().clone()
-    for alive in ([0], [1], [1, 2, 3], [0]):
+    for alive in ([0], [1], [1, 2, 3]):
         with torch.no_grad():
             net[0].bias.fill_(-100)
             net[0].bias[alive] = bias[alive]
@@ -347,10 +278,10 @@ def test_feature_rank_is_right_again_when_the_units_die_that_its_vectors_were_al
         assert values[-1] == pytest.approx(largest, rel=1e-3)
 
 
-def test_feature_rank_never_exceeds_the_largest_and_a_batch_of_one_has_no_smallest():
+def test_of_a_batch_of_one_feature_rank_is_the_largest_for_there_is_no_smallest():
     net, x = plain_mlp(), torch.randn(1, 5)
     regularizer = FeatureRank(net, coef=1.0)
-    for _ in range(200):
+    for _ in range(100):
         value = regularizer.penalty(net, x)
     torch.testing.assert_close(value, features_of(net, x).square().sum(), rtol=1e-4, atol=0)
 
@@ -359,15 +290,15 @@ def test_feature_rank_of_each_critic_adds_up_and_training_makes_features_more_al
     agent = SAC(3, 2, [0], lambda net: FeatureRank(net), num_critics=2, hidden=(8, 8))
     assert len(agent.critic.regularizer.heads) == 2
     ratios = []
-    for coef in (0.0, 0.002):
+    x = torch.randn(1, 64, 5, generator=torch.Generator().manual_seed(1))
+    for coef in (0.0, 0.01):
         learner = Learner(
             lambda s: MLP((5, 8, 8, 3), s, activation="silu"),  # no unit is dead
             [0],
             lambda net, coef=coef: FeatureRank(net, coef=coef),
             lambda n: SGD(n, lr=0.01),
         )
-        x = torch.randn(1, 64, 5, generator=torch.Generator().manual_seed(1))
-        for _ in range(300):
+        for _ in range(100):
             learner.minimize(learner.net(x).sub(1).square().mean((1, 2)), x)
         s = torch.linalg.svdvals(nn.Sequential(*[*learner.net][:-1])(x)[0])
         ratios.append((s[-1] / s[0]).item())
@@ -400,19 +331,56 @@ def test_feature_rank_is_of_float32_products_under_autocast():
         - (features.float() @ regularizer._recall("smallest", "4.weight")).square().sum())  # fmt: skip
 
 
-def test_feature_rank_takes_a_head_that_is_called_by_keyword_and_refuses_one_that_is_no_linear_module():
-    class Keyword(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.h = nn.Linear(5, 4), nn.Linear(4, 3)
+class Keyword(nn.Module):
+    """A head that is called by keyword."""
 
-        def forward(self, x):
-            return self.h(input=self.a(x).relu())
+    def __init__(self):
+        super().__init__()
+        self.a, self.h = nn.Linear(5, 4), nn.Linear(4, 3)
 
+    def forward(self, x):
+        return self.h(input=self.a(x).relu())
+
+
+class Bare(nn.Module):
+    """An output layer that is no module."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.out = nn.Linear(5, 4), nn.Parameter(torch.randn(4, 2))
+
+    def forward(self, x):
+        return self.first(x) @ self.out
+
+
+class Tied(nn.Module):
+    def __init__(self, by_hand):
+        super().__init__()
+        self.table, self.middle, self.out = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False)
+        self.out.weight, self.by_hand = self.table.weight, by_hand
+
+    def forward(self, i):
+        x = self.middle(self.table(i)).relu()
+        return F.linear(x, self.table.weight) if self.by_hand else self.out(x)
+
+
+def test_feature_rank_takes_a_head_that_is_called_by_keyword():
     net = Keyword()
     assert make_regularizer("feature_rank", net, example=(X,)).penalty(net, X) > 0
-    with pytest.raises(ValueError, match="is no linear or convolution module"):
-        make_regularizer("feature_rank", nn.LSTM(5, 5), example=(X,))
+
+
+@pytest.mark.parametrize(
+    ("net", "example", "says"),
+    [
+        (nn.LSTM(5, 5), X, "no linear or convolution module"),
+        (Bare(), X, "'out' is no linear or convolution module"),
+        (Tied(True), torch.arange(6), "tied.*'table.weight'"),
+        (Tied(False), torch.arange(6), "tied.*'table.weight'"),
+    ],
+)
+def test_feature_rank_refuses_a_head_that_is_no_linear_module_or_tied(net, example, says):
+    with pytest.raises(ValueError, match=says):
+        make_regularizer("feature_rank", net, example=(example,))
 
 
 def test_the_batches_of_one_update_are_all_compared_with_the_network_before_the_last_one():
@@ -485,32 +453,3 @@ def test_the_features_of_a_head_that_is_called_at_each_step_are_those_of_all_ste
             penalty = regularizer.penalty(net, X)
     sigma = torch.linalg.svdvals(torch.cat(features))
     torch.testing.assert_close(penalty, sigma[0] ** 2 - sigma[-1] ** 2, rtol=1e-2, atol=1e-4)
-
-
-def test_feature_rank_says_what_to_use_where_the_output_layer_is_a_bare_matrix():
-    class Bare(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.out = nn.Linear(5, 4), nn.Parameter(torch.randn(4, 2))
-
-        def forward(self, x):
-            return self.first(x) @ self.out
-
-    with pytest.raises(ValueError, match=r"'out' is no linear or convolution module: use one of torch\.nn"):
-        make_regularizer("feature_rank", Bare(), example=X)
-
-
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_feature_rank_says_that_the_output_layer_is_tied(by_hand):
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table, self.middle, self.out = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False)
-            self.out.weight = self.table.weight
-
-        def forward(self, i):
-            x = self.middle(self.table(i)).relu()
-            return nn.functional.linear(x, self.table.weight) if by_hand else self.out(x)
-
-    with pytest.raises(ValueError, match=r"the only one is tied: it shares 'table.weight' with another layer"):
-        make_regularizer("feature_rank", Tied(), example=torch.arange(6))

@@ -4,45 +4,41 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import Foreign, SmallCNN, plain_mlp, set_apart_
+from conftest import Foreign, plain_mlp, set_apart_
 from torch import nn
 
 from rl_plasticity import attach
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import EWC, L2, L2Init, Parseval, Spectral, Wasserstein, make_regularizer
 
-
-def svd_penalty(weights, biases, gains=(), k=2):
-    """The spectral regularizer by SVD in float64, without its strength."""
-    total = sum((torch.linalg.svdvals(w)[0] ** k - 1) ** 2 for w in weights)
-    total = total + sum(b.norm() ** (2 * k) for b in biases)
-    return total + sum(((g - 1) ** 2).sum() for g in gains)
-
-
-def float64(*tensors):
-    return [t.detach().double().requires_grad_() for t in tensors]
-
-
 # --- spectral -------------------------------------------------------------------------------------------------------
 
 
+def svd_penalty(weights, biases, gains=(), k=2):
+    """The spectral regularizer by SVD in float64, without its strength, and the tensors that it is of."""
+    weights, biases, gains = ([t.detach().double().requires_grad_() for t in ts] for ts in (weights, biases, gains))
+    total = sum((torch.linalg.svdvals(w.flatten(1))[0] ** k - 1) ** 2 for w in weights)
+    total = total + sum(b.norm() ** (2 * k) for b in biases)
+    return total + sum(((g - 1) ** 2).sum() for g in gains), [*weights, *biases]
+
+
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_spectral_value_and_gradient_equal_the_float64_svd(k):
-    net = plain_mlp()
-    set_apart_(*(net[i].weight for i in (0, 2, 4)))
+def test_spectral_value_and_gradient_equal_the_float64_svd_and_a_kernel_is_out_times_the_rest(k):
+    net = plain_mlp().insert(0, nn.Conv1d(2, 3, 4))
+    layers = [m for m in net if not isinstance(m, nn.ReLU)]
+    weights, biases = [m.weight for m in layers], [m.bias for m in layers]
+    set_apart_(*weights[1:])
     regularizer = Spectral(net, coef=0.7, k=k)
     for _ in range(50):
         value = regularizer.penalty(net)
-    weights, biases = float64(*(net[i].weight for i in (0, 2, 4))), float64(*(net[i].bias for i in (0, 2, 4)))
-    expected = 0.7 * svd_penalty(weights, biases, k=k)
-    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
-    gradients = torch.autograd.grad(value, [*(net[i].weight for i in (0, 2, 4)), *(net[i].bias for i in (0, 2, 4))])
-    oracle = torch.autograd.grad(expected, [*weights, *biases])
-    for g, o in zip(gradients, oracle, strict=True):
+    expected, tensors = svd_penalty(weights, biases, k=k)
+    torch.testing.assert_close(value.double(), 0.7 * expected, rtol=1e-5, atol=0)
+    gradients = torch.autograd.grad(value, [*weights, *biases])
+    for g, o in zip(gradients, torch.autograd.grad(0.7 * expected, tensors), strict=True):
         torch.testing.assert_close(g.double(), o, rtol=1e-3, atol=1e-4 * o.abs().max().item())
 
 
-def test_spectral_counts_norm_layers_entry_by_entry_and_the_head():
+def test_spectral_counts_norm_layers_entry_by_entry_and_the_head_for_each_run():
     net = MLP((5, 8, 3), [0, 1])
     with torch.no_grad():
         net[1].weight.uniform_(0.5, 1.5)
@@ -51,26 +47,9 @@ def test_spectral_counts_norm_layers_entry_by_entry_and_the_head():
     for _ in range(50):
         value = regularizer.penalty(net)
     for run in range(2):
-        w0, w1, b0, b1, g, s = float64(
-            net[0].weight[run],
-            net[3].weight[run],
-            net[0].bias[run],
-            net[3].bias[run],
-            net[1].weight[run],
-            net[1].bias[run],
-        )
-        expected = svd_penalty([w0, w1], [b0, b1, s], [g])
+        weights, biases = [net[i].weight[run] for i in (0, 3)], [net[i].bias[run] for i in (0, 3, 1)]
+        expected, _ = svd_penalty(weights, biases, [net[1].weight[run]])
         torch.testing.assert_close(value[run].double(), expected, rtol=1e-5, atol=0)
-
-
-def test_spectral_flattens_a_kernel_to_out_times_in_kh_kw():
-    conv = nn.Conv2d(3, 4, 3)
-    net = nn.Sequential(conv)
-    regularizer = Spectral(net, coef=1.0)
-    for _ in range(50):
-        value = regularizer.penalty(net)
-    (w, b) = float64(conv.weight, conv.bias)
-    torch.testing.assert_close(value.double(), svd_penalty([w.reshape(4, 27)], [b]), rtol=1e-5, atol=0)
 
 
 def test_spectral_treats_tables_as_matrices_and_tokens_as_biases():
@@ -83,7 +62,7 @@ def test_spectral_treats_tables_as_matrices_and_tokens_as_biases():
     matrices += [net.mlp[0].weight, net.mlp[2].weight, net.head.weight]
     vectors = [net.token.flatten(), a.in_proj_bias, a.out_proj.bias, net.mlp[0].bias, net.mlp[2].bias, net.head.bias]
     vectors += [net.norm1.bias, net.norm2.bias]
-    expected = svd_penalty(float64(*matrices), float64(*vectors), float64(net.norm1.weight, net.norm2.weight))
+    expected, _ = svd_penalty(matrices, vectors, [net.norm1.weight, net.norm2.weight])
     torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
 
 
@@ -103,14 +82,6 @@ def test_one_power_iteration_for_each_penalty_tracks_a_slowly_changing_matrix():
     assert stale > 0.2  # vectors that do not follow would be far off
 
 
-def test_the_gradient_of_sigma1_flows_to_the_weight_only():
-    net = nn.Sequential(nn.Linear(4, 6, bias=False))
-    regularizer = Spectral(net, coef=1.0)
-    regularizer.penalty(net).backward()
-    assert net[0].weight.grad is not None
-    assert all(not b.requires_grad for b in regularizer.buffers())
-
-
 def test_a_zero_matrix_does_not_hold_the_power_iteration_at_zero():
     net = nn.Sequential(nn.Linear(4, 6, bias=False))
     nn.init.zeros_(net[0].weight)
@@ -123,19 +94,15 @@ def test_a_zero_matrix_does_not_hold_the_power_iteration_at_zero():
     torch.testing.assert_close(value, expected, rtol=1e-4, atol=0)
 
 
-def test_the_penalty_may_be_called_again_before_the_backward_pass():
-    net = plain_mlp()
+def test_a_zero_bias_has_a_zero_gradient_also_where_the_penalty_was_called_again_before_the_backward_pass():
+    net = nn.Sequential(nn.Linear(4, 6))
+    nn.init.zeros_(net[0].bias)
     regularizer = Spectral(net)
     first = regularizer.penalty(net)
     regularizer.penalty(net)
     first.backward()
-
-
-def test_a_zero_bias_has_a_zero_gradient():
-    net = nn.Sequential(nn.Linear(4, 6))
-    nn.init.zeros_(net[0].bias)
-    Spectral(net).penalty(net).backward()
     assert torch.equal(net[0].bias.grad, torch.zeros(6))
+    assert net[0].weight.grad.any()
 
 
 # --- the others -----------------------------------------------------------------------------------------------------
@@ -185,16 +152,6 @@ def test_ewc_by_hand_over_two_updates():
     torch.testing.assert_close(regularizer._recall("anchor", "weight"), torch.tensor([[1.0 + 0.2, -2.0 + 1.0]]))
 
 
-def test_ewc_holds_what_the_loss_depends_on_more_than_what_it_does_not():
-    net = nn.Linear(2, 1, bias=False)
-    net.weight.data.fill_(1.0)
-    regularizer = EWC(net, coef=10.0, fisher_decay=0.5, anchor_decay=1.0)
-    regularizer.observe_(net, {"weight": torch.tensor([[1.0, 0.0]])})
-    net.weight.data += 1.0
-    (gradient,) = torch.autograd.grad(regularizer.penalty(net), net.weight)
-    assert gradient.tolist() == [[5.0, 0.0]]
-
-
 def test_ewc_leaves_alone_what_does_not_step_and_refuses_gradients_of_nothing_that_it_knows():
     net = nn.Linear(2, 1)
     regularizer = EWC(net, fisher_decay=0.5, anchor_decay=0.5)
@@ -214,16 +171,11 @@ def test_ewc_leaves_alone_what_does_not_step_and_refuses_gradients_of_nothing_th
 def test_ewc_refuses_a_loop_that_never_shows_it_the_gradients():
     net = two_parameters()
     regularizer = EWC(net)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    for observes in (True, False):
-        loss = net(torch.ones(1, 2)).sum() + regularizer.penalty(net)
-        loss.backward()
-        if observes:
-            regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()})
-        optimizer.step()
-        if observes:
-            regularizer.project_(net)
-    with pytest.raises(RuntimeError, match=r"call regularizer.observe_\(net, \{name: p.grad"):
+    regularizer.penalty(net)
+    regularizer.observe_(net, {name: torch.ones_like(p) for name, p in net.named_parameters()})
+    regularizer.project_(net)
+    regularizer.penalty(net)
+    with pytest.raises(RuntimeError, match=r"regularizer.observe_\(net"):
         regularizer.project_(net)
 
 
@@ -291,17 +243,11 @@ def test_on_chosen_parameters_it_equals_torch_s_weight_decay_of_a_group_of_them_
 
 
 def test_a_choice_that_a_network_has_nothing_of_is_an_error_that_says_so():
-    said = "the network has no trainable parameter that of=kernels_and_gains means"
     for name in ("l2", "weight_decay"):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=r"no trainable parameter.*of=kernels_and_gains"):
             make_regularizer(name, plain_mlp(), of="kernels_and_gains")
-    with pytest.raises(ValueError, match=r"of must be all, weights, .* or kernels_and_gains, got 'weight'; did you"):
+    with pytest.raises(ValueError, match=r"of.*kernels_and_gains.*'weight'"):
         L2(plain_mlp(), of="weight")
-    assert L2(plain_mlp(), of="weights").names == ["0.weight", "2.weight", "4.weight"]
-
-
-def test_the_strength_of_ewc_begins_where_those_of_the_other_penalties_do():
-    assert EWC(plain_mlp()).coef == L2(plain_mlp()).coef
 
 
 # --- parseval -------------------------------------------------------------------------------------------------------
@@ -309,16 +255,17 @@ def test_the_strength_of_ewc_begins_where_those_of_the_other_penalties_do():
 
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 def test_parseval_is_the_distance_of_w_w_t_from_a_multiple_of_the_identity_in_hidden_layers_wide_and_tall(scale):
-    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    net = nn.Sequential(
+        nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU(), nn.Conv1d(4, 3, 2), nn.ReLU(), nn.Linear(4, 3)
+    ).double()  # fmt: skip
     value = Parseval(net, coef=0.3, scale=scale).penalty(net)
-    weights = [net[i].weight.detach().clone().requires_grad_() for i in (0, 2)]
-    expected = 0.3 * sum((w @ w.T - scale * torch.eye(len(w))).square().sum() for w in weights)
+    weights = [net[i].weight.detach().clone().requires_grad_() for i in (0, 2, 4)]
+    flat = [w.flatten(1) for w in weights]
+    expected = 0.3 * sum((w @ w.T - scale * torch.eye(len(w))).square().sum() for w in flat)
     torch.testing.assert_close(value, expected)
     gradients = torch.autograd.grad(value, list(net.parameters()), allow_unused=True)
-    oracle = torch.autograd.grad(expected, weights)
-    torch.testing.assert_close(gradients[0], oracle[0])
-    torch.testing.assert_close(gradients[2], oracle[1])
-    assert all(g is None for g in (gradients[1], *gradients[3:]))  # biases and head
+    torch.testing.assert_close([*gradients[:6:2]], [*torch.autograd.grad(expected, weights)])
+    assert all(g is None for g in (*gradients[1:6:2], *gradients[6:]))  # biases and head
 
 
 def test_parseval_of_singular_values_is_the_sum_of_their_squares_distance_and_of_rows_beyond_the_rank():
@@ -327,14 +274,6 @@ def test_parseval_of_singular_values_is_the_sum_of_their_squares_distance_and_of
     tall, wide_one = (torch.linalg.svdvals(net[i].weight.double()) for i in (0, 2))
     expected = (tall.square() - 2).square().sum(-1) + (8 - 5) * 4 + (wide_one.square() - 2).square().sum(-1)
     torch.testing.assert_close(value.double(), expected * torch.tensor([1.0, 2.0]), rtol=1e-5, atol=0)
-
-
-def test_parseval_takes_a_kernel_as_the_matrix_out_x_everything_else():
-    net = SmallCNN()
-    value = Parseval(net, coef=1.0, scale=2.0).penalty(net)
-    matrices = [net.features[0].weight.flatten(1), net.features[4].weight.flatten(1), net.classifier[0].weight]
-    expected = sum((w @ w.T - 2 * torch.eye(len(w))).square().sum() for w in matrices)
-    torch.testing.assert_close(value, expected)
 
 
 def test_spectral_refuses_a_network_of_which_it_can_tell_nothing():

@@ -6,12 +6,11 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import CASES, SmallCNN, plain_mlp
+from conftest import SmallCNN, assert_equal_states, plain_mlp
 from torch import nn
 from torch.nn import functional as F
 
 from rl_plasticity import attach
-from rl_plasticity.agents import SAC
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
@@ -23,6 +22,15 @@ X = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
 def two_layers():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.act, self.gru = nn.Linear(5, 8), nn.ReLU(), nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(self.act(self.first(x)))[0]
 
 
 def update(net, regularizer, x=X):
@@ -186,14 +194,11 @@ def test_a_threshold_doubles_where_silences_are_longer_and_stays_within_its_limi
 @pytest.mark.parametrize("attached", [False, True])
 def test_the_moments_of_what_starts_anew_become_zero_in_a_learner_and_with_attach(name, attached):
     settings = {"coef": 1.0, "maturity": 6} if name == "continual_backprop" else {"least": 1, "most": 5}
-    x = torch.randn(1, 6, 5)
-    learner = Learner(
-        lambda s: MLP((5, 8, 3), s, layer_norm=False), [0], lambda n: make_regularizer(name, n, **settings)
-    )
-    net = learner.net
-    if attached:
-        optimizer = torch.optim.Adam(net.parameters(), lr=3e-4)
-        regularizer = attach(name, optimizer, net, **settings).regularizer
+    x, make = torch.randn(1, 6, 5), partial(make_regularizer, name, **settings)
+    learner = Learner(lambda s: MLP((5, 8, 3), s, layer_norm=False), [0], make)
+    net, names = learner.net, ("0.weight", "0.bias", "2.weight")
+    optimizer = torch.optim.Adam(net.parameters(), lr=3e-4)
+    regularizer = attach(name, optimizer, net, **settings).regularizer if attached else learner.regularizer
 
     def step():
         if not attached:
@@ -204,7 +209,6 @@ def test_the_moments_of_what_starts_anew_become_zero_in_a_learner_and_with_attac
         optimizer.step()
 
     def moments():
-        names = ("0.weight", "0.bias", "2.weight")
         if not attached:
             return [m.clone() for n in names for m in learner.optimizer.moments(n)]
         state = [optimizer.state[net.get_parameter(n)] for n in names]
@@ -215,11 +219,10 @@ def test_the_moments_of_what_starts_anew_become_zero_in_a_learner_and_with_attac
     for _ in range(6):
         step()
     before = moments()
-    assert all((m != 0).any() for m in before)
     with torch.no_grad():
         net[0].bias[0, 4] = -50.0  # falls silent, and is of no more use
         if name == "continual_backprop":
-            (regularizer if attached else learner.regularizer)._recall("use", "0.weight")[0, 4] = 0
+            regularizer._recall("use", "0.weight")[0, 4] = 0
     step()
     assert net[0].bias[0, 4] == 0  # it started anew
     for m, was in zip(moments(), before, strict=True):
@@ -242,31 +245,44 @@ def test_in_a_chain_and_side_by_side_it_says_what_starts_anew_by_run():
     assert anew["0.bias"].sum(-1).tolist() == [0, 1, 1]
 
 
-def test_outside_its_window_nothing_starts_anew():
-    net = two_layers()
-    regularizer = make_regularizer("continual_backprop", net, coef=1.0, maturity=0, from_update=1, until_update=2)
-    with torch.no_grad():
-        counts = [update(net, regularizer)[0]["0.bias"].sum().item() for _ in range(3)]
-    assert counts == [0, 1, 0]
+class Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.b(F.relu(self.a(x)))
 
 
-def test_activations_that_are_functions_networks_without_hidden_units_and_bad_limits_are_refused():
-    class Functional(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(5, 8), nn.Linear(8, 3)
+TRANSFORMER = nn.Sequential(
+    nn.Linear(4, 8), nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+)  # fmt: skip
+MAPS = torch.randn(2, 3, 8, 8)
 
-        def forward(self, x):
-            return self.b(F.relu(self.a(x)))
 
-    with pytest.raises(ValueError, match=r"is a function: use the module nn\.ReLU\(\)"):
-        ContinualBackprop(Functional())
-    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
-    with pytest.raises(ValueError, match=r"'gelu\(\)' is a function: .*layers take activation=nn\.GELU\(\)"):
-        make_regularizer("continual_backprop", nn.Sequential(nn.Linear(4, 8), layer), example=torch.randn(3, 5, 4))
-    with pytest.raises(ValueError, match="nothing to act on"):
-        ContinualBackprop(nn.Sequential(nn.Linear(5, 3)))
-    with pytest.raises(SettingsError, match="least must be at most most=10"):
+@pytest.mark.parametrize(
+    ("net", "x", "says"),
+    [
+        (Functional(), X, r"function.*nn\.ReLU\(\)"),
+        (TRANSFORMER, torch.randn(3, 5, 4), r"'gelu\(\)'.*function.*activation=nn\.GELU\(\)"),
+        (nn.Sequential(nn.Linear(5, 3)), X, "nothing to act on"),
+        # The recurrent matrix reads other units; a row, not a column; a norm over more than the units.
+        (Recurrent(), torch.randn(4, 3, 5), "nothing to act on"),
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Linear(8, 5)), MAPS, "nothing to act on"),
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 1), nn.LayerNorm([4, 8, 8]), nn.ReLU(), nn.Conv2d(4, 1, 1)),
+            MAPS,
+            "nothing to act on",
+        ),
+    ],
+)
+def test_units_that_cannot_be_told_or_whose_readers_cannot_are_refused(net, x, says):
+    with pytest.raises(ValueError, match=says):
+        make_regularizer("continual_backprop", net, example=(x,))
+
+
+def test_limits_the_wrong_way_round_are_refused():
+    with pytest.raises(SettingsError, match=r"least.*most=10"):
         SelfNormalizedResets(plain_mlp(), least=20, most=10)
 
 
@@ -278,21 +294,6 @@ def test_what_is_frozen_later_is_left_alone_with_the_units_it_belongs_to():
         anew, changed = update(net, regularizer)
     assert not changed[0].any()
     assert {name for name, mask in anew.items() if mask.any()} == {"2.weight", "2.bias", "4.weight"}
-
-
-def test_of_sac_both_networks_recycle_their_units():
-    agent = SAC(3, 2, [0, 1], lambda net: ContinualBackprop(net, coef=1.0, maturity=0), hidden=(8, 8))
-    for learner in agent.learners.values():
-        assert len(learner.regularizer.recycled.units) == 2
-
-
-def test_the_network_itself_gets_no_hooks_and_its_statistics_do_not_move():
-    net = CASES["cnn_bn"].make(1)
-    regularizer = ContinualBackprop(net)
-    before = {n: b.clone() for n, b in net.named_buffers()}
-    regularizer.penalty(net, CASES["cnn_bn"].input())
-    assert all(torch.equal(before[n], b) for n, b in net.named_buffers())
-    assert not any(m._forward_hooks for m in net.modules())
 
 
 def test_silences_are_counted_in_examples_and_not_in_batches_or_positions():
@@ -315,38 +316,13 @@ def test_one_batch_that_is_not_finite_does_not_renew_units_for_ever():
     assert regularizer._recall("use", "0.weight").isfinite().all()
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.act, self.gru = nn.Linear(5, 8), nn.ReLU(), nn.GRU(8, 8, batch_first=True)
-
-    def forward(self, x):
-        return self.gru(self.act(self.first(x)))[0]
-
-
-@pytest.mark.parametrize(
-    ("net", "x"),
-    [
-        (Recurrent(), torch.randn(4, 3, 5)),  # the recurrent matrix reads other units
-        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Linear(8, 5)), torch.randn(2, 3, 8, 8)),  # reads a row
-        (
-            nn.Sequential(nn.Conv2d(3, 4, 1), nn.LayerNorm([4, 8, 8]), nn.ReLU(), nn.Conv2d(4, 1, 1)),
-            torch.randn(2, 3, 8, 8),
-        ),
-    ],
-)
-def test_units_that_the_next_layer_does_not_read_column_by_column_are_none(net, x):
-    with pytest.raises(ValueError, match="nothing to act on"):
-        make_regularizer("continual_backprop", net, example=(x,))
-
-
 def test_inputs_that_are_no_batch_and_modules_that_are_others_by_now_are_errors():
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
-    with pytest.raises(ValueError, match="inputs must be a batch"):
-        ContinualBackprop(net).penalty(net, torch.randn(1, 8, 8))
     regularizer = ContinualBackprop(net)
+    with pytest.raises(ValueError, match="batch"):
+        regularizer.penalty(net, torch.randn(1, 8, 8))
     net.append(nn.Tanh())
-    with pytest.raises(RuntimeError, match="other modules than when the regularizer was made"):
+    with pytest.raises(RuntimeError, match="other modules"):
         regularizer.penalty(net, torch.randn(2, 1, 8, 8))
 
 
@@ -403,26 +379,14 @@ def test_two_methods_of_a_chain_that_renew_units_are_counted_together_and_others
 
 
 def test_counts_are_saved():
-    learner, other = (
-        Learner(lambda _: plain_mlp(), [0], lambda n: ContinualBackprop(n, coef=1.0, maturity=0)) for _ in range(2)
-    )
+    def make():
+        return Learner(lambda _: plain_mlp(), [0], lambda n: ContinualBackprop(n, coef=1.0, maturity=0))
+
+    learner, other = make(), make()
     for _ in range(3):
         learner.minimize(learner.net(X).square().mean(), X)
-    assert learner.counts["reset_units"].item() == 6
     other.load_state_dict(learner.state_dict())
-    assert other.counts["reset_units"].item() == 6
-
-
-def test_a_handle_counts_the_units_that_started_anew_at_the_optimizer_s_steps():
-    net = plain_mlp()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
-    handle = attach("continual_backprop", optimizer, net, coef=1.0, maturity=0)
-    assert handle.counts["reset_units"].item() == 0
-    for _ in range(3):
-        optimizer.zero_grad()
-        net(X).square().mean().backward()
-        optimizer.step()
-    assert handle.counts["reset_units"].item() == 6
+    assert learner.counts["reset_units"].item() == other.counts["reset_units"].item() == 6
 
 
 @pytest.mark.parametrize(
@@ -452,7 +416,7 @@ def test_the_first_unit_starts_anew_at_the_update_that_is_foretold(name, setting
 @torch.no_grad()
 @pytest.mark.parametrize(  # a half octave ends between 90 and 91; the smaller a batch, the more updates to a setting
     ("batch", "least"),
-    [*itertools.product((32, 100), (64, 90, 91, 100)), (7, 91), (16, 90), (20, 100), (50, 91), (64, 64), (250, 100)],
+    [*itertools.product((32, 100), (90, 91)), (16, 90), (32, 64), (50, 91), (64, 64), (250, 100)],
 )
 def test_the_threshold_of_a_dead_unit_doubles_at_every_setting_whatever_the_batch(batch, least):
     net, x = two_layers(), torch.randn(batch, 5)
@@ -512,8 +476,11 @@ def under_autocast(net, x):
         net(x).float().sum().backward()
 
 
-@pytest.mark.parametrize("loop", [as_it_is, called_before_and_evaluated_after, raising_after, under_autocast])
-@pytest.mark.parametrize("compiled", [False, True])
+# Compiled, it makes no difference which loop it is.
+LOOPS = [(loop, False) for loop in (as_it_is, called_before_and_evaluated_after, raising_after, under_autocast)]
+
+
+@pytest.mark.parametrize(("loop", "compiled"), [*LOOPS, (called_before_and_evaluated_after, True)])
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -536,11 +503,10 @@ def test_attached_it_sees_of_the_last_call_what_it_sees_by_hand(name, settings, 
             other(x).float().sum().backward()
         its.step()
         regularizer.project_(other)
+    assert_equal_states(net.state_dict(), other.state_dict())
     for key, value in regularizer.state_dict().items():
         assert torch.equal(handle.state_dict()[key], value), key
-    assert regularizer.counts["reset_units"] > 0
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.equal(p, q)
+    assert handle.counts["reset_units"] == regularizer.counts["reset_units"] > 0
 
 
 def test_attached_the_network_is_called_once_a_step_and_removed_it_has_no_hooks():

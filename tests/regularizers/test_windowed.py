@@ -185,12 +185,6 @@ def test_what_is_captured_is_of_when_it_was_made_and_swr_s_reference_moves_by_re
     assert net[0].weight.norm().item() == pytest.approx(3 * initial)
 
 
-def test_the_rate_s_share_reaches_what_is_inside():
-    windowed = make_regularizer("weight_decay", plain_mlp(), from_update=3)
-    windowed.follow_(1e-3, initial_lr=1e-2)
-    assert torch.allclose(windowed.inner.lr_share, torch.tensor(0.1))
-
-
 def test_attached_it_counts_the_optimizer_s_steps():
     net, other = plain_mlp(), plain_mlp()
     other.load_state_dict(net.state_dict())
