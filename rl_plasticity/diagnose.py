@@ -29,8 +29,10 @@ from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
-from rl_plasticity.diagnosis.trainability import BANK, Bank, Subject
-from rl_plasticity.diagnosis.verdict import NOW, Data, Report, Verdict, diagnose, reports
+from rl_plasticity.diagnosis.report import Report, Verdict
+from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject
+from rl_plasticity.diagnosis.trials import NOW
+from rl_plasticity.diagnosis.verdict import diagnose, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint

@@ -22,9 +22,11 @@ import numpy as np
 from rl_plasticity import supervised
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.diagnose import subject_of
+from rl_plasticity.diagnosis.report import Report
 from rl_plasticity.diagnosis.trainability import Bank
-from rl_plasticity.diagnosis.verdict import NOW, Report, reports
-from rl_plasticity.diagnosis.verdict import Data as Given
+from rl_plasticity.diagnosis.trainability import Data as Given
+from rl_plasticity.diagnosis.trials import NOW
+from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.tasks import TASKS, Data, TaskSequence, load

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rl_plasticity.comparison.plotting import STYLE, count_steps, cycled, legend, line, panels, take_literally
-from rl_plasticity.diagnosis.verdict import LOST, PLASTIC, Estimate
+from rl_plasticity.diagnosis.report import Estimate
+from rl_plasticity.diagnosis.verdict import LOST, PLASTIC
 from rl_plasticity.runs.folder import RunFolder
 
 

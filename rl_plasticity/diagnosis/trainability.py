@@ -8,13 +8,14 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, first_line
 from rl_plasticity.learning.torch_state import TorchState
+from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
 from rl_plasticity.structure.layer import runs_of, wide
 
@@ -342,6 +343,75 @@ def of_batch(net: nn.Module, batch: Any, criterion: Criterion) -> Tensor:
     if not isinstance(value, Tensor):
         raise SettingsError(f"loss must return a tensor, got {type(value).__name__}")
     return value
+
+
+@dataclass(frozen=True)
+class Data:
+    """What tasks are made of.
+
+    Args:
+        bank: inputs that drawn targets are for; None with batches.
+        own: the user's loss and targets of the bank.
+        batches, criterion: the user's next task and its loss.
+    """
+
+    bank: Bank | None
+    own: tuple[Criterion, Any] | None = None
+    batches: Sequence[Any] = ()
+    criterion: Criterion | None = None
+
+    @classmethod
+    def of(
+        cls,
+        net: nn.Module,
+        inputs: Example | None,
+        loss: Criterion | None,
+        targets: Any,
+        batches: Sequence[Any] | None,
+    ) -> "Data":
+        """Raises SettingsError where arguments do not go together."""
+        if loss is not None and not callable(loss):
+            raise SettingsError(f"loss must be a function, got {type(loss).__name__}")
+        if batches is not None:
+            if loss is None or inputs is not None or targets is not None:
+                raise SettingsError("batches= takes loss=, and stands in place of inputs and targets=")
+            if not isinstance(batches, Sequence) or not batches:
+                raise SettingsError("batches must be a list of at least one batch: list(loader)")
+            with random_states_kept(net), torch.no_grad():
+                of_batch(net, batches[0], loss)
+            return cls(None, batches=batches, criterion=loss)
+        if inputs is None:
+            raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
+        if targets is not None and loss is None:
+            raise SettingsError("targets= needs loss=, a function of output and targets")
+        bank = Bank(inputs, runs_of(net), BANK)
+        own = None
+        if loss is not None:
+            if targets is None:
+                raise SettingsError("loss= needs targets= of the inputs, or batches=")
+            own = (loss, bank.narrowed(targets))
+        return cls(bank, own)
+
+    @property
+    def given_targets(self) -> Any:
+        """The targets that the user gave."""
+        if self.bank is not None:
+            return None if self.own is None else self.own[1]
+        return [batch[1] for batch in self.batches if isinstance(batch, tuple | list)]
+
+    @property
+    def example(self) -> Example:
+        """Inputs for one call."""
+        if self.bank is not None:
+            return self.bank.example
+        first: Any = self.batches[0]
+        return cast(Example, first[0] if isinstance(first, tuple | list) else first)
+
+    def tasks(self, fresh: nn.Module, seed: int, updates: int) -> list[Task]:
+        """The tasks of one repeat."""
+        if self.bank is not None:
+            return drawn_tasks(fresh, self.bank, self.own, seed, updates)
+        return [own_batches(self.batches, cast(Criterion, self.criterion), seed, updates)]
 
 
 # --- arms -------------------------------------------------------------------------------------------------------------

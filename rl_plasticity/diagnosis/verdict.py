@@ -1,11 +1,9 @@
 """Whether a network has lost its plasticity, by trial: `diagnose`."""
 
-import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,161 +11,33 @@ from torch import Tensor, nn
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.probe import Probe
 from rl_plasticity.diagnosis.remedies import REMEDIES
+from rl_plasticity.diagnosis.report import Estimate, Remedy, Report, Verdict
 from rl_plasticity.diagnosis.trainability import (
-    BANK,
     HALF,
     RATE,
     UPDATES,
     Bank,
     Criterion,
+    Data,
     Steps,
     Subject,
     Task,
-    at_end,
-    drawn_tasks,
-    learn,
-    of_batch,
     outputs_of,
-    own_batches,
-    share,
 )
+from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, NOW, RATES, Bar, Trials
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import Optimizers, TorchState
 from rl_plasticity.seeding import derive, random_states_kept
 from rl_plasticity.structure import Example
-from rl_plasticity.structure.layer import runs_of, unwrapped
-
-Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
+from rl_plasticity.structure.layer import unwrapped
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
 LEARNS = 0.1  # the share of the loss that a fresh network has to remove before anything is compared with it
-RATES = (1.0, 3.0)  # times the learning rate: no arm loses by its rate
 FIRST = 20  # updates that are looked at one by one
 SLOW = 1.5  # times a fresh network's loss at the beginning
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
-FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
-# Student's t at 0.975 for 1, 2, ... degrees of freedom; behind the last the normal distribution's is near enough.
-STUDENT: tuple[float, ...] = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
-STUDENT += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
-
-
-class Estimate(NamedTuple):
-    """The mean of the repeats, and the ends of its 95 % interval (Student's)."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Estimate":
-        mean = sum(values) / len(values)
-        if len(values) < 2:
-            return cls(mean, -math.inf, math.inf)
-        deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-        t = STUDENT[len(values) - 2] if len(values) - 2 < len(STUDENT) else 1.96
-        half = t * deviation / math.sqrt(len(values))
-        return cls(mean, mean - half, mean + half)
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
-
-
-class Remedy(NamedTuple):
-    """What a remedy, applied to a copy, brought.
-
-    Args:
-        learned: what the copy then learned, as a share of what a fresh network learns.
-        closes: the share of the gap between the network and a fresh one that it closed.
-        changes: how far it moved the outputs on the inputs, as a share of their spread; None where they are not known.
-    """
-
-    name: str
-    learned: Estimate
-    closes: float
-    changes: float | None
-
-
-@dataclass(frozen=True)
-class Report:
-    """What `diagnose` found.
-
-    Args:
-        verdict: "plastic", "losing", "lost", "something else" or "not detectable".
-        why: a sentence that says what the verdict rests on.
-        causes: what was found beside the trials, each a sentence that begins with the name of the check.
-        evidence: what each arm learned as a share of what a fresh network learns, by arm and by ``arm/targets``.
-        losses: each arm's mean loss at the end, by ``arm/targets``.
-        symptoms: metrics of the network and of a fresh one; they explain, and decide nothing.
-        remedies: what was tried on copies, the best first.
-        smallest_gap: the smallest missing share that so many repeats would have shown.
-        protocol: how many inputs, repeats and updates, which targets and learning rates.
-    """
-
-    verdict: Verdict
-    why: str
-    causes: tuple[str, ...] = ()
-    evidence: Mapping[str, Estimate] = field(default_factory=dict)
-    losses: Mapping[str, float] = field(default_factory=dict)
-    symptoms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    remedies: tuple[Remedy, ...] = ()
-    smallest_gap: float | None = None
-    protocol: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """All of it as JSON; numbers that are not finite are null."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, float):
-                return value if math.isfinite(value) else None
-            if hasattr(value, "_asdict"):
-                value = value._asdict()
-            if isinstance(value, Mapping):
-                return {key: plain(one) for key, one in value.items()}
-            return [plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-        return json.dumps(plain(vars(self)), indent=2)
-
-    def __str__(self) -> str:
-        lines = [f"verdict: {self.verdict}", f"  {self.why}"]
-        lines += [f"  {cause}" for cause in self.causes]
-        arms = [name for name in self.evidence if "/" not in name]
-        kinds = list(dict.fromkeys(name.partition("/")[2] for name in self.losses))
-        if arms:
-            lines += ["", f"{'what it learned of what a fresh network learns':<48}{''.join(f'{k:>9}' for k in kinds)}"]
-            for arm in arms:
-                means = [self.evidence.get(f"{arm}/{k}") for k in kinds]
-                each = "".join(" " * 9 if e is None else f"{e.mean:>9.2f}" for e in means)
-                lines.append(f"  {arm:<22}{self.evidence[arm]!s:<24}{each}")
-        if self.protocol:
-            p = self.protocol
-            lines.append(f"  ({p['repeats']} repeats of {p['updates']} updates, learning rates {p['rates']})")
-        if self.remedies:
-            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{'changes outputs':>17}"]
-            for r in self.remedies:
-                changes = "" if r.changes is None else f"{r.changes:.0%}" if r.changes < 10 else "> 1000%"
-                lines.append(f"  {r.name:<22}{r.learned!s:<24}{r.closes:>8.0%}{changes:>17}")
-        if self.symptoms:
-            lines += ["", f"{'symptoms, which decide nothing':<34}{'yours':>10}{'fresh':>10}"]
-            lines += [f"  {name:<32}{mine:>10.3g}{fresh:>10.3g}" for name, (mine, fresh) in self.symptoms.items()]
-        return "\n".join(lines)
 
 
 def diagnose(
@@ -247,75 +117,6 @@ def diagnose(
 # --- what is learned --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Data:
-    """What tasks are made of.
-
-    Args:
-        bank: inputs that drawn targets are for; None with batches.
-        own: the user's loss and targets of the bank.
-        batches, criterion: the user's next task and its loss.
-    """
-
-    bank: Bank | None
-    own: tuple[Criterion, Any] | None = None
-    batches: Sequence[Any] = ()
-    criterion: Criterion | None = None
-
-    @classmethod
-    def of(
-        cls,
-        net: nn.Module,
-        inputs: Example | None,
-        loss: Criterion | None,
-        targets: Any,
-        batches: Sequence[Any] | None,
-    ) -> "Data":
-        """Raises SettingsError where arguments do not go together."""
-        if loss is not None and not callable(loss):
-            raise SettingsError(f"loss must be a function, got {type(loss).__name__}")
-        if batches is not None:
-            if loss is None or inputs is not None or targets is not None:
-                raise SettingsError("batches= takes loss=, and stands in place of inputs and targets=")
-            if not isinstance(batches, Sequence) or not batches:
-                raise SettingsError("batches must be a list of at least one batch: list(loader)")
-            with random_states_kept(net), torch.no_grad():
-                of_batch(net, batches[0], loss)
-            return cls(None, batches=batches, criterion=loss)
-        if inputs is None:
-            raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
-        if targets is not None and loss is None:
-            raise SettingsError("targets= needs loss=, a function of output and targets")
-        bank = Bank(inputs, runs_of(net), BANK)
-        own = None
-        if loss is not None:
-            if targets is None:
-                raise SettingsError("loss= needs targets= of the inputs, or batches=")
-            own = (loss, bank.narrowed(targets))
-        return cls(bank, own)
-
-    @property
-    def given_targets(self) -> Any:
-        """The targets that the user gave."""
-        if self.bank is not None:
-            return None if self.own is None else self.own[1]
-        return [batch[1] for batch in self.batches if isinstance(batch, tuple | list)]
-
-    @property
-    def example(self) -> Example:
-        """Inputs for one call."""
-        if self.bank is not None:
-            return self.bank.example
-        first: Any = self.batches[0]
-        return cast(Example, first[0] if isinstance(first, tuple | list) else first)
-
-    def tasks(self, fresh: nn.Module, seed: int, updates: int) -> list[Task]:
-        """The tasks of one repeat."""
-        if self.bank is not None:
-            return drawn_tasks(fresh, self.bank, self.own, seed, updates)
-        return [own_batches(self.batches, cast(Criterion, self.criterion), seed, updates)]
-
-
 def _subject(
     net: nn.Module, optimizer: Optimizers | None, make: Callable[[], nn.Module] | None, drawn: bool
 ) -> Subject:
@@ -335,122 +136,6 @@ def _subject(
     optimizers = [] if optimizer is None else [*TorchState(inner, optimizer).optimizers]
     plain = PlainNet(inner, (), make, None, None, ())
     return Subject(inner, optimizers, plain.fresh, without_dropout=drawn)
-
-
-_Start = Callable[[int, float, Task], tuple[nn.Module, Steps]]
-"""The network and the optimizer that begin a task, of a repeat and at a learning rate."""
-
-
-class Trials:
-    """What every arm reached on every task: ``ends[kind, arm]`` ``[rates, repeats, *runs]``.
-
-    Args:
-        fresh: the fresh network of each repeat.
-        bar: called after each trial.
-    """
-
-    def __init__(self, subject: Subject, data: Data, repeats: int, updates: int, clip: float | None, seed: int) -> None:
-        self.subject, self.clip, self.seed = subject, clip, seed
-        self.fresh: list[nn.Module] = []
-        self.tasks: list[list[Task]] = []
-        for r in range(repeats):
-            with random_states_kept(subject.net):
-                torch.manual_seed(derive(seed, r, 0))
-                self.fresh.append(subject.fresh().train())
-                example = Subject(self.fresh[-1], (), subject.fresh, subject.without_dropout)
-                copied = example.widened()[0]
-                self.tasks.append(data.tasks(copied, derive(seed, r, 1), updates))
-        self.kinds = [task.name for task in self.tasks[0]]
-        self.ends: dict[tuple[str, str], Tensor] = {}
-        self.begins: dict[tuple[str, str], Tensor] = {}
-        self.nothing: dict[str, Tensor] = {}
-
-    def run(self, arm: str, start: _Start, rates: Sequence[float], bar: "_Bar") -> None:
-        """Let an arm learn every task of every repeat, at every rate."""
-        clip = self.clip if arm == AS_IT_IS else None
-        for k, kind in enumerate(self.kinds):
-            if arm == AS_IT_IS and not self.subject.knows(self.tasks[0][k]):
-                continue
-            ends, begins, firsts = [], [], []
-            for times in rates:
-                curves = [self._curve(start, r, times, self.tasks[r][k], clip, bar) for r in range(len(self.tasks))]
-                ends.append(torch.stack([at_end(curve) for curve in curves]))
-                begins.append(torch.stack([curve[: max(1, len(curve) // 5)].mean(0) for curve in curves]))
-                firsts.append(torch.stack([curve[0] for curve in curves]))
-            self.ends[kind, arm], self.begins[kind, arm] = torch.stack(ends), torch.stack(begins)
-            if arm == FRESH:
-                given = self.tasks[0][k].nothing
-                first = firsts[0].mean(0, keepdim=True).expand_as(firsts[0])
-                self.nothing[kind] = first if given is None else torch.full_like(first, float(given))
-
-    def _curve(self, start: _Start, r: int, times: float, task: Task, clip: float | None, bar: "_Bar") -> Tensor:
-        with random_states_kept(self.subject.net):
-            net, optimizer = start(r, times, task)
-            curve = learn(net, optimizer, task.begin(net), task.updates, derive(self.seed, r, 2), clip)
-        bar.update()
-        return curve
-
-    def end(self, kind: str, arm: str, rate: int | None = None) -> Tensor:
-        """The loss at the end, ``[repeats, *runs]``: at this rate, or at the best one of each run."""
-        return self._at_best(kind, arm, self.ends, rate)
-
-    def begin(self, kind: str, arm: str) -> Tensor:
-        """The mean loss of the first fifth of the updates at the rate that ends best, ``[repeats, *runs]``."""
-        return self._at_best(kind, arm, self.begins, None)
-
-    def _at_best(self, kind: str, arm: str, of: Mapping[tuple[str, str], Tensor], rate: int | None) -> Tensor:
-        values = of[kind, arm]
-        if rate is not None:
-            return values[rate]
-        best = self.ends[kind, arm].mean(1).argmin(0)  # [*runs]
-        return values.gather(0, best.expand(1, *values.shape[1:]))[0]
-
-    def share(self, kind: str, arm: str, rate: int | None = None) -> Tensor:
-        """What the arm learned of what a fresh network learned, ``[repeats, *runs]``."""
-        return share(self.nothing[kind], self.end(kind, arm, rate), self.end(kind, FRESH, rate))
-
-    def shares(self, arm: str, rate: int | None = None) -> Tensor:
-        """The mean of that over the kinds of targets."""
-        return torch.stack([self.share(kind, arm, rate) for kind in self.kinds if (kind, arm) in self.ends]).mean(0)
-
-    @property
-    def arms(self) -> set[str]:
-        """Those that have learned."""
-        return {arm for _, arm in self.ends}
-
-    def best_of_fresh(self) -> int:
-        """The number of the learning rate at which fresh networks learn most, over all tasks and runs."""
-        learned = [(self.nothing[k] - self.ends[k, FRESH]) / self.nothing[k].abs() for k in self.kinds]
-        return int(torch.stack(learned).clamp(min=-1).flatten(2).mean((0, 2)).argmax())
-
-    def removed_by_fresh(self) -> Tensor:
-        """The part of the loss that a fresh network removed, the mean over kinds and repeats, ``[*runs]``."""
-        parts = [(self.nothing[k] - self.end(k, FRESH)) / self.nothing[k].abs() for k in self.kinds]
-        return torch.stack(parts).mean((0, 1))
-
-
-class _Bar:
-    """A progress bar on a terminal, where tqdm is installed; silent for what takes less than two seconds."""
-
-    def __init__(self, total: int) -> None:
-        try:
-            from tqdm import tqdm
-
-            self.bar: Any = tqdm(total=total, unit=" trials", delay=2, leave=False, desc="diagnose", disable=None)
-        except ImportError:
-            self.bar = None
-
-    def more(self, trials: int) -> None:
-        if self.bar is not None:
-            self.bar.total += trials
-
-    def update(self) -> None:
-        if self.bar is not None:
-            self.bar.update()
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
 
 
 # --- what follows from it ---------------------------------------------------------------------------------------------
@@ -480,7 +165,7 @@ def reports(
     causes = checks.learning_rate(subject.optimizers)
     known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
     arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
-    bar = _Bar(arms * repeats * len(trials.kinds))
+    bar = Bar(arms * repeats * len(trials.kinds))
     try:
         _let_fresh_learn(trials, subject, causes, bar)
         trials.run(NOW, lambda r, times, task: subject.with_fresh_optimizer(task, times), RATES, bar)
@@ -494,30 +179,44 @@ def reports(
         tried = _tried(trials, subject, data, bar) if remedies and any(_is_bad(v) for v, *_ in judged) else {}
     finally:
         bar.close()
+    protocol = _protocol(trials, data, tried)
     symptoms = _symptoms(subject, trials, data)
-    protocol: dict[str, Any] = {"repeats": repeats, "updates": updates, "seed": seed}
-    protocol["rates"] = ", ".join(
-        dict.fromkeys(f"{t * subject.rate(task):.3g}" for task in trials.tasks[0] for t in RATES)
-    )
-    protocol |= {"targets": trials.kinds, "inputs": None if data.bank is None else data.bank.size}
     found = []
     for run, (verdict, why, gap) in enumerate(judged):
-        shown = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
-        evidence = {arm: _estimate(trials.shares(arm), run) for arm in shown}
-        pairs = [(k, arm) for arm in (*shown, FRESH) for k in trials.kinds if (k, arm) in trials.ends]
-        evidence |= {f"{arm}/{k}": _estimate(trials.share(k, arm), run) for k, arm in pairs if arm != FRESH}
-        losses = {f"{arm}/{k}": _mean(trials.end(k, arm), run) for k, arm in pairs}
-        better = _ranked(trials, tried, run) if _is_bad(verdict) else ()
-        of_run = {name: (float(a.reshape(-1)[run]), float(b.reshape(-1)[run])) for name, (a, b) in symptoms.items()}
         own = beside[run] if beside else ()
         if own and verdict == "plastic":
             verdict = "something else"
         said = (*own, *causes, *_slow_start(trials, run, verdict))
-        found.append(Report(verdict, why, said, evidence, losses, of_run, better, gap, protocol))
+        better = _ranked(trials, tried, run) if _is_bad(verdict) else ()
+        of_run = {name: (float(a.reshape(-1)[run]), float(b.reshape(-1)[run])) for name, (a, b) in symptoms.items()}
+        found.append(Report(verdict, why, said, *_numbers(trials, run), of_run, better, gap, protocol))
     return found
 
 
-def _let_fresh_learn(trials: Trials, subject: Subject, causes: list[str], bar: _Bar) -> None:
+def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) -> dict[str, Any]:
+    """How it was tried."""
+    rates = dict.fromkeys(f"{t * trials.subject.rate(task):.3g}" for task in trials.tasks[0] for t in RATES)
+    return {
+        "repeats": len(trials.tasks),
+        "updates": trials.tasks[0][0].updates,
+        "seed": trials.seed,
+        "rates": ", ".join(rates),
+        "targets": trials.kinds,
+        "inputs": None if data.bank is None else data.bank.size,
+        "not_applicable": [name for name in REMEDIES if tried and name not in tried],
+    }
+
+
+def _numbers(trials: Trials, run: int) -> tuple[dict[str, Estimate], dict[str, float]]:
+    """What each arm learned, over all targets and of each kind, and its mean losses at the end."""
+    shown = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
+    evidence = {arm: _estimate(trials.shares(arm), run) for arm in shown}
+    pairs = [(k, arm) for arm in (*shown, FRESH) for k in trials.kinds if (k, arm) in trials.ends]
+    evidence |= {f"{arm}/{k}": _estimate(trials.share(k, arm), run) for k, arm in pairs if arm != FRESH}
+    return evidence, {f"{arm}/{k}": _mean(trials.end(k, arm), run) for k, arm in pairs}
+
+
+def _let_fresh_learn(trials: Trials, subject: Subject, causes: list[str], bar: Bar) -> None:
     """Let fresh networks learn, at Adam's usual rate where the optimizer's own is too low for them."""
 
     def start(r: int, times: float, task: Task) -> tuple[nn.Module, Steps]:
@@ -606,7 +305,7 @@ def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> nn.
     return net
 
 
-def _tried(trials: Trials, subject: Subject, data: Data, bar: _Bar) -> dict[str, Tensor | None]:
+def _tried(trials: Trials, subject: Subject, data: Data, bar: Bar) -> dict[str, Tensor | None]:
     """Let copies learn to which each remedy was applied; what it changes of the outputs, ``[*runs]``, by its name."""
     tried: dict[str, Tensor | None] = {}
     times = RATES[trials.best_of_fresh()]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import Learner, diagnose
-from rl_plasticity.diagnosis.verdict import STUDENT, Estimate
+from rl_plasticity.diagnosis.report import STUDENT, Estimate
 from rl_plasticity.errors import SettingsError
 
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))

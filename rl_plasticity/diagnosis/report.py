@@ -1,0 +1,132 @@
+"""What a diagnosis found, as numbers with intervals, as text and as JSON."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
+
+# Student's t at 0.975 for 1, 2, ... degrees of freedom; behind the last the normal distribution's is near enough.
+STUDENT: tuple[float, ...] = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+)
+STUDENT += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+
+
+class Estimate(NamedTuple):
+    """The mean of the repeats, and the ends of its 95 % interval (Student's)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Estimate":
+        mean = sum(values) / len(values)
+        if len(values) < 2:
+            return cls(mean, -math.inf, math.inf)
+        deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
+        t = STUDENT[len(values) - 2] if len(values) - 2 < len(STUDENT) else 1.96
+        half = t * deviation / math.sqrt(len(values))
+        return cls(mean, mean - half, mean + half)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+class Remedy(NamedTuple):
+    """What a remedy, applied to a copy, brought.
+
+    Args:
+        learned: what the copy then learned, as a share of what a fresh network learns.
+        closes: the share of the gap between the network and a fresh one that it closed.
+        changes: how far it moved the outputs on the inputs, as a share of their spread; None where they are not known.
+    """
+
+    name: str
+    learned: Estimate
+    closes: float
+    changes: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `diagnose` found.
+
+    Args:
+        verdict: "plastic", "losing", "lost", "something else" or "not detectable".
+        why: a sentence that says what the verdict rests on.
+        causes: what was found beside the trials, each a sentence that begins with the name of the check.
+        evidence: what each arm learned as a share of what a fresh network learns, by arm and by ``arm/targets``.
+        losses: each arm's mean loss at the end, by ``arm/targets``.
+        symptoms: metrics of the network and of a fresh one; they explain, and decide nothing.
+        remedies: what was tried on copies, the best first.
+        smallest_gap: the smallest missing share that so many repeats would have shown.
+        protocol: how many inputs, repeats and updates, which targets and learning rates.
+    """
+
+    verdict: Verdict
+    why: str
+    causes: tuple[str, ...] = ()
+    evidence: Mapping[str, Estimate] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
+    symptoms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    remedies: tuple[Remedy, ...] = ()
+    smallest_gap: float | None = None
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """All of it as JSON; numbers that are not finite are null."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, float):
+                return value if math.isfinite(value) else None
+            if hasattr(value, "_asdict"):
+                value = value._asdict()
+            if isinstance(value, Mapping):
+                return {key: plain(one) for key, one in value.items()}
+            return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+        return json.dumps(plain(vars(self)), indent=2)
+
+    def __str__(self) -> str:
+        lines = [f"verdict: {self.verdict}", f"  {self.why}"]
+        lines += [f"  {cause}" for cause in self.causes]
+        arms = [name for name in self.evidence if "/" not in name]
+        kinds = list(dict.fromkeys(name.partition("/")[2] for name in self.losses))
+        if arms:
+            lines += ["", f"{'what it learned of what a fresh network learns':<48}{''.join(f'{k:>9}' for k in kinds)}"]
+            for arm in arms:
+                means = [self.evidence.get(f"{arm}/{k}") for k in kinds]
+                each = "".join(" " * 9 if e is None else f"{e.mean:>9.2f}" for e in means)
+                lines.append(f"  {arm:<22}{self.evidence[arm]!s:<24}{each}")
+        if self.protocol:
+            p = self.protocol
+            lines.append(f"  ({p['repeats']} repeats of {p['updates']} updates, learning rates {p['rates']})")
+        if self.remedies:
+            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{'changes outputs':>17}"]
+            for r in self.remedies:
+                changes = "" if r.changes is None else f"{r.changes:.0%}" if r.changes < 10 else "> 1000%"
+                lines.append(f"  {r.name:<22}{r.learned!s:<24}{r.closes:>8.0%}{changes:>17}")
+        if self.protocol.get("not_applicable"):
+            lines.append(f"  not applicable: {', '.join(self.protocol['not_applicable'])}")
+        if self.symptoms:
+            lines += ["", f"{'symptoms, which decide nothing':<34}{'yours':>10}{'fresh':>10}"]
+            lines += [f"  {name:<32}{mine:>10.3g}{fresh:>10.3g}" for name, (mine, fresh) in self.symptoms.items()]
+        return "\n".join(lines)
