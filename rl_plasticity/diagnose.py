@@ -12,6 +12,7 @@ if __name__ == "__main__":
         command_line.at_once("diagnose")
 
 import copy
+import importlib
 import json
 import types
 from collections.abc import Iterator, Sequence
@@ -228,8 +229,10 @@ def of_supervised(folder: RunFolder, d: Diagnose, step: int, newest: bool) -> It
 def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
     """``my_module:make_net weights.pt inputs.pt``: a network that a function makes, with saved weights and inputs."""
     module, _, name = make.partition(":")
-    plugins.load_one(plugins.as_module(module), "the network")
-    maker = getattr(sys.modules[plugins.as_module(module)], name, None)
+    try:
+        maker = getattr(importlib.import_module(plugins.as_module(module)), name, None)
+    except Exception as error:  # whatever the module raises
+        raise SettingsError(f"cannot import {module!r}: {first_line(error)}") from error
     if not callable(maker):
         raise SettingsError(f"{module} has no function {name!r} that makes a network")
     net: nn.Module = maker()

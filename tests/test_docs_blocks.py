@@ -65,6 +65,7 @@ from torch.nn import functional as F
 loss = F.cross_entropy
 x = torch.randn(64, 3); y = labels = torch.randint(0, 2, (64,)); next_batches = [(x, y)]
 """
+BRIEFLY = (("make=make_net)", "make=make_net, repeats=2, updates=10)"),)
 A_STEP = "optimizer.zero_grad(); task_loss = net(x).square().mean()\n"
 BACKWARD = (("...; optimizer.step()", "loss.backward(); optimizer.step()"),)
 SETTINGS = "from typing import Annotated\nfrom rl_plasticity import Setting\n"
@@ -105,7 +106,7 @@ optimizer = torch.optim.Adam(net.parameters())
 """
 PYTHON: dict[str, list[Block]] = {
     "README.md": [
-        Block("diagnose(net, batches=", before=A_LOOP + A_NEXT_TASK),
+        Block("diagnose(net, batches=", before=A_LOOP + A_NEXT_TASK, instead=BRIEFLY),
         Block("handle = attach(", before=A_LOOP, after="assert handle.regularizer.coef == 1e-4"),
         Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
         Block("train.run(", instead=(('env="cheetah-run", preset="demo"', "**TINY"),)),
@@ -120,6 +121,7 @@ PYTHON: dict[str, list[Block]] = {
         Block(
             "earlier=last_week",
             before="last_week = net.state_dict()",
+            instead=(("diagnose(net, x", "diagnose(net, x, repeats=2, updates=10"),),
             after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}",
         ),
     ],

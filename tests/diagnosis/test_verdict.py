@@ -15,7 +15,7 @@ from rl_plasticity.errors import SettingsError
 
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 4, (128,), generator=torch.Generator().manual_seed(1))
-BRIEF = {"repeats": 3, "remedies": False}
+BRIEF = {"repeats": 3, "remedies": False, "updates": 100}
 
 
 def make(activation: type[nn.Module] = nn.ReLU, width: int = 32) -> nn.Sequential:
@@ -61,7 +61,8 @@ def test_a_fresh_network_is_plastic(net: nn.Module) -> None:
 
 def test_a_network_that_learned_one_task_is_plastic_with_its_optimizer_and_loss(net: nn.Module) -> None:
     optimizer = trained(net)
-    report = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, **BRIEF)
+    given = BRIEF | {"updates": 200}
+    report = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, **given)
     assert report.verdict == "plastic"
     assert report.protocol["targets"] == ["noise", "teacher", "own"]
 
@@ -84,7 +85,7 @@ def test_large_outputs_are_not_taken_for_lost_plasticity(net: nn.Sequential) -> 
 
 
 def test_remedies_are_tried_on_copies_and_ranked(net: nn.Sequential) -> None:
-    report = diagnose(with_dead_units(net), X, repeats=2)
+    report = diagnose(with_dead_units(net), X, repeats=2, updates=100)
     found = {remedy.name: remedy for remedy in report.remedies}
     assert report.verdict == "lost"
     assert found["LayerNorm"].closes > 0.8
@@ -175,7 +176,7 @@ def batches(seed: int = 3) -> list[tuple[Tensor, Tensor]]:
 
 
 def test_own_batches_decide_alone(net: nn.Module) -> None:
-    given = {"batches": batches(), "loss": F.cross_entropy, "updates": 300, **BRIEF}
+    given = {"batches": batches(), "loss": F.cross_entropy, **BRIEF} | {"updates": 300}
     assert diagnose(make(width=128), **given).verdict == "plastic"
     report = diagnose(with_dead_units(net), **given)
     assert report.verdict == "lost"
@@ -185,7 +186,9 @@ def test_own_batches_decide_alone(net: nn.Module) -> None:
 def test_what_has_to_be_unlearned_first_is_a_slow_start_and_no_loss() -> None:
     net = make(width=128)
     trained(net, 400)
-    report = diagnose(net, batches=batches(), loss=F.cross_entropy, make=lambda: make(width=128), updates=400, **BRIEF)
+    report = diagnose(
+        net, batches=batches(), loss=F.cross_entropy, make=lambda: make(width=128), **BRIEF | {"updates": 400}
+    )
     assert report.verdict == "plastic"
     assert any(said.startswith("slow start") for said in report.causes)
 
@@ -200,12 +203,12 @@ def test_batches_may_be_dicts_whose_loss_the_network_returns() -> None:
             return F.cross_entropy(self.inner(x), y)
 
     given = [{"x": x, "y": y} for x, y in batches()]
-    assert diagnose(Own(), batches=given, loss=lambda out: out, updates=300, **BRIEF).verdict == "plastic"
+    assert diagnose(Own(), batches=given, loss=lambda out: out, **BRIEF | {"updates": 300}).verdict == "plastic"
 
 
 def test_too_short_a_task_is_not_detectable(net: nn.Module) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
-    report = diagnose(net, batches=batches(), loss=F.cross_entropy, optimizer=optimizer, updates=10, **BRIEF)
+    report = diagnose(net, batches=batches(), loss=F.cross_entropy, optimizer=optimizer, **BRIEF | {"updates": 10})
     assert report.verdict == "not detectable"
     assert "more updates" in report.why
 
@@ -214,7 +217,7 @@ def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
     def poor() -> nn.Sequential:  # so a fresh network is no measure of what it could do
         return with_dead_units(make(), 0.9)
 
-    report = diagnose(poor(), X, make=poor, earlier=make(), remedies=False)
+    report = diagnose(poor(), X, make=poor, earlier=make(), remedies=False, updates=100)
     assert report.evidence["the earlier one"].low > report.evidence["your network"].high + 0.1
     assert report.verdict == "losing"
 
@@ -228,19 +231,23 @@ def test_nothing_changes_and_the_same_seed_gives_the_same_report(net: nn.Sequent
     before, state = copy.deepcopy(net.state_dict()), copy.deepcopy(optimizer.state_dict())
     gradients = [p.grad.clone() for p in net.parameters() if p.grad is not None]
     random_state = torch.get_rng_state()
-    first = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, earlier=before, repeats=2)
+    first = diagnose(
+        net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, earlier=before, repeats=2, updates=20
+    )
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values(), strict=True))
     assert all(torch.equal(a, p.grad) for a, p in zip(gradients, net.parameters(), strict=True) if p.grad is not None)
     assert str(state) == str(optimizer.state_dict())
     assert not net.training
     torch.manual_seed(99)
-    again = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, earlier=before, repeats=2)
+    again = diagnose(
+        net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, earlier=before, repeats=2, updates=20
+    )
     assert again.to_json() == first.to_json()
 
 
 def test_the_report_is_one_screen_and_json(net: nn.Module) -> None:
-    report = diagnose(with_dead_units(make()), X, repeats=2)
+    report = diagnose(with_dead_units(make()), X, repeats=2, updates=100)
     text = str(report)
     assert text.startswith("verdict: lost")
     assert len(text.splitlines()) <= 40
