@@ -23,7 +23,7 @@ from rl_plasticity import supervised
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.diagnose import subject_of
 from rl_plasticity.diagnosis.report import Report
-from rl_plasticity.diagnosis.trainability import Bank
+from rl_plasticity.diagnosis.trainability import UPDATES, Bank
 from rl_plasticity.diagnosis.trainability import Data as Given
 from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import reports
@@ -44,7 +44,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 GROW = ("dead", "dormant", "weight_norm", "sigma1")  # where plasticity is lost; the others fall
 COLUMNS = ["group", "run", "task", "accuracy", "next", "drawn", "drawn_low", "drawn_high", "verdict"]
-COLUMNS += ["batches", "batches_verdict", *SYMPTOMS]
+COLUMNS += ["noise", "teacher", "own", "batches", "batches_verdict", *SYMPTOMS]
 
 
 def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
         learner = session.parts["learner"]
         x, y = first_images(sequence.task(index - 1), data, 256, learner.runs)
         drawn = reports(
-            subject_of(learner), Given(Bank(x, learner.runs), (cross_entropy, y)), None, None, False, 3, 200, index
+            subject_of(learner), Given(Bank(x, learner.runs), (cross_entropy, y)), None, None, False, 3, UPDATES, index
         )
         order = RunStreams(session.plan.seeds)
         epoch = [*batches(sequence.task(index), data, order, s.batch_size, learner.runs)]
@@ -91,6 +91,7 @@ def _tasks(session: Session[Supervised]) -> tuple[Data, TaskSequence]:
 def _numbers(drawn: Report, own: Report) -> dict[str, Any]:
     found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[NOW], strict=True))
     found |= {"verdict": drawn.verdict, "batches": own.evidence[NOW].mean, "batches_verdict": own.verdict}
+    found |= {kind: drawn.evidence[f"{NOW}/{kind}"].mean for kind in ("noise", "teacher", "own")}
     return found | {name: drawn.symptoms[name][0] for name in SYMPTOMS if name in drawn.symptoms}
 
 

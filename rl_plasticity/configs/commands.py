@@ -262,7 +262,7 @@ class Diagnose:
         int | None, Setting("its position in the folder, from 0, where several settings trained side by side", least=0)
     ] = None
     repeats: Annotated[int, Setting("draws of fresh weights and of targets", least=2)] = 5
-    updates: Annotated[int, Setting("updates of each trial", least=10)] = 200
+    updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
     remedies: Annotated[bool, Setting("whether to try what would help, at the newest checkpoint")] = True
     device: Annotated[Literal["auto", "cpu", "cuda"], Setting("auto: the run's own, cpu if it is not here")] = "auto"
     out: Annotated[str | None, Setting("FILE.json for the whole reports, and FILE.png; null: only print")] = None

@@ -19,7 +19,7 @@ from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
 from rl_plasticity.structure.layer import runs_of, wide
 
-UPDATES = 200  # of a trial on drawn targets
+UPDATES = 100  # of a trial on drawn targets
 BATCH = 64
 BANK = 256  # inputs that drawn targets are for
 RATE = 1e-3  # Adam's where no optimizer is known

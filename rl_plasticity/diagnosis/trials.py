@@ -10,6 +10,7 @@ from rl_plasticity.diagnosis.trainability import Data, Steps, Subject, Task, at_
 from rl_plasticity.seeding import derive, random_states_kept
 
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
+USERS = ("own", "batches")  # kinds of targets with the user's loss
 RATES = (1.0, 3.0)  # times the learning rate: no arm loses by its rate
 Start = Callable[[int, float, Task], tuple[nn.Module, Steps]]
 """The network and the optimizer that begin a task, of a repeat and at a learning rate."""
@@ -108,8 +109,17 @@ class Trials:
         return share(self.nothing[kind], self.end(kind, arm, rate), self.end(kind, FRESH, rate))
 
     def shares(self, arm: str, rate: int | None = None) -> Tensor:
-        """The mean of that over the kinds of targets."""
-        return torch.stack([self.share(kind, arm, rate) for kind in self.kinds if (kind, arm) in self.ends]).mean(0)
+        """The same over the kinds of targets: the mean of the drawn ones, or the user's own where that is worse.
+
+        Worse is what has the smaller mean over the repeats, in each run.
+        """
+        known = [kind for kind in self.kinds if (kind, arm) in self.ends]
+        drawn = [self.share(kind, arm, rate) for kind in known if kind not in USERS]
+        own = [self.share(kind, arm, rate) for kind in known if kind in USERS]
+        if not drawn or not own:
+            return torch.stack(drawn or own).mean(0)
+        both = torch.stack(drawn).mean(0)
+        return torch.where(own[0].mean(0) < both.mean(0), own[0], both)
 
     @property
     def arms(self) -> set[str]:

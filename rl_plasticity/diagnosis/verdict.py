@@ -62,9 +62,10 @@ def diagnose(
         print(diagnose(net, x))                                               # on targets that are drawn
         print(diagnose(net, x, loss=F.cross_entropy, targets=y, optimizer=optimizer))
 
-    The score of an arm is (L_0 - L) / (L_0 - L_fresh), the part it removed of the loss that a fresh network removed,
-    from the mean loss L of the last tenth of the updates; L_0 is the loss of a network that has learned nothing. It is
-    the mean over the kinds of targets, each at the better of two learning rates. The verdict:
+    The score of an arm is (L_0 - L) / (L_0 - L_fresh): the part it removed of the loss that a fresh network removed. L
+    is its mean loss over the last tenth of the updates, at the better of two learning rates, and L_0 the loss of a
+    network that has learned nothing. The scores of the drawn targets are averaged; with the user's own loss the score
+    is the smaller of that mean and the score of the user's loss. The verdict:
 
     - ``plastic``: the 95 % interval over the repeats lies above 0.9;
     - ``lost``: below 0.5; ``losing``: below 0.9, or more than 0.1 below the earlier network;
@@ -94,7 +95,7 @@ def diagnose(
         max_grad_norm: to which gradients are clipped as it is trained.
         remedies: whether to try what would help, on copies, if plasticity was lost.
         repeats: draws of fresh weights, targets and order.
-        updates: of each trial; 200, or as many as there are batches, at least 100.
+        updates: of each trial; 100, or as many as there are batches, at least 100.
         seed: of all draws.
 
     Raises:
