@@ -39,6 +39,7 @@ FUNCTIONS = {
     "supervised": "run",
     "status": "command",
     "compare": "compare",
+    "diagnose": "look",
     "evaluate": "evaluate",
     "watch": "watch",
 }

@@ -108,6 +108,8 @@ class Report:
     def __str__(self) -> str:
         lines = [f"verdict: {self.verdict}", f"  {self.why}"]
         lines += [f"  {cause}" for cause in self.causes]
+        if {"noise", "teacher"} & {*self.protocol.get("targets", ())}:
+            lines.append("  (on targets that are drawn, which have to be memorized; your next task decides: batches=)")
         arms = [name for name in self.evidence if "/" not in name]
         kinds = list(dict.fromkeys(name.partition("/")[2] for name in self.losses))
         if arms:
