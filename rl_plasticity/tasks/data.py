@@ -282,7 +282,8 @@ def _from_folder(name: str, root: Path) -> tuple[Part, Part]:
 def _from_npz(path: Path) -> Part:
     """Images and labels of one file; pickled objects, which can run code, are refused."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # opened here: numpy leaves a damaged archive that it opened itself to the garbage collector
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             if max(member.file_size for member in file.zip.infolist()) > MOST:
                 raise OSError(f"more than {MOST} bytes when unpacked")
             images, labels = file["images"], file["labels"]

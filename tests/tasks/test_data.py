@@ -1,5 +1,6 @@
 """Data sets: what tensors come out, where they come from, and what happens without a network."""
 
+import gc
 import os
 import random
 import subprocess
@@ -259,6 +260,8 @@ def test_a_file_that_is_damaged_or_missing_is_named(mnist, content):
     with pytest.raises(DataError, match=r"test.npz cannot be read") as caught:
         load("mnist", root)
     assert "\n" not in str(caught.value)
+    del caught
+    gc.collect()  # a file left open is an error here, and not in whichever test runs when it is collected
 
 
 def test_arrays_that_unpack_to_more_than_there_can_be_are_refused_before_they_are_read(mnist, monkeypatch):
