@@ -171,6 +171,7 @@ def at_once(name: str) -> None:
 
 
 def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
+    """How to call the command with these settings, and what each of them is, with those of plugs in the arguments."""
     from rl_plasticity.configs import commands, schema
     from rl_plasticity.configs.help import describe
     from rl_plasticity.sweeps import launchers
@@ -245,26 +246,17 @@ def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
     main(kind.__name__.lower(), partial(help_of, kind), act)
 
 
-def settings_of(kind: type[E], arguments: Sequence[str]) -> E:
-    """The settings of a command that looks.
-
-    Raises:
-        SettingsError: bad ones.
-    """
-    from rl_plasticity.configs import schema
-
-    return schema.load(kind, arguments)
-
-
 def looked_at(kind: type[E], arguments: Sequence[str]) -> tuple[RunFolder, E]:
     """The run to look at, and how.
 
     Raises:
         SettingsError: no run, or bad settings.
     """
+    from rl_plasticity.configs import schema
+
     if not arguments:
         raise SettingsError(f"a run's folder is needed: {_usage(kind)}")
-    settings = settings_of(kind, arguments[1:])
+    settings = schema.load(kind, arguments[1:])
     folder = expanded(arguments[0])
     if "=" in arguments[0] and not exists(folder):
         raise SettingsError(f"there is no folder {folder}; the run's comes first: {_usage(kind)}")

@@ -16,6 +16,7 @@ import importlib
 import json
 import types
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from rl_plasticity import command_line, plugins, supervised
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
+from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
@@ -68,18 +70,17 @@ def look(folder: RunFolder, d: Diagnose) -> int:
         The exit status, of the newest checkpoint: 1 if a network is not plastic, 3 if that cannot be told, else 0.
     """
     if d.out is not None:
-        for suffix in (".json", ".png"):
-            require_new(Path(d.out).with_suffix(suffix) if suffix == ".png" else Path(d.out), suffix)
+        require_new(Path(d.out), ".json")
+        require_new(Path(d.out).with_suffix(".png"), ".png")
     if not folder.path.is_dir():
         saved_settings(Train, folder)  # which says what there is
     of_kind = of_supervised if folder.kind == "supervised" else of_agent
-    steps = [*folder.saved_steps] if d.checkpoint is None else [d.checkpoint]
+    saved = [*folder.saved_steps]
+    steps = [step for step in saved if d.checkpoint in (None, step)]
     if not steps:
-        raise SettingsError(f"no checkpoint in {folder.checkpoints}")
-    found: list[Diagnosis] = []
-    for step in steps:
-        newest = step == steps[-1]
-        found += of_kind(folder, d, step, newest)
+        of_step = f" of step {d.checkpoint}{nearest(d.checkpoint, map(str, saved))}" if saved else ""
+        raise SettingsError(f"no checkpoint in {folder.checkpoints}{of_step}")
+    found = [*of_kind(folder, d, steps)]
     header = ["step", "run", "network", "data", "verdict", "learned of what a fresh network learns"]
     lines = [[str(f.step), f.run.in_words, f.network, f.data, f.report.verdict, _learned(f.report)] for f in found]
     print("\n".join(command_line.aligned([header, *lines])))
@@ -124,32 +125,38 @@ class Unbounded(nn.Module):
         return output
 
 
-def of_agent(folder: RunFolder, d: Diagnose, step: int, newest: bool) -> Iterator[Diagnosis]:
-    """An RL run's networks at this env step: on transitions of random actions, and of its replay buffer at the last."""
-    trained = Trained.of(folder, d.device, step)
-    runs = trained.runs(d.seed, d.run)
-    envs = trained.envs(range(len(trained.plan.seeds)))
-    try:
+def of_agent(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[Diagnosis]:
+    """An RL run's networks at these env steps: on transitions of random actions, and of its replay buffer at the last.
+
+    The random transitions are those of the first task, the same at every env step.
+    """
+    trained = Trained.of(folder, d.device, steps[0])
+    names, seeds = trained.plan.names, trained.plan.seeds
+    runs = trained.plan.chosen(d.seed, d.run)
+    with closing(trained.envs(range(len(seeds)))) as envs:
+        envs.change = 0
         agent = trained.agent(envs)
         if d.network not in (None, *agent.learners):
             raise SettingsError(f"no network {d.network!r}{nearest(d.network, agent.learners)}")
-        batches = {"random": frozen_transitions(trained.plan.seeds, trained.settings.device, agent, envs)[0]}
-    finally:
-        envs.close()
-    if newest and step:
-        batches["buffer"] = _replayed(trained, folder, agent, envs.obs_dim, envs.act_dim, step)
-    for data, batch in batches.items():
-        beside = _beside(agent, batch)
-        for network, learner in agent.learners.items():
-            if d.network not in (None, network):
-                continue
-            subject = subject_of(learner, Unbounded if isinstance(learner.net, Actor) else lambda net: net)
-            bank = Bank(agent.inputs(batch)[network], learner.runs, BANK)
-            every = reports(
-                subject, Data(bank), None, None, newest and d.remedies, d.repeats, d.updates, 0, beside[network]
-            )
-            for run in runs:
-                yield Diagnosis(step, trained.plan.names[run], network, data, every[run])
+        batches = {"random": frozen_transitions(seeds, trained.settings.device, agent, envs)[0]}
+    for step in steps:
+        trained = Trained.of(folder, d.device, step)
+        agent = trained.agent(envs)
+        newest = step == steps[-1]
+        if newest and step:
+            batches["buffer"] = _replayed(trained, folder, agent, envs.obs_dim, envs.act_dim, step)
+        for data, batch in batches.items():
+            beside = _beside(agent, batch)
+            for network, learner in agent.learners.items():
+                if d.network not in (None, network):
+                    continue
+                subject = subject_of(learner, Unbounded if isinstance(learner.net, Actor) else lambda net: net)
+                bank = Bank(agent.inputs(batch)[network], learner.runs)
+                every = reports(
+                    subject, Data(bank), None, None, newest and d.remedies, d.repeats, d.updates, 0, beside[network]
+                )
+                for run in runs:
+                    yield Diagnosis(step, names[run], network, data, every[run])
 
 
 def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
@@ -201,26 +208,26 @@ def _beside(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
 # --- supervised -------------------------------------------------------------------------------------------------------
 
 
-def of_supervised(folder: RunFolder, d: Diagnose, step: int, newest: bool) -> Iterator[Diagnosis]:
-    """A supervised run's network at this epoch, on the first images of its task, with labels drawn too."""
+def of_supervised(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[Diagnosis]:
+    """A supervised run's network at these epochs, on the first images of its task, with labels drawn too."""
     s = saved_settings(Supervised, folder)
     plan = Plan.of(s)
     parts = supervised.build(s, plan)
-    try:
-        state = checkpoint.load(folder.checkpoints, step, whole=False)
-        parts.learner.load_state_dict(state["learner"])
-    except (ValueError, KeyError, RuntimeError) as error:
-        raise SettingsError(f"the checkpoint of epoch {step} cannot be used: {first_line(error)}") from error
+    chosen, runs = plan.chosen(d.seed, d.run), parts.learner.runs
+    if d.network not in (None, "net"):
+        raise SettingsError(f"no network {d.network!r}: a supervised run has one, net")
     last = parts.sequence.num_tasks * s.epochs_per_task - 1
-    task = parts.sequence.task(min(step, last) // s.epochs_per_task)
-    x, y = first_images(task, parts.data, BANK, parts.learner.runs)
-    bank = Bank(x, parts.learner.runs, BANK)
-    data = Data(bank, (cross_entropy, y))
-    subject = subject_of(parts.learner)
-    every = reports(subject, data, None, None, newest and d.remedies, d.repeats, d.updates, 0)
-    for run, (name, report) in enumerate(zip(plan.names, every, strict=True)):
-        if d.seed in (None, plan.seeds[run]) and d.run in (None, run):
-            yield Diagnosis(step, name, "net", "images", report)
+    for step in steps:
+        try:
+            parts.learner.load_state_dict(checkpoint.load(folder.checkpoints, step, whole=False)["learner"])
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise SettingsError(f"the checkpoint of epoch {step} cannot be used: {first_line(error)}") from error
+        task = parts.sequence.task(min(step, last) // s.epochs_per_task)
+        x, y = first_images(task, parts.data, BANK, runs)
+        subject, data = subject_of(parts.learner), Data(Bank(x, runs), (cross_entropy, y))
+        every = reports(subject, data, None, None, step == steps[-1] and d.remedies, d.repeats, d.updates, 0)
+        for run in chosen:
+            yield Diagnosis(step, plan.names[run], "net", "images", every[run])
 
 
 # --- any network ------------------------------------------------------------------------------------------------------
@@ -235,6 +242,8 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
         raise SettingsError(f"cannot import {module!r}: {first_line(error)}") from error
     if not callable(maker):
         raise SettingsError(f"{module} has no function {name!r} that makes a network")
+    if settings.out is not None:
+        require_new(Path(settings.out), ".json")
     net: nn.Module = maker()
     try:
         net.load_state_dict(_loaded(weights))
@@ -246,7 +255,6 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
     )
     print(report)
     if settings.out is not None:
-        require_new(Path(settings.out), ".json")
         write_text(Path(settings.out), report.to_json())
     return STATUS[report.verdict]
 
@@ -262,7 +270,7 @@ def act(arguments: Sequence[str]) -> int:
     """What the command does; returns its exit status."""
     if len(arguments) >= 3 and ":" in arguments[0] and not Path(arguments[0]).exists():
         make, weights, inputs, *others = arguments
-        return of_files(make, weights, inputs, command_line.settings_of(Diagnose, others))
+        return of_files(make, weights, inputs, schema.load(Diagnose, others))
     return look(*command_line.looked_at(Diagnose, arguments))
 
 

@@ -31,7 +31,7 @@ def evaluate(folder: RunFolder, e: Evaluate) -> NDArray[np.float64]:
         The returns, ``[runs, episodes]``.
     """
     trained = Trained.of(folder, e.device, e.checkpoint)
-    env, names, runs = trained.settings.env.name, trained.plan.names, trained.runs(e.seed, e.run)
+    env, names, runs = trained.settings.env.name, trained.plan.names, trained.plan.chosen(e.seed, e.run)
     if e.out is not None:
         require_new(Path(e.out), ".csv")
     try:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import folders
 import pytest
@@ -12,7 +13,7 @@ import rl_plasticity
 from rl_plasticity import command_line, diagnose
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
-from rl_plasticity.diagnose import act, look, subject_of
+from rl_plasticity.diagnose import _beside, act, look, subject_of
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
@@ -53,6 +54,24 @@ def test_one_network_of_one_run_at_one_checkpoint_can_be_chosen(pendulum, tmp_pa
     _, rows = found(pendulum, tmp_path / "one.json", "network=actor", "run=1", "checkpoint=0")
     assert [(row["step"], row["network"], row["data"]) for row in rows] == [(0, "actor", "random")]
     assert "spectral" in rows[0]["run"]
+
+
+def test_every_checkpoint_is_looked_at_on_the_same_random_transitions_of_the_first_task(tmp_path, monkeypatch):
+    changing = [*folders.PENDULUM, "env.changes=[reward_flip]", "env.switch_every_env_steps=50"]
+    run = folders.run(changing, tmp_path / "run")
+    looked_at = []
+
+    def seen(agent, batch):
+        looked_at.append(batch.reward)
+        return _beside(agent, batch)
+
+    monkeypatch.setattr(sys.modules["rl_plasticity.diagnose"], "_beside", seen)
+    look(RunFolder(run), schema.load(Diagnose, [*BRIEF, "network=critic"]))
+    *random, buffer = looked_at
+    assert len(random) == len(RunFolder(run).saved_steps) > 1
+    assert all(torch.equal(reward, random[0]) for reward in random)
+    assert (random[0] <= 0).all()  # as Pendulum's are
+    assert (buffer > 0).any()  # the second task's are flipped
 
 
 def test_a_supervised_runs_network_learns_labels_that_are_drawn(digits, tmp_path):
@@ -105,12 +124,16 @@ def test_what_exists_is_not_overwritten(pendulum, tmp_path):
         (["{run}", "network=critc"], ["critc", "critic"]),
         (["{run}", "seed=9"], ["seed=9"]),
         (["{run}", "remedy=true"], ["remedy", "remedies"]),
+        (["{digits}", "seed=9"], ["seed=9"]),
+        (["{digits}", "run=2"], ["run=2"]),
+        (["{digits}", "checkpoint=7"], ["7", "0"]),
+        (["{digits}", "network=critic"], ["critic", "net"]),
         (["nothing_there:make", "a.pt", "b.pt"], ["nothing_there"]),
     ],
 )
-def test_bad_input_is_one_line_that_names_it(pendulum, arguments, names):
+def test_bad_input_is_one_line_that_names_it(pendulum, digits, arguments, names):
     with pytest.raises(SettingsError) as error:
-        act([argument.format(run=pendulum) for argument in arguments])
+        act([argument.format(run=pendulum, digits=digits) for argument in arguments])
     assert all(name in str(error.value) for name in names), str(error.value)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.diagnosis.trainability import HALF, Steps
+from rl_plasticity.diagnosis.trainability import HALF, Loss, Steps, learn
 from rl_plasticity.structure import tensors_in
 
 
@@ -102,28 +102,23 @@ def clipped(norms: Sequence[float], max_grad_norm: float | None) -> list[str]:
 
 
 def first_updates(
-    net: nn.Module, optimizer: Steps, loss: Any, clip: float | None, updates: int
+    net: nn.Module, optimizer: Steps, loss: Loss, clip: float | None, updates: int, seed: int
 ) -> tuple[dict[str, Tensor], list[float], dict[str, Tensor]]:
     """The gradient of the first update, the norms of the gradients, and the weights from before.
 
-    `net` is trained by it.
+    `net` is trained by it, see `learn`.
     """
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
     gradients: dict[str, Tensor] = {}
     norms: list[float] = []
-    with torch.enable_grad():
-        for t in range(updates):
-            optimizer.zero_grad()
-            value = loss(net, t)
-            if not value.requires_grad:
-                break
-            value.sum().backward()
-            here = {name: p.grad.detach().clone() for name, p in net.named_parameters() if p.grad is not None}
-            gradients = gradients or here
-            norms.append(float(torch.stack([g.float().norm() for g in here.values()]).norm()))
-            if clip is not None:
-                nn.utils.clip_grad_norm_(net.parameters(), clip)
-            optimizer.step()
+
+    def look() -> None:
+        here = {name: p.grad.detach().clone() for name, p in net.named_parameters() if p.grad is not None}
+        if not gradients:
+            gradients.update(here)
+        norms.append(float(torch.stack([g.float().norm() for g in here.values()]).norm()))
+
+    learn(net, optimizer, loss, updates, seed, clip, look)
     return gradients, norms, before
 
 

@@ -59,7 +59,15 @@ class Task:
     with_users_loss: bool = True
 
 
-def learn(net: nn.Module, optimizer: Steps, loss: Loss, updates: int, seed: int, clip: float | None = None) -> Tensor:
+def learn(
+    net: nn.Module,
+    optimizer: Steps,
+    loss: Loss,
+    updates: int,
+    seed: int,
+    clip: float | None = None,
+    look: Callable[[], object] = lambda: None,
+) -> Tensor:
     """Train `net` and return the loss before each update, ``[updates, *runs]`` in float64 on the CPU.
 
     Where the loss is not finite it counts as infinite from there on. What the network draws depends on `seed` alone.
@@ -67,6 +75,7 @@ def learn(net: nn.Module, optimizer: Steps, loss: Loss, updates: int, seed: int,
     Args:
         seed: of torch's global generator, whose state the caller keeps.
         clip: the largest norm of the gradient of all parameters, as ``torch.nn.utils.clip_grad_norm_`` takes it.
+        look: called when the gradients of an update are there, before they are clipped.
     """
     torch.manual_seed(seed)
     losses: list[Tensor] = []
@@ -78,6 +87,7 @@ def learn(net: nn.Module, optimizer: Steps, loss: Loss, updates: int, seed: int,
             if not value.requires_grad:  # everything is frozen
                 continue
             value.sum().backward()  # type: ignore[no-untyped-call]
+            look()
             if clip is not None:
                 nn.utils.clip_grad_norm_(net.parameters(), clip)
             optimizer.step()
@@ -112,19 +122,17 @@ class Bank:
     Args:
         inputs: what the network reads, each tensor ``[*runs, n, ...]``.
         runs: the leading axes.
-        most: how many of the n are used.
 
     Raises:
         SettingsError: inputs that are not tensors with as many rows each.
     """
 
-    def __init__(self, inputs: Example, runs: tuple[int, ...], most: int = BANK) -> None:
+    def __init__(self, inputs: Example, runs: tuple[int, ...]) -> None:
         args, kwargs = arguments_of(inputs)
         self.axis = len(runs)
-        self.size = self._rows_of([*args, *kwargs.values()])
-        self.most = min(most, self.size)
+        self.given = self._rows_of([*args, *kwargs.values()])
+        self.size = min(BANK, self.given)
         self.args, self.kwargs = self.narrowed([tuple(args), dict(kwargs)])
-        self.size = self.most
 
     @property
     def example(self) -> Example:
@@ -138,9 +146,9 @@ class Bank:
             SettingsError: not as many rows as the inputs.
         """
         rows = self._rows_of(values)
-        if rows < self.most or (rows != self.size and self.size != self.most):
-            raise SettingsError(f"targets must have as many rows as the inputs, {self.size}, got {rows}")
-        return with_tensors(values, lambda x: x.detach().narrow(self.axis, 0, self.most))
+        if rows != self.given:
+            raise SettingsError(f"targets must have as many rows as the inputs, {self.given}, got {rows}")
+        return with_tensors(values, lambda x: x.detach().narrow(self.axis, 0, self.size))
 
     def _rows_of(self, values: Any) -> int:
         shapes = [[*x.shape] for x in tensors_in(values)]
@@ -384,7 +392,7 @@ class Data:
             raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
         if targets is not None and loss is None:
             raise SettingsError("targets= needs loss=, a function of output and targets")
-        bank = Bank(inputs, runs_of(net), BANK)
+        bank = Bank(inputs, runs_of(net))
         own = None
         if loss is not None:
             if targets is None:
@@ -495,11 +503,17 @@ class Subject:
                 group["lr"] = rate * (group["lr"] / first if first else 1.0)
         return net, _Several(optimizers)
 
+    def copied(self) -> "Subject":
+        """A copy, all of it trainable and in float32 or wider, to be changed."""
+        copied = Subject(*self.widened(), self.fresh, self.without_dropout)
+        copied.raised = self.raised
+        return copied
+
     def widened(self, weights: nn.Module | None = None) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
         """A copy, all of it trainable and in float32 or wider, with the weights and buffers of another if given."""
         net, optimizers = self._copied()
         for tensor in (*net.parameters(), *net.buffers()):
-            tensor.data = full_precision(tensor.data)
+            tensor.data = wide(tensor.data) if tensor.is_floating_point() else tensor.data
         net.requires_grad_(True)
         if weights is not None:
             with torch.no_grad():
@@ -542,8 +556,3 @@ def called(net: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     kind = next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
     args, kwargs = with_tensors([tuple(args), dict(kwargs)], lambda x: x.to(kind) if x.is_floating_point() else x)
     return net(*args, **kwargs)
-
-
-def full_precision(tensor: Tensor) -> Tensor:
-    """float32 in place of half precision."""
-    return tensor.float() if tensor.dtype in HALF else tensor

@@ -168,20 +168,20 @@ def reports(
     arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
     bar = Bar(arms * repeats * len(trials.kinds))
     try:
-        _let_fresh_learn(trials, subject, causes, bar)
+        _let_fresh_learn(trials, causes, bar)
         trials.run(NOW, lambda r, times, task: subject.with_fresh_optimizer(task, times), RATES, bar)
         if known:
             trials.run(AS_IT_IS, lambda r, times, task: subject.as_it_is(task), RATES[:1], bar)
-            causes += _hindrances(trials, subject, data, clip)
+            causes += _hindrances(trials)
         if earlier is not None:
             old = _earlier(subject, earlier)
             trials.run(EARLIER, lambda r, times, task: subject.with_fresh_optimizer(task, times, old), RATES, bar)
         judged = [_judged(trials, run) for run in range(every)]
-        tried = _tried(trials, subject, data, bar) if remedies and any(_is_bad(v) for v, *_ in judged) else {}
+        tried = _tried(trials, data, bar) if remedies and any(_is_bad(v) for v, *_ in judged) else {}
     finally:
         bar.close()
     protocol = _protocol(trials, data, tried)
-    symptoms = _symptoms(subject, trials, data)
+    symptoms = _symptoms(trials, data)
     found = []
     for run, (verdict, why, gap) in enumerate(judged):
         own = beside[run] if beside else ()
@@ -217,8 +217,9 @@ def _numbers(trials: Trials, run: int) -> tuple[dict[str, Estimate], dict[str, f
     return evidence, {f"{arm}/{k}": _mean(trials.end(k, arm), run) for k, arm in pairs}
 
 
-def _let_fresh_learn(trials: Trials, subject: Subject, causes: list[str], bar: Bar) -> None:
+def _let_fresh_learn(trials: Trials, causes: list[str], bar: Bar) -> None:
     """Let fresh networks learn, at Adam's usual rate where the optimizer's own is too low for them."""
+    subject = trials.subject
 
     def start(r: int, times: float, task: Task) -> tuple[nn.Module, Steps]:
         return subject.with_fresh_optimizer(task, times, trials.fresh[r])
@@ -274,16 +275,19 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
     return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
 
 
-def _hindrances(trials: Trials, subject: Subject, data: Data, clip: float | None) -> list[str]:
+def _hindrances(trials: Trials) -> list[str]:
     """What keeps the network, as it is trained, from learning."""
+    subject = trials.subject
     found = checks.frozen(subject.net) + checks.not_held(subject.net, subject.optimizers)
     with random_states_kept(subject.net):
         task = trials.tasks[0][-1]
         net, optimizer = subject.as_it_is(task)
         loss, number = task.begin(net), min(FIRST, task.updates)
-        gradients, norms, before = checks.first_updates(net, optimizer, loss, clip, number)
+        gradients, norms, before = checks.first_updates(
+            net, optimizer, loss, trials.clip, number, derive(trials.seed, 0, 2)
+        )
     found += checks.does_not_move(net, before)
-    found += checks.clipped(norms, clip)
+    found += checks.clipped(norms, trials.clip)
     named = dict(subject.net.named_parameters())
     return found + checks.stale_moments(named, subject.optimizers, gradients)
 
@@ -306,37 +310,30 @@ def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> nn.
     return net
 
 
-def _tried(trials: Trials, subject: Subject, data: Data, bar: Bar) -> dict[str, Tensor | None]:
+def _tried(trials: Trials, data: Data, bar: Bar) -> dict[str, Tensor | None]:
     """Let copies learn to which each remedy was applied; what it changes of the outputs, ``[*runs]``, by its name."""
+    subject = trials.subject
     tried: dict[str, Tensor | None] = {}
     times = RATES[trials.best_of_fresh()]
-    for name, remedy in REMEDIES.items():
+    for name, change in REMEDIES.items():
+        changed = []
         try:
             with random_states_kept(subject.net), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                base = subject.widened()[0]
-                changed = []
                 for r, fresh in enumerate(trials.fresh):
                     torch.manual_seed(derive(trials.seed, r, 3))
-                    changed.append(remedy(base, fresh, data.example))
+                    changed.append(subject.copied())
+                    change(changed[-1].net, fresh, data.example)
         except Exception:  # whatever keeps it from being applied to such a network: it is left out
             continue
         bar.more(len(trials.tasks) * len(trials.kinds))
 
-        def start(r: int, times: float, task: Task, changed: Sequence[nn.Module] = changed) -> tuple[nn.Module, Steps]:
-            other = Subject(changed[r], (), subject.fresh, subject.without_dropout)
-            if [*other.net.state_dict()] == [*subject.net.state_dict()] and not _hooked(other.net, subject.net):
-                return subject.with_fresh_optimizer(task, times, other.net)
-            return other.with_fresh_optimizer(task, times)
+        def start(r: int, times: float, task: Task, changed: Sequence[Subject] = changed) -> tuple[nn.Module, Steps]:
+            return changed[r].with_fresh_optimizer(task, times)
 
         trials.run(name, start, [times], bar)
-        tried[name] = None if data.bank is None else _changes(base, changed[0], data.bank)
+        tried[name] = None if data.bank is None else _changes(subject.widened()[0], changed[0].net, data.bank)
     return tried
-
-
-def _hooked(net: nn.Module, other: nn.Module) -> bool:
-    """Whether it computes more than the other, by hooks."""
-    return sum(len(m._forward_hooks) for m in net.modules()) > sum(len(m._forward_hooks) for m in other.modules())
 
 
 @torch.no_grad()
@@ -369,12 +366,12 @@ def _slow_start(trials: Trials, run: int, verdict: Verdict) -> list[str]:
     return [f"slow start: over the first fifth of the updates its loss is {worst:.1f} times a fresh network's"]
 
 
-def _symptoms(subject: Subject, trials: Trials, data: Data) -> dict[str, tuple[Tensor, Tensor]]:
+def _symptoms(trials: Trials, data: Data) -> dict[str, tuple[Tensor, Tensor]]:
     """Metrics of the network and of a fresh one, ``[*runs]``, those that both have."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            mine, theirs = (Probe(net, data.example).measure() for net in (subject.net, trials.fresh[0]))
+            mine, theirs = (Probe(net, data.example).measure() for net in (trials.subject.net, trials.fresh[0]))
     except Exception:  # a network that cannot be looked into is judged all the same
         return {}
     return {name: (mine[name], theirs[name]) for name in SYMPTOMS if name in mine and name in theirs}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.configs import kinds, schema
 from rl_plasticity.configs.commands import Group, Supervised, Train
+from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.interventions import Intervention, ReDo, SelectiveReinit, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
 from rl_plasticity.runs import memory
@@ -63,6 +64,19 @@ class Plan:
     def side_by_side(self) -> list[int]:
         """How many runs each of the regularizers side by side has."""
         return [len(alike) for alike in _alike(self.groups)]
+
+    def chosen(self, seed: int | None, run: int | None) -> list[int]:
+        """The positions of the runs of this seed (one for each variant side by side), at this position, or all.
+
+        Raises:
+            SettingsError: there is none.
+        """
+        if run is not None and run >= len(self.seeds):
+            raise SettingsError(f"no run={run}: the folder has {len(self.seeds)}, counted from 0")
+        runs = [i for i, other in enumerate(self.seeds) if seed in (None, other) and run in (None, i)]
+        if not runs:
+            raise SettingsError(f"no run with seed={seed}{nearest(seed, map(str, sorted(set(self.seeds))))}")
+        return runs
 
     def some(self, runs: slice) -> "Plan":
         """That of some of the runs, without interventions."""

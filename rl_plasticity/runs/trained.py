@@ -18,7 +18,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import step_limit
-from rl_plasticity.errors import SettingsError, closest, first_line, nearest
+from rl_plasticity.errors import SettingsError, closest, first_line
 from rl_plasticity.paths import exists
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
@@ -178,26 +178,12 @@ class Trained:
         Raises:
             SettingsError: there is none, or one for each of several settings.
         """
-        first, *others = self.runs(seed, run)
+        first, *others = self.plan.chosen(seed, run)
         names = [self.plan.names[i] for i in (first, *others) if self.plan.seeds[i] == self.plan.seeds[first]]
         if len(names) > 1:
             which = ", ".join(f"run={self.plan.names.index(name)} ({name.group})" for name in names)
             raise SettingsError(f"seed {names[0].seed} was trained with several settings: choose one with {which}")
         return first
-
-    def runs(self, seed: int | None, run: int | None) -> list[int]:
-        """The positions of the runs of this seed (one for each variant side by side), at this position, or all.
-
-        Raises:
-            SettingsError: there is none.
-        """
-        seeds = self.plan.seeds
-        if run is not None and run >= len(seeds):
-            raise SettingsError(f"no run={run}: the folder has {len(seeds)}, counted from 0")
-        runs = [i for i, other in enumerate(seeds) if seed in (None, other) and run in (None, i)]
-        if not runs:
-            raise SettingsError(f"no run with seed={seed}{nearest(seed, map(str, sorted(set(seeds))))}")
-        return runs
 
 
 def load_agent(folder: str | os.PathLike[str], step: int | None = None, device: str = "auto") -> Agent:

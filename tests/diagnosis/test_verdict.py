@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import Learner, diagnose
+from rl_plasticity.diagnosis.remedies import with_layer_norm
 from rl_plasticity.diagnosis.report import STUDENT, Estimate
+from rl_plasticity.diagnosis.trainability import Subject, own_batches
 from rl_plasticity.errors import SettingsError
 
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
@@ -92,6 +94,18 @@ def test_remedies_are_tried_on_copies_and_ranked(net: nn.Sequential) -> None:
     assert found["head"].closes < 0.2  # the first layer is the dead one
     learned = [remedy.learned.mean for remedy in report.remedies]
     assert learned == sorted(learned, reverse=True)
+
+
+def test_a_remedy_that_adds_to_the_network_learns_with_the_users_kind_of_optimizer(net: nn.Sequential) -> None:
+    subject = Subject(net, [torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)], make, without_dropout=True)
+    changed = subject.copied()
+    with_layer_norm(changed.net, make(), X)
+    learner, steps = changed.with_fresh_optimizer(own_batches(batches(), F.cross_entropy, seed=0, updates=10), 3.0)
+    (optimizer,) = steps.optimizers  # type: ignore[attr-defined]
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert (optimizer.defaults["momentum"], optimizer.param_groups[0]["lr"]) == (0.9, 1.5)
+    assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in learner.parameters()}
+    assert not torch.equal(learner(X), net(X))  # what was added is in the copy, and not in the network
 
 
 # --- something else ---------------------------------------------------------------------------------------------------
@@ -288,6 +302,7 @@ def test_the_interval_is_students() -> None:
         ({"make": lambda: make(width=16)}, ["make=", "0."]),
         ({"targets": Y}, ["loss="]),
         ({"targets": Y[:5], "loss": F.cross_entropy}, ["targets", "128", "5"]),
+        ({"inputs": X.repeat(3, 1), "targets": Y.repeat(3)[:300], "loss": F.cross_entropy}, ["384", "300"]),
         ({"loss": F.cross_entropy}, ["targets="]),
         ({"inputs": None, "batches": [], "loss": F.cross_entropy}, ["batches"]),
         ({"inputs": None, "batches": [3], "loss": F.cross_entropy}, ["batch", "int"]),
