@@ -28,6 +28,7 @@ from rl_plasticity.__main__ import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+PICTURE = re.compile(r'(src(?:set)?=")([^":]+)(")()')  # of a <picture>, in the same four parts
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 # What lies outside docs/ and is read as a page; by its place on the site.
 PAGES = {"readme.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
@@ -113,7 +114,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             label = f"[{path.read_text().partition(chr(10))[0].removeprefix('# ')}]("
         return label + posixpath.relpath(place(path), here or ".") + (anchor or "") + after
 
-    return LINK.sub(on_site, markdown)
+    return PICTURE.sub(on_site, LINK.sub(on_site, markdown))
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

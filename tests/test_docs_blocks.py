@@ -69,16 +69,6 @@ BRIEFLY = (("make=make_net)", "make=make_net, repeats=2, updates=10)"),)
 A_STEP = "optimizer.zero_grad(); task_loss = net(x).square().mean()\n"
 BACKWARD = (("...; optimizer.step()", "loss.backward(); optimizer.step()"),)
 SETTINGS = "from typing import Annotated\nfrom rl_plasticity import Setting\n"
-A_PLUG = """
-from nuclear_norm import NuclearNorm
-import numpy as np
-from rl_plasticity.tasks import Source
-squares = lambda: Source((np.zeros((4, 1, 2, 2)), np.zeros(4)), (np.zeros((4, 1, 2, 2)), np.zeros(4)), num_classes=2)
-"""
-TASK = """
-import gymnasium as gym
-gym.register("MyTask-v0", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=20)
-"""
 IMAGES = """
 import numpy as np
 images = test_images = np.zeros((20, 1, 8, 8)); labels = test_labels = np.arange(20) % 10
@@ -108,9 +98,6 @@ PYTHON: dict[str, list[Block]] = {
     "README.md": [
         Block("diagnose(net, batches=", before=A_LOOP + A_NEXT_TASK, instead=BRIEFLY),
         Block("handle = attach(", before=A_LOOP, after="assert handle.regularizer.coef == 1e-4"),
-        Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
-        Block("train.run(", instead=(('env="cheetah-run", preset="demo"', "**TINY"),)),
-        Block("# my_plug.py", before=A_PLUG),
     ],
     "diagnose.md": [
         Block(
@@ -210,7 +197,22 @@ PYTHON: dict[str, list[Block]] = {
     ],
     "start.md": [
         Block('compare("results/digits")', before="import shutil; shutil.copytree('results/a', 'results/digits')"),
-        Block("for _ in range(200)", instead=(("range(200)", "range(3)"),)),
+    ],
+    "start-own-loop.md": [
+        Block("# my_loop.py", instead=(("updates=500", "updates=50"), ("range(12)", "range(2)"))),
+        Block("import diagnose", instead=(("range(200)", "range(10)"), ("make=make_net", "make=make_net, repeats=2"))),
+        Block("import attach", instead=(("range(12)", "range(2)"),), after="assert handle.regularizer.coef == 1e-3"),
+        Block("import make_intervention", after="assert 0 <= done['reset_units'] <= 128"),
+    ],
+    "start-own-method.md": [
+        Block(
+            "import my_method",
+            after="regularizer = handle.regularizer; weight = net[0].weight\n"
+            "assert regularizer.penalty(net) < 1e-12\n"
+            "norms = [w.detach().norm() for w in (net[0].weight, net[2].weight)]\n"
+            "with torch.no_grad(): weight *= 3\n"
+            "torch.testing.assert_close(regularizer.penalty(net), 1e-2 * (2 * norms[0]).square())",
+        ),
     ],
     "supervised.md": [Block("def squares", before=IMAGES, after="assert DATA['squares']().num_classes == 10")],
     "your-own-training.md": [
@@ -238,8 +240,6 @@ PYTHON: dict[str, list[Block]] = {
         Block("integrations.transformers", before=TRANSFORMERS, needs="transformers"),
     ],
 }
-# Modules that a page's commands name and that the page leaves to the reader.
-MODULES = {"README.md": {"my_envs.py": TASK}}
 
 COMMAND_WORDS = ("python", "python3.11", "pip", "make", "cd", ".", "docker", "jupyter")
 # Lines of commands, and first lines of blocks, that no test runs, and why.
@@ -269,6 +269,8 @@ NOT_RUN = {
         "its capitals stand for choices"
     ),
     "group     seeds  final          IQM [95 %]            mean over tasks": SHOWN,
+    "python -m rl_plasticity.supervised 'plugins=[my_method]' preset=demo reg=keepnorm": "misspelt, likewise",
+    "python -m rl_plasticity.supervised 'plugins=[my_method]' preset=demo reg=keep_norm reg.coef=-1": "out of range",
     "python -m rl_plasticity.train env=cartpole-swingpu": "misspelt, to show what it says",
     "in results:": SHOWN,
     "tried on copies         learned then              closes  changes outputs": SHOWN,
@@ -354,8 +356,6 @@ def as_tested(page, text):
 
 def write_modules(page):
     """A block that begins with ``# name.py`` is such a module."""
-    for name, text in MODULES.get(page.name, {}).items():
-        Path(name).write_text(text)
     for text in python_blocks(page):
         if module := re.match(r"# (\w+\.py)\n", text):
             Path(module[1]).write_text(as_tested(page, text))
@@ -483,7 +483,7 @@ def test_what_the_tables_here_say_of_blocks_holds_for_one_block_each():
 
 def test_every_block_has_a_language_that_is_looked_at():
     for page in DOCS:
-        assert {language for language, _ in blocks(page)} <= {"", "sh", "python", "toml"}, page.name
+        assert {language for language, _ in blocks(page)} <= {"", "sh", "python", "toml", "text"}, page.name
         for language, text in blocks(page):
             if language == "toml":
                 tomllib.loads(text)

@@ -1,0 +1,76 @@
+"""Draw the README's figure: ``python scripts/readme_figure.py PLAIN LAYER_NORM``.
+
+The two folders are runs of the digits' demo, each about three minutes on one thread:
+
+    python -m rl_plasticity.supervised preset=demo "reg=[none,swr,spectral]" reg.swr.coef=1e-3 \\
+        reg.spectral.coef=1e-3 seeds=5 out=PLAIN
+    python -m rl_plasticity.supervised preset=demo "reg=[none,spectral]" reg.spectral.coef=1e-3 \\
+        net.layer_norm=true seeds=5 out=LAYER_NORM
+
+Writes docs/plasticity.png and, for dark pages, docs/plasticity-dark.png.
+"""
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from rl_plasticity import RunFolder
+from rl_plasticity.comparison.plotting import PALETTE, STYLE
+
+LABELS = {
+    (False, "none"): "no method",
+    (False, "swr"): "SWR",
+    (False, "spectral"): "spectral",
+    (True, "none"): "LayerNorm",
+    (True, "spectral"): "LayerNorm + spectral",
+}
+COLOURS = {"no method": None, "SWR": PALETTE[4], "LayerNorm": PALETTE[3], "spectral": PALETTE[5]}
+COLOURS["LayerNorm + spectral"] = PALETTE[2]
+
+
+def accuracies(folders: list[Path]) -> dict[str, np.ndarray]:
+    """The training accuracy at the end of each task, [seeds, tasks], of each method."""
+    found: dict[str, list[list[float]]] = {}
+    for layer_norm, folder in zip((False, True), folders, strict=True):
+        frame = RunFolder(folder).frame().query("metric == 'task/train_accuracy'").sort_values("step")
+        for (method, _), rows in frame.groupby(["reg.name", "seed"]):
+            found.setdefault(LABELS[layer_norm, method], []).append(rows["value"].tolist())
+    return {label: np.array(rows) for label, rows in found.items()}
+
+
+def draw(curves: dict[str, np.ndarray], file: Path, ink: str, paper: str) -> None:
+    """One panel; each method's name stands at the end of its curve."""
+    colours = {"text.color": ink, "axes.edgecolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.labelcolor": ink}
+    with plt.rc_context({**STYLE, **colours, "figure.facecolor": paper, "axes.facecolor": paper}):
+        figure, axes = plt.subplots(figsize=(6.2, 2.9), dpi=160)
+        ends = {}
+        for label, values in curves.items():
+            tasks, colour = np.arange(1, values.shape[1] + 1), COLOURS[label] or ink
+            axes.plot(tasks, values.mean(0), color=colour, linewidth=1.8, marker="o", markersize=3)
+            axes.fill_between(tasks, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
+            ends[label] = (float(values[:, -1].mean()), colour)
+        height = -1.0
+        for label, (end, colour) in sorted(ends.items(), key=lambda item: item[1][0]):
+            height = max(end, height + 0.075)  # names of curves that end together do not overlap
+            axes.annotate(label, (tasks[-1] + 0.25, height), color=colour, va="center", annotation_clip=False)
+        axes.axhline(0.1, color=ink, linewidth=0.6, linestyle=":")
+        axes.annotate("chance", (1, 0.1), xytext=(0, 2), textcoords="offset points", fontsize=7)
+        axes.set(xlabel="task (new labels each time)", ylabel="training accuracy", ylim=(0, 1.04), xlim=(0.8, 12.1))
+        axes.set_xticks(tasks)
+        figure.savefig(file)
+        plt.close(figure)
+
+
+def main(plain: str, layer_norm: str) -> None:
+    curves = accuracies([Path(plain), Path(layer_norm)])
+    for label, values in curves.items():
+        print(f"{label:22} first task {values[:, 0].mean():.3f}, last task {values[:, -1].mean():.3f}")
+    docs = Path(__file__).parent.parent / "docs"
+    draw(curves, docs / "plasticity.png", ink="#1f2328", paper="white")
+    draw(curves, docs / "plasticity-dark.png", ink="#d1d7e0", paper="#0d1117")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
