@@ -177,11 +177,11 @@ def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
     from rl_plasticity.sweeps import launchers
 
     if kind not in commands.DEFAULT_PRESET:
-        return f"{_usage(kind)}\n\nRUN is the folder of a run.\n\n{describe(kind)}"
+        return f"{_usage(kind)}\n\nRUN is the folder of a run.\n\n{describe(kind, arguments, columns())}"
     schema.load_plugs_of(arguments)
     usage = _usage(kind)
     sweeps = f"-m runs all combinations of values a,b and range(0,10), with launcher={'|'.join(launchers.LAUNCHERS)}"
-    return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweeps}\n\n{describe(kind)}"
+    return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweeps}\n\n{describe(kind, arguments, columns())}"
 
 
 def _usage(kind: type[Any]) -> str:

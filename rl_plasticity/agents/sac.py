@@ -149,19 +149,21 @@ class SAC(nn.Module):
         seeds: Sequence[int],
         regularize: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        network: Annotated[str, Setting("what actor and critics are made of")] = "mlp",
+        network: Annotated[str, Setting("kind of network of actor and critics")] = "mlp",
         normalize_obs: Annotated[
             bool | None, Setting("observations by running statistics; null: with simba and hypersphere")
         ] = None,
-        num_critics: Annotated[int, Setting("2 for clipped double Q", least=1, most=100)] = 1,
-        lr: Annotated[float, Setting("of every Adam", least=0)] = 3e-4,
-        discount: Annotated[float, Setting("of one env step", least=0, most=1)] = 0.99,
-        tau: Annotated[float, Setting("of the target's moving average", least=0, most=1)] = 0.005,
+        num_critics: Annotated[int, Setting("number of critics; 2: clipped double Q", least=1, most=100)] = 1,
+        lr: Annotated[float, Setting("learning rate of actor, critic and temperature", least=0)] = 3e-4,
+        discount: Annotated[float, Setting("discount per env step", least=0, most=1)] = 0.99,
+        tau: Annotated[float, Setting("share of the critic in each update of the target", least=0, most=1)] = 0.005,
         init_alpha: Annotated[float, Setting("the temperature at the start", above=0)] = 1.0,
-        target_entropy: Annotated[float | None, Setting("null: -act_dim / 2")] = None,
-        log_std: Annotated[Bound, Setting("how the log standard deviation is kept in [-10, 2]")] = "clamp",
+        target_entropy: Annotated[
+            float | None, Setting("entropy that the temperature aims at; null: -act_dim / 2")
+        ] = None,
+        log_std: Annotated[Bound, Setting("squashing of the log standard deviation into [-10, 2]")] = "clamp",
         temperature_loss: Annotated[
-            Literal["alpha", "log_alpha"], Setting("what the temperature's loss multiplies by entropy - target entropy")
+            Literal["alpha", "log_alpha"], Setting("factor of (entropy - target entropy) in the temperature's loss")
         ] = "alpha",
         device: str | torch.device = "cpu",
         **of_network: Any,

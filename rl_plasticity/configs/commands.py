@@ -13,18 +13,22 @@ SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that,
 Threads = Annotated[
     int | Literal["auto"],
     Setting(
-        "of several runs each thread trains some; of one they are torch's; auto: one for one run of stacked networks, "
-        "else all cores",
+        "threads that several runs are divided among; for one run, torch's own; auto: one for one run of stacked "
+        "networks, else all cores",
         least=1,
         most=1024,
         belongs_to="machine",
     ),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda"], Setting("where the tensors live", belongs_to="machine")]
-Compile = Annotated[bool | Literal["auto"], Setting("auto: where it pays for itself", belongs_to="machine")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], Setting("device that trains; auto: CUDA if there is a GPU", belongs_to="machine")
+]
+Compile = Annotated[
+    bool | Literal["auto"], Setting("compile the update; auto: where it saves time", belongs_to="machine")
+]
 Precision = Annotated[
     Literal["float32", "bfloat16", "tf32", "auto"],
-    Setting("what large matrix products read; auto: bfloat16 where the machine has units for it"),
+    Setting("number format that large matrix products read; auto: bfloat16 where the machine has units for it"),
 ]
 From = Annotated[
     int | None,
@@ -34,10 +38,10 @@ Logger = Annotated[
     Literal["tensorboard", "wandb"],
     Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
 ]
-Out = Annotated[str, Setting("the run's folder; auto: results/ and a short name", belongs_to="machine")]
-Resume = Annotated[str | None, Setting("a run's folder: continue it", belongs_to="machine")]
-First = Annotated[int, Setting("of the first run", least=0)]
-Runs = Annotated[int, Setting("how many runs train at once, with consecutive seeds", least=1)]
+Out = Annotated[str, Setting("folder of the run; auto: results/ and a short name", belongs_to="machine")]
+Resume = Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")]
+First = Annotated[int, Setting("seed of the first run", least=0)]
+Runs = Annotated[int, Setting("runs that train together, with consecutive seeds", least=1)]
 
 
 @dataclass(frozen=True)
@@ -126,25 +130,34 @@ class Train(RunSettings):
     preset: str
     seed: First = 0
     seeds: Runs = 1
-    total_env_steps: Annotated[int, Setting("of each run", least=1)] = 1_000_000
+    total_env_steps: Annotated[int, Setting("env steps of each run", least=1)] = 1_000_000
     replay_ratio: Annotated[float, Setting("updates per env step", least=0)] = 16.0
-    random_env_steps: Annotated[int, Setting("uniformly random actions first", least=0)] = 10_000
-    prime_updates: Annotated[int, Setting("so many at once on the first transitions (heavy priming)", least=0)] = 0
-    prime_after_env_steps: Annotated[int, Setting("when there are so many transitions", least=1)] = 100
-    buffer_size: Annotated[int, Setting("transitions of each run", least=1)] = 1_000_000
-    on_change: Annotated[Literal["keep", "clear"], Setting("the replay buffer when the task changes")] = "keep"
-    batch_size: Annotated[int, Setting("transitions in an update", least=1)] = 256
-    eval_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 10_000
-    eval_episodes: Annotated[int, Setting("in an evaluation", least=1)] = 10
-    checkpoint_every_env_steps: Annotated[int, Setting(least=1, belongs_to="watched")] = 50_000
+    random_env_steps: Annotated[int, Setting("env steps with random actions at the start", least=0)] = 10_000
+    prime_updates: Annotated[int, Setting("updates in a row on the first transitions (heavy priming)", least=0)] = 0
+    prime_after_env_steps: Annotated[int, Setting("transitions before priming", least=1)] = 100
+    buffer_size: Annotated[int, Setting("largest number of transitions kept for each run", least=1)] = 1_000_000
+    on_change: Annotated[Literal["keep", "clear"], Setting("replay buffer at a change of task")] = "keep"
+    batch_size: Annotated[int, Setting("transitions per update", least=1)] = 256
+    eval_every_env_steps: Annotated[
+        int, Setting("env steps between two evaluations", least=1, belongs_to="watched")
+    ] = 10_000
+    eval_episodes: Annotated[int, Setting("episodes per evaluation", least=1)] = 10
+    checkpoint_every_env_steps: Annotated[
+        int, Setting("env steps between two checkpoints", least=1, belongs_to="watched")
+    ] = 50_000
     log_every_updates: Annotated[
         int | Literal["auto"],
-        Setting("losses and norms; auto: a sixtieth of the run, at most 16000", least=1, belongs_to="watched"),
+        Setting(
+            "updates between two rows of losses and norms; auto: a sixtieth of the run, at most 16000",
+            least=1,
+            belongs_to="watched",
+        ),
     ] = "auto"
     measure_every_updates: Annotated[
         int | Literal["auto"],
         Setting(
-            "plasticity metrics on frozen transitions; auto: a sixtieth of the run, at most 16000; 0: never",
+            "updates between two measurements of plasticity, on frozen transitions; auto: a sixtieth of the run, "
+            "at most 16000; 0: never",
             least=0,
             belongs_to="watched",
         ),
@@ -182,15 +195,26 @@ class Supervised(RunSettings):
     preset: str
     seed: First = 0
     seeds: Runs = 1
-    num_tasks: Annotated[int | None, Setting("null: the task sequence's own number", least=1)] = None
+    num_tasks: Annotated[int | None, Setting("tasks of the sequence; null: the sequence's own number", least=1)] = None
     epochs_per_task: Annotated[int, Setting("passes over the images of a task", least=1)] = 100
-    batch_size: Annotated[int, Setting("images in an update", least=1)] = 256
+    batch_size: Annotated[int, Setting("images per update", least=1)] = 256
     lr: Annotated[float, Setting("the optimizer's learning rate", least=0)] = 1e-3
-    eval_every_epochs: Annotated[int, Setting("and at the end of each task", least=1, belongs_to="watched")] = 10
-    checkpoint_every_epochs: Annotated[int, Setting(least=1, belongs_to="watched")] = 50
+    eval_every_epochs: Annotated[
+        int,
+        Setting(
+            "epochs between two evaluations; one more comes at the end of each task", least=1, belongs_to="watched"
+        ),
+    ] = 10
+    checkpoint_every_epochs: Annotated[
+        int, Setting("epochs between two checkpoints", least=1, belongs_to="watched")
+    ] = 50
     log_every_updates: Annotated[
         int | Literal["auto"],
-        Setting("losses and norms; auto: a sixtieth of the run, at most 500", least=1, belongs_to="watched"),
+        Setting(
+            "updates between two rows of losses and norms; auto: a sixtieth of the run, at most 500",
+            least=1,
+            belongs_to="watched",
+        ),
     ] = "auto"
     measure_every_updates: Annotated[
         int | Literal["auto"],
@@ -202,7 +226,8 @@ class Supervised(RunSettings):
         ),
     ] = "auto"
     measure_every_epochs: Annotated[
-        int | None, Setting("the same at the end of an epoch; null: as above", least=1, belongs_to="watched")
+        int | None,
+        Setting("epochs between two measurements; null: measure_every_updates decides", least=1, belongs_to="watched"),
     ] = None
     device: Device = "auto"
     threads: Threads = "auto"
@@ -218,17 +243,21 @@ class Supervised(RunSettings):
 class Evaluate:
     """Settings of ``rl_plasticity.evaluate``, besides the run's folder."""
 
-    episodes: Annotated[int | None, Setting("of each run; null: the run's eval_episodes", least=1)] = None
+    episodes: Annotated[int | None, Setting("episodes of each run; null: the run's eval_episodes", least=1)] = None
     checkpoint: Annotated[int | None, Setting("env step of the checkpoint; null: the newest", least=0)] = None
-    seed: Annotated[int | None, Setting("of the run to evaluate; null: all runs of the folder", least=0)] = None
+    seed: Annotated[int | None, Setting("seed of the run to evaluate; null: all runs of the folder", least=0)] = None
     run: Annotated[
-        int | None, Setting("its position in the folder, from 0, where several settings trained side by side", least=0)
+        int | None,
+        Setting("position of the run in the folder, from 0, where several settings trained side by side", least=0),
     ] = None
     evaluation_seed: Annotated[
-        int | None, Setting("of the start states; null: those of the run's own evaluation at this env step", least=0)
+        int | None,
+        Setting("seed of the start states; null: those of the run's own evaluation at this env step", least=0),
     ] = None
-    deterministic: Annotated[bool, Setting("false: sampled actions")] = True
-    device: Annotated[Literal["auto", "cpu", "cuda"], Setting("auto: the run's own, cpu if it is not here")] = "auto"
+    deterministic: Annotated[bool, Setting("deterministic actions; false: sampled ones")] = True
+    device: Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, cpu if it is not here")] = (
+        "auto"
+    )
     out: Annotated[str | None, Setting("FILE.csv for each episode's return; null: only print")] = None
 
 
@@ -236,35 +265,44 @@ class Evaluate:
 class Watch(Evaluate):
     """Settings of ``rl_plasticity.watch``, besides the run's folder."""
 
-    episodes: Annotated[
-        int | None, Setting("one after another in one video; null: the run's eval_episodes", least=1)
-    ] = 1
-    seed: Annotated[int | None, Setting("of the run to watch; null: the folder's first", least=0)] = None
+    episodes: Annotated[int | None, Setting("episodes in the video; null: the run's eval_episodes", least=1)] = 1
+    seed: Annotated[int | None, Setting("seed of the run to watch; null: the folder's first", least=0)] = None
     run: Annotated[
-        int | None, Setting("its position in the folder, from 0: needed where settings trained side by side", least=0)
+        int | None,
+        Setting("position of the run in the folder, from 0: needed where settings trained side by side", least=0),
     ] = None
     out: Annotated[str | None, Setting("FILE.mp4; null: video_STEP_seedN.mp4 in the run's folder")] = None
     camera: Annotated[
-        int | str | None, Setting("number or name, -1: a free one; null: 0 (gym: tasks: their own)", least=-1)
+        int | str | None,
+        Setting("number or name of the camera, -1: a free one; null: 0 (gym: tasks: their own)", least=-1),
     ] = None
-    width: Annotated[int | None, Setting("pixels; null: 640 (gym: tasks: their own)", least=1, most=8192)] = None
-    height: Annotated[int | None, Setting("pixels; null: 480 (gym: tasks: their own)", least=1, most=8192)] = None
+    width: Annotated[int | None, Setting("width in pixels; null: 640 (gym: tasks: their own)", least=1, most=8192)] = (
+        None
+    )
+    height: Annotated[
+        int | None, Setting("height in pixels; null: 480 (gym: tasks: their own)", least=1, most=8192)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnose:
     """Settings of ``rl_plasticity.diagnose``, besides the run's folder."""
 
-    checkpoint: Annotated[int | None, Setting("its env step or epoch; null: every one that is saved", least=0)] = None
+    checkpoint: Annotated[
+        int | None, Setting("env step or epoch of the checkpoint; null: every saved one", least=0)
+    ] = None
     network: Annotated[str | None, Setting("critic or actor; null: all networks")] = None
-    seed: Annotated[int | None, Setting("of the run; null: all runs of the folder", least=0)] = None
+    seed: Annotated[int | None, Setting("seed of the run; null: all runs of the folder", least=0)] = None
     run: Annotated[
-        int | None, Setting("its position in the folder, from 0, where several settings trained side by side", least=0)
+        int | None,
+        Setting("position of the run in the folder, from 0, where several settings trained side by side", least=0),
     ] = None
     repeats: Annotated[int, Setting("draws of fresh weights and of targets", least=2)] = 5
     updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
-    remedies: Annotated[bool, Setting("whether to try what would help, at the newest checkpoint")] = True
-    device: Annotated[Literal["auto", "cpu", "cuda"], Setting("auto: the run's own, cpu if it is not here")] = "auto"
+    remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
+    device: Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, cpu if it is not here")] = (
+        "auto"
+    )
     out: Annotated[str | None, Setting("FILE.json for the whole reports, and FILE.png; null: only print")] = None
 
 

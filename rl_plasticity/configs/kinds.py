@@ -94,8 +94,10 @@ def constructors(s: RunSettings) -> dict[str, Callable[..., Any]]:
 
 def window_in_epochs(
     updates_after: Callable[[int], int],
-    from_epoch: Annotated[int, Setting("the method begins after so many epochs of the whole run", least=0)] = 0,
-    until_epoch: Annotated[int | None, Setting("and ends after so many; null: never", least=1)] = None,
+    from_epoch: Annotated[int, Setting("epochs of the whole run before the method begins", least=0)] = 0,
+    until_epoch: Annotated[
+        int | None, Setting("end of the method, counted like its beginning; null: never", least=1)
+    ] = None,
 ) -> dict[str, int | None]:
     """A regularizer's window in updates (`Windowed`), of one in epochs; `updates_after` so many epochs.
 

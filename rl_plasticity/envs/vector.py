@@ -62,12 +62,11 @@ class Envs:
         self,
         name: str,
         seeds: Sequence[int],
-        action_repeat: Annotated[int, Setting("simulator steps with each action", least=1)] = 1,
+        action_repeat: Annotated[int, Setting("simulator steps per action", least=1)] = 1,
         workers: Annotated[
             bool | int | Literal["auto"],
             Setting(
-                "processes that the environments are divided among; true: one for each run; auto: on a GPU one for "
-                "each core, else none",
+                "processes for the environments; true: one for each run; auto: on a GPU one for each core, else none",
                 least=1,
                 belongs_to="machine",
             ),
@@ -75,19 +74,21 @@ class Envs:
         timeout_seconds: Annotated[
             float | None,
             Setting(
-                "with workers: the run ends if an environment takes longer over a step; null: never",
+                "longest time of a worker's step before the run ends; null: no limit",
                 above=0,
                 belongs_to="machine",
             ),
         ] = 600,
-        sequence: Annotated[Sequence[str], Setting("tasks that follow each other in time, the first one again")] = (),
+        sequence: Annotated[
+            Sequence[str], Setting("tasks that follow each other, env first; after the last the first comes again")
+        ] = (),
         switch_every_env_steps: Annotated[
-            int | None, Setting("after so many the next task, or the next change of the task, comes", least=1)
+            int | None, Setting("env steps of a task; then comes the next task, or the next change", least=1)
         ] = None,
-        changes: Annotated[Sequence[str], Setting(f"what is drawn anew then: {', '.join(KINDS)}")] = (),
-        shift_std: Annotated[float, Setting("of observation_shift", least=0)] = 1.0,
+        changes: Annotated[Sequence[str], Setting(f"changes drawn for each new task: {', '.join(KINDS)}")] = (),
+        shift_std: Annotated[float, Setting("standard deviation of observation_shift", least=0)] = 1.0,
         dynamics_factor: Annotated[
-            float, Setting("gravity, friction, masses and strengths are up to so many times larger or smaller", least=1)
+            float, Setting("largest factor by which gravity, friction, masses and strengths change", least=1)
         ] = 2.0,
         render: Mapping[str, Any] = NO_RENDERING,
         change_seeds: Sequence[int] | None = None,

@@ -45,7 +45,7 @@ class ReDo(Intervention):
         self,
         every_updates: EveryUpdates = 1_000,
         every_tasks: EveryTasks = None,
-        threshold: Annotated[float, Setting("a unit whose score is no higher is dormant", least=0)] = 0.025,
+        threshold: Annotated[float, Setting("largest score of a dormant unit", least=0)] = 0.025,
     ) -> None:
         super().__init__(every_updates, every_tasks)
         self.threshold = threshold
@@ -115,10 +115,13 @@ class SelectiveReinit(Intervention):
         self,
         every_updates: EveryUpdates = 2_048,
         every_tasks: EveryTasks = None,
-        utility: Annotated[Literal["gradient", "magnitude"], Setting("of a weight: |g w| or |w|")] = "gradient",
-        choose: Annotated[Literal["threshold", "share"], Setting("what factor is of")] = "threshold",
+        utility: Annotated[Literal["gradient", "magnitude"], Setting("utility of a weight: |g w| or |w|")] = "gradient",
+        choose: Annotated[
+            Literal["threshold", "share"],
+            Setting("weights to renew: those of a utility below a threshold, or a share of all"),
+        ] = "threshold",
         factor: Annotated[
-            float, Setting("times the mean use of a tensor's weights; or a share of them", least=0)
+            float, Setting("multiple of the mean utility of a tensor's weights, or share of the weights", least=0)
         ] = 1e-5,
     ) -> None:
         super().__init__(every_updates, every_tasks)

@@ -52,7 +52,7 @@ class HeadReset(Intervention):
         num_layers: Annotated[
             int | None,
             Setting(
-                "how many layers, counted from the output; null: a CNN's fully connected ones, else the last", least=1
+                "number of layers, counted from the output; null: a CNN's fully connected ones, else the last", least=1
             ),
         ] = None,
     ) -> None:
@@ -147,7 +147,7 @@ class ShrinkAndPerturb(Intervention):
         every_updates: EveryUpdates = 100_000,
         every_tasks: EveryTasks = None,
         coef: Annotated[float, Setting("share of the initial values in the new ones", least=0, most=1)] = 0.2,
-        init: Annotated[Literal["saved", "fresh"], Setting("saved (what they started from) or fresh")] = "saved",
+        init: Annotated[Literal["saved", "fresh"], Setting("initial values: saved (the run's own) or fresh")] = "saved",
     ) -> None:
         super().__init__(every_updates, every_tasks)
         self.coef, self.init = coef, init
@@ -267,7 +267,7 @@ class LearningRateDecay(Intervention):
     def __init__(
         self,
         at_updates: Sequence[int],
-        factor: Annotated[float, Setting("of the new learning rate to the old", above=0)] = 0.1,
+        factor: Annotated[float, Setting("ratio of the new learning rate to the old", above=0)] = 0.1,
         rebase: Annotated[bool, Setting("SWR takes the current norms as its initial ones")] = True,
     ) -> None:
         super().__init__(at_updates=tuple(at_updates))

@@ -17,7 +17,7 @@ from rl_plasticity.structure import read
 from rl_plasticity.structure.layer import per_run, runs_of, wide
 
 LearningRate = Annotated[float, Setting("learning rate", least=0)]
-Eps = Annotated[float, Setting("added to the root of the second moment", least=0)]
+Eps = Annotated[float, Setting("constant added to the root of the second moment", least=0)]
 
 
 class Optimizer(nn.Module):
@@ -298,7 +298,9 @@ class UPGD(Optimizer):
         self,
         net: nn.Module,
         lr: LearningRate = 1e-2,
-        decay: Annotated[float, Setting("of the running mean of a weight's use", least=0, most=0.9999)] = 0.999,
+        decay: Annotated[
+            float, Setting("decay of the running mean of a weight's utility", least=0, most=0.9999)
+        ] = 0.999,
         sigma: Annotated[float, Setting("standard deviation of the noise", least=0)] = 1e-3,
         weight_decay: Annotated[float, Setting("decay, times the learning rate", least=0)] = 0.0,
     ) -> None:
@@ -354,8 +356,8 @@ class Muon(Optimizer):
         self,
         net: nn.Module,
         lr: LearningRate = 3e-4,
-        momentum: Annotated[float, Setting("of the hidden layers' weights", least=0, most=1)] = 0.95,
-        scale: Annotated[Literal["adam", "original"], Setting("of an orthogonal step: adam or original")] = "adam",
+        momentum: Annotated[float, Setting("momentum for the hidden layers' weights", least=0, most=1)] = 0.95,
+        scale: Annotated[Literal["adam", "original"], Setting("scale of an orthogonal step")] = "adam",
         betas: tuple[float, float] = (0.9, 0.999),
         eps: Eps = 1e-8,
     ) -> None:

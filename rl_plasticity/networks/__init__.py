@@ -26,7 +26,7 @@ def _mlp(
     shape: Sequence[int],
     num_classes: int,
     seeds: Sequence[int],
-    widths: Annotated[Sequence[int], Setting("of the hidden layers", least=1)] = (100, 100),
+    widths: Annotated[Sequence[int], Setting("widths of the hidden layers", least=1)] = (100, 100),
     layer_norm: LayerNormFlag = False,
     activation: Activation = "relu",
     init: Init = "orthogonal",
@@ -54,7 +54,7 @@ def _resnet18(
     num_classes: int,
     seeds: Sequence[int],
     small_images: Annotated[bool, Setting("a 3x3 stem without pooling")] = True,
-    norm: Annotated[Norm, Setting("mean_only: BatchNorm that subtracts the mean and does not divide")] = "batch",
+    norm: Annotated[Norm, Setting("BatchNorm; mean_only subtracts the mean and does not divide")] = "batch",
     activation: Activation = "relu",
 ) -> nn.Module:
     with _one_run("resnet18", seeds):
@@ -131,7 +131,9 @@ def make_network(
     seeds: Sequence[int],
     parametrization: Annotated[
         Literal["none", "weight_standardization", "bounded_weight_norm"],
-        Setting("of convolutions that a norm layer follows; bounded_weight_norm: of all layers but the heads"),
+        Setting(
+            "form of the weights of convolutions before a norm layer; bounded_weight_norm: of all layers but the heads"
+        ),
     ] = "none",
     **settings: Any,
 ) -> nn.Module:

@@ -127,8 +127,8 @@ class CNN(nn.Sequential):
         seeds: Sequence[int],
         batch_norm: bool = False,
         activation: Activation = "relu",
-        channels: Annotated[int, Setting("of both convolutions", least=1)] = 16,
-        widths: Annotated[Sequence[int], Setting("of the hidden fully connected layers", least=1)] = (100,),
+        channels: Annotated[int, Setting("channels of both convolutions", least=1)] = 16,
+        widths: Annotated[Sequence[int], Setting("widths of the hidden fully connected layers", least=1)] = (100,),
         padding: Annotated[bool, Setting("zeros around the images, so that convolutions keep their size")] = True,
         init: Init = "orthogonal",
     ) -> None:
@@ -170,8 +170,8 @@ def kumar_cnn(
     num_classes: int,
     seeds: Sequence[int],
     activation: Activation = "relu",
-    channels: Annotated[int, Setting("of both convolutions", least=1)] = 16,
-    widths: Annotated[Sequence[int], Setting("of the hidden fully connected layers", least=1)] = (100, 100),
+    channels: Annotated[int, Setting("channels of both convolutions", least=1)] = 16,
+    widths: Annotated[Sequence[int], Setting("widths of the hidden fully connected layers", least=1)] = (100, 100),
     init: Init = "orthogonal",
 ) -> CNN:
     """The network of Kumar et al. (2023), for Continual ImageNet with 2 outputs: as `CNN`, for images of 16 and more.

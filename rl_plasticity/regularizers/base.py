@@ -21,7 +21,9 @@ Share = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
 Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]
 Of = Annotated[
     Literal["all", "weights", "hidden_weights", "heads", "biases", "norms", "kernels_and_gains"],
-    Setting("which parameters: all; weights: matrices, kernels, tables; kernels_and_gains: convolutions' and norms'"),
+    Setting(
+        "parameters it acts on; weights: matrices, kernels, tables; kernels_and_gains: those of convolutions and norms"
+    ),
 ]
 Runs = slice | EllipsisType  # of a regularizer that is part of another: the runs it acts on, ``...`` for all
 

@@ -55,7 +55,9 @@ class Churn(Regularizer):
         self,
         net: nn.Module,
         coef: Strength = 0.1,
-        distance: Annotated[Literal["squared", "cross_entropy"], Setting("cross_entropy is for logits")] = "squared",
+        distance: Annotated[
+            Literal["squared", "cross_entropy"], Setting("distance between outputs; cross_entropy: for logits")
+        ] = "squared",
     ) -> None:
         super().__init__(net, coef)
         self.distance = distance

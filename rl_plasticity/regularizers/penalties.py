@@ -122,8 +122,10 @@ class EWC(Regularizer):
         self,
         net: nn.Module,
         coef: Strength = 1e-4,
-        fisher_decay: Annotated[float, Setting("of the running Fisher, for each update", least=0, most=1)] = 0.9999,
-        anchor_decay: Annotated[float, Setting("of the running anchor, for each update", least=0, most=1)] = 0.9999,
+        fisher_decay: Annotated[
+            float, Setting("decay of the running Fisher information per update", least=0, most=1)
+        ] = 0.9999,
+        anchor_decay: Annotated[float, Setting("decay of the running anchor per update", least=0, most=1)] = 0.9999,
     ) -> None:
         super().__init__(net, coef)
         self.fisher_decay, self.anchor_decay = fisher_decay, anchor_decay
@@ -199,7 +201,7 @@ class Spectral(Regularizer):
         self,
         net: nn.Module,
         coef: Strength = 1e-4,
-        k: Annotated[int, Setting("the exponent", least=1)] = 2,
+        k: Annotated[int, Setting("exponent of the singular value", least=1)] = 2,
         warmup: Annotated[int, Setting("power-iteration steps at the start, at least", least=0, most=100_000)] = 15,
     ) -> None:
         super().__init__(net, coef)

@@ -30,7 +30,7 @@ class WeightClipping(Regularizer):
     def __init__(
         self,
         net: nn.Module,
-        coef: Annotated[float | Tensor, Setting("kappa, of the bound", above=0)] = 3.0,
+        coef: Annotated[float | Tensor, Setting("kappa, the multiple of the initialization's bound", above=0)] = 3.0,
     ) -> None:
         super().__init__(net, coef)
         self._act_on(net, self._linear_maps(), "linear or convolution layer", least_axes=1)
@@ -127,7 +127,7 @@ class Orthogonal(Regularizer):
         coef: Annotated[float | Tensor, Setting("learning rate * strength", least=0)] = 3e-7,
         scale: Annotated[float, Setting("the squared singular values to go to", above=0)] = 1.0,
         rect_scale: Annotated[
-            bool, Setting("times outputs / inputs where a layer has more outputs, as in the author's later code")
+            bool, Setting("target times outputs / inputs in layers with more outputs, as in the author's later code")
         ] = False,
     ) -> None:
         super().__init__(net, coef)
@@ -175,7 +175,9 @@ class HareAndTortoise(Regularizer):
         self,
         net: nn.Module,
         every_updates: Annotated[int, Setting("period in updates", least=1)] = 10_000,
-        momentum: Annotated[float, Setting("of the slow average", least=0, most=1)] = 0.999,
+        momentum: Annotated[
+            float, Setting("share of the slow average that each update keeps", least=0, most=1)
+        ] = 0.999,
     ) -> None:
         super().__init__(net)
         self.momentum = momentum

@@ -56,12 +56,15 @@ class SoftWeightRescaling(Regularizer):
         net: nn.Module,
         coef: Share = 1e-3,
         coef_classifier: Annotated[
-            float | Tensor | None, Setting("of the classifier; null: coef", least=0, most=1)
+            float | Tensor | None, Setting("strength for the classifier; null: coef", least=0, most=1)
         ] = None,
         scope: Annotated[
-            Literal["all", "preserving"], Setting("all (the paper) or preserving: the function stays the same")
+            Literal["all", "preserving"],
+            Setting("layers: all (the paper), or preserving, which leaves the function unchanged"),
         ] = "all",
-        accumulate: Annotated[Literal["exact", "paper"], Setting("exact or paper (Algorithm 1 as printed)")] = "exact",
+        accumulate: Annotated[
+            Literal["exact", "paper"], Setting("accumulated bias factors: exact, or paper (Algorithm 1 as printed)")
+        ] = "exact",
     ) -> None:
         super().__init__(net, coef)
         if (scope, accumulate) == ("preserving", "paper"):
@@ -223,9 +226,14 @@ class WeightRescaling(Regularizer):
         norm_decay: Annotated[
             float | Tensor, Setting("learning rate * decay of gain and shift", least=0, below=1)
         ] = 5e-7,
-        rescale_head: Annotated[bool, Setting("true for classification")] = False,
-        per: Annotated[Literal["unit", "layer"], Setting("unit (the paper) or layer")] = "unit",
-        variant: Annotated[Literal["output", "input_channel"], Setting("output or input_channel, WRS(IC)")] = "output",
+        rescale_head: Annotated[bool, Setting("rescale the output layer too (for classification)")] = False,
+        per: Annotated[
+            Literal["unit", "layer"], Setting("rows that share a scale: unit (the paper) or layer")
+        ] = "unit",
+        variant: Annotated[
+            Literal["output", "input_channel"],
+            Setting("channels whose kernels are scaled: output, or input_channel, WRS(IC)"),
+        ] = "output",
     ) -> None:
         super().__init__(net)
         if per == "layer" and variant == "input_channel":
@@ -300,7 +308,7 @@ class NormalizeProject(Regularizer):
         self,
         net: nn.Module,
         every_updates: Annotated[int, Setting("period in updates", least=1)] = 1,
-        rescale_head: Annotated[bool, Setting("the output layers too")] = False,
+        rescale_head: Annotated[bool, Setting("rescale the output layers too")] = False,
     ) -> None:
         super().__init__(net)
         self._acts_every(every_updates)

@@ -58,8 +58,8 @@ class ContinualBackprop(Regularizer):
         self,
         net: nn.Module,
         coef: Share = 1e-4,
-        maturity: Annotated[int, Setting("updates that a unit is left alone at first", least=0)] = 100,
-        decay: Annotated[float, Setting("of the running mean of a unit's use", least=0, most=0.9999)] = 0.99,
+        maturity: Annotated[int, Setting("updates before a new unit may be replaced", least=0)] = 100,
+        decay: Annotated[float, Setting("decay of the running mean of a unit's utility", least=0, most=0.9999)] = 0.99,
     ) -> None:
         super().__init__(net, coef)
         self.maturity, self.decay = maturity, decay
@@ -139,12 +139,12 @@ class SelfNormalizedResets(Regularizer):
     def __init__(
         self,
         net: nn.Module,
-        quantile: Annotated[float, Setting("of a unit's silences, below its threshold", least=0, most=1)] = 0.99,
-        every_updates: Annotated[
-            int, Setting("updates from one setting of the thresholds to the next", least=1)
-        ] = 1_000,
-        least: Annotated[int, Setting("of a threshold, in examples", least=1)] = 100,
-        most: Annotated[int, Setting("of a threshold, in examples; what it is at first", least=1)] = 100_000,
+        quantile: Annotated[
+            float, Setting("quantile of a unit's silences that becomes its threshold", least=0, most=1)
+        ] = 0.99,
+        every_updates: Annotated[int, Setting("updates between two settings of the thresholds", least=1)] = 1_000,
+        least: Annotated[int, Setting("smallest threshold, in examples", least=1)] = 100,
+        most: Annotated[int, Setting("largest threshold, in examples; also the first one", least=1)] = 100_000,
     ) -> None:
         super().__init__(net)
         if least > most:

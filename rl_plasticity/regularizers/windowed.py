@@ -46,8 +46,10 @@ class Windowed(Regularizer):
         self,
         net: nn.Module,
         regularizer: Regularizer,
-        from_update: Annotated[int, Setting("the method begins after so many updates of a run", least=0)] = 0,
-        until_update: Annotated[int | None, Setting("and ends after so many; null: never", least=1)] = None,
+        from_update: Annotated[int, Setting("updates of a run before the method begins", least=0)] = 0,
+        until_update: Annotated[
+            int | None, Setting("end of the method, counted like its beginning; null: never", least=1)
+        ] = None,
     ) -> None:
         super().__init__(net, structure=regularizer.structure)
         require_window("update", from_update, until_update)

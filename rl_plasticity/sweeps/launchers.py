@@ -72,13 +72,15 @@ class Slurm:
     """An array of Slurm jobs, through submitit. A run that meets the time limit saves, queues again and goes on."""
 
     timeout_min: Annotated[int, Setting("the time limit of each job", least=1)] = 1440
-    signal_delay_s: Annotated[int, Setting("so long before the time limit a run is told to save", least=1)] = 120
+    signal_delay_s: Annotated[int, Setting("seconds before the time limit at which a run is told to save", least=1)] = (
+        120
+    )
     max_num_timeout: Annotated[int, Setting("how often a run may meet the time limit and queue again", least=0)] = 1000
     array_parallelism: Annotated[int, Setting("how many at once", least=1)] = 256
     cpus_per_task: Annotated[int, Setting("the threads of each run", least=1)] = 1
-    gpus_per_node: Annotated[int | None, Setting("1: a GPU for each run", least=1)] = None
+    gpus_per_node: Annotated[int | None, Setting("GPUs of each run", least=1)] = None
     gres: Annotated[str | None, Setting("shard:1, say: a part of a GPU, where Slurm is set up for it")] = None
-    mem_gb: Annotated[int | None, Setting("of each run", least=1)] = None
+    mem_gb: Annotated[int | None, Setting("memory of each run in GB", least=1)] = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -155,9 +157,9 @@ class Slurm:
 class Ray:
     """A Ray cluster. A run whose node dies goes on at another one."""
 
-    address: Annotated[str | None, Setting("null: this machine; auto or HOST:PORT: a cluster that runs")] = None
-    num_cpus: Annotated[float, Setting("of each run, and its threads", least=0)] = 1.0
-    num_gpus: Annotated[float, Setting("of each run; 0.25: four share one", least=0)] = 0.0
+    address: Annotated[str | None, Setting("Ray cluster; null: this machine; auto or HOST:PORT: one that runs")] = None
+    num_cpus: Annotated[float, Setting("cores of each run, and its threads", least=0)] = 1.0
+    num_gpus: Annotated[float, Setting("GPUs of each run; 0.25: four runs share one", least=0)] = 0.0
 
     def check(self, devices: Sequence[str]) -> None:
         _require("ray", "ray", "ray")

@@ -178,16 +178,14 @@ def load(
     root: Annotated[
         str | None,
         Setting(
-            "a folder with train.npz and test.npz; null: digits are bundled, the rest downloaded",
+            "folder with train.npz and test.npz; null: digits are bundled, the rest downloaded",
             belongs_to="machine",
         ),
     ] = None,
-    train_size: Annotated[int | None, Setting("how many images to keep, the first ones; null: all", least=1)] = None,
-    validation: Annotated[int, Setting("how many images are kept for validation", least=0)] = 0,
+    train_size: Annotated[int | None, Setting("number of images to keep, the first ones; null: all", least=1)] = None,
+    validation: Annotated[int, Setting("number of images kept for validation", least=0)] = 0,
     augment: Annotated[bool, Setting("flip, colour jitter, pad and crop (Liu et al. 2021)")] = False,
-    validation_from: Annotated[
-        Held, Setting("test (the papers) or train: which images are kept for validation")
-    ] = "test",
+    validation_from: Annotated[Held, Setting("images that validation takes from: test (the papers) or train")] = "test",
     **settings: Any,
 ) -> Data:
     """The data set called `name`, as tensors on the CPU.

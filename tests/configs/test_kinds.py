@@ -162,7 +162,7 @@ def test_a_changed_constructor_changes_the_help_although_something_is_kept(home,
     kinds._file().parent.mkdir(parents=True)
     shutil.copy(kept, kinds._file())  # of the same sources
     place = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
-    before = call(tmp_path, "train", "--help", **place)
+    before = call(tmp_path, "train", "--help", "agent", **place)
     assert "  agent.discount=0.99 " in before[1]
     assert "torch" not in before[3]
     agent = package / "agents" / "sac.py"
@@ -171,7 +171,7 @@ def test_a_changed_constructor_changes_the_help_although_something_is_kept(home,
     assert changed != text
     assert len(changed) == len(text)  # the size says nothing
     agent.write_text(changed)
-    after = call(tmp_path, "train", "--help", **place)
+    after = call(tmp_path, "train", "--help", "agent", **place)
     assert "  agent.discount=0.98 " in after[1]
 
 
@@ -209,7 +209,9 @@ def test_what_plugs_add_named_or_installed_is_in_the_help_although_something_is_
     paths = os.pathsep.join([str(tmp_path), str(kinds.PACKAGE.parent)])
     for named, entry, there in (("plugins=[mine]", "", "my_own"), ("", "theirs = theirs\n", "installed")):
         (info / "entry_points.txt").write_text(f"[rl_plasticity.plugins]\n{entry}")
-        status, said, _, _ = call(home, "train", "--help", *named.split(), PYTHONPATH=paths)
+        status, said, _, _ = call(home, "train", "--help", "all", *named.split(), PYTHONPATH=paths)
         assert status == 0
         assert f"  reg={there}\n" in said
-    assert not {"my_own", "installed"} & {*re.findall(r"reg=(\w+)", call(home, "train", "--help")[1])}  # nor kept
+    assert not {"my_own", "installed"} & {
+        *re.findall(r"reg=(\w+)", call(home, "train", "--help", "all")[1])
+    }  # nor kept

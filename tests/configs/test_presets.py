@@ -9,7 +9,7 @@ import pytest
 from rl_plasticity import supervised
 from rl_plasticity.configs import commands, kinds, presets, schema
 from rl_plasticity.configs.commands import Group, Supervised, Train
-from rl_plasticity.configs.help import describe
+from rl_plasticity.configs.help import everything
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
 from rl_plasticity.runs.folder import RunFolder
@@ -296,7 +296,7 @@ def test_a_run_that_an_earlier_version_made_with_a_preset_goes_on_with_the_setti
 
 
 def help_of(kind):
-    return describe(kind).partition("What a preset sets")[2].partition("\n\n")[0].partition(":\n")[2]
+    return everything(kind).partition("What a preset sets")[2].partition("\n\n")[0].partition(":\n")[2]
 
 
 @pytest.mark.parametrize("kind", [Train, Supervised])

@@ -5,7 +5,7 @@ from rl_plasticity.agents import AGENT_NETWORKS, AGENTS
 from rl_plasticity.configs import commands, schema, written
 from rl_plasticity.configs.commands import Group, Supervised, Train
 from rl_plasticity.configs.elsewhere import ELSEWHERE
-from rl_plasticity.configs.help import describe
+from rl_plasticity.configs.help import everything
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.networks import NETWORKS
@@ -258,8 +258,8 @@ def test_where_there_are_tasks_interventions_come_with_them_unless_told_otherwis
 def test_interventions_come_by_updates_in_reinforcement_learning_and_by_tasks_where_images_are_learned():
     s = load(["reset=periodic"])
     assert (s.reset.every_updates, s.reset.every_tasks) == (2_560_000, None)
-    assert "reset.every_tasks=null " in describe(Train)
-    help_ = describe(Supervised)
+    assert "reset.every_tasks=null " in everything(Train)
+    help_ = everything(Supervised)
     assert "reset.every_tasks=1 " in help_  # as it comes, not as the constructor has it
     assert help_.count("reset.every_updates=null ") == help_.count("reset.every_updates=")
 
@@ -272,8 +272,8 @@ def test_a_window_is_in_epochs_where_there_are_epochs_and_in_updates_elsewhere()
     for kind, other in ((Supervised, "update"), (Train, "epoch")):
         given = ["reg=l2", f"reg.from_{other}=5"]
         refused(lambda kind=kind, given=given: schema.load(kind, given), f"'reg.from_{other}'")
-        assert f"reg.until_{other}=" not in describe(kind)
-    assert describe(Supervised).count("reg.until_epoch=") == 1
+        assert f"reg.until_{other}=" not in everything(kind)
+    assert everything(Supervised).count("reg.until_epoch=") == 1
     refused(lambda: load(["reg.from_update=60"]), "reg=none")
 
 
