@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TABLE = re.compile(
     r"^    python (-m papers\.(?:results_table|foretell) docs/.+|scripts/already_trained\.py docs/.+)\n\n((?:\|.+\n)+)",
