@@ -217,8 +217,9 @@ class Spectral(Regularizer):
                 continue
             matrix = wide(matrix).detach()
             out, fan_in = matrix.shape[-2:]
-            u = torch.randn(*self.runs, 1, out, generator=generator).to(matrix)
-            v = torch.randn(*self.runs, fan_in, 1, generator=generator).to(matrix)
+            # All runs start from the same two, so that none depends on how many train beside it.
+            u = torch.randn(1, out, generator=generator).to(matrix).expand(*self.runs, 1, out)
+            v = torch.randn(fan_in, 1, generator=generator).to(matrix).expand(*self.runs, fan_in, 1)
             self._remember("u", layer.key, _unit(u, u))
             self._remember("v", layer.key, _unit(v, v))
             for _ in range(warmup):
@@ -241,15 +242,22 @@ class Spectral(Regularizer):
             )
 
     def _converge(self, key: str, matrix: Tensor) -> Tensor:
-        """Iterate until 10 more steps change sigma1 by less than 1e-5 of it, which leaves an error far below 1e-3."""
-        before = self._sigma1_(key, matrix)
+        """Iterate each run until 10 more steps change sigma1 by less than 1e-5 of it: an error far below 1e-3."""
+        vectors = [self._recall(kind, key) for kind in ("u", "v")]
+        sigma1 = self._sigma1_(key, matrix)
+        arrived = torch.zeros_like(sigma1, dtype=torch.bool)
         for _ in range(100):
+            kept = [vector.clone() for vector in vectors]
             for _ in range(10):
                 after = self._sigma1_(key, matrix)
-            if bool(((after - before).abs() <= 1e-5 * after).all()):
+            for vector, old in zip(vectors, kept, strict=True):  # whoever has arrived waits for the others
+                vector.copy_(torch.where(arrived, old, vector))
+            close = (after - sigma1).abs() <= 1e-5 * after
+            sigma1 = torch.where(arrived, sigma1, after)
+            arrived |= close
+            if bool(arrived.all()):
                 break
-            before = after
-        return after
+        return sigma1
 
     def _sigma1_(self, name: str, matrix: Tensor) -> Tensor:
         """sigma1 ``[*runs, 1, 1]`` of a matrix ``[*runs, out, fan_in]``, after a power-iteration step of u and v."""

@@ -82,6 +82,19 @@ def test_one_power_iteration_for_each_penalty_tracks_a_slowly_changing_matrix():
     assert stale > 0.2  # vectors that do not follow would be far off
 
 
+def test_spectral_starts_a_run_with_the_same_vectors_whatever_runs_train_beside_it():
+    def stacked(seeds):
+        return MLP((4, 6, 5, 2), seeds)  # each run's weights are its seed's
+
+    together = Spectral(stacked([3, 4, 5]), warmup=2)
+    for run, seed in enumerate([3, 4, 5]):
+        alone = Spectral(stacked([seed]), warmup=2)
+        vectors = {name: buffer for name, buffer in alone.named_buffers() if name.startswith(("u", "v"))}
+        assert vectors
+        for name, vector in vectors.items():
+            torch.testing.assert_close(together.get_buffer(name)[run], vector[0], rtol=0, atol=1e-6)
+
+
 def test_a_zero_matrix_does_not_hold_the_power_iteration_at_zero():
     net = nn.Sequential(nn.Linear(4, 6, bias=False))
     nn.init.zeros_(net[0].weight)
