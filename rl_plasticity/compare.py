@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_plasticity import command_line, plugins
 from rl_plasticity.configs import schema
-from rl_plasticity.errors import SettingsError, printable
+from rl_plasticity.errors import SettingsError, nearest, printable, shown
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import find
@@ -42,6 +42,8 @@ open in a browser) and figures/ (PNG and PDF).
   metric=NAME        default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
   better=higher|lower
                      which values of the metric count as better; default: as the metric says (critic/dormant: lower)
+  table=FORM         what is printed: text, or the table alone as latex (booktabs) or markdown, with a caption that says
+                     what its intervals are
   target=NUMBER      adds the steps until the metric first reaches it
   baseline=LABEL     the group that the others are measured against; default: the one with reset=periodic, else
                      the one with reg=none and reset=none
@@ -55,7 +57,20 @@ open in a browser) and figures/ (PNG and PDF).
 """
 
 
-OPTIONS = ("out", "metric", "target", "baseline", "leave_out", "choose", "choose_seeds", "better", "mix", "plugins")
+OPTIONS = (
+    "out",
+    "metric",
+    "target",
+    "baseline",
+    "leave_out",
+    "choose",
+    "choose_seeds",
+    "better",
+    "mix",
+    "plugins",
+    "table",
+)
+FORMS = ("text", "latex", "markdown")
 
 
 def command(arguments: Sequence[str]) -> None:
@@ -64,9 +79,11 @@ def command(arguments: Sequence[str]) -> None:
     if "plugins" in options:
         schema.load_plugs_of([f"plugins={options.pop('plugins')}"])
     done = "replaced" if replaceable(_place(options["out"])) else "wrote"
+    form = options.pop("table", "text")
     comparison = compare(*places, **options)
-    show(comparison)
-    print(f"\n{done} {options['out'] / 'report.html'}, comparison.csv, table.tex and figures/")
+    show(comparison, form)
+    written = f"{done} {options['out'] / 'report.html'}, comparison.csv, table.tex and figures/"
+    print(f"\n{written}", file=sys.stdout if form == "text" else sys.stderr)
 
 
 def compare(
@@ -184,6 +201,10 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             given["choose_seeds"] = [int(seed) for seed in given["choose_seeds"].split(",")]
         except ValueError:
             raise SettingsError(f"choose_seeds must be seeds, 3,4, got {given['choose_seeds']!r}") from None
+    if (form := given.get("table", "text")) not in FORMS:
+        raise SettingsError(
+            f"table must be {', '.join(FORMS[:-1])} or {FORMS[-1]}, got {shown(form)}{nearest(form, FORMS)}"
+        )
     if "target" in given:
         try:
             given["target"] = float(given["target"])
@@ -271,15 +292,18 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
         raise SettingsError(f"cannot write to {out}: {error.strerror or error}") from error
 
 
-def show(comparison: "Comparison") -> None:
-    """Print the verdict, the table and, on stderr, the warnings."""
-    print(printable(comparison.verdict()) + "\n")
-    for choice in comparison.candidates:
-        print(f"Chosen by {choice.metric} at {choice.where}, the first:")
-        print("\n".join(command_line.fitted(choice.table())) + "\n")
-    print("\n".join(command_line.fitted(comparison.table())))
-    if comparison.warnings:
-        print()
+def show(comparison: "Comparison", form: str = "text") -> None:
+    """Print the verdict and the table, or the table alone in another form, and, on stderr, the warnings."""
+    if form != "text":
+        print(comparison.to_latex() if form == "latex" else comparison.to_markdown(), end="")
+    else:
+        print(printable(comparison.verdict()) + "\n")
+        for choice in comparison.candidates:
+            print(f"Chosen by {choice.metric} at {choice.where}, the first:")
+            print("\n".join(command_line.fitted(choice.table())) + "\n")
+        print("\n".join(command_line.fitted(comparison.table())))
+        if comparison.warnings:
+            print()
     for warning in comparison.warnings:
         print(printable(f"rl_plasticity.compare: {warning}"), file=sys.stderr)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl_plasticity.comparison.groups import Group, differing
-from rl_plasticity.comparison.summary import FEW, Comparison, counted, short_version
+from rl_plasticity.comparison.summary import Comparison, counted, short_version
 from rl_plasticity.runs.names import short
 
 GENERATOR = "rl_plasticity.compare"
@@ -95,7 +95,7 @@ def render(
         warned(comparison.warnings),
         "<h2>Statistics</h2>",
         table(comparison),
-        f'<p class="muted">{escape(_explained(comparison))}</p>',
+        f'<p class="muted">{escape(comparison.caption)}</p>',
         *(_candidates(choice) for choice in comparison.candidates),
         "<h2>Learning curves</h2>",
         HINT,
@@ -139,29 +139,6 @@ def warned(warnings: Sequence[str]) -> str:
     shown, rest = "".join(items[:8]), "".join(items[8:])
     more = f"<details><summary>{len(items) - 8} more</summary><ul>{rest}</ul></details>" if rest else ""
     return f'<div class="warnings"><strong>Warnings</strong><ul>{shown}</ul>{more}</div>'
-
-
-def _explained(c: Comparison) -> str:
-    """What the columns are."""
-    text = f"{c.metric} at {c.where}"
-    if c.scale != 1:
-        text += ", divided by 1000"
-    text += ": mean ± standard error, and interquartile mean (IQM)"
-    if any(row["iqm"].interval for row in c.rows):
-        text += f", from {FEW} seeds on with its 95 % stratified bootstrap interval"
-    text += ". "
-    text += "Mean over tasks: of the same value. " if c.unit == "task" else "AUC: mean over the curve up to there. "
-    if any(row.diverged for row in c.rows):
-        text += "Runs that are not finite are the worst in IQM and P(improvement) and left out of the other means. "
-    if any(row.get("online") for row in c.rows):
-        text += "Online accuracy: on each batch before it was learned, mean over tasks. "
-    if c.target is not None:
-        text += "Steps to the target: median over runs, never counting as infinite, and how many reached it. "
-    if c.baseline is not None:
-        text += f"P(improvement) and gap (difference of means) are over the baseline, {c.baseline.label}; "
-        text += "pairs: the seeds that both have, whose differences the gap is of. Its interval is Student's t, for "
-        text += "each group by itself. "
-    return text + ("* has unfinished runs." if any(row.unfinished for row in c.rows) else "")
 
 
 def table(comparison: Comparison) -> str:

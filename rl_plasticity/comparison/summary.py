@@ -159,8 +159,35 @@ class Comparison:
                 ]
         return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
+    @property
+    def caption(self) -> str:
+        """What the columns are, and what their intervals."""
+        text = f"{self.metric} at {self.where}"
+        if self.scale != 1:
+            text += ", divided by 1000"
+        text += ": mean ± standard error, and interquartile mean (IQM)"
+        if any(row["iqm"].interval for row in self.rows):
+            text += f", from {FEW} seeds on with its 95 % stratified bootstrap interval"
+        text += ". "
+        text += (
+            "Mean over tasks: of the same value. " if self.unit == "task" else "AUC: mean over the curve up to there. "
+        )
+        if any(row.diverged for row in self.rows):
+            text += "Runs that are not finite are the worst in IQM and P(improvement) and left out of the other means. "
+        if any(row.get("online") for row in self.rows):
+            text += "Online accuracy: on each batch before it was learned, mean over tasks. "
+        if self.target is not None:
+            text += "Steps to the target: median over runs, never counting as infinite, and how many reached it. "
+        if self.baseline is not None:
+            text += f"P(improvement) and gap (difference of means) are over the baseline, {self.baseline.label}; "
+            text += (
+                "pairs: the seeds that both have, whose differences the gap is of. Its interval is Student's t, for "
+            )
+            text += "each group by itself. "
+        return text + ("* has unfinished runs." if any(row.unfinished for row in self.rows) else "")
+
     def to_latex(self) -> str:
-        """The table as a LaTeX ``tabular`` with the rules of booktabs; ``\\usepackage{booktabs}`` is all it needs."""
+        """The table as a LaTeX ``table`` with its caption; ``\\usepackage{booktabs}`` is all it needs."""
         escaped = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "±": r"$\pm$"})
         escaped |= str.maketrans({"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"})
         minus = re.compile(r"(?<![\w.])-(?=\d)")
@@ -168,8 +195,17 @@ class Comparison:
             " & ".join(minus.sub("$-$", cell.translate(escaped)) for cell in line) + r" \\" for line in self.table()
         ]
         columns = "l" + "r" * (len(self.table()[0]) - 1)
-        parts = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
-        return "\n".join([*parts, r"\end{tabular}"]) + "\n"
+        caption = self.caption.strip().translate(escaped)
+        begin = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{columns}}}"]
+        rows = [r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
+        return "\n".join([*begin, *rows, r"\end{tabular}", r"\end{table}"]) + "\n"
+
+    def to_markdown(self) -> str:
+        """The table in Markdown, with its caption below."""
+        head, *lines = [[cell.replace("|", r"\|") for cell in line] for line in self.table()]
+        rule = ["---", *["---:"] * (len(head) - 1)]
+        rows = "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+        return f"{rows}\n\n{self.caption.strip()}\n"
 
     def verdict(self) -> str:
         """What was compared and what the numbers say, in a few sentences. They name no causes."""
