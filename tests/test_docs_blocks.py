@@ -223,12 +223,14 @@ PYTHON: dict[str, list[Block]] = {
             before="regularizer = make_regularizer('weight_decay', net, coef=1e-4)\n"
             "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nregularizer.penalty(net)",
         ),
-        Block("from rl_plasticity.structure import read", before="obs = x"),
         Block(
             "make_intervention(",
             before="from functools import partial\nregularize = partial(make_regularizer, 'l2_init')\n"
             "regularizer = regularize(net)",
         ),
+    ],
+    "network-structure.md": [Block("from rl_plasticity.structure import read", before=A_LOOP + "obs = x")],
+    "integrations.md": [
         Block(
             "integrations.stable_baselines3",
             before=STABLE_BASELINES,
