@@ -77,7 +77,7 @@ ABOUT = {
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Headings have GitHub's anchors, and the navigation the pages that are made here."""
     config.mdx_configs["toc"]["slugify"] = lambda text, _: re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-    made = {"Reference": list(reference()), "Examples": [place(path) for path in scripts(ROOT / "examples")]}
+    made = {"API": list(reference()), "Examples": [place(path) for path in scripts(ROOT / "examples")]}
     for section in (inside for entry in config.nav or [] if isinstance(entry, dict) for inside in entry.values()):
         for entry in section:
             if isinstance(entry, dict):
