@@ -214,7 +214,7 @@ PYTHON: dict[str, list[Block]] = {
             "torch.testing.assert_close(regularizer.penalty(net), 1e-2 * (2 * norms[0]).square())",
         ),
     ],
-    "supervised.md": [Block("def squares", before=IMAGES, after="assert DATA['squares']().num_classes == 10")],
+    "data-sets.md": [Block("def squares", before=IMAGES, after="assert DATA['squares']().num_classes == 10")],
     "your-own-training.md": [
         Block("handle = attach(", before=A_LOOP),
         Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
