@@ -207,16 +207,15 @@ import torch
 
 from rl_plasticity import DATA, INTERVENTIONS, METRICS, MLP, NETWORKS, OPTIMIZERS, TASKS, Intervention, Setting
 from rl_plasticity.agents import AGENT_NETWORKS
-from rl_plasticity.interventions.base import learners_of
 from rl_plasticity.metrics import OfWeights
 from rl_plasticity.learning.optimizers import Optimizer
 from rl_plasticity.tasks import Source, TaskSequence
 
 
 class Halve(Intervention):
-    def _apply_(self, target, runs, inputs):
-        for learner, _ in learners_of(target).values():
-            for p in learner.net.parameters():
+    def _apply_(self, target, runs):
+        for part in target.parts.values():
+            for p in part.learner.net.parameters():
                 p.data[slice(None) if runs is None else runs] *= 0.5
 
 

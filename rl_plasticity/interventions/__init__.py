@@ -3,7 +3,7 @@
 from typing import Any
 
 from rl_plasticity.errors import choose
-from rl_plasticity.interventions.base import Inputs, Intervention, Renewable, Restartable
+from rl_plasticity.interventions.base import Intervention, Renewable, Restartable, Target
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.interventions.recycling import ReDo, SelectiveReinit
 from rl_plasticity.interventions.resets import Fire, HeadReset, LearningRateDecay, PeriodicReset, ShrinkAndPerturb
@@ -32,7 +32,6 @@ __all__ = [
     "INTERVENTIONS",
     "Fire",
     "HeadReset",
-    "Inputs",
     "Intervention",
     "LearningRateDecay",
     "PeriodicReset",
@@ -42,5 +41,6 @@ __all__ = [
     "Restartable",
     "SelectiveReinit",
     "ShrinkAndPerturb",
+    "Target",
     "make_intervention",
 ]

@@ -1,14 +1,13 @@
 """Interventions: rare, discrete changes of the networks. Eager, in place, on all runs or on chosen ones."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Protocol, cast
+from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError, warn
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
-from rl_plasticity.learning.attached import attached_to
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import Optimizers
 from rl_plasticity.regularizers import Regularizer
@@ -17,7 +16,7 @@ from rl_plasticity.structure import Example
 
 
 class Moments(Protocol):
-    """What an intervention needs of an optimizer."""
+    """The optimizer of a network that an intervention changes."""
 
     def moments(self, name: str) -> list[Tensor]:
         """The tensors stored for the parameter called `name`, zero at first."""
@@ -28,12 +27,12 @@ class Moments(Protocol):
         ...
 
     def restart_(self, runs: Tensor | None = None) -> None:
-        """Its state becomes that of a new one, of `runs` or of all; the learning rate stays."""
+        """Make the state of `runs`, or of all, that of a new optimizer; the learning rate stays."""
         ...
 
 
 class Renewable(Protocol):
-    """What an intervention needs of a network and what belongs to it: a `Learner`, or a plain network's `PlainNet`."""
+    """A network that an intervention changes, with its optimizer: a `Learner`, or a plain network's `PlainNet`."""
 
     @property
     def net(self) -> nn.Module:
@@ -59,12 +58,24 @@ class Renewable(Protocol):
         ...
 
     def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """The regularizer's reference becomes what it is for `fresh`, for the parameters `only`."""
+        """Take `fresh` as the regularizer's reference, for the parameters `only`."""
+        ...
+
+    def restart_(self, runs: Tensor | None = None) -> None:
+        """Start `runs` (all by default) afresh with new weights."""
+        ...
+
+    def scale_lr_(self, factor: float, rebase: bool = False) -> None:
+        """lr <- factor * lr; with `rebase` SWR takes the current norms as its reference."""
+        ...
+
+    def count_(self, done: Mapping[str, Tensor]) -> None:
+        """Note what an intervention has done, ``[*runs]`` by name."""
         ...
 
 
 class Restartable(Protocol):
-    """What an intervention needs of an agent (`rl_plasticity.agents.base.Agent`)."""
+    """An agent as an intervention sees it (`rl_plasticity.agents.base.Agent`)."""
 
     @property
     def learners(self) -> Mapping[str, Learner]:
@@ -77,13 +88,25 @@ class Restartable(Protocol):
         ...
 
     def restart_(self, runs: Tensor | None = None) -> None:
-        """`runs` (all by default) start afresh with new weights, as a newly made agent would."""
+        """Start `runs` (all by default) afresh with new weights, as a newly made agent would."""
         ...
 
 
-Inputs = Mapping[str, Example]
-"""What each learner's network is called with, by the learner's name."""
-Target = Restartable | Learner | PlainNet
+class Part(NamedTuple):
+    """One network that an intervention changes, and what belongs to it."""
+
+    learner: Renewable
+    followers: Sequence[nn.Module]  # the networks that track it: targets
+    example: Example | None  # what it is called with, for methods that look at activations
+
+
+class Target(NamedTuple):
+    """What an intervention changes: every network of an agent, or a single one, which is called "net"."""
+
+    parts: Mapping[str, Part]
+    restart_: Callable[[Tensor | None], None]
+
+
 EveryUpdates = Annotated[int | None, Setting("period in updates; null: not by updates", least=1)]
 EveryTasks = Annotated[int | None, Setting("period in changes of task; null: not by tasks", least=1)]
 
@@ -173,84 +196,68 @@ class Intervention:
             SettingsError: something is missing, or given to a target that has its own.
             ValueError: runs that do not exist; a network with nothing that the method can act on.
         """
-        given: dict[str, object] = {
+        plain = {
             "optimizer": optimizer,
-            "example": example,
             "make": make,
             "regularizer": regularizer,
             "regularize": regularize,
             "followers": followers or None,
         }
-        changed: Target
-        seen: Inputs | None = inputs
-        if isinstance(target, Learner) or not isinstance(target, nn.Module) or hasattr(target, "learners"):
-            if not hasattr(target, "restart_"):
-                raise SettingsError(
-                    f"an intervention changes a network, a Learner or an agent, got {type(target).__name__}"
-                )
-            superfluous = [name for name, value in given.items() if value is not None]
-            if superfluous:
-                raise SettingsError(
-                    f"{superfluous[0]} is for a plain network: a Learner or an agent has its own, and takes runs= and "
-                    "inputs= by keyword"
-                )
-            changed = cast(Target, target)
-        else:
-            if inputs is not None:
-                raise SettingsError("inputs is for a Learner or an agent: pass a plain network's as example=")
-            changed = PlainNet(target, optimizer, make, regularizer, regularize, followers)
-            seen = None if example is None else {"net": example}
+        plain = {name: value for name, value in plain.items() if value is not None}
+        changed = _target(target, inputs, example, plain)
         chosen = None if runs is None else torch.as_tensor(runs)
-        learners = {name: learner for name, (learner, _) in learners_of(changed).items()}
-        for learner in learners.values():
-            chosen = _indices(chosen, learner.runs)
+        for part in changed.parts.values():
+            chosen = _indices(chosen, part.learner.runs)
+        before = {
+            name: [p.detach().clone() for p in part.learner.net.parameters()] for name, part in changed.parts.items()
+        }
+        units = self._apply_(changed, chosen) or {}
         if not self.counted:
-            self._apply_(changed, chosen, seen)
             return {}
-        before = {name: [p.detach().clone() for p in learner.net.parameters()] for name, learner in learners.items()}
-        units = self._apply_(changed, chosen, seen) or {}
-        if isinstance(changed, PlainNet) and regularizer is None:
-            _warn_of_attached(changed.net)
         total: dict[str, Tensor] = {}
-        for name, learner in learners.items():
-            done = _done(learner, before[name], chosen)
+        for name, part in changed.parts.items():
+            done = _done(part.learner, before[name], chosen)
             if name in units:
                 done["reset_units"] += units[name].to(done["reset_units"])
-            if isinstance(learner, Learner):
-                learner.count_(done)
-            several = not isinstance(changed, Learner | PlainNet)
-            total |= {f"{name}/{what}" if several else what: number for what, number in done.items()}
+            part.learner.count_(done)
+            prefix = f"{name}/" if hasattr(target, "learners") else ""
+            total |= {prefix + what: number for what, number in done.items()}
         return total
 
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> Mapping[str, Tensor] | None:
+    def _apply_(self, target: Target, runs: Tensor | None) -> Mapping[str, Tensor] | None:
         """Intervene on `runs`, indices of them or None for all.
 
         Returns:
-            By learner's name ("net" for a single one) how many single hidden units started anew, ``[*runs]``; None or
-            nothing of a learner: none.
+            How many single hidden units started afresh, ``[*runs]`` by the name of the part; None, or nothing of a
+            part: none.
         """
         raise TypeError(f"{type(self).__name__} is not an intervention: it changes nothing")
 
 
-def learners_of(target: Target) -> dict[str, tuple[Renewable, list[nn.Module]]]:
-    """Each learner, or the plain network, with the networks that follow it (a target network)."""
-    if isinstance(target, PlainNet):
-        return {"net": (target, target.followers)}
+def _target(
+    target: object, inputs: Mapping[str, Example] | None, example: Example | None, plain: Mapping[str, Any]
+) -> Target:
+    """An agent, a `Learner`, or a network with what belongs to it (`plain`), as an intervention sees it."""
+    is_ours = isinstance(target, Learner) or hasattr(target, "learners")
+    if not is_ours and isinstance(target, nn.Module):
+        if inputs is not None:
+            raise SettingsError("inputs is for a Learner or an agent: pass a plain network's as example=")
+        net = PlainNet(target, **plain)
+        return Target({"net": Part(net, net.followers, example)}, net.restart_)
+    if not is_ours:
+        raise SettingsError(f"an intervention changes a network, a Learner or an agent, got {type(target).__name__}")
+    if superfluous := [*plain] + ["example"] * (example is not None):
+        raise SettingsError(
+            f"{superfluous[0]} is for a plain network: a Learner or an agent has its own, and takes runs= and inputs= "
+            "by keyword"
+        )
+    seen = inputs or {}
     if isinstance(target, Learner):
-        return {"net": (target, [])}
-    follow = target.followers
-    return {name: (learner, [follow[name]] if name in follow else []) for name, learner in target.learners.items()}
-
-
-def _warn_of_attached(net: nn.Module) -> None:
-    """Warn where something that is attached to a plain network holds on to its old weights."""
-    for regularizer in attached_to(net):
-        if regularizer.holds_on:
-            warn(
-                f"{type(regularizer).__name__} is attached to this network and keeps what it captured of the old "
-                "weights: pass regularizer=handle.regularizer and regularize=, a function that makes one like it "
-                "(lambda net: make_regularizer('l2_init', net))"
-            )
+        return Target({"net": Part(target, (), seen.get("net"))}, target.restart_)
+    agent = cast(Restartable, target)
+    follow = {name: [net] for name, net in agent.followers.items()}
+    parts = {name: Part(own, follow.get(name, ()), seen.get(name)) for name, own in agent.learners.items()}
+    return Target(parts, agent.restart_)
 
 
 @torch.no_grad()

@@ -2,12 +2,13 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError, first_line
+from rl_plasticity.errors import SettingsError, first_line, warn
+from rl_plasticity.learning.attached import attached_to
 from rl_plasticity.learning.learner import copy_runs_
 from rl_plasticity.learning.torch_state import Optimizers, TorchState
 from rl_plasticity.regularizers import Regularizer
@@ -31,11 +32,11 @@ class PlainNet:
     def __init__(
         self,
         net: nn.Module,
-        optimizer: Optimizers | None,
-        make: Callable[[], nn.Module] | None,
-        regularizer: Regularizer | None,
-        regularize: Callable[[nn.Module], Regularizer] | None,
-        followers: nn.Module | Sequence[nn.Module],
+        optimizer: Optimizers | None = None,
+        make: Callable[[], nn.Module] | None = None,
+        regularizer: Regularizer | None = None,
+        regularize: Callable[[nn.Module], Regularizer] | None = None,
+        followers: nn.Module | Sequence[nn.Module] = (),
     ) -> None:
         if regularizer is not None and not isinstance(regularizer, Regularizer):
             kind = type(regularizer).__name__
@@ -97,6 +98,23 @@ class PlainNet:
         for net in (self.net, *self.followers):
             copy_runs_(net, fresh, runs)
         self.optimizer.restart_(runs)
+
+    def scale_lr_(self, factor: float, rebase: bool = False) -> None:
+        """Not to be done here."""
+        raise SettingsError(
+            "a torch optimizer's rate decays by torch.optim.lr_scheduler; then SWR's recapture_(net), and where "
+            "nothing is attached follow_(lr)"
+        )
+
+    def count_(self, done: Mapping[str, Tensor]) -> None:
+        """Warn where something that is attached to the network holds on to its old weights; nothing counts."""
+        for regularizer in attached_to(self.net) if self.regularizer is None else ():
+            if regularizer.holds_on:
+                warn(
+                    f"{type(regularizer).__name__} is attached to this network and keeps what it captured of the old "
+                    "weights: pass regularizer=handle.regularizer and regularize=, a function that makes one like it "
+                    "(lambda net: make_regularizer('l2_init', net))"
+                )
 
 
 # --- new weights ------------------------------------------------------------------------------------------------------

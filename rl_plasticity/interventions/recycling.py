@@ -10,11 +10,9 @@ from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.interventions.base import (
     EveryTasks,
     EveryUpdates,
-    Inputs,
     Intervention,
     Renewable,
     Target,
-    learners_of,
 )
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, renewed, some, untouched
@@ -51,13 +49,13 @@ class ReDo(Intervention):
         self.threshold = threshold
 
     @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> dict[str, Tensor]:
+    def _apply_(self, target: Target, runs: Tensor | None) -> dict[str, Tensor]:
         recycled, written = {}, []  # written when everything is known
-        for name, (learner, _) in learners_of(target).items():
-            if inputs is None or name not in inputs:
+        for name, (learner, _, example) in target.parts.items():
+            if example is None:
                 raise ValueError(f"ReDo looks at activations: it needs inputs for {name!r}, a plain network example=")
             net = learner.net
-            found = [(unit, self._dormant(a, learner.runs, runs)) for unit, a in _look(net, inputs[name])]
+            found = [(unit, self._dormant(a, learner.runs, runs)) for unit, a in _look(net, example)]
             names = {n for unit, _ in found for layer in (unit.incoming, *unit.norms) for n in layer.parameter_names}
             read = {n for unit, _ in found for layer in unit.outgoing if (n := layer.weight_name)}
             moments = {parameter: learner.optimizer.moments(parameter) for parameter in sorted(names | read)}
@@ -130,10 +128,10 @@ class SelectiveReinit(Intervention):
         self.utility, self.choose, self.factor = utility, choose, factor
 
     @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None) -> None:
         chosen = ... if runs is None else runs
         renewed = []  # written when everything is known
-        for learner, _ in learners_of(target).values():
+        for learner, _, _ in target.parts.values():
             trained = [(name, p) for name, p in learner.net.named_parameters() if p.requires_grad]
             uses = {name: self._use(learner, name, p) for name, p in trained}
             fresh = dict(learner.fresh(runs, {*uses}).named_parameters())

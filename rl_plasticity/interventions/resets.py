@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError, warn
-from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Inputs, Intervention, Target, learners_of
-from rl_plasticity.learning.learner import Learner, copy_runs_
+from rl_plasticity.errors import warn
+from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Intervention, Target
+from rl_plasticity.learning.learner import copy_runs_
 from rl_plasticity.learning.optimizers import orthogonalized
-from rl_plasticity.regularizers import SoftWeightRescaling
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, read
 from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, wide
@@ -28,7 +27,7 @@ class PeriodicReset(Intervention):
     def __init__(self, every_updates: EveryUpdates = 2_560_000, every_tasks: EveryTasks = None) -> None:
         super().__init__(every_updates, every_tasks)
 
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None) -> None:
         target.restart_(runs)
 
 
@@ -59,10 +58,10 @@ class HeadReset(Intervention):
         super().__init__(every_updates, every_tasks)
         self.num_layers = num_layers
 
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None) -> None:
         renewed = []  # written when everything is known
-        for key, (learner, followers) in learners_of(target).items():
-            names = self._last_names(learner.net, None if inputs is None else inputs.get(key))
+        for learner, followers, example in target.parts.values():
+            names = self._last_names(learner.net, example)
             if not names:
                 raise ValueError(
                     "a head reset has nothing to act on: the network has no output layer with a weight of its own (a "
@@ -153,10 +152,10 @@ class ShrinkAndPerturb(Intervention):
         self.coef, self.init = coef, init
 
     @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None) -> None:
         chosen = ... if runs is None else runs
         mixed = []  # written when everything is known
-        for learner, followers in learners_of(target).values():
+        for learner, followers, _ in target.parts.values():
             names = {name for name, _ in learner.net.named_parameters()}
             source = learner.initial() if self.init == "saved" else learner.fresh(runs, names)
             initial = dict(source.named_parameters())
@@ -201,14 +200,13 @@ class Fire(Intervention):
         self.iterations = iterations
 
     @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None) -> None:
         chosen = ... if runs is None else runs
-        found = learners_of(target)
         turned = []  # written when everything is known
-        for key, (learner, _) in found.items():
+        for learner, _, example in target.parts.values():
             structure = read(learner.net)
-            if (structure.unknown or structure.undecided) and inputs is not None and key in inputs:
-                structure = read(learner.net, inputs[key])
+            if (structure.unknown or structure.undecided) and example is not None:
+                structure = read(learner.net, example)
             if left := structure.left_alone("fire", learner.net, least_axes=2):
                 warn(left)
             changed = [layer for layer in structure.layers if layer.is_linear_map]
@@ -225,11 +223,11 @@ class Fire(Intervention):
                 weight = layer.weight(learner.net)
                 assert weight is not None
                 turned.append((weight, self._orthogonal(layer, weight).to(weight.dtype)))
-        for learner, _ in found.values():
-            learner.optimizer.restart_(runs)
+        for part in target.parts.values():
+            part.learner.optimizer.restart_(runs)
         for weight, value in turned:
             weight[chosen] = value[chosen]
-        for learner, followers in found.values():
+        for learner, followers, _ in target.parts.values():
             for follower in followers:
                 copy_runs_(follower, learner.net, runs)
 
@@ -273,16 +271,8 @@ class LearningRateDecay(Intervention):
         super().__init__(at_updates=tuple(at_updates))
         self.factor, self.rebase = factor, rebase
 
-    def _apply_(self, target: Target, runs: Tensor | None, inputs: Inputs | None) -> None:
+    def _apply_(self, target: Target, runs: Tensor | None) -> None:
         if runs is not None:
             raise ValueError("a learning rate is shared by all runs; it cannot decay for some")
-        for learner, _ in learners_of(target).values():
-            if not isinstance(learner, Learner):
-                raise SettingsError(
-                    "a torch optimizer's rate decays by torch.optim.lr_scheduler; then SWR's recapture_(net), and "
-                    "where nothing is attached follow_(lr)"
-                )
-            learner.scale_lr_(self.factor)
-            for method, net in learner.regularizer.methods(learner.net) if self.rebase else ():
-                if isinstance(method, SoftWeightRescaling):
-                    method.recapture_(net)
+        for part in target.parts.values():
+            part.learner.scale_lr_(self.factor, self.rebase)

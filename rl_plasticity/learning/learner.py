@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.learning.optimizers import Adam, Optimizer
-from rl_plasticity.regularizers import Regularizer, Unregularized
+from rl_plasticity.regularizers import Regularizer, SoftWeightRescaling, Unregularized
 from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_, term_of
 from rl_plasticity.seeding import derive
 from rl_plasticity.structure import Example
@@ -77,11 +77,18 @@ class Learner(nn.Module):
         norm = torch.stack(squares).sum(0).sqrt()
         return {"penalty": penalty.detach(), "gradient_norm": norm}
 
-    def scale_lr_(self, factor: float) -> None:
-        """lr <- factor * lr, and strengths that are learning rate * decay follow (`Regularizer.follow_`)."""
+    def scale_lr_(self, factor: float, rebase: bool = False) -> None:
+        """lr <- factor * lr, and strengths that are learning rate * decay follow (`Regularizer.follow_`).
+
+        Args:
+            rebase: whether `swr` takes the current norms as its reference.
+        """
         before = self.optimizer.lr.item()
         self.optimizer.lr.mul_(factor)
         self.regularizer.follow_(self.optimizer.lr.item(), initial_lr=before)
+        for method, net in self.regularizer.methods(self.net) if rebase else ():
+            if isinstance(method, SoftWeightRescaling):
+                method.recapture_(net)
 
     @property
     def counts(self) -> dict[str, Tensor]:

@@ -562,9 +562,9 @@ def test_the_units_of_a_method_that_recycles_at_every_update_are_added_to_redo_s
 
 def test_an_intervention_of_somebody_s_own_is_counted_and_a_decay_of_the_learning_rate_is_not():
     class Halve(Intervention):
-        def _apply_(self, target, runs, inputs):
+        def _apply_(self, target, runs):
             with torch.no_grad():
-                target.net[0].weight.mul_(0.5)
+                target.parts["net"].learner.net[0].weight.mul_(0.5)
 
     learner, _ = trained(CASES["stacked3"])
     LearningRateDecay(at_updates=[1]).apply_(learner)

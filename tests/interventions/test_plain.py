@@ -13,7 +13,6 @@ from rl_plasticity import attach
 from rl_plasticity.agents import SAC
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import Intervention, LearningRateDecay, make_intervention
-from rl_plasticity.interventions.base import learners_of
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import TorchState
 from rl_plasticity.networks import MLP
@@ -569,9 +568,9 @@ def test_some_runs_of_a_stacked_network_take_make_and_cannot_restart_a_shared_st
 def test_an_intervention_of_somebody_s_own_acts_on_a_plain_network_too():
     class Halve(Intervention):
         @torch.no_grad()
-        def _apply_(self, target, runs, inputs):
-            for learner, _ in learners_of(target).values():
-                for p in learner.net.parameters():
+        def _apply_(self, target, runs):
+            for part in target.parts.values():
+                for p in part.learner.net.parameters():
                     p[slice(None) if runs is None else runs] *= 0.5
 
     net = plain_mlp()
