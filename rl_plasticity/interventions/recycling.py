@@ -15,7 +15,7 @@ from rl_plasticity.interventions.base import (
     Target,
 )
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, renewed, some, untouched
+from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, renewed, some
 from rl_plasticity.structure.layer import lookup, wide
 
 
@@ -167,17 +167,16 @@ class SelectiveReinit(Intervention):
 
 def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
     """The hidden units of `net`, layer by layer, and their activations on `example`, ``[*runs, units, n]``."""
-    with untouched(net):
-        structure = read(net, example)
-        structure.require_order("ReDo")
-        # Where a weight is computed from what is trained, zero columns would not be zero.
-        units = [unit for unit in structure.hidden_units(net) if not any(y.is_computed for y in unit.layers)]
-        left = structure.not_among(units)
-        why = "its units are joined, shared, moved, made by computed weights or read by something that is no layer"
-        if not units:
-            behind = f" but behind {some(left)}, where {why}" if left else ""
-            raise ValueError(f"ReDo has nothing to act on: the network has no hidden activation{behind}")
-        if left:
-            warn(f"ReDo leaves alone what is behind {some(left)}: {why}")
-        seen = list(zip(units, activations_of(net, units, example), strict=True))
-    return [(unit, unit.by_unit(activation, unit.number(net))) for unit, activation in seen]
+    structure = read(net, example)
+    structure.require_order("ReDo")
+    # Where a weight is computed from what is trained, zero columns would not be zero.
+    units = [unit for unit in structure.hidden_units(net) if not any(y.is_computed for y in unit.layers)]
+    left = structure.not_among(units)
+    why = "its units are joined, shared, moved, made by computed weights or read by something that is no layer"
+    if not units:
+        behind = f" but behind {some(left)}, where {why}" if left else ""
+        raise ValueError(f"ReDo has nothing to act on: the network has no hidden activation{behind}")
+    if left:
+        warn(f"ReDo leaves alone what is behind {some(left)}: {why}")
+    seen = activations_of(net, units, example)
+    return [(unit, unit.by_unit(activation, unit.number(net))) for unit, activation in zip(units, seen, strict=True)]

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.structure.layer import Layer, lookup, unwrapped
 from rl_plasticity.structure.walk import Walk
-from rl_plasticity.structure.watch import Example, arguments_of, watched_call
+from rl_plasticity.structure.watch import Example, watched_call
 
 
 @dataclass(frozen=True)
@@ -99,21 +98,5 @@ def renewed(
 def activations_of(net: nn.Module, units: Sequence[HiddenUnits], inputs: Example) -> list[Tensor]:
     """The output of each activation in `units`, modules and functions, when `net` is called on `inputs`."""
     net = unwrapped(net)
-    modules = dict(net.named_modules())
-    if all(unit.activation in modules for unit in units):
-        return _outputs_of_modules(net, units, inputs)
-    watch = watched_call(net, Walk(net, {}, None), inputs)
-    return [watch.outputs[unit.activation, unit.call] for unit in units]
-
-
-def _outputs_of_modules(net: nn.Module, units: Sequence[HiddenUnits], inputs: Example) -> list[Tensor]:
-    outputs: dict[str, list[Tensor]] = {unit.activation: [] for unit in units}
-    keep: Callable[[str], Any] = lambda name: lambda _m, _i, out: outputs[name].append(out.clone())  # noqa: E731
-    hooks = [net.get_submodule(name).register_forward_hook(keep(name)) for name in outputs]
-    args, kwargs = arguments_of(inputs)
-    try:
-        net(*args, **kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [outputs[unit.activation][unit.call] for unit in units]
+    outputs = watched_call(net, Walk(net, {}, None), inputs, gradients=False).outputs
+    return [outputs[unit.activation, unit.call] for unit in units]

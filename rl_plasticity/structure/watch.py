@@ -41,8 +41,13 @@ def watch(net: nn.Module, walk: Walk, example: Example) -> str | None:
     return None
 
 
-def watched_call(net: nn.Module, walk: Walk, example: Example) -> "Watch":
-    """The same, with the outputs of all activations. Modes, buffers and random states are as they were afterwards."""
+def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: bool = True) -> "Watch":
+    """The same, with the outputs of all activations. Modes, buffers and random states are as they were afterwards.
+
+    Args:
+        gradients: whether the call has gradients. Without them some modules of torch take a short cut past their own
+            layers; with them a network that keeps what it computed keeps the graph too.
+    """
     seen = Watch(walk)
     args, kwargs = arguments_of(example)
     seen.give(tensors_in([args, kwargs]), Value(frozenset({RAW})))
@@ -57,8 +62,7 @@ def watched_call(net: nn.Module, walk: Walk, example: Example) -> "Watch":
         elif any(p is not None and p.ndim - len(walk.runs) <= 1 for p in module._parameters.values()):
             hooks.append(_at_the_end(module, seen.check_norm, name))
     try:
-        # With gradients: without them some modules of torch take a short cut past their own layers.
-        with untouched(net), torch.enable_grad(), seen:
+        with untouched(net), torch.set_grad_enabled(gradients), seen:
             seen.ended(net(*args, **kwargs))
     except _Lost:
         raise
