@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from foreign import FOREIGN, HAS_TRANSFORMERS
-from foreign.__main__ import PAGE
+from foreign.__main__ import PAGE, counts
 from foreign.first import OF_TRANSFORMERS
 from foreign.matrix import CRASH, ORACLES, REFUSED, WRONG, Case, is_in, of_activation, result, results
 
@@ -44,6 +44,10 @@ def test_the_page_has_a_row_for_each_network_and_a_column_for_each_method():
     assert all(head.split(" | ") == [*ORACLES] for head in heads)
     by_network = {"periodic", "shrink_perturb", "selective_reinit"}  # act on parameters, whichever layers they are of
     assert {method.split()[0] for method in ORACLES} == {*REGULARIZERS, *INTERVENTIONS} - {"none"} - by_network
+
+
+def test_the_page_counts_its_own_rows():
+    assert counts(RECORDED) in PAGE.read_text()
 
 
 def test_each_method_is_right_or_refused_as_the_page_says(network):
