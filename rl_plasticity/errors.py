@@ -5,7 +5,8 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +25,22 @@ class FaultyRun(RuntimeError):
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
+
+
+@contextmanager
+def refused(act: str) -> Iterator[None]:
+    """Within this block, a fault of the file system is bad input: ``cannot read results/a: Permission denied``.
+
+    Args:
+        act: what the block does: ``read results/a``.
+
+    Raises:
+        SettingsError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(f"cannot {act}: {error.strerror or error}") from error
 
 
 def warn(message: str) -> None:

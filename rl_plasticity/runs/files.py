@@ -1,16 +1,18 @@
 """The files in a run's folder: written whole or not at all, called by the step, read while a run may write them."""
 
 import errno
+import itertools
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.names import HEADER, Curve
 
 
@@ -55,10 +57,8 @@ def require_new(path: Path, suffix: str) -> None:
     """Raises SettingsError unless a file that ends in `suffix` can be made there."""
     if path.suffix != suffix:
         raise SettingsError(f"out must end in {suffix}, got {path}")
-    try:
-        there = path.exists() or path.with_name(f".{path.name}.tmp").is_dir()  # what it is called while it is written
-    except OSError as error:
-        raise SettingsError(f"cannot write to {path}: {error.strerror}") from error
+    with refused(f"write to {path}"):
+        there = path.exists() or path.with_name(f".{path.name}.tmp").is_dir()  # its name while it is written
     if there:
         raise SettingsError(f"{path} exists; choose another out=")
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
@@ -96,27 +96,22 @@ def read_curves(path: Path) -> dict[str, dict[str, Curve]]:
         values = np.array(list(map(float, fields[3::4])), np.float64)
     except (ValueError, OverflowError) as error:
         raise SettingsError(f"{path} is damaged: {error}") from error
-    runs, metrics = (dict.fromkeys(fields[column::4]) for column in (0, 2))
-    run_index, metric_index = ({name: i for i, name in enumerate(names)} for names in (runs, metrics))
-    key = np.array(list(map(run_index.__getitem__, fields[0::4])), np.int64) * len(metrics)
-    key += np.array(list(map(metric_index.__getitem__, fields[2::4])), np.int64)
-    order = np.argsort(key, kind="stable")
-    names = [(run, metric) for run in runs for metric in metrics]
+    runs, metrics = fields[0::4], fields[2::4]
+    rows_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, name in enumerate(zip(runs, metrics, strict=True)):
+        rows_of[name].append(row)
     curves: dict[str, dict[str, Curve]] = {run: {} for run in runs}
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
-    for rows in np.split(order, starts[1:]) if len(order) else []:
-        run, metric = names[key[rows[0]]]
-        curves[run][metric] = Curve(steps[rows], values[rows])
+    # The metrics of every run are in one order: that in which the file first names them.
+    for run, metric in itertools.product(curves, dict.fromkeys(metrics)):
+        if rows := rows_of.get((run, metric)):
+            curves[run][metric] = Curve(steps[rows], values[rows])
     return curves
 
 
 def _fields(path: Path) -> Sequence[str]:
     """Those of all whole lines but the header, four a line."""
-    try:
-        with open_file(path) as file:
-            data = file.read()
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    with refused(f"read {path}"), open_file(path) as file:
+        data = file.read()
     try:
         header, _, body = data[: data.rfind(b"\n") + 1].decode().partition("\n")
     except UnicodeDecodeError as error:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +18,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from yaml import AliasToken, scan
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.files import open_file, read_curves, saved_steps, write_text
 from rl_plasticity.runs.names import HEADER, Curve, Row, RunName
@@ -83,15 +84,14 @@ class RunFolder(os.PathLike[str]):
         Raises:
             SettingsError: ``config.yaml`` cannot be read or holds none.
         """
+        with refused(f"read {self.config}"), open_file(self.config) as file:
+            content = file.read(MOST + 1)
         try:
-            with open_file(self.config) as file:
-                text = file.read(MOST + 1).decode()
+            text = content.decode()
             # Without these two the settings of a sweep's folders are the same text, which is then parsed once.
             different = re.compile(r"^(?:seed|out):.*\n(?: .*\n)*", re.MULTILINE)
             parts = (different.sub("", text), "".join(different.findall(text)))
             return {name: value for part in parts for name, value in deepcopy(_parsed(part)).items()}
-        except OSError as error:
-            raise SettingsError(f"cannot read {self.config}: {error.strerror}") from error
         except Exception as error:  # no text, no YAML, no settings
             raise self._foreign() from error
 
@@ -175,24 +175,21 @@ class RunFolder(os.PathLike[str]):
         """
         path = self.path / file
         size = 1 << 14
-        while True:
-            try:
-                with open_file(path) as opened:
-                    start = max(0, opened.seek(0, os.SEEK_END) - size)
-                    opened.seek(start)
-                    lines = opened.read(size).split(b"\n")[1:-1]  # less the header or a cut line, and an unfinished one
-                rows = [row for row in map(Row.parse, lines) if not names or row.name in names]
-            except FileNotFoundError:
-                return []
-            except OSError as error:
-                raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-            except ValueError:
-                raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from None
-            last = [row for row in rows if row.step == rows[-1].step]
-            # All rows of the last step were read if one of another step is before them; 16 MB are enough to find it.
-            if start == 0 or len(last) < len(rows) or size >= 1 << 24:
-                return last
-            size *= 8
+        with refused(f"read {path}"), suppress(FileNotFoundError), open_file(path) as opened:
+            while True:
+                start = max(0, opened.seek(0, os.SEEK_END) - size)
+                opened.seek(start)
+                lines = opened.read(size).split(b"\n")[1:-1]  # without the header or a cut line, and an unfinished one
+                try:
+                    rows = [row for row in map(Row.parse, lines) if not names or row.name in names]
+                except ValueError:
+                    raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from None
+                last = [row for row in rows if row.step == rows[-1].step]
+                # A row of an earlier step shows that all of the last step were read; 16 MB are enough to find one.
+                if start == 0 or len(last) < len(rows) or size >= 1 << 24:
+                    return last
+                size *= 8
+        return []
 
     @property
     def saved_steps(self) -> dict[int, Path]:
@@ -209,41 +206,39 @@ class RunFolder(os.PathLike[str]):
         except SettingsError:
             return []
 
+    @property
+    def _newest_start(self) -> Mapping[str, Any]:
+        return ({}, *self.starts)[-1]
+
     def all_starts(self) -> list[Any]:
         """What is in ``provenance.json``, to be added to; empty if there is none.
 
         Raises:
             SettingsError: it is damaged, which is no reason to lose what it holds.
         """
-        try:
-            with open_file(self.provenance) as file:
+        with refused(f"read {self.provenance}"), suppress(FileNotFoundError), open_file(self.provenance) as file:
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 starts = json.loads(file.read())["starts"]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise SettingsError(f"cannot read {self.provenance}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, RecursionError):
-            starts = None
-        if not isinstance(starts, list):
+                if isinstance(starts, list):
+                    return starts
             raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
-        return starts
+        return []
 
     @property
     def plugins(self) -> list[str]:
         """The modules of others that the newest start named, and its environment's: to be said, never to be loaded."""
         from rl_plasticity.plugins import module_of
 
-        named: Any = self.starts[-1].get("plugins") if self.starts else None
-        env: Any = self.settings.get("env")
-        module = module_of(str(env.get("name"))) if isinstance(env, dict) else ""
-        return list(
-            dict.fromkeys([*(map(str, named) if isinstance(named, list) else []), *([module] if module else [])])
-        )
+        named, env = self._newest_start.get("plugins"), self.settings.get("env")
+        modules = [*map(str, named)] if isinstance(named, list) else []
+        if isinstance(env, dict) and (module := module_of(str(env.get("name")))):
+            modules.append(module)
+        return [*dict.fromkeys(modules)]
 
     @property
     def plugin_sources(self) -> dict[str, str]:
         """A digest of each plug that the newest start used a choice of."""
-        start = self.starts[-1] if self.starts else {}
+        start = self._newest_start
         sources, used = start.get("plugin_sources"), start.get("plugins_used")
         if not (isinstance(sources, dict) and isinstance(used, dict)):
             return {}
@@ -264,13 +259,11 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
         if not os.fspath(place):
             raise SettingsError("a folder's name is empty")
         path = expanded(place)
-        matches = [path] if exists(path) else [*map(Path, sorted(glob.glob(str(path), recursive=True)))]  # noqa: PTH207
+        matches = [path] if exists(path) else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         if not matches:
             raise SettingsError(f"{place} does not exist")
-        try:
+        with refused(f"search {place}"):
             runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
-        except OSError as error:
-            raise SettingsError(f"cannot search {place}: {error.strerror}") from error
         for run in runs:
             (named if run == path else below)[run.resolve()] = RunFolder(run)
         if not runs:
