@@ -40,7 +40,9 @@ def refused(act: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SettingsError(f"cannot {act}: {error.strerror or error}") from error
+        file = str(error.filename or "")
+        where = f" ({file})" if file not in act else ""
+        raise SettingsError(f"cannot {act}: {error.strerror or error}{where}") from error
 
 
 def warn(message: str) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import io
 import sys
 from collections.abc import Mapping
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_plasticity import __version__
-from rl_plasticity.errors import one_line, reason, shown
+from rl_plasticity.errors import SettingsError, first_line, one_line, reason, refused, shown
 from rl_plasticity.runs.files import checkpoint_files, checkpoint_path, open_file, saved_steps, write_atomically
 
 FORMAT = 4  # of the files: one of another format is refused
@@ -116,14 +116,14 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
             rows and the ones before them, as if the table were shorter; ``lost`` says how many those are.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: it cannot be read, or is of another file format.
+        SettingsError: there is none, or it cannot be read, or is of another file format.
     """
-    paths = saved_steps(folder)
+    with refused(f"read {folder}"):
+        paths = saved_steps(folder)
     if not paths:
-        raise FileNotFoundError(f"no checkpoint in {folder}")
+        raise SettingsError(f"no checkpoint in {folder}")
     if step not in (None, *paths):
-        raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths))})")
+        raise SettingsError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths))})")
     problems: list[str] = []
     incomplete: list[dict[str, Any]] = []
     newest = [*paths.values()][:-3:-1]  # not that of step 0, which is kept beside them to be looked at
@@ -131,12 +131,12 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
         try:
             state = _read(path)
             _require_place(path, state)
-        except ValueError as error:
+        except SettingsError as error:
             problems.append(str(error))
             continue
         if state.get("format") != FORMAT:
             theirs = f"version {state.get('version')} (file format {state.get('format')})"
-            raise ValueError(f"{path} was written by {theirs}, this is version {__version__} (file format {FORMAT})")
+            raise SettingsError(f"{path} was written by {theirs}, this is version {__version__} (file format {FORMAT})")
         if whole and (problem := _add_table(folder, state)):
             problems.append(problem)
             incomplete.append(state)
@@ -149,13 +149,13 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
             print(one_line(said), file=sys.stderr)
         return state
     if not incomplete:
-        raise ValueError("; ".join(problems))
+        raise SettingsError("; ".join(problems))
     state = min(incomplete, key=lambda state: state["lost"])
     lost, kept = state["lost"], sum(last - first for first, last in state["chunks"])
     damage = "; ".join(dict.fromkeys(problems))
     losing = f"without {lost} of the {lost + kept} transitions of each run's replay buffer"
     if not allow_lost_rows:
-        raise ValueError(f"{damage}; put it back as it was, or go on {losing} with allow_lost_rows=true")
+        raise SettingsError(f"{damage}; put it back as it was, or go on {losing} with allow_lost_rows=true")
     print(f"{damage}; going on from step {state['at']} {losing}", file=sys.stderr)
     return state
 
@@ -165,18 +165,23 @@ def _add_table(folder: Path, state: dict[str, Any]) -> str:
 
     Of a table that cannot all be read the rows after the last damaged file are kept, so that it has no gap.
     """
-    chunks: list[list[int]] = state["chunks"]
+    chunks: list[list[int]] = state.get("chunks", [])
     parts: list[dict[str, Any]] = []
     problem = ""
-    for chunk in reversed(chunks):
-        try:
+    try:
+        for chunk in reversed(chunks):
             parts.insert(0, _read(checkpoint_path(folder, *chunk)))
-        except ValueError as error:
-            problem = str(error)
-            break
-    gone, state["chunks"] = chunks[: len(chunks) - len(parts)], chunks[len(chunks) - len(parts) :]
-    state["lost"] = gone[-1][1] - state.get("oldest", gone[0][0]) if gone else 0
-    state["table"] = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    except SettingsError as error:
+        problem = str(error)
+    lost = len(chunks) - len(parts)
+    state["lost"] = 0
+    if lost:
+        state["lost"] = chunks[lost - 1][1] - state.get("oldest", chunks[0][0])
+        state["chunks"] = chunks[lost:]
+    try:
+        state["table"] = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    except Exception as error:  # a file that is whole may hold anything
+        raise SettingsError(f"{folder} holds no checkpoint of a run: {first_line(error)}") from error
     return problem
 
 
@@ -188,7 +193,7 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Raises ValueError if the file is missing or damaged, or would run code."""
+    """Raises SettingsError if the file is missing or damaged, or would run code."""
     try:
         with open_file(path) as file:
             content = file.read()
@@ -197,19 +202,19 @@ def _read(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(io.BytesIO(content[:-32]), map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle, file and runtime errors alike
         why = getattr(error, "strerror", None) or reason(error)
-        raise ValueError(one_line(f"the checkpoint {path} cannot be read: {why}")) from error
+        raise SettingsError(f"the checkpoint {path} cannot be read: {why}") from error
     if not isinstance(state, dict):
-        raise ValueError(f"the checkpoint {path} cannot be read: it holds no state")
+        raise SettingsError(f"the checkpoint {path} cannot be read: it holds no state")
     return state
 
 
 def _require_place(path: Path, state: Mapping[str, Any]) -> None:
-    """Raises ValueError unless the state says where it is and which rows it needs: it may be anybody's."""
-    at, chunks = state.get("at"), state.get("chunks", [])
-    if not (type(at) is int and at >= 0 and isinstance(chunks, list)) or not all(
-        isinstance(c, list) and len(c) == 2 and all(type(n) is int and n >= 0 for n in c) for c in chunks
-    ):
-        raise ValueError(f"the checkpoint {path} cannot be read: it holds no state of a run")
+    """Raises SettingsError unless the state says where it is and which rows it needs: it may be anybody's."""
+    chunks = state.get("chunks", [])
+    are_pairs = isinstance(chunks, list) and all(isinstance(chunk, list) and len(chunk) == 2 for chunk in chunks)
+    numbers = [state.get("at"), state.get("oldest", 0), *(chain(*chunks) if are_pairs else [None])]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise SettingsError(f"the checkpoint {path} cannot be read: it holds no state of a run")
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,6 @@ import torch
 from rl_plasticity.compiling import precision
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.trained import threads_of_torch
 
 S = TypeVar("S", Train, Supervised)
 COMPILE_FROM_UPDATES = 10_000  # compiling takes as long as it saves in 6 000 (SAC, cnn) to 11 000 (mlp) updates
@@ -24,10 +23,7 @@ def resolved(s: S) -> S:
     Raises:
         SettingsError: a device that is not there, or a precision that it does not have.
     """
-    cuda = torch.cuda.is_available()
-    if s.device == "cuda" and not cuda:
-        raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
-    device: Any = s.device if s.device != "auto" else ("cuda" if cuda else "cpu")
+    device = device_here(s.device)
     precise: Any = precision.decided(s.precision, device)
     least = s.bfloat16_from
     if precise == "bfloat16" and least is None:
@@ -38,6 +34,18 @@ def resolved(s: S) -> S:
         workers = cores() if device == "cuda" else False
         changed["env"] = replace(s.env, settings={**s.env.settings, "workers": workers})
     return replace(s, device=device, precision=precise, bfloat16_from=least, **changed)
+
+
+def device_here(asked: str) -> Any:
+    """The device that ``auto`` stands for, ``cpu`` or ``cuda``; any other stays.
+
+    Raises:
+        SettingsError: it is not there.
+    """
+    cuda = torch.cuda.is_available()
+    if asked == "cuda" and not cuda:
+        raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+    return asked if asked != "auto" else "cuda" if cuda else "cpu"
 
 
 def decided(s: S, runs: int, is_stacked: bool, updates: float) -> S:
@@ -57,6 +65,11 @@ def decided(s: S, runs: int, is_stacked: bool, updates: float) -> S:
         threads = 1 if is_stacked and runs == 1 else cores()
     torch.set_num_threads(threads_of_torch(s, threads, runs))
     return replace(s, compile=compiles, threads=threads)
+
+
+def threads_of_torch(s: Train | Supervised, threads: int, runs: int) -> int:
+    """How many threads torch has of those of the setting: where runs are divided among threads, each has one."""
+    return 1 if s.device == "cpu" and runs > 1 else threads
 
 
 def cores() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, Supervised, Train
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import short
 
@@ -40,19 +40,17 @@ def place(parent: Path, s: Train | Supervised, taken: Collection[Path] = ()) -> 
         taken: folders that other runs are going to have.
 
     Raises:
-        OSError: a folder cannot be read.
+        SettingsError: a folder cannot be read.
     """
-    try:
-        numbers = {1, *(_number(path.name) for path in parent.iterdir())}
-    except FileNotFoundError:
-        numbers = {1}
-    for number in sorted(numbers):
-        path = parent / name(s, number)
-        if path not in taken and difference(RunFolder(path), s) == "":
-            return path
-    # Settings that cannot be read may be this run's: it is not begun anew beside them, but says so itself.
-    free = (p for n in itertools.count(1) if (p := parent / name(s, n)) not in taken and not _is_another(p, s))
-    return next(free)
+    with refused(f"read {parent}"):
+        numbers = {1, *(_number(path.name) for path in parent.iterdir())} if parent.exists() else {1}
+        for number in sorted(numbers):
+            path = parent / name(s, number)
+            if path not in taken and difference(RunFolder(path), s) == "":
+                return path
+        # A folder whose settings cannot be read may hold this run. It is taken, and what is made there says so.
+        places = (parent / name(s, number) for number in itertools.count(1))
+        return next(path for path in places if path not in taken and not _is_another(path, s))
 
 
 def is_free(path: Path) -> bool:

@@ -18,10 +18,11 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import step_limit
-from rl_plasticity.errors import SettingsError, closest, first_line
+from rl_plasticity.errors import SettingsError, closest, first_line, refused
 from rl_plasticity.paths import exists
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.machine import device_here, threads_of_torch
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive
 
@@ -70,23 +71,15 @@ class Trained:
             SettingsError: there is no run of `rl_plasticity.train`, no such checkpoint, or no such device.
         """
         try:
-            s = saved_settings(Train, folder)
+            with refused(f"read {folder}"):
+                s = saved_settings(Train, folder)
         except SettingsError as error:
             raise _with_plugs(error, folder.plugins if exists(folder.config) else ()) from None
-        except OSError as error:
-            raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
-        cuda = torch.cuda.is_available()
-        if device == "cuda" and not cuda:
-            raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+        here = device_here(device)
         if device == "auto":
-            device = s.device if cuda else "cpu"
-        try:
-            state = checkpoint.load(folder.checkpoints, step, whole=False)
-        except (FileNotFoundError, ValueError) as error:
-            raise SettingsError(str(error)) from error
-        except Exception as error:  # a file that is whole and holds anything
-            raise SettingsError(f"{folder.checkpoints} holds no checkpoint of a run: {first_line(error)}") from error
-        s = replace(s, device=cast(Any, device))
+            here = s.device if here == "cuda" else "cpu"
+        s = replace(s, device=here)
+        state = checkpoint.load(folder.checkpoints, step, whole=False)
         plan = Plan.of(s)
         if isinstance(s.threads, int):
             torch.set_num_threads(threads_of_torch(s, s.threads, len(plan.seeds)))
@@ -198,11 +191,6 @@ def load_agent(folder: str | os.PathLike[str], step: int | None = None, device: 
         return trained.agent(envs)
     finally:
         envs.close()
-
-
-def threads_of_torch(s: Train | Supervised, threads: int, runs: int) -> int:
-    """How many threads torch has of those of the setting: where runs are divided among threads, each has one."""
-    return 1 if s.device == "cpu" and runs > 1 else threads
 
 
 def saved_settings(kind: type[S], folder: RunFolder) -> S:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from rl_plasticity import plugins
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import GROUPS, Supervised, Train
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import naming
 from rl_plasticity.runs.command import RESULTS, Command
 from rl_plasticity.runs.folder import RunFolder
@@ -75,10 +75,8 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
         folder = (
             everything[0].folder.parent / ".sweep" / f"{time.strftime('%Y-%m-%d_%H%M%S')}.{time.time_ns() % 10**9:09}"
         )
-        try:
+        with refused(f"write to {folder}"):
             folder.mkdir(parents=True)
-        except OSError as error:
-            raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
         threads = launcher.threads(len(todo))
         plugs = tuple(plugins.loaded)
         where = (folder, Path.cwd(), threads, plugs)
@@ -114,10 +112,7 @@ def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) ->
     _require_different(combined)
     folders: dict[Path, Run] = {}
     for combination, settings in combined.items():
-        try:
-            folder = naming.place(out, settings, {*taken, *folders})
-        except OSError as error:
-            raise SettingsError(f"cannot read {error.filename or out}: {error.strerror}") from error
+        folder = naming.place(out, settings, {*taken, *folders})
         folders[folder] = Run(combination, settings, folder)
     return [*folders.values()]
 
