@@ -78,8 +78,8 @@ class Clock:
         self.device, self.compiles, self.threads = device, compiles, threads
         self.bar = self._bar(step, "")  # random steps and compiling say nothing about how long updates take
         self.latest = "no evaluation yet"
-        self.mark, self.mark_step = time.perf_counter(), step
-        self.updates, self.in_updates, self.rate = 0, 0.0, 0.0
+        self.rate = 0.0
+        self._count_from(step)
         self.warm = False  # the first updates may include compiling; they do not count
         self.started = self.learning_since = 0.0
         self.begins_anew = False  # at the first step behind the first updates
@@ -93,6 +93,10 @@ class Clock:
         # miniters: left to itself tqdm learns from a thousand quick random steps to be silent for the next thousand.
         regular: dict[str, Any] = {"smoothing": 0.1, "mininterval": 1, "miniters": 1, "bar_format": form}
         return tqdm(total=self.total, initial=step, unit=f" {self.unit}", **regular)
+
+    def _count_from(self, step: int) -> None:
+        """The next rates are of what comes after this step."""
+        self.mark, self.mark_step, self.updates, self.in_updates = time.perf_counter(), step, 0, 0.0
 
     def start_updates(self) -> None:
         """Updates begin now."""
@@ -142,8 +146,8 @@ class Clock:
         And how many steps are done and left, and how many seconds: updates at their rate, and for each step what it
         took besides. Steps before the first update say nothing about the later ones, so there the seconds are left out.
         """
-        now = time.perf_counter()
-        unit, steps, seconds = self.unit.replace(" ", "_"), step - self.mark_step, now - self.mark
+        unit, steps = self.unit.replace(" ", "_"), step - self.mark_step
+        seconds = time.perf_counter() - self.mark
         left = self.total - step
         rates = {f"{unit}_per_second": steps / seconds, "updates_per_second": self.rate}
         rates |= {f"{unit}_done": float(step), f"{unit}_left": float(left)}
@@ -151,7 +155,7 @@ class Clock:
             rates["seconds_left"] = left * (self.updates_per_step / self.rate + (seconds - self.in_updates) / steps)
         self.told = True
         if anew:
-            self.mark, self.mark_step, self.updates, self.in_updates = now, step, 0, 0.0
+            self._count_from(step)
         return rates
 
     def show(self, step: int) -> None:
@@ -161,7 +165,7 @@ class Clock:
             self.bar.leave = False
             self.bar.close()
             self.bar = self._bar(step, "<{remaining}")
-            self.mark, self.mark_step, self.updates, self.in_updates = time.perf_counter(), step, 0, 0.0
+            self._count_from(step)
         self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {self.latest}", refresh=False)
         self.bar.update(step - self.bar.n)
         if not self.announced and self.rate and time.perf_counter() - self.learning_since > 60:

@@ -14,40 +14,34 @@ from pathlib import Path
 
 import torch
 
-from rl_plasticity import __version__
+from rl_plasticity import __version__, plugins
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import TIME, RunFolder
 
 LARGEST_PLUG = 1_000_000  # bytes of source that are kept beside the results
 
 
-def add_start(
-    folder: RunFolder,
-    device: str,
-    plugins: Sequence[str] = (),
-    sources: Mapping[str, str] | None = None,
-    used: Mapping[str, Sequence[str]] | None = None,
-) -> None:
-    """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time.
+def add_start(folder: RunFolder, device: str, used: Mapping[str, Sequence[str]] | None = None) -> None:
+    """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time, plugs.
+
+    The files of each plug are copied below ``plugins/``, beside those of earlier starts if they were others.
 
     Args:
-        plugins: the modules that were named.
-        sources: a digest of each plug's source, see `plugins.sources`.
         used: the plugs that something the settings choose comes from, each with the names of what does.
     """
+    sources = plugins.sources()
     starts = folder.all_starts()
-    libraries = ["torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "omegaconf"]
-    libraries += ["scipy", "scikit-learn"]
+    libraries = "torch numpy gymnasium shimmy dm-control mujoco omegaconf scipy scikit-learn"
     starts.append(
         {
             "time": time.strftime(TIME),
             "command": _command(),
             "rl_plasticity": __version__,
             "commit": _commit(),
-            "plugins": list(plugins),
-            "plugin_sources": dict(sources or {}),
+            "plugins": plugins.loaded,
+            "plugin_sources": sources,
             "plugins_used": dict(used or {}),
-            "libraries": {name: metadata.version(name) for name in libraries},
+            "libraries": {name: metadata.version(name) for name in libraries.split()},
             "python": platform.python_version(),
             "platform": platform.platform(),
             "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
@@ -57,16 +51,11 @@ def add_start(
         }
     )
     write_text(folder.provenance, json.dumps({"starts": starts}, indent=2) + "\n")
-
-
-def keep_sources(folder: RunFolder, files: Mapping[str, Mapping[str, bytes]], digests: Mapping[str, str]) -> None:
-    """Copy each plug's files below ``plugins/``, beside those of earlier starts if they were others."""
-    for module, contents in files.items():
-        if sum(map(len, contents.values())) > LARGEST_PLUG:
-            continue
+    for module, contents in plugins.source_files().items():
+        is_small = sum(map(len, contents.values())) <= LARGEST_PLUG
         for name, content in contents.items():
-            path = folder.path / "plugins" / f"{module}-{digests[module][:8]}" / name
-            if not path.exists():
+            path = folder.path / "plugins" / f"{module}-{sources[module][:8]}" / name
+            if is_small and not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_text(path, content)
 

@@ -118,23 +118,7 @@ class Session(Generic[S]):
     # --- the life of a run ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def begun(self, parts: Mapping[str, Part], progress: Progress, **given: Any) -> Iterator[bool]:
-        """The run from `begin`, which takes the same arguments, to its last checkpoint.
-
-        A stop signal within an evaluation ends it there: the checkpoint is of before the evaluation.
-        """
-        is_new = self.begin(parts, progress, **given)
-        try:
-            try:
-                yield is_new
-            except Interrupted:
-                if not progress.step:  # the run begins again
-                    return
-            self.save()
-        finally:
-            self.close()
-
-    def begin(
+    def begun(
         self,
         parts: Mapping[str, Part],
         progress: Progress,
@@ -143,8 +127,10 @@ class Session(Generic[S]):
         total: int,
         updates_per_step: float,
         save_every: int,
-    ) -> bool:
-        """Name what the run is made of, restore it from the checkpoint if there is one, and open the results.
+    ) -> Iterator[bool]:
+        """The run from its beginning, or from its checkpoint if there is one, to its last checkpoint.
+
+        A stop signal within an evaluation ends it there: the checkpoint is of before the evaluation.
 
         Args:
             parts: all that is saved, by name.
@@ -152,7 +138,7 @@ class Session(Generic[S]):
             total: how many steps there are.
             save_every: after how many of them a checkpoint is written.
 
-        Returns:
+        Yields:
             Whether the run is a new one.
 
         Raises:
@@ -170,17 +156,22 @@ class Session(Generic[S]):
             self.folder.write_settings(self._extended)
         self.has_begun = True
         used = plugins.used(constructors(s), s.env.name if isinstance(s, Train) else "")
-        provenance.add_start(self.folder, s.device, plugins.loaded, plugins.sources(), used)
-        provenance.keep_sources(self.folder, plugins.source_files(), plugins.sources())
+        provenance.add_start(self.folder, s.device, used)
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         threads = torch.get_num_threads() if s.device == "cpu" else 1
         self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile), threads)
-        self.saved_at: tuple[int, int] | None = None
-        if self.saved is not None:
-            self.saved_at = progress.step, progress.updates
+        self.saved_at = (progress.step, progress.updates) if self.saved else None
         self.call("on_start")
-        return self.saved is None
+        try:
+            try:
+                yield not self.saved
+            except Interrupted:
+                if not progress.step:  # the run begins again
+                    return
+            self.save()
+        finally:
+            self.close()
 
     def _restore(self, saved: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
         if lost := [name for name in saved if name.startswith("callbacks.") and name not in parts]:
