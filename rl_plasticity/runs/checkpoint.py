@@ -1,4 +1,4 @@
-"""How a run is saved and resumed: files that are written whole or not at all, verified, loaded without running code."""
+"""Checkpoints of a run: files that are written whole or not at all, verified, and loaded without running code."""
 
 import hashlib
 import io
@@ -16,11 +16,11 @@ from rl_plasticity import __version__
 from rl_plasticity.errors import SettingsError, first_line, one_line, reason, refused, shown
 from rl_plasticity.runs.files import checkpoint_files, checkpoint_path, open_file, saved_steps, write_atomically
 
-FORMAT = 4  # of the files: one of another format is refused
+FORMAT = 4  # of the files; any other format is refused
 
 
 class Part(Protocol):
-    """What is saved and restored with a run."""
+    """An object that is saved and restored with a run."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
@@ -28,31 +28,31 @@ class Part(Protocol):
 
 @runtime_checkable
 class Table(Part, Protocol):
-    """A part with rows that come at the end and go at the beginning: a replay buffer."""
+    """A part whose rows are added at the end and dropped at the beginning: a replay buffer."""
 
-    added: int  # how many ever came
-    size: int  # how many are there, the newest
+    added: int  # number of rows ever added
+    size: int  # number of rows in it, the newest ones
 
     def position(self) -> dict[str, Any]:
-        """Its state without the rows."""
+        """The state without the rows."""
         ...
 
     def since(self, row: int) -> dict[str, Tensor]:
-        """The rows number `row` to the newest, along dimension 0 of each tensor."""
+        """The rows from number `row` to the newest, along dimension 0 of each tensor."""
         ...
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest and the one before it, and that of step 0, the untrained network.
+    """The checkpoints of one run: the newest two, and that of step 0 with the untrained network.
 
-    ``step_NNN.pt`` is the state at that step, and says which ``rows_FIRST_END.pt`` hold its table: each has the rows
-    that came between two checkpoints. So each row is written once, before the checkpoint that names it. Every file ends
-    in the SHA-256 of what is before, because PyTorch's reader lets changed bytes pass. Files of other names are the
-    user's.
+    ``step_NNN.pt`` is the state at a step. It names the ``rows_FIRST_END.pt`` that hold its table; each has the rows
+    that were added between two checkpoints. So each row is written once, before the checkpoint that names it. Every
+    file ends with the SHA-256 of its content, because PyTorch's reader does not notice changed bytes. Files with other
+    names are the user's.
 
     Args:
-        folder: of the checkpoints; the folder it lies in exists.
-        saved: what `load` gave, when the run goes on from there.
+        folder: of the checkpoints; its parent exists.
+        saved: the result of `load` if the run continues from there.
     """
 
     def __init__(self, folder: Path, saved: Mapping[str, Any] | None = None) -> None:
@@ -61,7 +61,7 @@ class Checkpoints:
         self.newest = checkpoint_path(folder, saved["at"]) if saved else None
 
     def restore(self, parts: Mapping[str, Part]) -> None:
-        """Bring the parts to where they were when they were saved."""
+        """Restore the state of each part."""
         for name, part in parts.items():
             state = self.saved[name]
             if isinstance(part, Table):
@@ -71,10 +71,10 @@ class Checkpoints:
     def save(self, step: int, parts: Mapping[str, Part], more: Mapping[str, Any] | None = None) -> Path:
         """Write the states of the parts, and `more`: tensors, arrays, numbers, strings and containers of them.
 
-        Of the one `Table` among them only rows that no file holds are written. What neither this checkpoint nor the one
-        before needs is removed, but for the checkpoint of step 0.
+        Only those rows of the one `Table` are written that no file holds yet. Files that neither this checkpoint nor
+        the one before needs are removed, except the checkpoint of step 0.
         """
-        self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder was deleted does not bring it back
+        self.folder.mkdir(exist_ok=True)  # not its parents: a deleted run's folder is not brought back
         states, chunks, oldest = dict(more or {}), list[list[int]](), 0
         for name, part in parts.items():
             if isinstance(part, Table):
@@ -86,7 +86,7 @@ class Checkpoints:
         _write(path, {**states, **made_by, "at": step, "chunks": chunks, "oldest": oldest})
         first = checkpoint_path(self.folder, 0)
         needed = {path, self.newest, first, *(checkpoint_path(self.folder, *c) for c in [*self.chunks, *chunks])}
-        again = path == self.newest  # the one before it stays
+        again = path == self.newest  # a step that is saved twice: the checkpoint before it stays
         self.chunks, self.newest = chunks, path
         for old in checkpoint_files(self.folder).values():
             if old not in needed and not again:
@@ -96,7 +96,7 @@ class Checkpoints:
     def _append(self, table: Table) -> list[list[int]]:
         oldest = table.added - table.size
         chunks = [chunk for chunk in self.chunks if chunk[1] > oldest]
-        # Those after a file that somebody deleted are written again with it.
+        # If somebody deleted a file, its rows and all later ones are written again.
         chunks = [*takewhile(lambda chunk: checkpoint_path(self.folder, *chunk).is_file(), chunks)]
         first = chunks[-1][1] if chunks else oldest
         if first < table.added:
@@ -106,14 +106,14 @@ class Checkpoints:
 
 
 def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_lost_rows: bool = False) -> dict[str, Any]:
-    """The newest of the last two checkpoints in `folder` that is not damaged, or the one of this `step`.
+    """Load the newest undamaged one of the last two checkpoints in `folder`, or the one of this `step`.
 
-    Says on stderr which damaged ones were passed over.
+    Damaged checkpoints that were skipped are named on stderr.
 
     Args:
-        whole: to go on from, with the rows of its table in ``table``. Without, to look at: no rows are needed.
-        allow_lost_rows: where both checkpoints need rows that are damaged, take the one that loses fewer: without those
-            rows and the ones before them, as if the table were shorter; ``lost`` says how many those are.
+        whole: load the rows of its table too, as ``table``, to continue the run. Otherwise no rows are needed.
+        allow_lost_rows: if both checkpoints need damaged rows, take the one that loses fewer. The table is then
+            shorter: without the damaged rows and those before them. ``lost`` is their number.
 
     Raises:
         SettingsError: there is none, or it cannot be read, or is of another file format.
@@ -161,9 +161,9 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
 
 
 def _add_table(folder: Path, state: dict[str, Any]) -> str:
-    """Add the rows of its table to a state, as ``table``, and how many are ``lost``; returns what is wrong with them.
+    """Add ``table``, the rows of a state's table, and ``lost``, the number of lost rows; return what is wrong.
 
-    Of a table that cannot all be read the rows after the last damaged file are kept, so that it has no gap.
+    If some rows cannot be read, only those after the last damaged file are kept, so that the table has no gap.
     """
     chunks: list[list[int]] = state.get("chunks", [])
     parts: list[dict[str, Any]] = []
@@ -209,7 +209,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _require_place(path: Path, state: Mapping[str, Any]) -> None:
-    """Raises SettingsError unless the state says where it is and which rows it needs: it may be anybody's."""
+    """Raises SettingsError unless the state says its step and the rows that it needs; the file may be anybody's."""
     chunks = state.get("chunks", [])
     are_pairs = isinstance(chunks, list) and all(isinstance(chunk, list) and len(chunk) == 2 for chunk in chunks)
     numbers = [state.get("at"), state.get("oldest", 0), *(chain(*chunks) if are_pairs else [None])]

@@ -1,4 +1,4 @@
-"""The life of a run around its loop: checked, made or resumed, locked, trained and finished."""
+"""The life of a run around its loop: it is checked, made or resumed, locked, trained and finished."""
 
 import json
 import os
@@ -30,16 +30,18 @@ from rl_plasticity.runs.session import S, Session
 from rl_plasticity.runs.trained import saved_settings
 
 B = TypeVar("B", bound="Built")
-LENGTH = "total_env_steps"  # the one setting of its own that a run can be resumed with: a larger one extends it
-RESULTS = Path("results")  # where runs go unless they are told
+LENGTH = "total_env_steps"  # the one setting of the run itself that resume= takes: a larger value extends the run
+RESULTS = Path("results")  # the default folder of runs
 
 
 CALLBACKS: dict[str, Callable[[Any, Any], object]] = {}
-"""What looks at every run, by name: called as ``kind(settings, parts)`` before anything is written. See `Session`."""
+"""Classes of callbacks for every run, by name: ``kind(settings, parts)`` makes one before anything is written.
+
+See `Session` for their methods."""
 
 
 class Built(Protocol):
-    """What a command makes of its settings before anything is written."""
+    """The objects that a command makes from its settings, before anything is written."""
 
     callbacks: dict[str, object]
 
@@ -78,7 +80,7 @@ class Command(Generic[S, B]):
         return called(self.kind)
 
     def run(self, settings: Mapping[str, Any], callbacks: Mapping[str, Any]) -> RunFolder:
-        """From Python: make one run, and return its folder.
+        """Make one run from Python, and return its folder.
 
         Raises:
             SettingsError: bad input; nothing was written.
@@ -91,9 +93,9 @@ class Command(Generic[S, B]):
         return session.folder
 
     def execute(self, session: Session[S], built: B) -> tuple[bool, str | None]:
-        """Train, and close what was built; whether the run finished, and the fault that ended it.
+        """Train, and close what was built; return whether the run finished, and the fault that ended it.
 
-        Its end is written into ``log.txt``, unless the run could not be restored: then the folder stays as it was.
+        ``log.txt`` records the end. If the run could not be restored, the folder stays as it was.
         """
         folder = session.folder
         with ExitStack() as stack:
@@ -122,11 +124,11 @@ class Command(Generic[S, B]):
             return False, fault
 
     def foretold(self, session: Session[S], built: B) -> list[str]:
-        """Four lines for people, before the run starts: see `plan.foretold`."""
+        """Four lines that announce the run to the user; see `plan.foretold`."""
         return foretold(session.settings, session.plan, *self.length(session.settings, built))
 
     def check(self, settings: S) -> None:
-        """See that these settings can be run, perhaps on another machine: only that one knows whether it has a GPU.
+        """Check that these settings can be run, perhaps on another machine, which may have a GPU.
 
         Raises:
             SettingsError: they cannot.
@@ -134,7 +136,7 @@ class Command(Generic[S, B]):
         self._made(replace(settings, device="cpu", precision="float32"))[2].close()
 
     def prepare(self, asked: Iterable[str | Given], callbacks: Mapping[str, Any] | None = None) -> tuple[Session[S], B]:
-        """The session, and what was built of its settings. Everything is checked before the folder is made.
+        """The session and its built parts. Everything is checked before the folder is made.
 
         Raises:
             SettingsError: bad input.
@@ -184,14 +186,14 @@ class Command(Generic[S, B]):
                     raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
                 require_as_saved(folder, saved["sizes"], saved["ends"])
             settings, plan, built = self._made(replace(settings, out=str(folder), resume=None))
-            # The next start need not be told the length again.
+            # The saved settings get the new length, so that the next start need not give it again.
             is_extended = any(g.name == LENGTH for g in given)
             extended = schema.dump(replace(settings, out=before.out)) if is_extended else None
             otherwise.pop_all()
         return Session(settings, folder, plan, saved, lock, _all(callbacks, built), extended), built
 
     def _goes_on_with(self, settings: S, given: Sequence[Given], folder: RunFolder) -> tuple[S, S]:
-        """The settings that the run in `folder` goes on with, and those that it had."""
+        """The settings with which the run in `folder` continues, and those that it had."""
         _require_own(folder)
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
         if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
@@ -210,7 +212,7 @@ class Command(Generic[S, B]):
         return replace(before, **anew, **groups), before
 
     def _made(self, settings: S) -> tuple[S, Plan, B]:
-        """The settings with what they leave to the machine decided, their plan, and what is built of both."""
+        """The settings with every ``auto`` decided that depends on the machine, their plan, and the built parts."""
         try:
             settings = resolved(settings)
             plan = Plan.of(settings)
@@ -229,7 +231,7 @@ class Command(Generic[S, B]):
 
 
 def last_checkpoint(folder: RunFolder) -> str:
-    """For messages: which checkpoint a broken run can go on from."""
+    """A clause for messages that names the checkpoint from which a broken run can continue."""
     try:
         paths = [*folder.saved_steps.values()]
     except OSError:
@@ -241,16 +243,16 @@ def last_checkpoint(folder: RunFolder) -> str:
 
 
 def _all(of_this_run: Mapping[str, Any] | None, built: Built) -> dict[str, object]:
-    """The functions that were given for one run, as one callback, and those of `CALLBACKS`."""
+    """The functions that were given for this run, as one callback, and those of `CALLBACKS`."""
     given = {name: function for name, function in (of_this_run or {}).items() if function}
     return {"of_this_run": SimpleNamespace(**given), **built.callbacks}
 
 
 def _new_place(settings: Train | Supervised) -> Path:
-    """Where a new run goes.
+    """The folder of a new run.
 
     Raises:
-        SettingsError: something is there.
+        SettingsError: something is there already.
     """
     path = naming.place(RESULTS, settings) if settings.out == "auto" else Path(settings.out)
     _require_free(path)
@@ -266,7 +268,7 @@ def _require_free(path: Path) -> None:
 
 
 def _require_own(folder: RunFolder) -> None:
-    """Raises SettingsError where going on would write elsewhere: the folder may come from anybody."""
+    """Raises SettingsError if the run would write outside its folder, which may come from anybody."""
     below = [path for place in (folder.checkpoints, folder.tensorboard) for path in place.rglob("*")]
     for path in [*folder.own, *below]:
         if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
@@ -275,10 +277,10 @@ def _require_own(folder: RunFolder) -> None:
 
 
 def _locked(folder: RunFolder, made: Sequence[Path] = ()) -> Lock:
-    """Keep other processes off the folder, until this one ends (however it does) or the run has.
+    """Lock the folder against other processes until the run or this process ends, in whatever way.
 
     Args:
-        made: the folders that are made for it, its own first.
+        made: the folders that are created for the run, its own first.
 
     Raises:
         SettingsError: another process has it, or it cannot be written.
@@ -295,7 +297,7 @@ def _locked(folder: RunFolder, made: Sequence[Path] = ()) -> Lock:
 
 
 def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
-    """Take back what was made of a run that could not begin: these folders, the run's own first."""
+    """Remove the folders of a run that could not begin, its own first."""
     with suppress(OSError):  # not empty: another process was faster
         if made:
             folder.lock.unlink(missing_ok=True)
@@ -304,10 +306,10 @@ def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
 
 
 def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] | None:
-    """The newest checkpoint; None if the run was killed before its first, so it starts from the beginning.
+    """The newest checkpoint; None if the run was killed before its first one, and starts from the beginning.
 
     Raises:
-        SettingsError: there is none though steps were made, or it cannot be read.
+        SettingsError: there is none although steps were made, or it cannot be read.
     """
     if not folder.saved_steps:
         metrics = folder.metrics_csv  # rows beyond step 0 come after the first checkpoint
@@ -332,7 +334,7 @@ def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] |
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:
-    """What two settings differ in, apart from what belongs to the machine."""
+    """The differences between two sets of settings, without those that belong to the machine."""
     before, after = (schema.without_machine(kind, settings) for settings in (saved, now))
     if LENGTH in after and type(was := before.get(LENGTH)) is int and after[LENGTH] > was:  # it was extended
         before[LENGTH] = after[LENGTH]

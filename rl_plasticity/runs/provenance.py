@@ -1,4 +1,4 @@
-"""What a run was made with, in its folder: versions, commit, machine, command line, the source of plugs."""
+"""The provenance of a run, in its folder: versions, commit, machine, command line, sources of plugs."""
 
 import json
 import os
@@ -18,16 +18,16 @@ from rl_plasticity import __version__, plugins
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import TIME, RunFolder
 
-LARGEST_PLUG = 1_000_000  # bytes of source that are kept beside the results
+LARGEST_PLUG = 1_000_000  # bytes of source that are copied into the folder
 
 
 def add_start(folder: RunFolder, device: str, used: Mapping[str, Sequence[str]] | None = None) -> None:
     """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time, plugs.
 
-    The files of each plug are copied below ``plugins/``, beside those of earlier starts if they were others.
+    The files of each plug are copied below ``plugins/``, beside other versions of them from earlier starts.
 
     Args:
-        used: the plugs that something the settings choose comes from, each with the names of what does.
+        used: the plugs that the settings choose something from, each with the names of those choices.
     """
     sources = plugins.sources()
     starts = folder.all_starts()
@@ -61,7 +61,7 @@ def add_start(folder: RunFolder, device: str, used: Mapping[str, Sequence[str]] 
 
 
 def processor() -> str:
-    """What the processor is called."""
+    """The name of the processor."""
     with suppress(OSError):  # Linux's name of it is nowhere else
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -77,7 +77,7 @@ def _command() -> str:
 
 
 def _commit() -> str | None:
-    """The commit that this package was built from or that its checkout has, with + if it was changed; else None."""
+    """The commit of this package's build or checkout, with + if files were changed; None if there is none."""
     here = Path(__file__).parent
     with suppress(OSError):  # a wheel's, see hatch_build.py
         return (here.parent / "commit.txt").read_text().strip() or None
