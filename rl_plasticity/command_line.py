@@ -103,6 +103,7 @@ def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
     most = width - 2 - label  # the widest that a cell of the first and of any other column may be
     blocks: list[list[list[str]]] = []
     left = 0
+    # A column that does not fit beside the others begins a block of its own, which repeats the first column.
     for column in others or [[""] * len(first)]:
         needed = 2 + min(most, max(map(len, column)))
         if needed > left:
@@ -225,10 +226,7 @@ def train(command: "Command[Any, Any]") -> None:
         session, built = command.prepare(arguments)
         print("\n".join(map(printable, command.foretold(session, built))), file=sys.stderr)
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
-        finished, fault = command.execute(session, built)
-        if fault:
-            return complain(command.name, fault, 1)
-        if finished:
+        if command.execute(session, built):
             print(printable(f"done; results in {session.folder}"))
             return 0
         plugs = f"plugins=[{','.join(plugins.loaded)}] " if plugins.loaded else ""

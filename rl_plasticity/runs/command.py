@@ -87,15 +87,16 @@ class Command(Generic[S, B]):
             FaultyRun: the run could not go on.
         """
         session, built = self.prepare(written.from_python(settings), callbacks)
-        fault = self.execute(session, built)[1]
-        if fault:
-            raise FaultyRun(fault)
+        self.execute(session, built)
         return session.folder
 
-    def execute(self, session: Session[S], built: B) -> tuple[bool, str | None]:
-        """Train, and close what was built; return whether the run finished, and the fault that ended it.
+    def execute(self, session: Session[S], built: B) -> bool:
+        """Train, and close what was built; return whether the run finished.
 
         ``log.txt`` records the end. If the run could not be restored, the folder stays as it was.
+
+        Raises:
+            FaultyRun: the run could not go on; the message names its last good checkpoint.
         """
         folder = session.folder
         with ExitStack() as stack:
@@ -107,21 +108,21 @@ class Command(Generic[S, B]):
             stack.enter_context(precision.tf32(session.settings.precision == "tf32"))
             try:
                 finished = self.train(session, built)
-            except FaultyRun as error:
-                fault = f"{error}; {last_checkpoint(folder)}"
-            except OSError as error:
-                fault = f"{os.fsdecode(error.filename or folder)}: {error.strerror or error}; {last_checkpoint(folder)}"
+            except (FaultyRun, OSError) as error:
+                said = str(error)
+                if isinstance(error, OSError):
+                    said = f"{os.fsdecode(error.filename or folder)}: {error.strerror or error}"
+                fault = FaultyRun(f"{said}; {last_checkpoint(folder)}")
+                if session.has_begun:
+                    journal.end(f"failed: {fault}")
+                else:
+                    journal.take_back()
+                raise fault from error
             except BaseException as error:
                 journal.end(f"failed: {type(error).__name__}: {error}")
                 raise
-            else:
-                journal.end("finished" if finished else "stopped")
-                return finished, None
-            if session.has_begun:
-                journal.end(f"failed: {fault}")
-            else:
-                journal.take_back()
-            return False, fault
+            journal.end("finished" if finished else "stopped")
+            return finished
 
     def foretold(self, session: Session[S], built: B) -> list[str]:
         """Four lines that announce the run to the user; see `plan.foretold`."""

@@ -53,8 +53,7 @@ class RunFolder(os.PathLike[str]):
     def __fspath__(self) -> str:
         return str(self.path)
 
-    def __str__(self) -> str:
-        return str(self.path)
+    __str__ = __fspath__
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
