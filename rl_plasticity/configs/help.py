@@ -106,19 +106,17 @@ def everything(kind: type[Any]) -> str:
     if GROUPS[kind]:
         lines.append("Groups, each with its default and what there is:")
         lines += [_line(kind, name) for name in (*GROUPS[kind], "preset")]
-        if "reg" in GROUPS[kind]:
-            lines += ["", "  reg=spectral+l2 chains regularizers. A list trains its members side by side, each with"]
-            lines += ["  every seed: reg=[none,spectral], reg.coef=[1e-5,1e-4], reset=[none,periodic], whose"]
-            lines += ["  settings are reset.periodic.every_updates=...; reg=[all] is every one of them"]
+        lines += ["", "  reg=spectral+l2 chains regularizers. A list trains its members side by side, each with"]
+        lines += ["  every seed: reg=[none,spectral], reg.coef=[1e-5,1e-4], reset=[none,periodic], whose"]
+        lines += ["  settings are reset.periodic.every_updates=...; reg=[all] is every one of them"]
         lines += ["", "What a preset sets; what you give besides has the last word:"]
         lines += files.described(called(kind), as_written)
         lines += ["", "Settings of a choice, each with its default:"]
         lines += [line for group in GROUPS[kind] for line in _of_group(kind, group)]
         lines.append("")
     lines.append("Settings, each with its default:")
-    lines += [_described(name, declared) for name, declared in settings_of(kind).items()]
-    lines += [_described(name, declared) for name, declared in settings_of(plugins.load).items()]
-    return "\n".join(lines)
+    every = settings_of(kind) | settings_of(plugins.load)
+    return "\n".join([*lines, *(_described(name, declared) for name, declared in every.items())])
 
 
 def _of_group(kind: type[Any], group: str) -> list[str]:

@@ -155,10 +155,11 @@ def _crossed(variants: Sequence[tuple[tuple[str, str], ...]]) -> str:
     lists: dict[str, dict[str, None]] = {}
     for setting, value in itertools.chain(*variants):
         lists.setdefault(setting, {})[value] = None
-    if math.prod(map(len, lists.values())) == len(variants):
+    if math.prod(map(len, lists.values())) == len(variants):  # every combination is there
         return " x ".join(f"{setting.removesuffix('.name')}={','.join(values)}" for setting, values in lists.items())
+    # Divide by the first setting. Its values that are combined with the same rest share an alternative.
     first = next(iter(lists))
-    rests: dict[str, list[str]] = {}  # of what is combined with the rest, by the rest
+    rests: dict[str, list[str]] = {}  # the values, by the text of the rest
     for value in lists[first]:
         rests.setdefault(_crossed([v[1:] for v in variants if v[0] == (first, value)]), []).append(value)
     lines = [

@@ -68,24 +68,20 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
     for settings in _distinct([replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]):
         command.check(settings)
         schema.warn_of_unlike(settings)
-    outcomes: dict[Path, str] = {}
-    stop = None
-    if todo:
-        launcher.check([run.settings.device for run in todo])
-        folder = (
-            everything[0].folder.parent / ".sweep" / f"{time.strftime('%Y-%m-%d_%H%M%S')}.{time.time_ns() % 10**9:09}"
-        )
-        with refused(f"write to {folder}"):
-            folder.mkdir(parents=True)
-        threads = launcher.threads(len(todo))
-        plugs = tuple(plugins.loaded)
-        where = (folder, Path.cwd(), threads, plugs)
-        jobs = [Job(command.name, run.arguments, run.folder, *where, run.settings) for run in todo]
-        print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
-        stop = _Stop(folder / "stop")
-        launcher.launch(jobs)
-        outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
-    return report(everything, outcomes, stop.received if stop else 0)
+    if not todo:
+        return report(everything, {}, 0)
+    launcher.check([run.settings.device for run in todo])
+    name = f"{time.strftime('%Y-%m-%d_%H%M%S')}.{time.time_ns() % 10**9:09}"
+    folder = everything[0].folder.parent / ".sweep" / name
+    with refused(f"write to {folder}"):
+        folder.mkdir(parents=True)
+    where = (folder, Path.cwd(), launcher.threads(len(todo)), tuple(plugins.loaded))
+    jobs = [Job(command.name, run.arguments, run.folder, *where, run.settings) for run in todo]
+    print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
+    stop = _Stop(folder / "stop")
+    launcher.launch(jobs)
+    outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
+    return report(everything, outcomes, stop.received)
 
 
 def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) -> list[Run]:
@@ -174,7 +170,7 @@ def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> I
         return {f"{group}.{leaf}." if prefix == group else f"{prefix}." for group, prefix, leaf in leaves}
 
     names = {argument.partition("=")[0] for argument in combinations[0]}
-    if all(name.count(".") < 2 for name in names):
+    if all(name.count(".") < 2 for name in names):  # no setting names a choice
         yield from combinations
         return
     own = [prefixes(a for a in c if a.partition("=")[0] in choosing) for c in combinations]
