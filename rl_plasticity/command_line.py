@@ -1,6 +1,6 @@
-"""How every command runs: help, bad input, faults, Ctrl-C, and the exit status.
+"""The frame of every command: help, bad input, faults, Ctrl-C, and the exit status.
 
-What takes seconds to import is imported by those who need it: `status` starts at once.
+Slow imports are inside the functions that need them, so that `status` starts at once.
 """
 
 import io
@@ -33,19 +33,20 @@ HELP = {"-h", "--help"}
 def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequence[str]], int | None]) -> None:
     """Run the command `name` on the process's arguments.
 
-    The status is what `act` returns, 0 for None, which says that its work was to print; 2 for bad input, 1 for a fault,
-    each with one line; 130 for Ctrl-C.
+    The exit status is the result of `act`. None means 0 for a command whose work is what it prints. Bad input is 2 and
+    a fault is 1, each with one line. Ctrl-C is 130.
 
     Args:
-        help_: the text of ``--help``, beside what other arguments there are.
+        help_: makes the text of ``--help`` from the other arguments.
+        act: does the command's work with the arguments.
     """
     arguments = sys.argv[1:]
     others = [a for a in arguments if a not in HELP]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that is ASCII, a name that is not UTF-8
+            stream.reconfigure(errors="backslashreplace")  # for an ASCII terminal, or a name that is not UTF-8
     before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_DFL:  # as it was while the package was imported
+    if before == signal.SIG_DFL:  # it is from the import of the package
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if others != arguments:
@@ -64,14 +65,14 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     finally:
-        if before == signal.SIG_DFL:  # nothing is left to be tidied up
+        if before == signal.SIG_DFL:  # nothing is left to tidy up
             signal.signal(signal.SIGINT, before)
     if status:
         sys.exit(status)
 
 
 def _one_line(name: str, show: Callable[..., None]) -> Callable[..., None]:
-    """A way to show warnings: those of this package as a line of the command, others as `show` does."""
+    """A function that shows warnings: those of this package as a line of the command, others by `show`."""
 
     def shown(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
         if Path(filename).is_relative_to(Path(__file__).parent):
@@ -89,12 +90,12 @@ def complain(name: str, error: Exception | str, status: int) -> int:
 
 
 def columns() -> int:
-    """How wide a table may be: as the variable COLUMNS says, else as the terminal; 80 into a file, 60 at the least."""
+    """The width of a table: the variable COLUMNS, else the terminal's width; 80 for a file; 60 at least."""
     return max(60, shutil.get_terminal_size((80, 24)).columns)
 
 
 def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table as wide as the terminal: the columns that have no room follow below, beside the first again."""
+    """A table that fits the terminal: columns without room follow below, again beside the first column."""
     width = columns()
     lines = [[*map(printable, line)] for line in lines]
     first, *others = ([line[i] for line in lines] for i in range(len(lines[0])))
@@ -102,6 +103,7 @@ def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
     most = width - 2 - label  # the widest that a cell of the first and of any other column may be
     blocks: list[list[list[str]]] = []
     left = 0
+    # A column that does not fit beside the others begins a block of its own, which repeats the first column.
     for column in others or [[""] * len(first)]:
         needed = 2 + min(most, max(map(len, column)))
         if needed > left:
@@ -117,7 +119,7 @@ def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table as text, its columns two spaces apart; those that are empty are left out."""
+    """A table as text, with two spaces between columns and without empty ones."""
     lines = [[*map(printable, line)] for line in lines]  # names that come from anywhere
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = [i for i, width in enumerate(widths) if width]
@@ -125,17 +127,17 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _broken(row: Sequence[str], label: int, most: int) -> list[tuple[str, ...]]:
-    """A row of a table as several where a cell is wider than it may be."""
+    """A table's row, as several rows if a cell is too wide."""
     widths = (label, *[most] * (len(row) - 1))
     cells = [textwrap.wrap(cell, n, subsequent_indent="  ") or [""] for cell, n in zip(row, widths, strict=True)]
     return [*itertools.zip_longest(*cells, fillvalue="")]
 
 
 def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Arguments as places to look for runs, whose names may hold a =, and options ``name=value``.
+    """Divide arguments into places with runs, whose names may hold a =, and options ``name=value``.
 
     Raises:
-        SettingsError: no place; an option that is unknown, given twice or empty.
+        SettingsError: there is no place, or an option is unknown, given twice or empty.
     """
     places: list[str] = []
     options: dict[str, str] = {}
@@ -157,10 +159,10 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
 
 
 def at_once(name: str) -> None:
-    """Print the help of a command that needs torch, or complain of its arguments, before torch is imported.
+    """Print the help of a command that needs torch, or refuse its arguments, before torch is imported.
 
-    The command's module calls this first when it runs as the command. Where it returns the command goes on, and checks
-    its arguments again, by the constructors.
+    The command's module calls this first when it runs as the command. If this returns, the command goes on and checks
+    its arguments by the constructors themselves.
     """
     from rl_plasticity.configs import commands
 
@@ -171,7 +173,7 @@ def at_once(name: str) -> None:
 
 
 def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
-    """How to call the command with these settings, and what each of them is, with those of plugs in the arguments."""
+    """The text of ``--help``: the usage, and the settings, with those of plugs that the arguments name."""
     from rl_plasticity.configs import commands, schema
     from rl_plasticity.configs.help import describe
     from rl_plasticity.sweeps import launchers
@@ -210,7 +212,7 @@ def _complain_at_once(kind: type[Any], arguments: Sequence[str]) -> int:
 
 
 def train(command: "Command[Any, Any]") -> None:
-    """``python -m rl_plasticity.NAME [name=value ...]``, one run, or a sweep with ``-m``."""
+    """Run ``python -m rl_plasticity.NAME [name=value ...]``: one run, or a sweep with ``-m``."""
     from rl_plasticity import plugins
     from rl_plasticity.configs import schema, written
 
@@ -224,10 +226,7 @@ def train(command: "Command[Any, Any]") -> None:
         session, built = command.prepare(arguments)
         print("\n".join(map(printable, command.foretold(session, built))), file=sys.stderr)
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
-        finished, fault = command.execute(session, built)
-        if fault:
-            return complain(command.name, fault, 1)
-        if finished:
+        if command.execute(session, built):
             print(printable(f"done; results in {session.folder}"))
             return 0
         plugs = f"plugins=[{','.join(plugins.loaded)}] " if plugins.loaded else ""
@@ -238,7 +237,7 @@ def train(command: "Command[Any, Any]") -> None:
 
 
 def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
-    """``python -m rl_plasticity.NAME RUN [name=value ...]``."""
+    """Run ``python -m rl_plasticity.NAME RUN [name=value ...]``."""
 
     def act(arguments: Sequence[str]) -> None:
         look(*looked_at(kind, arguments))
@@ -247,10 +246,10 @@ def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
 
 
 def looked_at(kind: type[E], arguments: Sequence[str]) -> tuple[RunFolder, E]:
-    """The run to look at, and how.
+    """The run's folder and the settings from the arguments.
 
     Raises:
-        SettingsError: no run, or bad settings.
+        SettingsError: there is no run, or a setting is bad.
     """
     from rl_plasticity.configs import schema
 

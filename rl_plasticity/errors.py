@@ -1,11 +1,12 @@
-"""What can go wrong, said in one line: what it is, what was expected, the nearest valid name."""
+"""Errors with messages of one line: what is wrong, what was expected, the nearest valid name."""
 
 import difflib
 import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,10 +27,28 @@ class FaultyRun(RuntimeError):
         super().__init__(one_line(message))
 
 
+@contextmanager
+def refused(act: str) -> Iterator[None]:
+    """A context that reports a fault of the file system as bad input: ``cannot read results/a: Permission denied``.
+
+    Args:
+        act: what the block does: ``read results/a``.
+
+    Raises:
+        SettingsError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        file = str(error.filename or "")
+        where = f" ({file})" if file not in act else ""
+        raise SettingsError(f"cannot {act}: {error.strerror or error}{where}") from error
+
+
 def warn(message: str) -> None:
-    """Warn at the line of the caller: the first frame outside this package and torch, which calls hooks."""
+    """Warn at the caller's line: the first frame outside this package and outside torch, which calls hooks."""
     frame = sys._getframe(1)
-    # A command is a caller too: where there is no code of the user, its warnings are lines of the command.
+    # A command is a caller too. Without code of the user, its warnings are lines of the command.
     while frame.f_back and (name := str(frame.f_globals.get("__name__"))) != "rl_plasticity.command_line":
         if name.partition(".")[0] not in ("rl_plasticity", "torch"):
             break
@@ -40,31 +59,31 @@ def warn(message: str) -> None:
     )
 
 
-# What may be a damaged file's megabyte: what is quoted, a list, a word.
+# Pieces that may be a damaged file's megabyte: a quotation, a list, a dict, a long word.
 _PIECE = re.compile(
     r"""(?<!\w)b?(?P<quote>['"])(?:\\.|(?!(?P=quote))[^\\])*(?:(?P=quote)|$)|\[[^]]*(?:\]|$)|\{[^}]*(?:\}|$)|\S{200,}"""
 )
 
 
 def one_line(message: str) -> str:
-    """`message` as a terminal can take it: one line, nothing that is not printable, of long pieces both ends alone."""
+    """`message` for a terminal: one line, with escapes for what is not printable, and only both ends of long pieces."""
     message = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", _ends(message.strip(), 4000))
     return _ends(_PIECE.sub(lambda piece: _ends(piece[0], 200), printable(message)), 2000)
 
 
 def printable(text: str) -> str:
-    """`text` with escapes for all that is not a visible character or a space: whatever a file or a folder is called."""
+    """`text`, such as a file's name, with escapes for everything but visible characters and spaces."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def _ends(text: str, most: int) -> str:
-    """`text`, without its middle where it is longer than `most` characters."""
+    """`text`, without its middle if it is longer than `most` characters."""
     half = most // 2 - 2
     return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
 
 
 def closest(name: object, valid: Iterable[str]) -> str | None:
-    """The one of `valid` that a misspelt `name` was probably meant to be."""
+    """The one of `valid` that a misspelt `name` most likely means; None if none is close."""
     valid = list(valid)
     close = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
     if not close:  # the last part may be right and the group forgotten
@@ -86,22 +105,22 @@ def shown(value: object) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line; its kind where it says nothing."""
+    """An error's message in one line; its type if the message is empty."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, with its kind, in one line: ``KeyError: 'x'``."""
+    """An error's type and message in one line: ``KeyError: 'x'``."""
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
 def choose(
     kinds: Mapping[str, Callable[..., Made]], name: str, settings: Mapping[str, Any], what: str
 ) -> Callable[..., Made]:
-    """The one of `kinds` that is called `name`, with its settings filled in: call it with the rest.
+    """The one of `kinds` called `name` with its settings filled in; call it with the other arguments.
 
     Args:
-        what: the word for one of the kinds, for messages: ``regularizer``.
+        what: the word for one of the kinds in messages: ``regularizer``.
 
     Raises:
         SettingsError: an unknown name or setting; the nearest valid one is named.

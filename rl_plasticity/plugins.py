@@ -1,10 +1,10 @@
-"""Plugs: modules that add to what the package offers by name.
+"""Plugs: modules that add choices to the package.
 
 A module that is imported may add to the public dicts (`REGULARIZERS`, `INTERVENTIONS`, `AGENTS`, `NETWORKS`,
-`OPTIMIZERS`, `TASKS`, `DATA`, `METRICS`, `CALLBACKS`) and register Gymnasium environments. What it adds is as good as
-built in. A plug is named on the command line (``plugins=[my_module]``, or ``env=gym:my_module:My-v0`` for one that
+`OPTIMIZERS`, `TASKS`, `DATA`, `METRICS`, `CALLBACKS`) and register Gymnasium environments. Its choices are as good as
+built-in ones. A plug is named on the command line (``plugins=[my_module]``, or ``env=gym:my_module:My-v0`` for one that
 registers an environment), or is an installed package with an entry point in the group ``rl_plasticity.plugins``. No
-saved file can make a module load.
+saved file can load a module.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ Plugins = Annotated[
     Sequence[str], Setting("modules of yours that add choices, imported first: [my_module]", belongs_to="machine")
 ]
 ENTRY_POINTS = "rl_plasticity.plugins"
-loaded: list[str] = []  # the modules named in this process, in order: workers import the same
-_sources: dict[str, tuple[Any, dict[str, bytes]]] = {}  # of each module its files, with the import they were read at
+loaded: list[str] = []  # the modules that were named in this process, in order; workers import the same ones
+_sources: dict[str, tuple[Any, dict[str, bytes]]] = {}  # each module's files, and the import at which they were read
 
 
 def load(plugins: Plugins = ()) -> None:
-    """Import installed plugs and these modules; each is imported once.
+    """Import installed plugs and these modules, each once.
 
     Raises:
         SettingsError: one cannot be imported.
@@ -39,12 +39,12 @@ def load(plugins: Plugins = ()) -> None:
 
 
 def as_module(file: str) -> str:
-    """``folder.my_module`` of ``folder/my_module.py``; a module's name stays."""
+    """``folder.my_module`` for ``folder/my_module.py``; a module's name is not changed."""
     return file.removesuffix(".py").removeprefix("./").replace("/", ".")
 
 
 def load_one(module: str, asked: str) -> None:
-    """Import a module that was named by the user in the setting `asked`.
+    """Import a module that the user named in the setting `asked`.
 
     Raises:
         SettingsError: it cannot be imported.
@@ -59,20 +59,20 @@ def load_one(module: str, asked: str) -> None:
 
 
 def sources() -> dict[str, str]:
-    """A SHA-256 of the source of each plug, as it was when it was imported: of its file, or of all its package's files.
+    """A SHA-256 of each plug's source at its import: of its file, or of all files of its package.
 
-    What else a plug imports is not in it.
+    Other modules that a plug imports are not covered.
     """
     return {module: _digest(files) for module, files in source_files().items()}
 
 
 def source_files() -> dict[str, dict[str, bytes]]:
-    """The files of each plug by their names, below its package if it is one, as they were when it was imported."""
+    """The files of each plug at its import, by name, relative to the package if the plug is one."""
     return {module: _sources[module][1] for module in dict.fromkeys([*loaded, *_load_installed()])}
 
 
 def used(constructors: Mapping[str, Any], env: str = "") -> dict[str, list[str]]:
-    """The plugs that these constructors, or the environment, come from, each with the names of what does."""
+    """The plugs that define any of these constructors or the environment, each with the names of those."""
     homes = {name: str(getattr(make, "__module__", "")) for name, make in constructors.items()} | {env: module_of(env)}
     found = {
         module: [name for name, home in homes.items() if home.partition(".")[0] == module.partition(".")[0]]
@@ -82,18 +82,18 @@ def used(constructors: Mapping[str, Any], env: str = "") -> dict[str, list[str]]
 
 
 def changed(before: Mapping[str, str]) -> list[str]:
-    """The plugs whose source has another digest now than `before`."""
+    """The plugs whose source now has another digest than `before`."""
     now = sources()
     return [module for module, digest in before.items() if now.get(module, digest) != digest]
 
 
 def module_of(env: str) -> str:
-    """``my_module`` of ``gym:my_module:My-v0``; empty for other environments."""
+    """``my_module`` for ``gym:my_module:My-v0``; empty for other environments."""
     return env.removeprefix("gym:").rpartition(":")[0] if env.startswith("gym:") else ""
 
 
 def missing(named: Iterable[str]) -> str:
-    """What to add so that the modules that a run's files name are loaded; empty where they all are."""
+    """A clause that says how to load the modules that a run's files name; empty if all are loaded."""
     others = [name for name in named if name not in loaded]
     return f"the run was made with plugs: add plugins=[{','.join(others)}]" if others else ""
 
@@ -113,7 +113,7 @@ def _load_installed() -> tuple[str, ...]:
 
 
 def _remember_source(module: str) -> None:
-    """Read a module's source once for each import: the file may be edited while the process runs."""
+    """Read a module's source at its import, because the file may be edited while the process runs."""
     spec = sys.modules[module].__spec__  # another one after a reload
     if module in _sources and _sources[module][0] is spec:
         return
@@ -128,7 +128,7 @@ def _remember_source(module: str) -> None:
 
 
 def _digest(files: Mapping[str, bytes]) -> str:
-    """Of one file what ``sha256sum`` prints; of several, of their names and contents."""
+    """The digest of one file, as ``sha256sum`` prints it; for several, of their names and contents."""
     if len(files) == 1:
         return hashlib.sha256(*files.values()).hexdigest()
     digest = hashlib.sha256()

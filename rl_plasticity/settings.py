@@ -1,13 +1,13 @@
-"""What a setting is: an argument with a default, whose annotation says its type, its range and a line of help.
+"""Settings: arguments with a default, whose annotation says type, range and a line of help.
 
-It stands once, at the constructor that uses it::
+A setting is declared once, at the constructor that uses it::
 
     def __init__(self, net, coef: Annotated[float | Tensor, Setting("strength", least=0)] = 1e-4, ...)
 
-`settings_of` reads it from there for the command line, ``--help`` and the saved settings; `checked` makes the
-constructor itself refuse what is out of range. An argument without annotation has the type of its default.
+`settings_of` reads the declaration for the command line, ``--help`` and the saved settings. `checked` makes the
+constructor itself refuse a value that is out of range. An argument without an annotation has the type of its default.
 
-A command checks settings before torch is imported, which takes seconds: nothing here imports it.
+A command checks settings before it imports torch, which takes seconds. So nothing here imports torch.
 """
 
 import collections.abc
@@ -24,8 +24,8 @@ from rl_plasticity.errors import SettingsError, closest, shown
 
 P = ParamSpec("P")
 PLAIN: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, type(None))}
-LARGEST_INTEGER = 2**63 - 1  # of a tensor, an array and the files
-LARGEST_NUMBER = 3.4028234663852886e38  # of float32; beyond it is infinity to every network
+LARGEST_INTEGER = 2**63 - 1  # that tensors, arrays and the files can hold
+LARGEST_NUMBER = 3.4028234663852886e38  # of float32; a larger number is infinity to every network
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Setting:
     Args:
         help: one line.
         least, above, most, below: bounds of a number, or of each number of a list: >=, >, <= and <.
-        belongs_to: what it describes: the ``run``; the ``machine`` it is made on; or only what is ``watched`` of it.
-            Nothing but a run's own settings makes it another run.
+        belongs_to: what it describes: the ``run``, the ``machine`` that makes it, or only how the run is ``watched``.
+            Only settings of the run itself make it another run.
     """
 
     help: str = ""
@@ -47,7 +47,7 @@ class Setting:
     belongs_to: Literal["run", "machine", "watched"] = "run"
 
     def contains(self, number: Any) -> bool:
-        """Whether a number, or every number of a tensor, is finite, can be held, and is within the bounds."""
+        """Whether a number, or every number of a tensor, is finite, not too large to store, and within the bounds."""
         if isinstance(number, _tensor()):
             return all(self.contains(one) for one in number.flatten().tolist())
         return (
@@ -70,10 +70,10 @@ class Setting:
 
 
 class Declared(NamedTuple):
-    """A setting as its constructor declares it, in plain data.
+    """A declared setting as plain data.
 
-    `kinds` are the alternatives of its type: a type's name (``int``, ``NoneType``, ``Tensor``, ``list[float]``), or the
-    tuple of the values that there are.
+    `kinds` are the alternatives of its type. Each is the name of a type (``int``, ``NoneType``, ``Tensor``,
+    ``list[float]``), or a tuple of the possible values.
     """
 
     kinds: tuple[str | tuple[Any, ...], ...]
@@ -82,19 +82,19 @@ class Declared(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """What a value must be, in words: ``an integer from 1 up or null``."""
+        """The valid values in words: ``an integer from 1 up or null``."""
         words = [word for kind in self.kinds for word in self._words(kind)]
         return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
     def accepts(self, value: Any) -> bool:
-        """Whether `value` is of the type and in range."""
+        """Whether `value` has the type and is in range."""
         return any(self._is(kind, value) for kind in self.kinds)
 
     def checked(self, name: str, value: Any) -> Any:
-        """`value`, an integer as a float where a number is wanted.
+        """`value`, with an integer as a float if the setting is a number.
 
         Raises:
-            SettingsError: it is of another type or out of range.
+            SettingsError: it has another type, or is out of range.
         """
         for kind in self.kinds:
             if self._is(kind, value):
@@ -131,11 +131,11 @@ class Declared(NamedTuple):
 
 
 def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str, Declared]:
-    """The settings of a class or function by name: its arguments with a default of a type that can be written down.
+    """The settings of a class or function by name: arguments with a default and a type that users can write.
 
     Args:
-        make: of a ``functools.partial`` those arguments are left out that it fills in.
-        given: arguments that are no settings, because who calls it gives them.
+        make: for a ``functools.partial``, the arguments that it fills in are left out.
+        given: arguments that are no settings, because the caller passes them.
     """
     filled: tuple[str, ...] = tuple(given)
     while isinstance(make, functools.partial):
@@ -143,7 +143,7 @@ def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str
     return {name: declared for name, declared in _all_settings_of(make).items() if name not in filled}
 
 
-@functools.cache  # looked up a hundred times for each of the runs of a sweep
+@functools.cache  # called a hundred times for each run of a sweep
 def _all_settings_of(make: Callable[..., Any]) -> dict[str, Declared]:
     annotated: Any = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
     hints = get_type_hints(annotated, include_extras=True)
@@ -157,10 +157,10 @@ def _all_settings_of(make: Callable[..., Any]) -> dict[str, Declared]:
 
 
 def checked(constructor: Callable[P, None]) -> Callable[P, None]:
-    """A constructor that refuses arguments that are not what their annotations say.
+    """A decorator with which a constructor refuses arguments that do not fit their annotations.
 
     Raises:
-        SettingsError: from the constructor: it names the argument, what was expected and what it got.
+        SettingsError: by the constructor; it names the argument, the valid values and the given one.
     """
     signature = inspect.signature(constructor)
 
@@ -173,7 +173,7 @@ def checked(constructor: Callable[P, None]) -> Callable[P, None]:
 
 
 def check(make: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raises SettingsError if one of these arguments of `make` is a setting, and not what its annotation says."""
+    """Raises SettingsError if one of these arguments of `make` is a setting and does not fit its annotation."""
     declared = settings_of(make)
     for name, value in arguments.items():
         if name in declared:
@@ -181,12 +181,12 @@ def check(make: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
 
 
 def item_of(kind: str | tuple[Any, ...]) -> str | None:
-    """``int`` of ``list[int]``; None of what is no list."""
+    """``int`` for ``list[int]``; None if it is no list."""
     return kind[5:-1] if isinstance(kind, str) and kind.startswith("list[") else None
 
 
 def _declared(hint: Any, default: Any) -> Declared | None:
-    """None where no value of that type can be written on a command line."""
+    """The declaration of an argument; None if no value of its type can be written on a command line."""
     setting = Setting()
     if get_origin(hint) is Annotated:
         hint, *more = get_args(hint)
@@ -201,7 +201,7 @@ def _declared(hint: Any, default: Any) -> Declared | None:
 
 
 def _kind(hint: Any) -> str | tuple[Any, ...] | None:
-    """A type as `Declared` names it; None where there is no name for it."""
+    """The name of a type in `Declared`; None if it has none."""
     origin, items = get_origin(hint), get_args(hint)
     if origin is Literal:
         return items
@@ -213,12 +213,12 @@ def _kind(hint: Any) -> str | tuple[Any, ...] | None:
 
 
 def _tensor() -> Any:
-    """torch's Tensor; where torch is not imported, what nothing is an instance of."""
+    """torch's Tensor; an empty tuple, of which nothing is an instance, if torch is not imported."""
     return getattr(sys.modules.get("torch"), "Tensor", ())
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is text that files and file names can hold."""
+    """Whether the value is text that files and file names can hold."""
     try:
         return isinstance(value, str) and b"\0" not in value.encode()
     except UnicodeEncodeError:
@@ -226,7 +226,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _beyond(value: Any) -> str:
-    """A hint that a value, or one of a list, is of the right type, but nothing here could hold it."""
+    """A hint that a value, or one in a list, has the right type but cannot be stored."""
     for one in value if isinstance(value, list | tuple) else [value]:
         if isinstance(one, str) and not _is_text(one):
             return " (not UTF-8)"

@@ -27,13 +27,7 @@ from rl_plasticity.networks import make_network
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import (
-    Plan,
-    say_what_is_never_logged,
-    say_what_never_acts,
-    say_what_never_begins,
-    say_what_never_comes,
-)
+from rl_plasticity.runs.plan import Plan, say_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure.layer import runs_of
@@ -62,9 +56,10 @@ def run(
     """Train from Python: ``run(task="label_flip", reg={"name": "swr", "coef": 1e-3}, out="results/mine")``.
 
     Args:
-        on_step, on_update, on_evaluation: called with the session after each epoch, update and evaluation; it can be
-            read (``session.parts["learner"]``, ``session.latest``) and ended (``session.end_early()``).
-        settings: all that the command line takes.
+        on_step, on_update, on_evaluation: functions that are called with the session after each epoch, update and
+            evaluation. They can read it (``session.parts["learner"]``, ``session.latest``) and end it
+            (``session.end_early()``).
+        settings: those of the command line.
 
     Raises:
         SettingsError: bad input; nothing was written.
@@ -75,7 +70,7 @@ def run(
 
 @dataclass
 class Parts:
-    """What the settings choose, for all runs.
+    """The objects that the settings choose, for all runs.
 
     Args:
         some: makes the learner of some of the runs.
@@ -94,7 +89,7 @@ class Parts:
         return bool(self.learner.runs)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def build(s: Supervised, plan: Plan) -> Parts:
@@ -117,7 +112,6 @@ def build(s: Supervised, plan: Plan) -> Parts:
         return OPTIMIZERS[s.optimizer.name](network, lr=s.lr, **s.optimizer.settings)
 
     memory.require(len(plan.seeds), of_each_run(s, data), s.device)
-    say_what_never_begins(s, "epoch", sequence.num_tasks * s.epochs_per_task)
     after = cache(partial(updates_after, s, sequence))
 
     def learner_of(plan: Plan) -> Learner:
@@ -128,10 +122,8 @@ def build(s: Supervised, plan: Plan) -> Parts:
         return made
 
     learner = learner_of(plan)
-    updates = expected_updates(s, sequence)
-    say_what_never_acts({"net": learner.regularizer}, updates, s.batch_size)
-    say_what_never_comes(plan.interventions, updates, sequence.num_tasks)
-    say_what_is_never_logged(s, updates, sequence.num_tasks)
+    updates, tasks = expected_updates(s, sequence), sequence.num_tasks
+    say_what_never_comes(s, plan, {"net": learner.regularizer}, updates, tasks, tasks * s.epochs_per_task)
     interventions = list(plan.interventions)
     if sequence.decay_at_epochs:
         at = [after(epoch) for epoch in sequence.decay_at_epochs]
@@ -140,7 +132,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
 
 
 def of_each_run(s: Supervised, data: Data) -> dict[str, float]:
-    """The least bytes of memory of one run, by what they are for, see `memory.require`."""
+    """The least number of bytes of one run by purpose; see `memory.require`."""
     batch_size, number = min(s.batch_size, len(data.train_y)), math.prod(data.shape)
     at_once = batch_size if data.augment else max(batch_size, GATHERED // number)
     batches = {f"batches, batch_size={batch_size}": 4.0 * at_once * (number + 2)}
@@ -148,7 +140,7 @@ def of_each_run(s: Supervised, data: Data) -> dict[str, float]:
 
 
 def updates_after(s: Supervised, sequence: TaskSequence, epochs: int) -> int:
-    """How many updates a run has made after so many epochs, of whatever tasks; behind the last as if it went on."""
+    """Number of updates of a run after this number of epochs; beyond the last task, as if that task went on."""
     updates, index = 0, 0
     while epochs:
         inside = epochs if index == sequence.num_tasks - 1 else min(epochs, s.epochs_per_task)
@@ -158,9 +150,9 @@ def updates_after(s: Supervised, sequence: TaskSequence, epochs: int) -> int:
 
 
 def expected_updates(s: Supervised, sequence: TaskSequence, of: Callable[[float], int] = math.ceil) -> float:
-    """How many updates a run makes.
+    """Number of updates of a run.
 
-    Of a long sequence the first hundred tasks are looked at, and the others taken to be as large on average.
+    In a long sequence, the mean of the first hundred tasks stands for all others.
     """
     looked_at = min(sequence.num_tasks, 100)
     images = (sequence.task(index).rows.shape[-1] for index in range(looked_at))
@@ -168,21 +160,21 @@ def expected_updates(s: Supervised, sequence: TaskSequence, of: Callable[[float]
 
 
 def planned_updates(s: Supervised, parts: Parts) -> float:
-    """How many updates with a whole batch a run makes: the others are of another shape and are never compiled.
+    """Number of updates of a run with a whole batch; others have another shape and are never compiled.
 
-    Networks without a runs axis count as none: compiling those for a CPU takes minutes, and no gain was measured.
+    It is 0 for networks without a runs axis: to compile them for a CPU takes minutes, and no gain was measured.
     """
     return expected_updates(s, parts.sequence, of=math.floor) if parts.learner.runs else 0
 
 
 def length(s: Supervised, parts: Parts) -> tuple[float, str]:
-    """How many updates a run makes, and in what."""
+    """Number of updates of a run, and its length in words."""
     tasks = f"{parts.sequence.num_tasks} {'task' if parts.sequence.num_tasks == 1 else 'tasks'}"
     return expected_updates(s, parts.sequence), f"{tasks} of {s.epochs_per_task} epochs"
 
 
 def train(session: Session[Supervised], parts: Parts) -> bool:
-    """Train on every task until the last epoch, or until the session ends; from its checkpoint if it has one.
+    """Train from the beginning or the session's checkpoint until the last epoch, or until the session ends.
 
     Returns:
         Whether the last epoch was reached.

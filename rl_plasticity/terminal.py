@@ -1,6 +1,6 @@
-"""The terminal: closed from the start, gone meanwhile, or interrupting, it leaves no traceback and ends no run.
+"""A terminal that is closed, disappears or interrupts causes no traceback and ends no run.
 
-Imports nothing slow: it is what a command does first.
+It imports nothing slow, because a command calls it first.
 """
 
 import errno
@@ -18,7 +18,7 @@ _lost: dict[int, OSError] = {}  # by the file's number: why what was written to 
 
 
 class Lenient(io.FileIO):
-    """Standard output or error: what cannot be written is dropped."""
+    """Standard output or error that drops what cannot be written."""
 
     def write(self, data: Any) -> int:
         try:
@@ -32,18 +32,18 @@ class Lenient(io.FileIO):
 
 
 def lenient(number: int, like: TextIO | None) -> TextIO:
-    """A stream to the file `number`, buffered and encoded `like` another one."""
+    """A stream to the file `number`, with the buffering and encoding of the stream `like`."""
     raw = Lenient(number, "w", closefd=False)
     if like is None:
         return io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "replace")
     unbuffered, lines = (bool(getattr(like, name, False)) for name in ("write_through", "line_buffering"))
-    # As Python makes them, whose unbuffered streams have nothing between text and file.
+    # As in Python itself, an unbuffered stream has nothing between text and file.
     binary: Any = raw if unbuffered else io.BufferedWriter(raw)
     return io.TextIOWrapper(binary, like.encoding, like.errors, line_buffering=lines, write_through=unbuffered)
 
 
 def prepare() -> None:
-    """For a process that is a command, before it imports what takes seconds."""
+    """Prepare the streams and the hook for errors of a command's process, before its slow imports."""
     sys.excepthook = _end
     for number in range(3):
         try:
@@ -57,7 +57,7 @@ def prepare() -> None:
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What ends a process while it imports: Ctrl-C; no more files, memory or place; a library that is not there."""
+    """Report in one line what ends a process during imports: no files, memory or space left, or a missing library."""
     if issubclass(kind, OSError | ImportError | MemoryError):
         said = " ".join(str(error).split()) or kind.__name__
         print(f"rl_plasticity: cannot start: {said}{which_extra(error)}", file=sys.stderr)
@@ -66,12 +66,12 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 
 
 def listens() -> bool:
-    """Whether standard output still leads somewhere, as far as is known."""
+    """Whether standard output can still be written, as far as is known."""
     return 1 not in _lost
 
 
 def require_printed() -> None:
-    """For a command whose work is what it prints: raises OSError if it was not, unless nobody wanted to read it."""
+    """Raises OSError if a command's output was not printed, unless the reader was gone."""
     if sys.stdout is not None:
         sys.stdout.flush()
     if 1 in _lost and _lost[1].errno not in _NOBODY_LISTENS:

@@ -27,13 +27,7 @@ from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import (
-    Plan,
-    say_what_is_never_logged,
-    say_what_never_acts,
-    say_what_never_begins,
-    say_what_never_comes,
-)
+from rl_plasticity.runs.plan import Plan, say_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import derive
@@ -59,9 +53,9 @@ def run(
     """Train from Python: ``run(env="cheetah-run", reg="spectral", total_env_steps=20_000, out="results/mine")``.
 
     Args:
-        on_step, on_update, on_evaluation: called with the session after each, which can be read
-            (``session.parts["agent"]``, ``session.latest``) and ended (``session.end_early()``).
-        settings: all that the command line takes, ``reg={"name": "spectral", "coef": 1e-3}`` for a group with settings.
+        on_step, on_update, on_evaluation: functions that are called with the session after each. They can read it
+            (``session.parts["agent"]``, ``session.latest``) and end it (``session.end_early()``).
+        settings: those of the command line; ``reg={"name": "spectral", "coef": 1e-3}`` for a group with settings.
 
     Raises:
         SettingsError: bad input; nothing was written.
@@ -72,7 +66,7 @@ def run(
 
 @dataclass
 class Parts:
-    """What the settings choose, for all runs. The loop opens `envs`, whose workers are processes."""
+    """The objects that the settings choose, for all runs. The loop opens `envs`, whose workers are processes."""
 
     agent: Agent
     eval_envs: Envs
@@ -82,7 +76,7 @@ class Parts:
     callbacks: dict[str, object] = field(default_factory=dict)
 
     def open(self, s: Train, plan: Plan) -> Envs:
-        """The environments to train in; with worker processes, those to evaluate in are moved into such too."""
+        """Open the training environments; with worker processes, the evaluation environments move into such too."""
         change_seeds = [derive(n, CHANGES) for n in plan.seeds]
         seeds = [derive(n, ENV) for n in plan.seeds]
         envs = self.envs = Envs(s.env.name, seeds, change_seeds=change_seeds, **s.env.settings)
@@ -99,7 +93,7 @@ class Parts:
 
 
 def build(s: Train, plan: Plan) -> Parts:
-    """Make what the settings choose, and reset the environments once to see that they can be.
+    """Make the objects that the settings choose, and reset the environments once to check that they can be reset.
 
     Raises:
         ValueError, ImportError: something cannot be made.
@@ -122,11 +116,8 @@ def build(s: Train, plan: Plan) -> Parts:
         print(f"no change will come: {every}, and total_env_steps={s.total_env_steps}", file=sys.stderr)
     if tasks == 1 and s.on_change != "keep":
         print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
-    say_what_never_comes(plan.interventions, planned_updates(s), tasks)
-    say_what_never_begins(s, "update", planned_updates(s))
-    say_what_is_never_logged(s, planned_updates(s))
     regularizers = {name: learner.regularizer for name, learner in agent.learners.items()}
-    say_what_never_acts(regularizers, planned_updates(s), s.batch_size)
+    say_what_never_comes(s, plan, regularizers, planned_updates(s), tasks)
     return Parts(agent, eval_envs, buffer)
 
 
@@ -152,10 +143,10 @@ def _require_consistent(s: Train) -> None:
 
 
 def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
-    """The environments that the policies of these seeds are evaluated in.
+    """The environments in which the policies of these seeds are evaluated.
 
     Raises:
-        ValueError: they cannot be made, or reset.
+        ValueError: they cannot be made or reset.
     """
     try:
         envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds)
@@ -163,7 +154,7 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
         with torch.random.fork_rng(devices=[]):
             for name in s.env.sequence or (s.env.name,):
                 say_what_is_missing(name)
-    except gym.error.Error as error:  # the simulator is not installed, say
+    except gym.error.Error as error:  # for example, the simulator is not installed
         raise ValueError(str(error)) from error
     except FaultyRun as error:
         raise ValueError(f"{s.env.name}: {error}") from error
@@ -171,7 +162,7 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
 
 
 def of_each_run(s: Train, obs_dim: int, act_dim: int) -> dict[str, float]:
-    """The least bytes of memory of one run, by what they are for, see `memory.require`."""
+    """The least number of bytes of one run by purpose; see `memory.require`."""
     capacity = min(s.buffer_size, s.total_env_steps)
     full = "buffer_size" if s.buffer_size <= s.total_env_steps else "total_env_steps"
     updates = max(math.ceil(s.replay_ratio), min(PRIMED_AT_ONCE, s.prime_updates))
@@ -185,17 +176,17 @@ def of_each_run(s: Train, obs_dim: int, act_dim: int) -> dict[str, float]:
 
 
 def planned_updates(s: Train, _: Parts | None = None) -> float:
-    """How many updates a run makes."""
+    """Number of updates of a run."""
     return s.prime_updates + max(0, s.total_env_steps - s.random_env_steps) * s.replay_ratio
 
 
 def length(s: Train, _: Parts) -> tuple[float, str]:
-    """How many updates a run makes, and in what."""
+    """Number of updates of a run, and its length in words."""
     return planned_updates(s), f"{s.total_env_steps} env steps"
 
 
 def train(session: Session[Train], parts: Parts) -> bool:
-    """Train until the last env step, or until the session ends; from its checkpoint if it has one.
+    """Train from the beginning or the session's checkpoint until the last env step, or until the session ends.
 
     Returns:
         Whether the last env step was reached.

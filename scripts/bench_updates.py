@@ -276,28 +276,30 @@ def step_parts(options: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory() as folder:
             s = resolved(load(Train, [f"seeds={runs}", "device=cpu", "threads=1", "compile=false"]))
             session = Session(s, RunFolder(folder), Plan.of(s))
-            session.begin({"agent": agent}, Progress(), unit="env steps", total=1, updates_per_step=GROUP, save_every=1)
-            log = Updates(session, agent, agent.learners, agent.losses, (), lambda _, agent=agent: agent).log
-            for _ in range(options.rounds * 20):
-                marks = [time.perf_counter()]
-                act = agent.act(obs.unsqueeze(1), agent.streams.normal(1, envs.act_dim)).squeeze(1)
-                marks.append(time.perf_counter())
-                step = envs.step(act.numpy())
-                marks.append(time.perf_counter())
-                buffer.add(act, step)
-                obs = buffer.newest_obs
-                marks.append(time.perf_counter())
-                batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * BATCH))
-                noise = agent.noise(GROUP, BATCH)
-                marks.append(time.perf_counter())
-                for i in range(GROUP):
-                    metrics = update(Batch(*(x[:, i * BATCH : (i + 1) * BATCH] for x in batches)), noise[i])
-                marks.append(time.perf_counter())
-                log(metrics)
-                marks.append(time.perf_counter())
-                for times, (a, b) in zip(parts.values(), pairwise(marks), strict=True):
-                    times.append(b - a)
-            session.close()
+            begun = session.begun(
+                {"agent": agent}, Progress(), unit="env steps", total=1, updates_per_step=GROUP, save_every=1
+            )
+            with begun:
+                log = Updates(session, agent, agent.learners, agent.losses, (), lambda _, agent=agent: agent).log
+                for _ in range(options.rounds * 20):
+                    marks = [time.perf_counter()]
+                    act = agent.act(obs.unsqueeze(1), agent.streams.normal(1, envs.act_dim)).squeeze(1)
+                    marks.append(time.perf_counter())
+                    step = envs.step(act.numpy())
+                    marks.append(time.perf_counter())
+                    buffer.add(act, step)
+                    obs = buffer.newest_obs
+                    marks.append(time.perf_counter())
+                    batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * BATCH))
+                    noise = agent.noise(GROUP, BATCH)
+                    marks.append(time.perf_counter())
+                    for i in range(GROUP):
+                        metrics = update(Batch(*(x[:, i * BATCH : (i + 1) * BATCH] for x in batches)), noise[i])
+                    marks.append(time.perf_counter())
+                    log(metrics)
+                    marks.append(time.perf_counter())
+                    for times, (a, b) in zip(parts.values(), pairwise(marks), strict=True):
+                        times.append(b - a)
         envs.close()
         ms = {name: 1e3 * statistics.median(times[2:]) for name, times in parts.items()}
         ms["log"] *= GROUP / 1000

@@ -332,7 +332,7 @@ def test_a_sweep_gives_runs_side_by_side_the_plugs_to_start_and_to_go_on_and_hal
     runs = runs_of_sweep(Train, sweep)
     session, built = train.command.prepare([*runs[1].arguments, f"out={runs[1].folder}"])
     session.stop = StopAfter(45)
-    assert train.command.execute(session, built) == (False, None)
+    assert not train.command.execute(session, built)
     capfd.readouterr()
     sweep += ["launcher=joblib", "launcher.n_jobs=2"]
     status, text, errors = main(monkeypatch, capfd, "-m", *sweep)

@@ -142,7 +142,7 @@ def test_one_signal_ends_an_evaluation_that_would_never_end(tmp_path):
     gym.register("EndlessForTests-v0", Endless)
     arguments = once([*PENDULUM, "env=gym:EndlessForTests-v0", f"out={tmp_path / 'run'}"])
     session, built = command.prepare(arguments)
-    assert command.execute(session, built) == (False, None)
+    assert not command.execute(session, built)
     assert session.stop.received == signal.SIGTERM
     assert [*session.folder.saved_steps] == [0, 40, 60]
 

@@ -1,14 +1,15 @@
-"""What each command can be told: its settings with their defaults, and which groups it chooses from."""
+"""Settings of each command with their defaults, and the groups that it chooses from."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from rl_plasticity.configs import presets as files
 from rl_plasticity.settings import Setting
 
-SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}  # groups that, as their settings, may be lists
+# The groups whose choice may be a list that trains side by side, and whose settings may be such lists too.
+SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}
 
 Threads = Annotated[
     int | Literal["auto"],
@@ -40,18 +41,35 @@ Logger = Annotated[
 ]
 Out = Annotated[str, Setting("folder of the run; auto: results/ and a short name", belongs_to="machine")]
 Resume = Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")]
+RunDevice = Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, cpu if it is not here")]
+Position = Annotated[
+    int | None,
+    Setting("position of the run in the folder, from 0, where several settings trained side by side", least=0),
+]
 First = Annotated[int, Setting("seed of the first run", least=0)]
 Runs = Annotated[int, Setting("runs that train together, with consecutive seeds", least=1)]
 
 
-@dataclass(frozen=True)
-class Group:
-    """What was chosen of a group; its settings are attributes: ``s.env.action_repeat``.
+class Several(list[Any]):
+    """Values of one setting of a regularizer or an intervention, each for runs of its own.
 
     Args:
-        name: of the choice; ``chain`` of ``reg=spectral+l2``, ``side_by_side`` of a list.
-        settings: what the constructor is given.
-        parts: of a chain or a list.
+        is_strength: whether one regularizer can take all of them, as a tensor with a value for each run.
+    """
+
+    def __init__(self, values: Iterable[Any], is_strength: bool) -> None:
+        super().__init__(values)
+        self.is_strength = is_strength
+
+
+@dataclass(frozen=True)
+class Group:
+    """The choice from a group, with its settings as attributes: ``s.env.action_repeat``.
+
+    Args:
+        name: the name of the choice; ``chain`` for ``reg=spectral+l2``, ``side_by_side`` for a list.
+        settings: arguments of the constructor.
+        parts: the members of a chain or a list.
     """
 
     name: str
@@ -61,7 +79,7 @@ class Group:
     def __getattr__(self, setting: str) -> Any:
         try:
             return vars(self)["settings"][setting]
-        except KeyError:  # so it is, too, of everything while it is unpickled
+        except KeyError:  # also while it is unpickled, when it has no settings yet
             raise AttributeError(f"no setting {setting!r}") from None
 
     @property
@@ -72,11 +90,11 @@ class Group:
 
     @property
     def members(self) -> tuple["Group", ...]:
-        """What trains side by side; itself where that is all."""
+        """The choices that train side by side: the parts of a list, else the group itself."""
         return self.parts if self.name == "side_by_side" else (self,)
 
     def leaves(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """The single choices, each after the prefix of its settings: ``("reg.l2", "l2")`` of ``reg=[none,l2]``."""
+        """The single choices, each with the prefix of its settings: ``("reg.l2", "l2")`` for ``reg=[none,l2]``."""
         if not self.parts:
             yield prefix, self.name
         for part in self.parts:
@@ -84,18 +102,19 @@ class Group:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """The same as plain data, as ``config.yaml`` has it."""
-        return {"name": self.name, **self.settings, **{part.choice: part.saved for part in self.parts}}
+        """The choice and its settings as plain data, in the form of ``config.yaml``."""
+        settings = {name: [*value] if isinstance(value, Several) else value for name, value in self.settings.items()}
+        return {"name": self.name, **settings, **{part.choice: part.saved for part in self.parts}}
 
     def flat(self, prefix: str) -> dict[str, Any]:
-        """All settings by dotted name; each of several has its choice in it: ``reg.l2.coef``."""
+        """All settings by dotted name. The name of a part's setting includes the part: ``reg.l2.coef``."""
         values = {f"{prefix}.{name}": value for name, value in self.settings.items()}
         for part in self.parts:
             values |= part.flat(f"{prefix}.{part.choice}")
         return values
 
     def having(self, values: Mapping[str, Any], prefix: str) -> "Group":
-        """The same choice with these values, by the names that `flat` gives them."""
+        """The same choice with other values, given by the names of `flat`."""
         settings = {name: values[f"{prefix}.{name}"] for name in self.settings}
         return Group(self.name, settings, tuple(part.having(values, f"{prefix}.{part.choice}") for part in self.parts))
 
@@ -105,17 +124,17 @@ class RunSettings:
 
     @property
     def groups(self) -> dict[str, Group]:
-        """What was chosen of each group."""
+        """The choice from each group, by the group's name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Group)}
 
     @property
     def choices(self) -> dict[str, Any]:
-        """The choices as they are written."""
+        """The choices as they are written on the command line."""
         return {name: group.choice for name, group in self.groups.items()}
 
     @property
     def saved(self) -> dict[str, Any]:
-        """All settings as plain data, as ``config.yaml`` has them."""
+        """All settings as plain data, in the form of ``config.yaml``."""
         return {name: value.saved if isinstance(value, Group) else value for name, value in vars(self).items()}
 
 
@@ -178,7 +197,7 @@ class Train(RunSettings):
 
 
 def updates_after(learning_steps: int, replay_ratio: float) -> int:
-    """Updates that were made after so many env steps of learning, which begins after the random ones."""
+    """Number of updates after this number of env steps of learning, which begins after the random env steps."""
     return max(0, math.floor(learning_steps * replay_ratio + 1e-6))  # 1300 * 0.7 is 910
 
 
@@ -246,18 +265,13 @@ class Evaluate:
     episodes: Annotated[int | None, Setting("episodes of each run; null: the run's eval_episodes", least=1)] = None
     checkpoint: Annotated[int | None, Setting("env step of the checkpoint; null: the newest", least=0)] = None
     seed: Annotated[int | None, Setting("seed of the run to evaluate; null: all runs of the folder", least=0)] = None
-    run: Annotated[
-        int | None,
-        Setting("position of the run in the folder, from 0, where several settings trained side by side", least=0),
-    ] = None
+    run: Position = None
     evaluation_seed: Annotated[
         int | None,
         Setting("seed of the start states; null: those of the run's own evaluation at this env step", least=0),
     ] = None
     deterministic: Annotated[bool, Setting("deterministic actions; false: sampled ones")] = True
-    device: Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, cpu if it is not here")] = (
-        "auto"
-    )
+    device: RunDevice = "auto"
     out: Annotated[str | None, Setting("FILE.csv for each episode's return; null: only print")] = None
 
 
@@ -293,16 +307,11 @@ class Diagnose:
     ] = None
     network: Annotated[str | None, Setting("critic or actor; null: all networks")] = None
     seed: Annotated[int | None, Setting("seed of the run; null: all runs of the folder", least=0)] = None
-    run: Annotated[
-        int | None,
-        Setting("position of the run in the folder, from 0, where several settings trained side by side", least=0),
-    ] = None
+    run: Position = None
     repeats: Annotated[int, Setting("draws of fresh weights and of targets", least=2)] = 5
     updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
-    device: Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, cpu if it is not here")] = (
-        "auto"
-    )
+    device: RunDevice = "auto"
     out: Annotated[str | None, Setting("FILE.json for the whole reports, and FILE.png; null: only print")] = None
 
 
@@ -313,12 +322,12 @@ GROUPS: dict[type[Any], tuple[str, ...]] = {
     Train: ("env", "reg", "reset", "agent"),
     Supervised: ("task", "data", "net", "optimizer", "reg", "reset"),
 }
-# Settings that a command does not have: windows are in epochs where there are epochs, and in updates elsewhere.
+# Settings that a command does not have. Windows are in epochs for the supervised command, and in updates for train.
 LEFT_OUT: dict[type[Any] | None, tuple[str, ...]] = {
     Train: ("reg.from_epoch", "reg.until_epoch"),
     Supervised: ("reg.from_update", "reg.until_update"),
 }
-EACH_TASK = {"every_updates": None, "every_tasks": 1}  # when interventions come where there are tasks
+EACH_TASK = {"every_updates": None, "every_tasks": 1}  # the supervised defaults of an intervention's periods
 DEFAULT_PRESET = {Train: "paper", Supervised: "none"}
 
 
@@ -330,12 +339,12 @@ LONGEST: dict[type[Any], dict[str, int]] = {
 
 
 def period(updates: float, longest: int) -> int:
-    """About a sixtieth of so many updates, to one digit: 31 680 updates are measured every 500."""
+    """About a sixtieth of a number of updates, rounded to one digit: 500 for 31 680 updates."""
     return max(1, min(longest, int(float(f"{updates / 60:.0e}"))))
 
 
 def called(kind: type[Any]) -> str:
-    """The command that has these settings: ``train``."""
+    """The name of the command that has these settings: ``train``."""
     return kind.__name__.lower()
 
 

@@ -1,4 +1,4 @@
-"""What ``--help`` says of a command's settings: first the common ones, then what is asked for."""
+"""The text of ``--help``: the common settings, or the settings that the user names."""
 
 import re
 import textwrap
@@ -23,7 +23,7 @@ from rl_plasticity.configs.written import as_written
 from rl_plasticity.errors import SettingsError, nearest, shown
 from rl_plasticity.settings import Declared, settings_of
 
-# What ``--help`` shows of the commands that train: what most people set.
+# The settings that ``--help`` of a training command shows: those that most people set.
 FIRST: dict[type[Any], dict[str, tuple[str, ...]]] = {
     Train: {
         "Common": ("env", "reg", "reset", "preset", "seeds", "total_env_steps", "out", "resume"),
@@ -40,10 +40,10 @@ FIRST: dict[type[Any], dict[str, tuple[str, ...]]] = {
 
 
 def describe(kind: type[Any], asked: Sequence[str], width: int) -> str:
-    """What ``--help`` says beside these arguments, in lines of this width.
+    """The text of ``--help`` with these other arguments, in lines of this width.
 
-    Nothing: the settings that most people set. ``all``: everything. ``reg`` or ``reg=spectral``: what that group or
-    choice has. Any other setting: its line. Commands with few settings show them all.
+    Without any: the settings that most people set. ``all``: everything. ``reg`` or ``reg=spectral``: the settings of
+    that group or choice. Any other setting: its line. A command with few settings shows them all.
 
     Raises:
         SettingsError: an unknown name.
@@ -71,7 +71,7 @@ def _first(kind: type[Any]) -> str:
 
 
 def _asked(kind: type[Any], name: str, choice: str) -> str:
-    """What there is to say of a group, of one choice of it, or of a setting."""
+    """The text about a group, one of its choices, or a setting."""
     group = name.partition(".")[0]
     if group not in GROUPS[kind]:
         return _line(kind, name)
@@ -83,7 +83,7 @@ def _asked(kind: type[Any], name: str, choice: str) -> str:
 
 
 def _line(kind: type[Any], name: str) -> str:
-    """A group or a setting with its default."""
+    """The line of a group or a setting, with its default."""
     if name in GROUPS[kind]:
         choices = ", ".join(names_of(name))
         if name == "env":
@@ -101,24 +101,22 @@ def _line(kind: type[Any], name: str) -> str:
 
 
 def everything(kind: type[Any]) -> str:
-    """All groups with their choices, what presets set, and all settings with their defaults."""
+    """All groups with their choices, the presets, and all settings with their defaults."""
     lines: list[str] = []
     if GROUPS[kind]:
         lines.append("Groups, each with its default and what there is:")
         lines += [_line(kind, name) for name in (*GROUPS[kind], "preset")]
-        if "reg" in GROUPS[kind]:
-            lines += ["", "  reg=spectral+l2 chains regularizers. A list trains its members side by side, each with"]
-            lines += ["  every seed: reg=[none,spectral], reg.coef=[1e-5,1e-4], reset=[none,periodic], whose"]
-            lines += ["  settings are reset.periodic.every_updates=...; reg=[all] is every one of them"]
+        lines += ["", "  reg=spectral+l2 chains regularizers. A list trains its members side by side, each with"]
+        lines += ["  every seed: reg=[none,spectral], reg.coef=[1e-5,1e-4], reset=[none,periodic], whose"]
+        lines += ["  settings are reset.periodic.every_updates=...; reg=[all] is every one of them"]
         lines += ["", "What a preset sets; what you give besides has the last word:"]
         lines += files.described(called(kind), as_written)
         lines += ["", "Settings of a choice, each with its default:"]
         lines += [line for group in GROUPS[kind] for line in _of_group(kind, group)]
         lines.append("")
     lines.append("Settings, each with its default:")
-    lines += [_described(name, declared) for name, declared in settings_of(kind).items()]
-    lines += [_described(name, declared) for name, declared in settings_of(plugins.load).items()]
-    return "\n".join(lines)
+    every = settings_of(kind) | settings_of(plugins.load)
+    return "\n".join([*lines, *(_described(name, declared) for name, declared in every.items())])
 
 
 def _of_group(kind: type[Any], group: str) -> list[str]:
@@ -141,7 +139,7 @@ def _of_any(kind: type[Any], group: str) -> list[str]:
 
 
 def _of_choice(kind: type[Any], group: str, choice: str) -> list[str]:
-    """The settings that one choice has besides those that all have."""
+    """The settings of one choice, without those that every choice has."""
     common = _common(kind, group)
     settings = chosen(group, choice, kind).flat(group)
     settings = {n: d for n, d in settings.items() if n.rpartition(".")[2] not in common}
@@ -157,7 +155,7 @@ def _of_choice(kind: type[Any], group: str, choice: str) -> list[str]:
 
 
 def _wrapped(line: str, width: int) -> str:
-    """A line of a setting that is too long, with its words below each other."""
+    """A setting's line; if it is too long, its words are wrapped below each other."""
     setting = re.match(r" +[\w.]+=\S* +", line)
     if len(line) <= width or not setting:
         return line

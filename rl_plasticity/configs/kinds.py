@@ -1,9 +1,9 @@
-"""What each group chooses from, and the settings of each choice, as the constructors declare them.
+"""The choices of each group, and the settings of each choice, as the constructors declare them.
 
-Importing the constructors takes torch, and seconds. So the first process that asks keeps what they declare as plain
-data in the user's cache folder, and later ones read that, while no source of this package changes. A process that has
-imported torch, as it must to add to a public dict, asks the constructors themselves. So does every run before it
-begins: what is kept only decides how soon help and a complaint come.
+To import the constructors is to import torch, which takes seconds. So the first process that needs their declarations
+writes them as plain data into the user's cache folder. Later processes read that file until a source of this package
+changes. A process that has imported torch, as it must to add to a public dict, reads the constructors themselves.
+Every run does so before it begins. The cache only makes help and complaints fast.
 """
 
 import hashlib
@@ -25,14 +25,15 @@ PACKAGE = Path(__file__).parents[1]
 
 
 class Kind(NamedTuple):
-    """What a group chooses from. What is in the package is named ``module:NAME``.
+    """A group's choices. A thing of this package is written ``module:NAME``.
 
     Args:
-        home: the public dict; empty where there is none.
-        default: the choice that is taken unless another is named.
-        common: functions whose settings all choices but `none` have besides their own.
-        given: arguments that the command gives, which are no settings.
-        inner: a setting that chooses from another public dict, and that dict: its settings are the choice's too.
+        home: the public dict; empty if there is none.
+        default: the default choice.
+        common: functions whose settings every choice but `none` has besides its own.
+        given: arguments of constructors that are no settings, because the command passes them.
+        inner: a setting that chooses from a second public dict, and that dict. The settings of the inner choice
+            belong to the outer one too.
     """
 
     home: str
@@ -48,21 +49,21 @@ class Kind(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The names in it."""
+        """The names in the public dict."""
         return _names(self.home) if self.home else []
 
     def inner_names(self, choice: str) -> list[str]:
-        """What the inner setting of this choice chooses from, the default first; nothing where it has none."""
+        """The names that the inner setting of this choice can take, the default first; empty without such a setting."""
         setting, home = self.inner
         own = self._declared(self.home, choice) if setting and choice in self.names else {}
         return sorted(_names(home), key=lambda name: name != own[setting].default) if setting in own else []
 
     def shared(self) -> dict[str, Declared]:
-        """The settings that all choices have besides their own."""
+        """The settings that every choice has besides its own."""
         return {name: declared for one in self.common for name, declared in self._declared(one).items()}
 
     def settings(self, choice: str, inner: Any = None) -> dict[str, Declared]:
-        """Those of one choice, and of what its setting `inner` chooses: by default what it does unless told."""
+        """The settings of a choice, with those of its inner choice: `inner`, or the default one."""
         common = self.shared() if choice != "none" else {}
         own = self._declared(self.home, choice) if choice in self.names else {}
         name, home = self.inner
@@ -83,7 +84,7 @@ class Kind(NamedTuple):
 
 
 def constructors(s: RunSettings) -> dict[str, Callable[..., Any]]:
-    """What the settings choose, by name, members of a chain or a list included."""
+    """The constructors that the settings choose, by name, with the members of chains and lists."""
     leaves = [(KINDS[name].choices, leaf) for name, group in s.groups.items() for _, leaf in group.leaves(name)]
     for name, group in s.groups.items():
         setting, home = KINDS[name].inner
@@ -99,7 +100,10 @@ def window_in_epochs(
         int | None, Setting("end of the method, counted like its beginning; null: never", least=1)
     ] = None,
 ) -> dict[str, int | None]:
-    """A regularizer's window in updates (`Windowed`), of one in epochs; `updates_after` so many epochs.
+    """Convert a regularizer's window from epochs to updates, for `Windowed`.
+
+    Args:
+        updates_after: from a number of epochs of the whole run to the number of updates in them.
 
     Raises:
         SettingsError: it ends before it begins.
@@ -122,7 +126,7 @@ KINDS: dict[str, Kind] = {
     "optimizer": Kind("learning.optimizers:OPTIMIZERS", "adam", given=("lr",)),
 }
 
-# --- what is kept: by place and choice (empty for a function), the declared settings ---------------------------------
+# --- the cache: declared settings by place and choice (empty for a function) ------------------------------------------
 
 Kept = Mapping[str, Mapping[str, Mapping[str, Declared]]]
 
@@ -134,7 +138,7 @@ def _names(home: str) -> list[str]:
 
 
 def _kept() -> Kept | None:
-    """None where torch is imported: then the constructors are asked."""
+    """The cached declarations; None if torch is imported or nothing valid is cached: then the constructors are read."""
     if "torch" in sys.modules:
         return None
     try:
@@ -146,11 +150,11 @@ def _kept() -> Kept | None:
 
 @cache
 def _read() -> Kept:
-    """Raises OSError or ValueError where nothing is kept, or not the whole of what the sources say now."""
+    """Read the cache; OSError or ValueError if it is missing, damaged, or made from other sources."""
     sources = _sources()
     mark, _, body = _file().read_text("utf-8").partition("\n")
     if mark != _mark(sources, body):
-        raise ValueError("it was made of other sources, or is damaged")
+        raise ValueError("it was made from other sources, or is damaged")
     return {
         place: {
             choice: {name: _from_json(*declared) for name, declared in settings.items()}
@@ -161,27 +165,27 @@ def _read() -> Kept:
 
 
 def _keep() -> None:
-    """Import all constructors, and keep what they declare."""
-    sources = _sources()  # before they are imported: whoever edits one meanwhile makes it another
+    """Import all constructors, and write their declarations to the cache."""
+    sources = _sources()  # before the imports: a source that is edited meanwhile must invalidate the cache
     declared: dict[str, dict[str, dict[str, Declared]]] = {}
     for kind in KINDS.values():
         declared |= {one: {"": settings_of(_imported(one))} for one in kind.common}
         for home in filter(None, (kind.home, kind.inner[1])):
             declared |= {home: {choice: settings_of(make) for choice, make in _imported(home).items()}}
     body = json.dumps(declared, default=vars)
-    with suppress(OSError):  # the next process derives it again
+    with suppress(OSError):  # the next process tries again
         _file().parent.mkdir(parents=True, exist_ok=True)
         _file().write_text(f"{_mark(sources, body)}\n{body}", "utf-8")
 
 
 def _file() -> Path:
-    """One for each place that the package lies in, and each Python."""
+    """The cache file, one for each location of the package and each Python."""
     where = f"{sys.version} {os.fspath(PACKAGE)}".encode("utf-8", "surrogateescape")
     return cache_folder() / f"settings-{hashlib.sha256(where).hexdigest()[:16]}.json"
 
 
 def _sources() -> bytes:
-    """What tells the package's sources from any others."""
+    """A digest of all sources of the package."""
     digest = hashlib.sha256()
     for source in sorted(PACKAGE.rglob("*.py")):
         digest.update(b"%s\0%s\0" % (os.fsencode(source.relative_to(PACKAGE)), source.read_bytes()))
@@ -189,17 +193,17 @@ def _sources() -> bytes:
 
 
 def _mark(sources: bytes, body: str) -> str:
-    """What tells `body`, made of these sources, from a part of it and from what others gave."""
+    """A digest that fits only the whole `body`, made from these sources."""
     return hashlib.sha256(sources + body.encode()).hexdigest()
 
 
 def _from_json(kinds: list[Any], default: Any, setting: dict[str, Any]) -> Declared:
-    """A setting that JSON made lists of, where there were tuples."""
+    """A declared setting from JSON, whose lists were tuples."""
     alternatives = tuple(tuple(kind) if isinstance(kind, list) else kind for kind in kinds)
     return Declared(alternatives, tuple(default) if isinstance(default, list) else default, Setting(**setting))
 
 
 def _imported(place: str) -> Any:
-    """What ``module:NAME`` names."""
+    """The object that ``module:NAME`` names."""
     module, _, name = place.partition(":")
     return getattr(import_module(f"rl_plasticity.{module}"), name)

@@ -1,15 +1,15 @@
-"""Presets: settings that come before those of the command line, in files of this package.
+"""Presets: sets of settings in files of this package, which the command line overrides.
 
-A file is one preset, its settings as on the command line; or a paper's table, with all of that paper's presets:
+A file holds one preset, with settings as on the command line, or a paper's table with all of its presets:
 
     source: who, and where in the paper
     presets: {NAME: {data: mnist, net: mlp}}     what each preset chooses
     used: {data=mnist: net=mlp|cnn}              where data is mnist, the paper's net was one of these
     settings: {data=mnist: {batch_size: 512}}    where data is mnist; later lines have the last word
 
-A condition is ``group=choice|choice group=choice``, all of which must hold; the empty one always does. It is asked of
-what is chosen in the end, on the command line or else by the preset or by default: so a preset's settings are those of
-the task that it is used with. Of several regularizers or interventions (a list, a chain) each takes its own settings.
+A condition is ``group=choice|choice group=choice``. All of its terms must hold; the empty condition always holds.
+It is tested on the final choices: those of the command line, else of the preset, else the default ones. So the settings
+of a preset fit the task that it is used with. In a list or a chain, each method takes its own settings.
 """
 
 import textwrap
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 Groups: TypeAlias = "Mapping[str, Group]"
 FOLDER = Path(__file__).parent / "preset"
-SHARED = ("env", "data")  # groups whose settings all choices have
-Condition = Mapping[str, tuple[str, ...]]  # of each group the choices of which one must have been made
+SHARED = ("env", "data")  # groups in which every choice has the same settings
+Condition = Mapping[str, tuple[str, ...]]  # the allowed choices of each group
 
 
 class Table(NamedTuple):
-    """What a file says of all its presets; in a file of one preset only the source and that one.
+    """The content of a file. A file of one preset has only the source and that preset.
 
     Attributes:
-        source: who says so, and where.
-        presets: what each chooses; in a file of one preset the other settings too.
-        used: under which condition which choices were made in the source.
-        rows: under which condition which settings hold.
+        source: the authors, and the place in the paper.
+        presets: the choices of each preset; in a file of one preset its other settings too.
+        used: pairs of a condition and the choices that the source made under it.
+        rows: pairs of a condition and the settings under it.
     """
 
     source: str
@@ -45,12 +45,13 @@ class Table(NamedTuple):
     rows: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def settings_of(self, preset: str, groups: Groups, by_default: Mapping[str, Any]) -> dict[str, Any]:
-        """The preset's settings by name, beside what is chosen.
+        """The preset's settings by name, without its choices.
 
         Args:
-            by_default: what would be chosen if nothing else were said than the preset.
+            groups: the final choices.
+            by_default: the choices of the preset itself.
         """
-        # Where another choice was made than the preset's, its settings of its own choice do not count.
+        # A setting of the preset's choice has no place where another choice replaces it.
         elsewhere = {name for name, g in groups.items() if name not in SHARED and g.choice != by_default[name]}
         own = self.presets[preset].items()
         values = {n: value for n, value in own if n not in groups and n.partition(".")[0] not in elsewhere}
@@ -62,7 +63,7 @@ class Table(NamedTuple):
         return values
 
     def unlike(self, preset: str, groups: Groups) -> str:
-        """In one line, which of the choices the source of this preset did not make; empty if it made all."""
+        """One line that names the choices that the preset's source did not make; empty if it made them all."""
         others: list[str] = []
         for condition, used in self.used:
             if _holds(condition, groups) is not None:
@@ -78,31 +79,31 @@ class Table(NamedTuple):
 
 @cache
 def tables(command: str) -> tuple[Table, ...]:
-    """Those of a command, each as its file has it."""
+    """The tables of a command, one for each file."""
     return tuple(map(_read, sorted((FOLDER / command).glob("*.yaml"))))
 
 
 def names(command: str) -> list[str]:
-    """All presets of a command."""
+    """The names of all presets of a command."""
     return sorted(name for table in tables(command) for name in table.presets)
 
 
 def table_of(command: str, name: str) -> Table:
-    """The one that this preset stands in."""
+    """The table of this preset."""
     return next(table for table in tables(command) if name in table.presets)
 
 
 def conditions(text: str) -> Condition:
-    """What ``net=mlp data=mnist|emnist`` asks for."""
+    """The condition that is written ``net=mlp data=mnist|emnist``."""
     terms = (term.partition("=") for term in text.split())
     return {group: tuple(choices.split("|")) for group, _, choices in terms}
 
 
 def described(command: str, written: Callable[[Any], str]) -> list[str]:
-    """All presets for ``--help``: where each comes from, what it chooses, what it sets and where.
+    """Lines for ``--help`` about all presets: the source, the choices and the settings of each.
 
     Args:
-        written: a value as the command line takes it.
+        written: turns a value into its text on the command line.
     """
 
     def line(values: Mapping[str, Any]) -> str:
@@ -139,7 +140,7 @@ def _read(path: Path) -> Table:
 
 
 def _holds(condition: str, groups: Groups) -> dict[str, list[str]] | None:
-    """The prefixes of what fulfils a condition, by group; None where nothing does."""
+    """The prefixes of the choices that fulfil a condition, by group; None if it does not hold."""
     fulfil = {
         group: [prefix for prefix, leaf in groups[group].leaves(group) if leaf in choices]
         for group, choices in conditions(condition).items()
@@ -148,6 +149,10 @@ def _holds(condition: str, groups: Groups) -> dict[str, list[str]] | None:
 
 
 def _wrapped(text: str, first: int, others: int) -> list[str]:
-    """Lines of 80 characters at most, as far as there are spaces or alternatives (a|b), indented by so many."""
+    """Break text at spaces and alternatives (a|b) into lines of at most 80 characters.
+
+    Args:
+        first, others: the indents of the first line and of the others.
+    """
     wrapper = textwrap.TextWrapper(80, " " * first, " " * others, break_long_words=False, break_on_hyphens=False)
     return [line.replace("| ", "|") for line in wrapper.wrap(text.replace("|", "| "))]

@@ -1,16 +1,16 @@
-"""Settings that were asked for, or saved, as the dataclass of a command: checked before anything is made.
+"""Checks given or saved settings, and makes the dataclass of a command from them.
 
 - ``reg=spectral+l2`` is a chain; its settings are ``reg.l2.coef=...``.
 - A list trains its members side by side in one process, each with every seed: ``reg=[none,spectral]``,
   ``reg.coef=[1e-5,1e-4]``, ``reset.every_updates=[1000,10000]``. In a list of names ``all`` is every other name.
 - With ``reg=spectral``, ``reg.spectral.coef`` is the full name of ``reg.coef``.
-- A preset is a set of settings, which come before those of the command line (`presets`).
-- ``${name}`` is what the setting of that name is.
+- A preset is a set of settings. Those of the command line override them (`presets`).
+- ``${name}`` stands for the value of the setting of that name.
 """
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
@@ -24,6 +24,7 @@ from rl_plasticity.configs.commands import (
     LEFT_OUT,
     SIDE_BY_SIDE,
     Group,
+    Several,
     Supervised,
     Train,
     called,
@@ -31,7 +32,7 @@ from rl_plasticity.configs.commands import (
 )
 from rl_plasticity.configs.elsewhere import ELSEWHERE
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.configs.written import Given, as_written, flat_values, parse, require_no_list
+from rl_plasticity.configs.written import Given, as_written, by_name, flat_values, parse, require_no_list
 from rl_plasticity.errors import SettingsError, nearest, shown
 from rl_plasticity.settings import Declared, Setting, item_of, settings_of
 
@@ -42,18 +43,15 @@ REFERENCE = re.compile(r"\$\{([^}]*)\}?")
 
 
 def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
-    """The settings of this `kind` that command-line arguments, or what `from_python` made of keywords, ask for.
+    """Settings of this `kind` from command-line arguments, or from the result of `from_python`.
 
     Raises:
-        SettingsError: with one line that says what is wrong, what was expected and the nearest valid name.
+        SettingsError: one line that says what is wrong, what was expected and the nearest valid name.
     """
-    given: dict[str, Any] = {}
-    for argument in asked:
-        name, value, _ = parse(argument) if isinstance(argument, str) else argument
-        if name in given:
-            raise SettingsError(f"{name} is given twice")
-        given[name] = value
+    given = by_name(asked)
     load_plugs(given.pop("plugins", []))
+    groups: Groups = {}
+    values: dict[str, Any] = {}
     if kind in DEFAULT_PRESET:
         preset = given.pop("preset", DEFAULT_PRESET[kind])
         if preset not in presets(kind):
@@ -66,34 +64,32 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
         given = _in_short(given, groups)
         for env in (groups["env"].name, *sequence) if kind is Train else ():
             if module := plugins.module_of(env):
-                plugins.load_one(module, f"env {env!r}")  # it is named as any plug is
-    else:
-        groups, values, preset = {}, {}, None
+                plugins.load_one(module, f"env {env!r}")  # the user names it, like any plug
     declared = _declared(kind, groups)
     for name in given:
         if name not in declared:
             raise _unknown(kind, name, declared, groups)
     values = _with_references(_with_defaults(kind, groups, values | given))
-    return _made(kind, groups, _checked(declared, values), preset)
+    return _made(kind, groups, _checked(declared, values))
 
 
 def usual(
     kind: type[Settings], preset: str, choices: Mapping[str, Any], given: Mapping[str, Any] | None = None
 ) -> Settings:
-    """The settings of a preset, with these choices where they are not its own; none of them is checked.
+    """The unchecked settings of a preset, with these choices in place of its own.
 
     Args:
-        given: settings, of which those that choose (`Kind.inner`) decide which others there are.
+        given: settings. Those that make an inner choice (`Kind.inner`) decide which settings exist.
     """
     groups, values = _chosen(kind, preset, choices, given or {})
-    return _made(kind, groups, _with_defaults(kind, groups, values), preset)
+    return _made(kind, groups, _with_defaults(kind, groups, values))
 
 
 def load_plugs(named: Any) -> None:
-    """Load the installed plugs, and those that the setting ``plugins`` names.
+    """Load the installed plugs, and those in the setting ``plugins``.
 
     Raises:
-        SettingsError: it is no list of modules, or one cannot be imported.
+        SettingsError: the value is no list of modules, or a module cannot be imported.
     """
     names = named if isinstance(named, list | tuple) else [named]
     if all(isinstance(name, str) for name in names):
@@ -104,7 +100,7 @@ def load_plugs(named: Any) -> None:
 
 
 def load_plugs_of(arguments: Iterable[str]) -> None:
-    """Load the plugs before any of the other arguments is looked at; raises as `load_plugs`."""
+    """Load the plugs that these arguments name, before other arguments are read; raises as `load_plugs`."""
     load_plugs([])
     for argument in arguments:
         if argument.startswith("plugins="):
@@ -112,7 +108,7 @@ def load_plugs_of(arguments: Iterable[str]) -> None:
 
 
 def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
-    """Saved settings (`RunFolder.settings`), checked like any others.
+    """Settings of this `kind` from saved ones (`RunFolder.settings`), checked like any others.
 
     Raises:
         SettingsError: a setting is missing, unknown or out of range.
@@ -125,8 +121,6 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     groups = {}
     for group in GROUPS[kind]:
         choice = saved.get(group)
-        if choice is None:
-            raise SettingsError(f"the setting {group!r} is missing")
         if not isinstance(choice, dict) or "name" not in choice:
             raise SettingsError(f"{group} must be a group with a name, got {shown(choice)}")
         groups[group] = chosen(group, _choice_of(choice), kind, choice.get(KINDS[group].inner[0]))
@@ -138,12 +132,12 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     for name in values:
         if name not in declared and name != "preset":
             raise SettingsError(f"unknown setting {shown(name)}{nearest(name, declared)}")
-    # What makes no other run of it may be younger than the run.
+    # A setting of the machine may be newer than the run: it does not make another run of it.
     values = {name: d.default for name, d in declared.items() if d.setting.belongs_to == "machine"} | values
     for name in (*declared, "preset"):
         if name not in values:
             raise SettingsError(f"the setting {name!r} is missing")
-    return _made(kind, groups, _checked(declared, values), values["preset"])
+    return _made(kind, groups, _checked(declared, values))
 
 
 def dump(settings: Train | Supervised) -> str:
@@ -152,37 +146,33 @@ def dump(settings: Train | Supervised) -> str:
 
 
 def marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
-    """The names of the settings of a command that belong to the ``machine`` or to what is ``watched``."""
+    """The names of a command's settings with this ``belongs_to``: ``machine`` or ``watched``."""
     groups = {group: chosen(group, KINDS[group].default) for group in GROUPS[kind]}
     return tuple(name for name, d in _declared(kind, groups).items() if d.setting.belongs_to == belongs_to)
 
 
 def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a command's saved settings, flat, those that make one run another: that do not belong to the machine."""
+    """A command's saved settings, flat, without those of the machine, which do not make another run."""
     machine = marked(kind, "machine")
     return {name: value for name, value in flat_values(settings) if name not in machine}
 
 
-def several(group: Group, name: str) -> Iterator[tuple[str, list[Any], Declared]]:
-    """The settings of a chosen group whose value is a list of values side by side: dotted name, list, declaration.
-
-    Args:
-        name: the group's: ``reg``.
-    """
-    declared = chosen(name, group.choice).flat(name)
-    for setting, value in group.flat(name).items():
-        if isinstance(value, list) and not declared[setting].accepts(value):
-            yield setting, value, declared[setting]
-
-
 def warn_of_unlike(s: Train | Supervised) -> None:
-    """Warn, in one line, where the paper of the preset did not use what was chosen."""
+    """Warn, in one line, if the paper of the preset did not use what is chosen."""
     if unlike := files.table_of(called(type(s)), s.preset).unlike(s.preset, s.groups):
         warnings.warn(unlike, stacklevel=2)
 
 
 def chosen(group: str, choice: Any, command: type[Any] | None = None, inner: Any = None) -> Group:
-    """A choice with a `Declared` for each of its settings (those of all commands); `inner` as in `Kind.settings`."""
+    """A choice with a `Declared` for each of its settings.
+
+    Args:
+        command: whose settings to take; None: those of all commands.
+        inner: as in `Kind.settings`.
+
+    Raises:
+        SettingsError: there is no such choice; the nearest name is in the message.
+    """
     kind = KINDS[group]
     if group == "env":
         return Group(Declared(("str",), "", Setting()).checked("env.name", choice), kind.settings(""))
@@ -201,7 +191,7 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None, inner: Any
 
 
 def names_of(group: str) -> list[str]:
-    """What a group chooses from, by name."""
+    """The names of a group's choices."""
     return [*(["none"] if group == "reset" else []), *KINDS[group].names]
 
 
@@ -209,12 +199,12 @@ def names_of(group: str) -> list[str]:
 
 
 def _words(value: Any) -> list[str]:
-    """The words in a list; none in what is no list. That it is one of words alone is checked later."""
+    """The words in a list; empty if it is no list. Later checks refuse a list that holds anything else."""
     return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
 
 
 def _with_all(group: str, choice: Any) -> Any:
-    """The choice; in a list ``all`` becomes every name of the group that is not in it, in order."""
+    """The choice, in which ``all`` in a list stands for every other name of the group, in order."""
     if group not in SIDE_BY_SIDE or not isinstance(choice, list) or ALL not in choice:
         return choice
     at = choice.index(ALL)
@@ -222,7 +212,7 @@ def _with_all(group: str, choice: Any) -> Any:
 
 
 def _choice_of(saved: Mapping[str, Any]) -> Any:
-    """What a saved group chose, as it is written on the command line."""
+    """The choice of a saved group, as it is written on the command line."""
     choices = [name for name in saved if name != "name"]
     return {"chain": "+".join(choices), "side_by_side": choices}.get(str(saved["name"]), saved["name"])
 
@@ -236,7 +226,7 @@ def _parts(group: str, choices: list[str], command: type[Any] | None) -> tuple[G
 def _chosen(
     kind: type[Any], preset: str, choices: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[dict[str, Group], dict[str, Any]]:
-    """What is chosen of each group, on the command line or else by the preset or by default; the preset's settings."""
+    """The choice from each group (the command line's, the preset's or the default one), and the preset's settings."""
     table = files.table_of(called(kind), preset)
     by_default = {group: KINDS[group].default for group in GROUPS[kind]} | {**table.presets[preset]}
     groups = {}
@@ -244,11 +234,11 @@ def _chosen(
         choice, inner = choices.get(group, by_default[group]), KINDS[group].inner[0]
         named = (given.get(f"{group}.{name}") for name in (inner, f"{choice}.{inner}"))
         groups[group] = chosen(group, choice, kind, next((name for name in named if name is not None), None))
-    return groups, table.settings_of(preset, groups, by_default)
+    return groups, {"preset": preset, **table.settings_of(preset, groups, by_default)}
 
 
 def _in_short(given: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
-    """Settings in full, as where several are chosen, by their short names: ``reg.coef`` for ``reg.spectral.coef``."""
+    """Settings by their short names where a single choice has the full one: ``reg.coef`` for ``reg.spectral.coef``."""
     short: dict[str, Any] = {}
     for name, value in given.items():
         group, _, rest = name.partition(".")
@@ -261,7 +251,7 @@ def _in_short(given: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
 
 
 def _declared(kind: type[Any], groups: Groups) -> dict[str, Declared]:
-    """All settings by dotted name."""
+    """All settings of the command and of these choices, by dotted name."""
     declared = settings_of(kind)
     for name, group in groups.items():
         declared |= group.flat(name)
@@ -269,9 +259,9 @@ def _declared(kind: type[Any], groups: Groups) -> dict[str, Declared]:
 
 
 def _with_defaults(kind: type[Any], groups: Groups, values: Mapping[str, Any]) -> dict[str, Any]:
-    """These values, and the defaults of all other settings."""
+    """The values, with the defaults of all other settings."""
     defaults = {name: declared.default for name, declared in _declared(kind, groups).items()}
-    if kind is Supervised:  # where there are tasks, interventions come with them unless told otherwise
+    if kind is Supervised:  # interventions come with the tasks, unless a period is given
         for name in groups["reset"].flat("reset"):
             group, _, last = name.rpartition(".")
             if last in EACH_TASK and not any(given.startswith(f"{group}.every") for given in values):
@@ -280,7 +270,7 @@ def _with_defaults(kind: type[Any], groups: Groups, values: Mapping[str, Any]) -
 
 
 def _with_references(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with what a setting is for ``${its name}`` in text."""
+    """The values, with the value of the named setting in place of each ``${name}`` in text."""
     found = dict(values)
     for name, text in values.items():
         for reference in REFERENCE.finditer(text) if isinstance(text, str) else ():
@@ -292,8 +282,8 @@ def _with_references(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(declared: Mapping[str, Declared], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of what is declared; in the groups where a list may be, its members are looked at."""
-    checked: dict[str, Any] = {}
+    """The values, each checked by its declaration; for a list of values side by side, each member is checked."""
+    checked = dict(values)
     for name, d in declared.items():
         value = values[name]
         if isinstance(value, list) and name.partition(".")[0] in SIDE_BY_SIDE and not d.accepts(value):
@@ -301,7 +291,7 @@ def _checked(declared: Mapping[str, Declared], values: Mapping[str, Any]) -> dic
                 raise SettingsError(f"{name}: expected one or more different values, got {value}")
             for member in value:
                 d.checked(name, member)
-            checked[name] = value  # as written: it names the runs
+            checked[name] = Several(value, "Tensor" in d.kinds)  # as written: it names the runs
         elif isinstance(value, list) and not any(map(item_of, d.kinds)):
             values_of = ",".join(map(as_written, value))
             if name == "seeds":
@@ -315,11 +305,9 @@ def _checked(declared: Mapping[str, Declared], values: Mapping[str, Any]) -> dic
     return checked
 
 
-def _made(kind: type[Settings], groups: Groups, values: Mapping[str, Any], preset: Any) -> Settings:
+def _made(kind: type[Settings], groups: Groups, values: Mapping[str, Any]) -> Settings:
     """The dataclass `kind` of these values."""
     plain = {name: value for name, value in values.items() if "." not in name}
-    if groups:
-        plain["preset"] = preset
     return kind(**plain, **{name: group.having(values, name) for name, group in groups.items()})
 
 

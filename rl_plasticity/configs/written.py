@@ -1,8 +1,8 @@
-"""Settings as they are written: ``name=value`` on the command line, keywords in Python.
+"""Reads settings as users write them: ``name=value`` on the command line, keywords in Python.
 
-A group chooses one of the things that the package, or a plug, offers by name (``reg=spectral``), and ``group.setting``
-is an argument of its constructor (``reg.coef=1e-3``). A value is a number, true, false, null, a list ``[a,b]`` or text;
-what stands in quotes is text. Values between commas are for a sweep.
+A group chooses a constructor of the package or of a plug by name (``reg=spectral``). ``group.setting`` is an argument
+of that constructor (``reg.coef=1e-3``). A value is a number, true, false, null, a list ``[a,b]`` or text. A value in
+quotes is text. Values between commas are for a sweep.
 """
 
 import os
@@ -18,18 +18,18 @@ from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.paths import expanded
 from rl_plasticity.settings import item_of
 
-FLAGS = {"-m", "--multirun"}  # of a sweep
-PATHS = ("out", "resume", "data.root")  # settings that are taken as they are written
+FLAGS = {"-m", "--multirun"}  # each asks for a sweep
+PATHS = ("out", "resume", "data.root")  # settings whose value may hold any character
 WORDS = {"true": True, "false": False, "null": None}
 SEVERAL = re.compile(r"(range|glob)\((.*)\)")  # values that are not listed one by one
 
 
 class Given(NamedTuple):
-    """One setting that was asked for."""
+    """One given setting."""
 
     name: str
     value: Any
-    text: str  # as it was written
+    text: str  # the whole argument, as it was written
 
 
 def parse(argument: str) -> Given:
@@ -48,10 +48,10 @@ def parse(argument: str) -> Given:
 
 
 def of_launcher(arguments: Iterable[str]) -> list[str]:
-    """Those that say where the runs of a sweep go: ``launcher=NAME launcher.SETTING=VALUE``.
+    """The arguments for the launcher of a sweep: ``launcher=NAME launcher.SETTING=VALUE``.
 
     Raises:
-        SettingsError: one has the name that it had in version 0.2.0.
+        SettingsError: an argument has its name of version 0.2.0.
     """
     for argument in arguments:
         new = re.sub(r"^hydra[/.]launcher", "launcher", argument)
@@ -61,13 +61,13 @@ def of_launcher(arguments: Iterable[str]) -> list[str]:
 
 
 def require_one_run(arguments: Iterable[str]) -> None:
-    """Raises SettingsError if one of these is for a launcher: a single run has none."""
+    """Raises SettingsError if an argument is for a launcher, which a single run does not have."""
     if found := of_launcher(arguments):
         raise SettingsError(f"{found[0]} is for a sweep: add -m")
 
 
 def require_no_list(argument: str) -> None:
-    """Raises SettingsError, with what to write, where ``name=value,value`` was probably meant to be one value."""
+    """Raises SettingsError that says what to write if ``name=value,value`` was probably meant as one value."""
     name, _, values = argument.partition("=")
     if name == "seeds":
         first, *others = values.split(",")
@@ -82,7 +82,7 @@ def require_no_list(argument: str) -> None:
 
 
 def parse_path(argument: str) -> Given | None:
-    """A setting of `PATHS` with the path as it was written, whatever characters it has; None for others."""
+    """A setting of `PATHS`, whose path may hold any character; None for any other argument."""
     name, equals, path = argument.partition("=")
     if name in ("out", "resume") and equals and not path:
         raise SettingsError(f"{name} needs a value: {name}=FOLDER")
@@ -92,10 +92,10 @@ def parse_path(argument: str) -> Given | None:
 
 
 def each(kind: type[Any], argument: str) -> list[str]:
-    """The arguments that a sweep takes in turn for this one: ``seed=0,1``, ``seed=range(0,10)``, ``reg=glob(w*)``.
+    """One argument for each value of a sweep's argument: ``seed=0,1``, ``seed=range(0,10)``, ``reg=glob(w*)``.
 
     Raises:
-        SettingsError: it cannot be read, or names no value.
+        SettingsError: the argument cannot be read, or names no value.
     """
     if parse_path(argument):
         return [argument]
@@ -119,22 +119,34 @@ def each(kind: type[Any], argument: str) -> list[str]:
 
 
 def from_python(settings: Mapping[str, Any]) -> list[Given]:
-    """Keywords as the settings that they ask for: ``reg="spectral"``, ``reg={"name": "spectral", "coef": 1e-3}``."""
+    """Settings from keywords: ``reg="spectral"``, ``reg={"name": "spectral", "coef": 1e-3}``."""
     given = []
-    for name, value in settings.items():
-        if name in KINDS and isinstance(value, Mapping):
-            for n, v in flat_values(value, f"{name}."):
-                v = list(v) if isinstance(v, tuple) else v
-                given.append(Given(name if n == f"{name}.name" else n, v, f"{n}={v}"))
-        else:
+    for group, asked in settings.items():
+        is_nested = group in KINDS and isinstance(asked, Mapping)
+        for name, value in flat_values(asked, f"{group}.") if is_nested else [(group, asked)]:
             value = list(value) if isinstance(value, tuple) else value
             value = os.fspath(value) if isinstance(value, os.PathLike) else value
-            given.append(Given(name, value, f"{name}={value}"))
+            given.append(Given(group if name == f"{group}.name" else name, value, f"{name}={value}"))
+    return given
+
+
+def by_name(asked: Iterable[str | Given]) -> dict[str, Any]:
+    """The values of command-line arguments, or of settings from `from_python`, by name.
+
+    Raises:
+        SettingsError: one cannot be read, or a setting is given twice.
+    """
+    given: dict[str, Any] = {}
+    for argument in asked:
+        name, value, _ = parse(argument) if isinstance(argument, str) else argument
+        if name in given:
+            raise SettingsError(f"{name} is given twice")
+        given[name] = value
     return given
 
 
 def flat_values(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings as pairs of a dotted name and a value: ``{"reg": {"coef": 1}}`` has ``("reg.coef", 1)``."""
+    """Pairs of a dotted name and a value from nested settings: ``("reg.coef", 1)`` from ``{"reg": {"coef": 1}}``."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flat_values(value, f"{prefix}{key}.")
@@ -143,7 +155,7 @@ def flat_values(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 
 def as_written(value: Any) -> str:
-    """A value as the command line takes it."""
+    """A value as it is written on the command line."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(as_written, value))}]"
     if isinstance(value, float):
@@ -162,7 +174,7 @@ def _apart(argument: str) -> tuple[str, str]:
 
 
 def _between_commas(text: str, argument: str) -> list[str]:
-    """The parts of `text` between commas; those within brackets or quotes are none."""
+    """The parts of `text` between commas. A comma within brackets or quotes does not divide."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote or character in "'\"":

@@ -1,10 +1,10 @@
-"""How a run is saved and resumed: files that are written whole or not at all, verified, loaded without running code."""
+"""Checkpoints of a run: files that are written whole or not at all, verified, and loaded without running code."""
 
 import hashlib
 import io
 import sys
 from collections.abc import Mapping
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from rl_plasticity import __version__
-from rl_plasticity.errors import one_line, reason, shown
+from rl_plasticity.errors import SettingsError, first_line, one_line, reason, refused, shown
 from rl_plasticity.runs.files import checkpoint_files, checkpoint_path, open_file, saved_steps, write_atomically
 
-FORMAT = 4  # of the files: one of another format is refused
+FORMAT = 4  # of the files; any other format is refused
 
 
 class Part(Protocol):
-    """What is saved and restored with a run."""
+    """An object that is saved and restored with a run."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
@@ -28,31 +28,31 @@ class Part(Protocol):
 
 @runtime_checkable
 class Table(Part, Protocol):
-    """A part with rows that come at the end and go at the beginning: a replay buffer."""
+    """A part whose rows are added at the end and dropped at the beginning: a replay buffer."""
 
-    added: int  # how many ever came
-    size: int  # how many are there, the newest
+    added: int  # number of rows ever added
+    size: int  # number of rows in it, the newest ones
 
     def position(self) -> dict[str, Any]:
-        """Its state without the rows."""
+        """The state without the rows."""
         ...
 
     def since(self, row: int) -> dict[str, Tensor]:
-        """The rows number `row` to the newest, along dimension 0 of each tensor."""
+        """The rows from number `row` to the newest, along dimension 0 of each tensor."""
         ...
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest and the one before it, and that of step 0, the untrained network.
+    """The checkpoints of one run: the newest two, and that of step 0 with the untrained network.
 
-    ``step_NNN.pt`` is the state at that step, and says which ``rows_FIRST_END.pt`` hold its table: each has the rows
-    that came between two checkpoints. So each row is written once, before the checkpoint that names it. Every file ends
-    in the SHA-256 of what is before, because PyTorch's reader lets changed bytes pass. Files of other names are the
-    user's.
+    ``step_NNN.pt`` is the state at a step. It names the ``rows_FIRST_END.pt`` that hold its table; each has the rows
+    that were added between two checkpoints. So each row is written once, before the checkpoint that names it. Every
+    file ends with the SHA-256 of its content, because PyTorch's reader does not notice changed bytes. Files with other
+    names are the user's.
 
     Args:
-        folder: of the checkpoints; the folder it lies in exists.
-        saved: what `load` gave, when the run goes on from there.
+        folder: of the checkpoints; its parent exists.
+        saved: the result of `load` if the run continues from there.
     """
 
     def __init__(self, folder: Path, saved: Mapping[str, Any] | None = None) -> None:
@@ -61,7 +61,7 @@ class Checkpoints:
         self.newest = checkpoint_path(folder, saved["at"]) if saved else None
 
     def restore(self, parts: Mapping[str, Part]) -> None:
-        """Bring the parts to where they were when they were saved."""
+        """Restore the state of each part."""
         for name, part in parts.items():
             state = self.saved[name]
             if isinstance(part, Table):
@@ -71,10 +71,10 @@ class Checkpoints:
     def save(self, step: int, parts: Mapping[str, Part], more: Mapping[str, Any] | None = None) -> Path:
         """Write the states of the parts, and `more`: tensors, arrays, numbers, strings and containers of them.
 
-        Of the one `Table` among them only rows that no file holds are written. What neither this checkpoint nor the one
-        before needs is removed, but for the checkpoint of step 0.
+        Only those rows of the one `Table` are written that no file holds yet. Files that neither this checkpoint nor
+        the one before needs are removed, except the checkpoint of step 0.
         """
-        self.folder.mkdir(exist_ok=True)  # not its parents: a run whose folder was deleted does not bring it back
+        self.folder.mkdir(exist_ok=True)  # not its parents: a deleted run's folder is not brought back
         states, chunks, oldest = dict(more or {}), list[list[int]](), 0
         for name, part in parts.items():
             if isinstance(part, Table):
@@ -86,7 +86,7 @@ class Checkpoints:
         _write(path, {**states, **made_by, "at": step, "chunks": chunks, "oldest": oldest})
         first = checkpoint_path(self.folder, 0)
         needed = {path, self.newest, first, *(checkpoint_path(self.folder, *c) for c in [*self.chunks, *chunks])}
-        again = path == self.newest  # the one before it stays
+        again = path == self.newest  # a step that is saved twice: the checkpoint before it stays
         self.chunks, self.newest = chunks, path
         for old in checkpoint_files(self.folder).values():
             if old not in needed and not again:
@@ -96,7 +96,7 @@ class Checkpoints:
     def _append(self, table: Table) -> list[list[int]]:
         oldest = table.added - table.size
         chunks = [chunk for chunk in self.chunks if chunk[1] > oldest]
-        # Those after a file that somebody deleted are written again with it.
+        # If somebody deleted a file, its rows and all later ones are written again.
         chunks = [*takewhile(lambda chunk: checkpoint_path(self.folder, *chunk).is_file(), chunks)]
         first = chunks[-1][1] if chunks else oldest
         if first < table.added:
@@ -106,24 +106,24 @@ class Checkpoints:
 
 
 def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_lost_rows: bool = False) -> dict[str, Any]:
-    """The newest of the last two checkpoints in `folder` that is not damaged, or the one of this `step`.
+    """Load the newest undamaged one of the last two checkpoints in `folder`, or the one of this `step`.
 
-    Says on stderr which damaged ones were passed over.
+    Damaged checkpoints that were skipped are named on stderr.
 
     Args:
-        whole: to go on from, with the rows of its table in ``table``. Without, to look at: no rows are needed.
-        allow_lost_rows: where both checkpoints need rows that are damaged, take the one that loses fewer: without those
-            rows and the ones before them, as if the table were shorter; ``lost`` says how many those are.
+        whole: load the rows of its table too, as ``table``, to continue the run. Otherwise no rows are needed.
+        allow_lost_rows: if both checkpoints need damaged rows, take the one that loses fewer. The table is then
+            shorter: without the damaged rows and those before them. ``lost`` is their number.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: it cannot be read, or is of another file format.
+        SettingsError: there is none, or it cannot be read, or is of another file format.
     """
-    paths = saved_steps(folder)
+    with refused(f"read {folder}"):
+        paths = saved_steps(folder)
     if not paths:
-        raise FileNotFoundError(f"no checkpoint in {folder}")
+        raise SettingsError(f"no checkpoint in {folder}")
     if step not in (None, *paths):
-        raise FileNotFoundError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths))})")
+        raise SettingsError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths))})")
     problems: list[str] = []
     incomplete: list[dict[str, Any]] = []
     newest = [*paths.values()][:-3:-1]  # not that of step 0, which is kept beside them to be looked at
@@ -131,12 +131,12 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
         try:
             state = _read(path)
             _require_place(path, state)
-        except ValueError as error:
+        except SettingsError as error:
             problems.append(str(error))
             continue
         if state.get("format") != FORMAT:
             theirs = f"version {state.get('version')} (file format {state.get('format')})"
-            raise ValueError(f"{path} was written by {theirs}, this is version {__version__} (file format {FORMAT})")
+            raise SettingsError(f"{path} was written by {theirs}, this is version {__version__} (file format {FORMAT})")
         if whole and (problem := _add_table(folder, state)):
             problems.append(problem)
             incomplete.append(state)
@@ -149,34 +149,39 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
             print(one_line(said), file=sys.stderr)
         return state
     if not incomplete:
-        raise ValueError("; ".join(problems))
+        raise SettingsError("; ".join(problems))
     state = min(incomplete, key=lambda state: state["lost"])
     lost, kept = state["lost"], sum(last - first for first, last in state["chunks"])
     damage = "; ".join(dict.fromkeys(problems))
     losing = f"without {lost} of the {lost + kept} transitions of each run's replay buffer"
     if not allow_lost_rows:
-        raise ValueError(f"{damage}; put it back as it was, or go on {losing} with allow_lost_rows=true")
+        raise SettingsError(f"{damage}; put it back as it was, or go on {losing} with allow_lost_rows=true")
     print(f"{damage}; going on from step {state['at']} {losing}", file=sys.stderr)
     return state
 
 
 def _add_table(folder: Path, state: dict[str, Any]) -> str:
-    """Add the rows of its table to a state, as ``table``, and how many are ``lost``; returns what is wrong with them.
+    """Add ``table``, the rows of a state's table, and ``lost``, the number of lost rows; return what is wrong.
 
-    Of a table that cannot all be read the rows after the last damaged file are kept, so that it has no gap.
+    If some rows cannot be read, only those after the last damaged file are kept, so that the table has no gap.
     """
-    chunks: list[list[int]] = state["chunks"]
+    chunks: list[list[int]] = state.get("chunks", [])
     parts: list[dict[str, Any]] = []
     problem = ""
-    for chunk in reversed(chunks):
-        try:
+    try:
+        for chunk in reversed(chunks):
             parts.insert(0, _read(checkpoint_path(folder, *chunk)))
-        except ValueError as error:
-            problem = str(error)
-            break
-    gone, state["chunks"] = chunks[: len(chunks) - len(parts)], chunks[len(chunks) - len(parts) :]
-    state["lost"] = gone[-1][1] - state.get("oldest", gone[0][0]) if gone else 0
-    state["table"] = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    except SettingsError as error:
+        problem = str(error)
+    lost = len(chunks) - len(parts)
+    state["lost"] = 0
+    if lost:
+        state["lost"] = chunks[lost - 1][1] - state.get("oldest", chunks[0][0])
+        state["chunks"] = chunks[lost:]
+    try:
+        state["table"] = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    except Exception as error:  # a file that is whole may hold anything
+        raise SettingsError(f"{folder} holds no checkpoint of a run: {first_line(error)}") from error
     return problem
 
 
@@ -188,7 +193,7 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Raises ValueError if the file is missing or damaged, or would run code."""
+    """Raises SettingsError if the file is missing or damaged, or would run code."""
     try:
         with open_file(path) as file:
             content = file.read()
@@ -197,19 +202,19 @@ def _read(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(io.BytesIO(content[:-32]), map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle, file and runtime errors alike
         why = getattr(error, "strerror", None) or reason(error)
-        raise ValueError(one_line(f"the checkpoint {path} cannot be read: {why}")) from error
+        raise SettingsError(f"the checkpoint {path} cannot be read: {why}") from error
     if not isinstance(state, dict):
-        raise ValueError(f"the checkpoint {path} cannot be read: it holds no state")
+        raise SettingsError(f"the checkpoint {path} cannot be read: it holds no state")
     return state
 
 
 def _require_place(path: Path, state: Mapping[str, Any]) -> None:
-    """Raises ValueError unless the state says where it is and which rows it needs: it may be anybody's."""
-    at, chunks = state.get("at"), state.get("chunks", [])
-    if not (type(at) is int and at >= 0 and isinstance(chunks, list)) or not all(
-        isinstance(c, list) and len(c) == 2 and all(type(n) is int and n >= 0 for n in c) for c in chunks
-    ):
-        raise ValueError(f"the checkpoint {path} cannot be read: it holds no state of a run")
+    """Raises SettingsError unless the state says its step and the rows that it needs; the file may be anybody's."""
+    chunks = state.get("chunks", [])
+    are_pairs = isinstance(chunks, list) and all(isinstance(chunk, list) and len(chunk) == 2 for chunk in chunks)
+    numbers = [state.get("at"), state.get("oldest", 0), *(chain(*chunks) if are_pairs else [None])]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise SettingsError(f"the checkpoint {path} cannot be read: it holds no state of a run")
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The life of a run around its loop: checked, made or resumed, locked, trained and finished."""
+"""The life of a run around its loop: it is checked, made or resumed, locked, trained and finished."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,9 +16,9 @@ import torch
 from rl_plasticity import plugins
 from rl_plasticity.compiling import precision
 from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import LONGEST, Supervised, Train, period
+from rl_plasticity.configs.commands import LONGEST, Supervised, Train, called, period
 from rl_plasticity.configs.written import Given
-from rl_plasticity.errors import FaultyRun, SettingsError, first_line, one_line
+from rl_plasticity.errors import FaultyRun, SettingsError, one_line, refused
 from rl_plasticity.runs import checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
@@ -30,16 +30,18 @@ from rl_plasticity.runs.session import S, Session
 from rl_plasticity.runs.trained import saved_settings
 
 B = TypeVar("B", bound="Built")
-LENGTH = "total_env_steps"  # the one setting of its own that a run can be resumed with: a larger one extends it
-RESULTS = Path("results")  # where runs go unless they are told
+LENGTH = "total_env_steps"  # the one setting of the run itself that resume= takes: a larger value extends the run
+RESULTS = Path("results")  # the default folder of runs
 
 
 CALLBACKS: dict[str, Callable[[Any, Any], object]] = {}
-"""What looks at every run, by name: called as ``kind(settings, parts)`` before anything is written. See `Session`."""
+"""Classes of callbacks for every run, by name: ``kind(settings, parts)`` makes one before anything is written.
+
+See `Session` for their methods."""
 
 
 class Built(Protocol):
-    """What a command makes of its settings before anything is written."""
+    """The objects that a command makes from its settings, before anything is written."""
 
     callbacks: dict[str, object]
 
@@ -53,49 +55,48 @@ class Built(Protocol):
         ...
 
 
+@dataclass
 class Command(Generic[S, B]):
     """One of the commands that train.
 
     Args:
-        kind: the dataclass of its settings; its name in lower case is the command's.
-        build: what it makes of settings and plan before anything is written; raises ValueError or ImportError.
-        train: the loop, until the last step or `Session.goes_on` says no; returns whether the last step was made.
-        planned_updates: how many updates that could be compiled a run makes.
-        length: how many updates a run makes in all, and in how many steps, for people.
+        kind: the dataclass of its settings.
+        build: makes what a run needs of its settings and plan, before anything is written; raises ValueError or
+            ImportError.
+        train: the loop, until the last step or until `Session.goes_on` says no; returns whether it made the last step.
+        planned_updates: the number of updates of a run that could be compiled.
+        length: the number of all updates of a run, and its length in words: ``3000 env steps``.
     """
 
-    def __init__(
-        self,
-        kind: type[S],
-        build: Callable[[S, Plan], B],
-        train: Callable[[Session[S], B], bool],
-        planned_updates: Callable[[S, B], float],
-        length: Callable[[S, B], tuple[float, str]],
-    ) -> None:
-        self.kind: type[S] = kind
-        self.name = kind.__name__.lower()
-        self.build: Callable[[S, Plan], B] = build
-        self.train: Callable[[Session[S], B], bool] = train
-        self.planned_updates: Callable[[S, B], float] = planned_updates
-        self.length: Callable[[S, B], tuple[float, str]] = length
+    kind: type[S]
+    build: Callable[[S, Plan], B]
+    train: Callable[[Session[S], B], bool]
+    planned_updates: Callable[[S, B], float]
+    length: Callable[[S, B], tuple[float, str]]
+
+    @property
+    def name(self) -> str:
+        """The name of the command: ``train``."""
+        return called(self.kind)
 
     def run(self, settings: Mapping[str, Any], callbacks: Mapping[str, Any]) -> RunFolder:
-        """From Python: make one run, and return its folder.
+        """Make one run from Python, and return its folder.
 
         Raises:
             SettingsError: bad input; nothing was written.
             FaultyRun: the run could not go on.
         """
         session, built = self.prepare(written.from_python(settings), callbacks)
-        fault = self.execute(session, built)[1]
-        if fault:
-            raise FaultyRun(fault)
+        self.execute(session, built)
         return session.folder
 
-    def execute(self, session: Session[S], built: B) -> tuple[bool, str | None]:
-        """Train, and close what was built; whether the run finished, and the fault that ended it.
+    def execute(self, session: Session[S], built: B) -> bool:
+        """Train, and close what was built; return whether the run finished.
 
-        Its end is written into ``log.txt``, unless the run could not be restored: then the folder stays as it was.
+        ``log.txt`` records the end. If the run could not be restored, the folder stays as it was.
+
+        Raises:
+            FaultyRun: the run could not go on; the message names its last good checkpoint.
         """
         folder = session.folder
         with ExitStack() as stack:
@@ -107,55 +108,53 @@ class Command(Generic[S, B]):
             stack.enter_context(precision.tf32(session.settings.precision == "tf32"))
             try:
                 finished = self.train(session, built)
-            except FaultyRun as error:
-                fault = f"{error}; {last_checkpoint(folder)}"
-            except OSError as error:
-                fault = f"{os.fsdecode(error.filename or folder)}: {error.strerror or error}; {last_checkpoint(folder)}"
+            except (FaultyRun, OSError) as error:
+                said = str(error)
+                if isinstance(error, OSError):
+                    said = f"{os.fsdecode(error.filename or folder)}: {error.strerror or error}"
+                fault = FaultyRun(f"{said}; {last_checkpoint(folder)}")
+                if session.has_begun:
+                    journal.end(f"failed: {fault}")
+                else:
+                    journal.take_back()
+                raise fault from error
             except BaseException as error:
                 journal.end(f"failed: {type(error).__name__}: {error}")
                 raise
-            else:
-                journal.end("finished" if finished else "stopped")
-                return finished, None
-            if session.has_begun:
-                journal.end(f"failed: {fault}")
-            else:
-                journal.take_back()
-            return False, fault
+            journal.end("finished" if finished else "stopped")
+            return finished
 
     def foretold(self, session: Session[S], built: B) -> list[str]:
-        """Four lines for people, before the run starts: see `plan.foretold`."""
+        """Four lines that announce the run to the user; see `plan.foretold`."""
         return foretold(session.settings, session.plan, *self.length(session.settings, built))
 
     def check(self, settings: S) -> None:
-        """See that these settings can be run, perhaps on another machine: only that one knows whether it has a GPU.
+        """Check that these settings can be run, perhaps on another machine, which may have a GPU.
 
         Raises:
             SettingsError: they cannot.
         """
-        self._built(resolved(replace(settings, device="cpu", precision="float32")), _plan(settings)).close()
+        self._made(replace(settings, device="cpu", precision="float32"))[2].close()
 
     def prepare(self, asked: Iterable[str | Given], callbacks: Mapping[str, Any] | None = None) -> tuple[Session[S], B]:
-        """The session, and what was built of its settings. Everything is checked before the folder is made.
+        """The session and its built parts. Everything is checked before the folder is made.
 
         Raises:
             SettingsError: bad input.
         """
         given = [written.parse(argument) if isinstance(argument, str) else argument for argument in asked]
         settings = schema.load(self.kind, given)
-        if settings.resume is not None:
-            try:
-                return self._resumed(settings, given, callbacks)
-            except OSError as error:
-                raise SettingsError(f"cannot read {settings.resume}: {error.strerror or error}") from error
+        if settings.resume is None:
+            return self._begun(settings, callbacks)
+        with refused(f"read {settings.resume}"):
+            return self._resumed(settings, RunFolder(settings.resume), given, callbacks)
+
+    def _begun(self, settings: S, callbacks: Mapping[str, Any] | None) -> tuple[Session[S], B]:
         _new_place(settings)
-        settings = replace(resolved(settings), resume=None)
-        plan = _plan(settings)
-        built = self._built(settings, plan)
+        settings, plan, built = self._made(replace(settings, resume=None))
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
             schema.warn_of_unlike(settings)
-            settings = decided(settings, len(plan.seeds), built.is_stacked, self.planned_updates(settings, built))
             place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
             folder = RunFolder(place)
             made = [path for path in (place, *place.parents) if not path.exists()]
@@ -169,43 +168,33 @@ class Command(Generic[S, B]):
                 if getattr(settings, name) == "auto"
             }
             settings = replace(settings, out=str(folder), **periods)
-            try:
+            with refused(f"write to {folder}"):
                 folder.write_settings(schema.dump(settings))
-            except OSError as error:
-                raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
             otherwise.pop_all()
         return Session(settings, folder, plan, None, lock, _all(callbacks, built)), built
 
     def _resumed(
-        self, settings: S, given: Sequence[Given], callbacks: Mapping[str, Any] | None
+        self, settings: S, folder: RunFolder, given: Sequence[Given], callbacks: Mapping[str, Any] | None
     ) -> tuple[Session[S], B]:
-        assert settings.resume is not None
-        folder = RunFolder(settings.resume)
         settings, before = self._goes_on_with(settings, given, folder)
-        folder.all_starts()
+        folder.all_starts()  # refuses a damaged one
         with ExitStack() as otherwise:
             lock = otherwise.enter_context(_locked(folder))
             saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
-            if saved and not _is_of_a_run(saved):
-                raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
-            if saved and (different := _differences(saved["settings"], settings.saved, self.kind)):
-                what = "; ".join(different)
-                raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
             if saved:
+                if different := _differences(saved["settings"], settings.saved, self.kind):
+                    what = "; ".join(different)
+                    raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
                 require_as_saved(folder, saved["sizes"], saved["ends"])
-            settings = replace(resolved(settings), out=str(folder), resume=None)
-            plan = _plan(settings)
-            built = self._built(settings, plan)
-            otherwise.callback(built.close)
-            settings = decided(settings, len(plan.seeds), built.is_stacked, self.planned_updates(settings, built))
-            # The next start need not be told the length again.
+            settings, plan, built = self._made(replace(settings, out=str(folder), resume=None))
+            # The saved settings get the new length, so that the next start need not give it again.
             is_extended = any(g.name == LENGTH for g in given)
             extended = schema.dump(replace(settings, out=before.out)) if is_extended else None
             otherwise.pop_all()
         return Session(settings, folder, plan, saved, lock, _all(callbacks, built), extended), built
 
     def _goes_on_with(self, settings: S, given: Sequence[Given], folder: RunFolder) -> tuple[S, S]:
-        """The settings that the run in `folder` goes on with, and those that it had."""
+        """The settings with which the run in `folder` continues, and those that it had."""
         _require_own(folder)
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
         if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
@@ -223,8 +212,11 @@ class Command(Generic[S, B]):
         groups: Any = {n: group.having(group.flat(n) | named, n) for n, group in before.groups.items()}
         return replace(before, **anew, **groups), before
 
-    def _built(self, settings: S, plan: Plan) -> B:
+    def _made(self, settings: S) -> tuple[S, Plan, B]:
+        """The settings with every ``auto`` decided that depends on the machine, their plan, and the built parts."""
         try:
+            settings = resolved(settings)
+            plan = Plan.of(settings)
             require(settings.logger)
             if isinstance(settings.threads, int):
                 torch.set_num_threads(settings.threads)
@@ -232,14 +224,15 @@ class Command(Generic[S, B]):
                 built = self.build(settings, plan)
                 otherwise.callback(built.close)
                 built.callbacks = {name: kind(settings, built) for name, kind in CALLBACKS.items()}
+                settings = decided(settings, len(plan.seeds), built.is_stacked, self.planned_updates(settings, built))
                 otherwise.pop_all()
-            return built
         except (ValueError, ImportError, FaultyRun) as error:
             raise SettingsError(str(error)) from error
+        return settings, plan, built
 
 
 def last_checkpoint(folder: RunFolder) -> str:
-    """For messages: which checkpoint a broken run can go on from."""
+    """A clause for messages that names the checkpoint from which a broken run can continue."""
     try:
         paths = [*folder.saved_steps.values()]
     except OSError:
@@ -251,42 +244,32 @@ def last_checkpoint(folder: RunFolder) -> str:
 
 
 def _all(of_this_run: Mapping[str, Any] | None, built: Built) -> dict[str, object]:
-    """The functions that were given for one run, as one callback, and those of `CALLBACKS`."""
+    """The functions that were given for this run, as one callback, and those of `CALLBACKS`."""
     given = {name: function for name, function in (of_this_run or {}).items() if function}
     return {"of_this_run": SimpleNamespace(**given), **built.callbacks}
 
 
-def _plan(settings: Train | Supervised) -> Plan:
-    try:
-        return Plan.of(settings)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
-
-
 def _new_place(settings: Train | Supervised) -> Path:
-    """Where a new run goes.
+    """The folder of a new run.
 
     Raises:
-        SettingsError: something is there.
+        SettingsError: something is there already.
     """
-    path = Path(settings.out)
-    try:
-        if settings.out == "auto":
-            path = naming.place(RESULTS, settings)
-        _require_free(path)
-    except OSError as error:
-        raise SettingsError(f"cannot read {error.filename or path}: {error.strerror}") from error
+    path = naming.place(RESULTS, settings) if settings.out == "auto" else Path(settings.out)
+    _require_free(path)
     return path
 
 
 def _require_free(path: Path) -> None:
     """Raises SettingsError if something is there already."""
-    if not naming.is_free(path):
+    with refused(f"read {path}"):
+        is_free = naming.is_free(path)
+    if not is_free:
         raise SettingsError(f"{path} exists; continue that run with resume={path} or choose another out=")
 
 
 def _require_own(folder: RunFolder) -> None:
-    """Raises SettingsError where going on would write elsewhere: the folder may come from anybody."""
+    """Raises SettingsError if the run would write outside its folder, which may come from anybody."""
     below = [path for place in (folder.checkpoints, folder.tensorboard) for path in place.rglob("*")]
     for path in [*folder.own, *below]:
         if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
@@ -295,26 +278,27 @@ def _require_own(folder: RunFolder) -> None:
 
 
 def _locked(folder: RunFolder, made: Sequence[Path] = ()) -> Lock:
-    """Keep other processes off the folder, until this one ends (however it does) or the run has.
+    """Lock the folder against other processes until the run or this process ends, in whatever way.
 
     Args:
-        made: the folders that are made for it, its own first.
+        made: the folders that are created for the run, its own first.
 
     Raises:
         SettingsError: another process has it, or it cannot be written.
     """
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        return Lock(folder)
-    except BlockingIOError as owner:
-        raise SettingsError(f"{folder} is being written by {owner}") from owner
-    except OSError as error:
-        _remove(folder, made)
-        raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
+    with refused(f"write to {folder}"):
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            return Lock(folder)
+        except BlockingIOError as owner:
+            raise SettingsError(f"{folder} is being written by {owner}") from owner
+        except OSError:
+            _remove(folder, made)
+            raise
 
 
 def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
-    """Take back what was made of a run that could not begin: these folders, the run's own first."""
+    """Remove the folders of a run that could not begin, its own first."""
     with suppress(OSError):  # not empty: another process was faster
         if made:
             folder.lock.unlink(missing_ok=True)
@@ -323,45 +307,35 @@ def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
 
 
 def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] | None:
-    """The newest checkpoint; None if the run was killed before its first, so it starts from the beginning.
+    """The newest checkpoint; None if the run was killed before its first one, and starts from the beginning.
 
     Raises:
-        SettingsError: there is none though steps were made, or it cannot be read.
+        SettingsError: there is none although steps were made, or it cannot be read.
     """
+    if not folder.saved_steps:
+        metrics = folder.metrics_csv  # rows beyond step 0 come after the first checkpoint
+        if not (metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE)):
+            return None
     try:
-        return checkpoint.load(folder.checkpoints, allow_lost_rows=allow_lost_rows)
-    except FileNotFoundError as error:
-        if _has_steps(folder):
-            raise SettingsError(f"cannot resume: {error}") from error
-        return None
-    except ValueError as error:
+        saved = checkpoint.load(folder.checkpoints, allow_lost_rows=allow_lost_rows)
+    except SettingsError as error:
         raise SettingsError(f"cannot resume: {error}") from error
-    except OSError as error:
-        raise SettingsError(f"cannot read {folder.checkpoints}: {error.strerror}") from error
-    except Exception as error:  # a file that is whole may hold anything
-        raise SettingsError(f"{folder.checkpoints} holds no checkpoint of a run: {first_line(error)}") from error
-
-
-def _is_of_a_run(saved: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint, which may be any whole file, says of which run it is and how long its files were."""
+    # A file that is whole may hold anything. It must say of which run it is and how long that run's files were.
+    kinds = {"settings": dict, "sizes": dict, "ends": dict, "chunks": list}
     try:
         json.dumps(saved.get("settings"))  # no tensors, which cannot be compared
+        is_of_a_run = all(isinstance(saved.get(name), kind) for name, kind in kinds.items()) and all(
+            type(n) is int and 0 <= n < 2**63 for n in map(saved["sizes"].get, ("metrics.csv", "timing.csv"))
+        )
     except (TypeError, ValueError):
-        return False
-    kinds = {"settings": dict, "sizes": dict, "ends": dict, "chunks": list}
-    if not all(isinstance(saved.get(name), kind) for name, kind in kinds.items()):
-        return False
-    return all(type(n) is int and 0 <= n < 2**63 for n in map(saved["sizes"].get, ("metrics.csv", "timing.csv")))
-
-
-def _has_steps(folder: RunFolder) -> bool:
-    """Whether rows beyond step 0 were written, which come after the first checkpoint."""
-    metrics = folder.metrics_csv
-    return metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE) is not None
+        is_of_a_run = False
+    if not is_of_a_run:
+        raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
+    return saved
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:
-    """What two settings differ in, apart from what belongs to the machine."""
+    """The differences between two sets of settings, without those that belong to the machine."""
     before, after = (schema.without_machine(kind, settings) for settings in (saved, now))
     if LENGTH in after and type(was := before.get(LENGTH)) is int and after[LENGTH] > was:  # it was extended
         before[LENGTH] = after[LENGTH]

@@ -1,21 +1,23 @@
-"""The files in a run's folder: written whole or not at all, called by the step, read while a run may write them."""
+"""Files in a run's folder: written whole or not at all, named by step, and readable while a run writes them."""
 
 import errno
+import itertools
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.names import HEADER, Curve
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Open a file for reading. What is none, a pipe or a device, could keep the reader waiting for ever: OSError."""
+    """Open a regular file for reading. OSError for a pipe or a device, which could block the reader for ever."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
@@ -26,15 +28,15 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def write_text(path: Path, text: str | bytes) -> None:
-    """Write a small file, whole or not at all; of names that are not UTF-8 the bytes as escapes."""
+    """Write a small file, whole or not at all. Bytes of names that are not UTF-8 become escapes."""
     content = text if isinstance(text, bytes) else text.encode(errors="backslashreplace")
     write_atomically(path, lambda file: file.write(content))
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, force it to the disk, then rename it: old or new, never half."""
+    """Let `write` fill a temporary file, force it to the disk, and rename it, so that no reader sees half a file."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # of a process that was killed; were it a link, its target would be written
+    temporary.unlink(missing_ok=True)  # left by a killed process; a link there would let us write to its target
     try:
         with temporary.open("xb") as file:
             write(file)
@@ -52,13 +54,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def require_new(path: Path, suffix: str) -> None:
-    """Raises SettingsError unless a file that ends in `suffix` can be made there."""
+    """Raises SettingsError unless a new file with this `suffix` can be written at `path`."""
     if path.suffix != suffix:
         raise SettingsError(f"out must end in {suffix}, got {path}")
-    try:
-        there = path.exists() or path.with_name(f".{path.name}.tmp").is_dir()  # what it is called while it is written
-    except OSError as error:
-        raise SettingsError(f"cannot write to {path}: {error.strerror}") from error
+    with refused(f"write to {path}"):
+        there = path.exists() or path.with_name(f".{path.name}.tmp").is_dir()  # its name while it is written
     if there:
         raise SettingsError(f"{path} exists; choose another out=")
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
@@ -66,14 +66,14 @@ def require_new(path: Path, suffix: str) -> None:
 
 
 def checkpoint_path(folder: Path, *numbers: int) -> Path:
-    """Of the checkpoint of a step, or of the rows from the first number to before the second."""
+    """The path of a step's checkpoint, or of the rows from the first number up to the second."""
     return folder / f"{'step' if len(numbers) == 1 else 'rows'}_{'_'.join(f'{n:09d}' for n in numbers)}.pt"
 
 
 def checkpoint_files(folder: Path) -> dict[tuple[int, ...], Path]:
-    """The files in `folder` whose names are exactly as `checkpoint_path` makes them, by their numbers, in order.
+    """The files in `folder` whose names are exactly those of `checkpoint_path`, by their numbers, in order.
 
-    Whatever else is there is the user's: ``step_best.pt``.
+    Any other file is the user's: ``step_best.pt``.
     """
     named = [(tuple(map(int, re.findall("[0-9]+", path.name))), path) for path in folder.glob("*.pt")]
     return dict(sorted((n, p) for n, p in named if len(n) in (1, 2) and p == checkpoint_path(folder, *n)))
@@ -85,10 +85,10 @@ def saved_steps(folder: Path) -> dict[int, Path]:
 
 
 def read_curves(path: Path) -> dict[str, dict[str, Curve]]:
-    """The curves in a file of rows, by the run's and the metric's name.
+    """The curves in a file of rows, by the names of run and metric.
 
-    Written for many long files: the fields of a column are every fourth of all, and no line is looked at by itself.
-    A last line without its end is left out: the run was killed while it wrote, or is writing.
+    It is fast enough for many long files: a column is every fourth field, and no line is parsed by itself. A last line
+    without a line end is left out: the run was killed while it wrote, or is writing.
     """
     fields = _fields(path)
     try:
@@ -96,27 +96,22 @@ def read_curves(path: Path) -> dict[str, dict[str, Curve]]:
         values = np.array(list(map(float, fields[3::4])), np.float64)
     except (ValueError, OverflowError) as error:
         raise SettingsError(f"{path} is damaged: {error}") from error
-    runs, metrics = (dict.fromkeys(fields[column::4]) for column in (0, 2))
-    run_index, metric_index = ({name: i for i, name in enumerate(names)} for names in (runs, metrics))
-    key = np.array(list(map(run_index.__getitem__, fields[0::4])), np.int64) * len(metrics)
-    key += np.array(list(map(metric_index.__getitem__, fields[2::4])), np.int64)
-    order = np.argsort(key, kind="stable")
-    names = [(run, metric) for run in runs for metric in metrics]
+    runs, metrics = fields[0::4], fields[2::4]
+    rows_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, name in enumerate(zip(runs, metrics, strict=True)):
+        rows_of[name].append(row)
     curves: dict[str, dict[str, Curve]] = {run: {} for run in runs}
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
-    for rows in np.split(order, starts[1:]) if len(order) else []:
-        run, metric = names[key[rows[0]]]
-        curves[run][metric] = Curve(steps[rows], values[rows])
+    # All runs have their metrics in the same order: that of their first appearance in the file.
+    for run, metric in itertools.product(curves, dict.fromkeys(metrics)):
+        if rows := rows_of.get((run, metric)):
+            curves[run][metric] = Curve(steps[rows], values[rows])
     return curves
 
 
 def _fields(path: Path) -> Sequence[str]:
-    """Those of all whole lines but the header, four a line."""
-    try:
-        with open_file(path) as file:
-            data = file.read()
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    """The fields of all whole lines except the header, four for each line."""
+    with refused(f"read {path}"), open_file(path) as file:
+        data = file.read()
     try:
         header, _, body = data[: data.rfind(b"\n") + 1].decode().partition("\n")
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
-"""A run's folder: what lies in it, its settings, its numbers and what it was made with.
+"""A run's folder: its files, settings, numbers and provenance.
 
-Imports nothing slow at its head, so that ``status`` starts fast.
+It imports nothing slow at the top, so that ``status`` starts fast.
 """
 
 import functools
@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +18,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from yaml import AliasToken, scan
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.files import open_file, read_curves, saved_steps, write_text
 from rl_plasticity.runs.names import HEADER, Curve, Row, RunName
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Kind = Literal["train", "supervised"]
 MOST = 1 << 17  # bytes of a config.yaml; a run's has some thousands
 TIME = "%Y-%m-%dT%H:%M:%S%z"  # as time.strftime writes one
-# The groups, each with a name, that tell whose settings they are.
+# The groups by which the settings of the two commands are told apart.
 GROUPS: dict[Kind, tuple[str, ...]] = {
     "train": ("env", "reg", "reset"),
     "supervised": ("task", "net", "reg", "reset"),
@@ -36,7 +37,7 @@ GROUPS: dict[Kind, tuple[str, ...]] = {
 
 
 class RunFolder(os.PathLike[str]):
-    """The folder that a run writes into. Nothing is read before it is asked for, and it need not exist yet."""
+    """The folder of a run. It is read only on demand, and need not exist yet."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -52,8 +53,7 @@ class RunFolder(os.PathLike[str]):
     def __fspath__(self) -> str:
         return str(self.path)
 
-    def __str__(self) -> str:
-        return str(self.path)
+    __str__ = __fspath__
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -66,14 +66,14 @@ class RunFolder(os.PathLike[str]):
 
     @property
     def own(self) -> list[Path]:
-        """All that a run writes by a name of its own, whether it is there or not."""
+        """Every file and folder that a run may write, whether it exists or not."""
         files = [self.config, self.metrics_csv, self.timing_csv, self.provenance, self.log, self.lock]
         return [*files, self.checkpoints, self.tensorboard, self.path / "wandb"]
 
     # --- the settings -----------------------------------------------------------------------------------------------
 
     def is_run(self) -> bool:
-        """Whether a run has written here."""
+        """Whether the folder holds a run."""
         return self.config.is_file() or self.metrics_csv.is_file()
 
     @property
@@ -83,15 +83,14 @@ class RunFolder(os.PathLike[str]):
         Raises:
             SettingsError: ``config.yaml`` cannot be read or holds none.
         """
+        with refused(f"read {self.config}"), open_file(self.config) as file:
+            content = file.read(MOST + 1)
         try:
-            with open_file(self.config) as file:
-                text = file.read(MOST + 1).decode()
-            # Without these two the settings of a sweep's folders are the same text, which is then parsed once.
+            text = content.decode()
+            # Without these two, the settings of a sweep's folders are the same text, and `_parsed` parses it once.
             different = re.compile(r"^(?:seed|out):.*\n(?: .*\n)*", re.MULTILINE)
             parts = (different.sub("", text), "".join(different.findall(text)))
             return {name: value for part in parts for name, value in deepcopy(_parsed(part)).items()}
-        except OSError as error:
-            raise SettingsError(f"cannot read {self.config}: {error.strerror}") from error
         except Exception as error:  # no text, no YAML, no settings
             raise self._foreign() from error
 
@@ -101,10 +100,10 @@ class RunFolder(os.PathLike[str]):
 
     @property
     def kind(self) -> Kind:
-        """The command whose run it is.
+        """The command that made the run.
 
         Raises:
-            SettingsError: as `settings`, or they are neither command's.
+            SettingsError: as `settings`, or the settings are of neither command.
         """
         settings = self.settings
         for kind, groups in GROUPS.items():
@@ -121,7 +120,7 @@ class RunFolder(os.PathLike[str]):
         """The curves of each run, by the metric's name.
 
         Raises:
-            SettingsError: ``metrics.csv`` is missing, damaged or another program's.
+            SettingsError: ``metrics.csv`` is missing, damaged or of another program.
         """
         try:
             return {RunName.parse(run): of_run for run, of_run in read_curves(self.metrics_csv).items()}
@@ -129,10 +128,10 @@ class RunFolder(os.PathLike[str]):
             raise SettingsError(f"{self.metrics_csv} is damaged: {error}") from error
 
     def frame(self) -> "DataFrame":
-        """All metrics as a tidy pandas ``DataFrame``, in the order of the runs, the metrics and the steps.
+        """All metrics as a tidy pandas ``DataFrame``, ordered by run, metric and step.
 
-        The columns are step, metric, value, seed and one for each setting in which runs of this folder differ,
-        ``reg.coef``, None or NaN where a run has no such setting.
+        The columns are step, metric, value, seed and one for each setting in which the runs of this folder differ:
+        ``reg.coef``. It holds None or NaN for a run without that setting.
 
         Raises:
             SettingsError: as `metrics`, or pandas is not installed.
@@ -161,38 +160,35 @@ class RunFolder(os.PathLike[str]):
         """The rates and durations of the whole process, by name.
 
         Raises:
-            SettingsError: ``timing.csv`` is missing, damaged or another program's.
+            SettingsError: ``timing.csv`` is missing, damaged or of another program.
         """
         return read_curves(self.timing_csv).get("mean", {})
 
     def last_rows(self, file: Literal["metrics.csv", "timing.csv"], names: Collection[str] = ()) -> list[Row]:
-        """The rows of the last step, of those with one of the `names` if given; none if the file is missing.
+        """The rows of the last step, only those with one of the `names` if given; none if the file is missing.
 
-        Read from the file's end, which a run may be writing.
+        The file is read from its end, and a run may be writing it.
 
         Raises:
             SettingsError: the file is damaged or cannot be read.
         """
         path = self.path / file
         size = 1 << 14
-        while True:
-            try:
-                with open_file(path) as opened:
-                    start = max(0, opened.seek(0, os.SEEK_END) - size)
-                    opened.seek(start)
-                    lines = opened.read(size).split(b"\n")[1:-1]  # less the header or a cut line, and an unfinished one
-                rows = [row for row in map(Row.parse, lines) if not names or row.name in names]
-            except FileNotFoundError:
-                return []
-            except OSError as error:
-                raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-            except ValueError:
-                raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from None
-            last = [row for row in rows if row.step == rows[-1].step]
-            # All rows of the last step were read if one of another step is before them; 16 MB are enough to find it.
-            if start == 0 or len(last) < len(rows) or size >= 1 << 24:
-                return last
-            size *= 8
+        with refused(f"read {path}"), suppress(FileNotFoundError), open_file(path) as opened:
+            while True:
+                start = max(0, opened.seek(0, os.SEEK_END) - size)
+                opened.seek(start)
+                lines = opened.read(size).split(b"\n")[1:-1]  # without the header or a cut line, and an unfinished one
+                try:
+                    rows = [row for row in map(Row.parse, lines) if not names or row.name in names]
+                except ValueError:
+                    raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from None
+                last = [row for row in rows if row.step == rows[-1].step]
+                # A row of an earlier step shows that all of the last step were read; 16 MB are enough to find one.
+                if start == 0 or len(last) < len(rows) or size >= 1 << 24:
+                    return last
+                size *= 8
+        return []
 
     @property
     def saved_steps(self) -> dict[int, Path]:
@@ -203,47 +199,45 @@ class RunFolder(os.PathLike[str]):
 
     @property
     def starts(self) -> list[Mapping[str, Any]]:
-        """What each start of the run was made with; empty if that is missing or damaged: no number depends on it."""
+        """The provenance of each start of the run; empty if it is missing or damaged, as no number depends on it."""
         try:
             return [start for start in self.all_starts() if isinstance(start, dict)]
         except SettingsError:
             return []
 
+    @property
+    def _newest_start(self) -> Mapping[str, Any]:
+        return ({}, *self.starts)[-1]
+
     def all_starts(self) -> list[Any]:
-        """What is in ``provenance.json``, to be added to; empty if there is none.
+        """The starts in ``provenance.json``, to add another one; empty if there is no such file.
 
         Raises:
-            SettingsError: it is damaged, which is no reason to lose what it holds.
+            SettingsError: it is damaged. It is not replaced, so that nothing in it is lost.
         """
-        try:
-            with open_file(self.provenance) as file:
+        with refused(f"read {self.provenance}"), suppress(FileNotFoundError), open_file(self.provenance) as file:
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 starts = json.loads(file.read())["starts"]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise SettingsError(f"cannot read {self.provenance}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, RecursionError):
-            starts = None
-        if not isinstance(starts, list):
+                if isinstance(starts, list):
+                    return starts
             raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
-        return starts
+        return []
 
     @property
     def plugins(self) -> list[str]:
-        """The modules of others that the newest start named, and its environment's: to be said, never to be loaded."""
+        """The modules of plugs that the newest start and the environment name: to be shown, never to be loaded."""
         from rl_plasticity.plugins import module_of
 
-        named: Any = self.starts[-1].get("plugins") if self.starts else None
-        env: Any = self.settings.get("env")
-        module = module_of(str(env.get("name"))) if isinstance(env, dict) else ""
-        return list(
-            dict.fromkeys([*(map(str, named) if isinstance(named, list) else []), *([module] if module else [])])
-        )
+        named, env = self._newest_start.get("plugins"), self.settings.get("env")
+        modules = [*map(str, named)] if isinstance(named, list) else []
+        if isinstance(env, dict) and (module := module_of(str(env.get("name")))):
+            modules.append(module)
+        return [*dict.fromkeys(modules)]
 
     @property
     def plugin_sources(self) -> dict[str, str]:
-        """A digest of each plug that the newest start used a choice of."""
-        start = self.starts[-1] if self.starts else {}
+        """The digest of each plug from which the newest start used a choice."""
+        start = self._newest_start
         sources, used = start.get("plugin_sources"), start.get("plugins_used")
         if not (isinstance(sources, dict) and isinstance(used, dict)):
             return {}
@@ -251,12 +245,12 @@ class RunFolder(os.PathLike[str]):
 
 
 def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], list[RunFolder]]:
-    """The runs' folders in `places`: those named themselves, and those found below a sweep's folder or by a glob.
+    """The runs' folders in `places`: those that are named, and those found below a folder or by a glob.
 
     Each is listed once. Hidden folders are not searched.
 
     Raises:
-        SettingsError: a place that does not exist or in which no run is.
+        SettingsError: a place does not exist, or holds no run.
     """
     named: dict[Path, RunFolder] = {}
     below: dict[Path, RunFolder] = {}
@@ -264,13 +258,11 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
         if not os.fspath(place):
             raise SettingsError("a folder's name is empty")
         path = expanded(place)
-        matches = [path] if exists(path) else [*map(Path, sorted(glob.glob(str(path), recursive=True)))]  # noqa: PTH207
+        matches = [path] if exists(path) else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         if not matches:
             raise SettingsError(f"{place} does not exist")
-        try:
+        with refused(f"search {place}"):
             runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
-        except OSError as error:
-            raise SettingsError(f"cannot search {place}: {error.strerror}") from error
         for run in runs:
             (named if run == path else below)[run.resolve()] = RunFolder(run)
         if not runs:
@@ -291,7 +283,7 @@ def _runs_below(folder: Path) -> list[Path]:
         real = os.path.realpath(place)
         if "config.yaml" in files:
             found.append(Path(place))
-        # What a run holds is no run, and a link may lead back to where it lies.
+        # A run's folder holds no other run, and a link may lead back to a parent.
         folders[:] = [] if found[-1:] == [Path(place)] or real in seen else sorted(f for f in folders if f[0] != ".")
         seen.add(real)
     return sorted(found)
@@ -299,7 +291,7 @@ def _runs_below(folder: Path) -> list[Path]:
 
 @functools.cache
 def _parsed(text: str) -> dict[str, Any]:
-    # A run writes no aliases, and a few of them stand for any number of settings.
+    # A run writes no aliases. A few of them in a forged file could expand to any number of settings.
     if len(text) > MOST or ("*" in text and any(isinstance(token, AliasToken) for token in scan(text))):
         raise ValueError("no settings")
     config = OmegaConf.to_container(OmegaConf.create(text)) if text else {}

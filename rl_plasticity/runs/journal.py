@@ -1,4 +1,4 @@
-"""What became of each start of a run: its ``log.txt``."""
+"""The journal of a run, ``log.txt``: when each start began and how it ended."""
 
 import os
 import platform
@@ -12,14 +12,14 @@ from rl_plasticity.runs.folder import TIME, RunFolder
 
 
 class Entry(NamedTuple):
-    """A line of a journal. `word` is started, used, finished, stopped or failed; `text` is what follows it."""
+    """A line of a journal. `word` is started, used, finished, stopped or failed; `text` is the rest."""
 
     word: str
     text: str
 
 
 class Journal:
-    """Appends lines ``TIME WORD TEXT``, the first of them ``started``. A run goes on where it cannot be written."""
+    """Appends lines ``TIME WORD TEXT``, first ``started``. A run continues if the file cannot be written."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._cpu_s = _cpu_s()
@@ -40,25 +40,25 @@ class Journal:
             self._file.close()
 
     def write(self, event: str) -> None:
-        """Add a line, ``failed: why``; one write, so that no reader sees a half."""
+        """Add a line, ``failed: why``, in one write, so that no reader sees half of it."""
         with suppress(OSError):
             if self._file:
                 self._file.write(f"{time.strftime(TIME)} {one_line(event)}\n".encode())
 
     def take_back(self) -> None:
-        """Remove the lines of this start, which left the run as it was."""
+        """Remove the lines of this start, because it left the run as it was."""
         with suppress(OSError):
             if self._file:
                 self._file.truncate(self._before)
 
     def end(self, event: str) -> None:
-        """Add the CPU time since the start, and how it ended."""
+        """Add two lines: the CPU time since the start, and how the run ended."""
         self.write(f"used {_cpu_s() - self._cpu_s:.2f} CPU seconds")
         self.write(event)
 
 
 def _cpu_s() -> float:
-    """CPU seconds of this process and of those that it started and waited for."""
+    """CPU seconds of this process and of its children that have ended."""
     return sum(os.times()[:4])
 
 

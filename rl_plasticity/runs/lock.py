@@ -1,4 +1,4 @@
-"""Who is at work in a run's folder: one process at a time, by a lock that the system drops when the process ends."""
+"""A lock on a run's folder for one process at a time; the system releases it when the process ends."""
 
 import fcntl
 import os
@@ -14,17 +14,17 @@ from rl_plasticity.runs.folder import RunFolder
 
 
 class Lock:
-    """Keeps other processes off the folder until it is released, or this process ends, however.
+    """Keeps other processes off the folder until it is released, or until this process ends in any way.
 
-    The file names the process and its host until it is released. Where another host's process did not release it, that
-    is said on stderr: it was killed, or the two hosts do not see each other's locks.
+    The file names the process and its host until the release. If a process of another host did not release it, a line
+    on stderr says so: it was killed, or the two hosts do not see each other's locks.
 
     Raises:
-        BlockingIOError: another process has it; the error's text says which.
+        BlockingIOError: another process has the lock; the error's text names it.
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        # Not through a link: what the file holds is replaced.
+        # Not through a link: the content of the file is replaced.
         self._file: int | None = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         for left in reversed(range(50)):
             try:
@@ -67,10 +67,9 @@ class Lock:
 
 
 def is_held(folder: RunFolder) -> bool:
-    """Whether a process that this machine knows of is at work in the folder.
+    """Whether a process holds the lock of the folder, as far as this machine can see.
 
-    On a network file system without locks, or with locks that each machine has for itself, a run of another machine
-    is not seen.
+    It does not see a run on another machine if the network file system has no locks, or separate ones for each machine.
     """
     try:
         with open_file(folder.lock) as file:

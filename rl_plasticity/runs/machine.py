@@ -1,4 +1,4 @@
-"""What a run leaves to the machine: its device, its precision, whether to compile, how many threads."""
+"""Settings that a run leaves to the machine: device, precision, compiling, threads."""
 
 import os
 import shutil
@@ -12,41 +12,49 @@ import torch
 from rl_plasticity.compiling import precision
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.trained import threads_of_torch
 
 S = TypeVar("S", Train, Supervised)
 COMPILE_FROM_UPDATES = 10_000  # compiling takes as long as it saves in 6 000 (SAC, cnn) to 11 000 (mlp) updates
 
 
 def resolved(s: S) -> S:
-    """`s` with every ``auto`` decided that needs no network, so that the saved settings say what was done.
+    """`s` with every ``auto`` decided that needs no network, so that the saved settings say what was used.
 
     Raises:
-        SettingsError: a device that is not there, or a precision that it does not have.
+        SettingsError: the device is not there, or does not have the precision.
     """
-    cuda = torch.cuda.is_available()
-    if s.device == "cuda" and not cuda:
-        raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
-    device: Any = s.device if s.device != "auto" else ("cuda" if cuda else "cpu")
+    device = device_here(s.device)
     precise: Any = precision.decided(s.precision, device)
     least = s.bfloat16_from
     if precise == "bfloat16" and least is None:
         torch.set_num_threads(1 if s.threads == "auto" else s.threads)
         least = precision.pays_from(device, min(s.seeds, 8))
     changed: dict[str, Any] = {}
-    if isinstance(s, Train) and s.env.workers == "auto":  # updates on a GPU leave the cores to the environments
+    if isinstance(s, Train) and s.env.workers == "auto":  # while a GPU updates, the cores are free for environments
         workers = cores() if device == "cuda" else False
         changed["env"] = replace(s.env, settings={**s.env.settings, "workers": workers})
     return replace(s, device=device, precision=precise, bfloat16_from=least, **changed)
 
 
+def device_here(asked: str) -> Any:
+    """The device that was asked for, with ``cpu`` or ``cuda`` in place of ``auto``.
+
+    Raises:
+        SettingsError: it is not there.
+    """
+    cuda = torch.cuda.is_available()
+    if asked == "cuda" and not cuda:
+        raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+    return asked if asked != "auto" else "cuda" if cuda else "cpu"
+
+
 def decided(s: S, runs: int, is_stacked: bool, updates: float) -> S:
-    """`s` with ``compile=auto`` and ``threads=auto`` decided; torch has as many threads from here on.
+    """`s` with ``compile=auto`` and ``threads=auto`` decided; sets torch's number of threads.
 
     Args:
-        runs: how many train at once.
+        runs: number of runs that train at once.
         is_stacked: whether the networks have a runs axis.
-        updates: how many a run makes that could be compiled.
+        updates: number of updates of a run that could be compiled.
     """
     compiles = s.compile
     if compiles == "auto":
@@ -59,8 +67,13 @@ def decided(s: S, runs: int, is_stacked: bool, updates: float) -> S:
     return replace(s, compile=compiles, threads=threads)
 
 
+def threads_of_torch(s: Train | Supervised, threads: int, runs: int) -> int:
+    """Number of threads that torch itself uses: one if runs are divided among threads, else those of the setting."""
+    return 1 if s.device == "cpu" and runs > 1 else threads
+
+
 def cores() -> int:
-    """Those that this process may use: of the machine, of a container, of ``OMP_NUM_THREADS``."""
+    """Number of cores that this process may use, by the machine, the container and ``OMP_NUM_THREADS``."""
     number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # "200000 100000": of each 100 ms 200 ms of processor time; "max 100000"
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

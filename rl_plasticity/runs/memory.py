@@ -1,4 +1,4 @@
-"""Whether a run fits into the memory there is, asked before anything large is made."""
+"""Check whether a run fits into the available memory, before anything large is made."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -11,19 +11,19 @@ import torch
 
 from rl_plasticity.errors import SettingsError
 
-A_RUN = 20_000  # bytes: its name and seeds, and the states of its random streams, 5 kB each
+A_RUN = 20_000  # bytes of a run: name, seeds, and the states of its random streams, 5 kB each
 
 
 def require(runs: int, of_each: Mapping[str, float], device: str = "cpu") -> None:
-    """Refuse what surely takes more memory than there is.
+    """Refuse runs that certainly need more memory than is free.
 
     Args:
-        runs: how many train at once.
-        of_each: the least bytes that each of them takes, by what they are for and which settings decide.
+        runs: number of runs that train at once.
+        of_each: the least number of bytes of each run, by their purpose and the settings that decide them.
         device: of the tensors.
 
     Raises:
-        SettingsError: it says what there is, and what takes how much.
+        SettingsError: it names the free memory, and the size of each purpose.
     """
     there = free(device)
     needed = runs * sum(of_each.values())
@@ -36,9 +36,10 @@ def require(runs: int, of_each: Mapping[str, float], device: str = "cpu") -> Non
 
 
 def of_layers(name: str, settings: Mapping[str, Any], batch_size: int) -> dict[str, float]:
-    """The least bytes of layers whose widths are a list among a group's settings, and of what a batch leaves in them.
+    """The least number of bytes of layers whose widths are a list in a group's settings, and of a batch in them.
 
-    Each weight counts four times: with its gradient and an optimizer's two moments. Each output has a gradient too.
+    Each weight counts four times, with its gradient and two moments of an optimizer. Each output counts twice, with its
+    gradient.
     """
     found = {}
     for setting, widths in settings.items():
@@ -50,9 +51,9 @@ def of_layers(name: str, settings: Mapping[str, Any], batch_size: int) -> dict[s
 
 
 def free(device: str = "cpu", root: Path = Path("/")) -> int | None:
-    """Bytes that can be taken on this device; on a system that does not say, all that it has; None if not even that.
+    """Number of free bytes on this device; the total if the system names no free ones; None if it names neither.
 
-    On Linux the least of what the kernel calls available and what is left of the limits of the process's cgroups.
+    On Linux it is the least of the kernel's available memory and what is left of the limits of the process's cgroups.
     """
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
@@ -74,7 +75,7 @@ def _available(root: Path) -> Iterator[int]:
 
 
 def _left_of_limits(root: Path) -> Iterator[int]:
-    """Of each cgroup that limits this process: the limit less what is taken, the page cache aside."""
+    """For each cgroup that limits this process: the limit minus the memory in use without the page cache."""
     groups = root / "sys/fs/cgroup"
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What runs and metrics are called, and what is known of a metric: each name is written and read here."""
+"""Names of runs and metrics: each is written and read here alone."""
 
 import json
 import re
@@ -14,11 +14,11 @@ HEADER = "run,step,name,value"
 
 
 class RunName(NamedTuple):
-    """What a run is called in ``metrics.csv``: ``3``, or ``reg.name=spectral reset.every_updates=5 seed=3``.
+    """The name of a run in ``metrics.csv``: ``3``, or ``reg.name=spectral reset.every_updates=5 seed=3``.
 
     Args:
-        settings: what sets it apart from other runs of its folder, each setting's name and the text of its value. A
-            value may hold spaces and commas, but nothing that reads as the next setting, `` name=``.
+        settings: the settings in which it differs from other runs of its folder: name and text of the value. A value
+            may hold spaces and commas, but no text that reads as the next setting, `` name=``.
     """
 
     settings: tuple[tuple[str, str], ...]
@@ -29,22 +29,22 @@ class RunName(NamedTuple):
 
     @property
     def group(self) -> str:
-        """The name without the seed; empty where runs differ in nothing else."""
+        """The name without the seed; empty if the runs differ in nothing else."""
         return " ".join(f"{name}={value}" for name, value in self.settings)
 
     @property
     def file_name(self) -> str:
-        """For names of files and folders: ``seed3``, or ``reg.name=spectral_seed3``."""
+        """The name for files and folders: ``seed3``, or ``reg.name=spectral_seed3``."""
         return file_name(f"{self.group} seed{self.seed}")
 
     @property
     def in_words(self) -> str:
-        """For messages: ``seed 3``, or the whole name."""
+        """The name for messages: ``seed 3``, or the whole name."""
         return str(self) if self.settings else f"seed {self.seed}"
 
     @property
     def values(self) -> dict[str, Any]:
-        """The settings with numbers, truth values, null and lists as JSON writes them; everything else is text."""
+        """The settings as values: numbers, truth values, null and lists are read as JSON; anything else is text."""
         return {name: _value(text) for name, text in self.settings}
 
     @classmethod
@@ -64,11 +64,11 @@ class RunName(NamedTuple):
 
 
 class MetricName(NamedTuple):
-    """What a metric is called: ``critic/stable_rank/trunk.0``, ``eval/return``, ``q_mean``.
+    """The name of a metric: ``critic/stable_rank/trunk.0``, ``eval/return``, ``q_mean``.
 
     Args:
         of: the network, or ``eval``, ``task``, ``train``; may be empty.
-        layer: empty for a number of the whole network.
+        layer: empty for a metric of the whole network.
     """
 
     of: str
@@ -89,7 +89,7 @@ class MetricName(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A metric over time, by rising step."""
+    """A metric over time, in the order of the steps."""
 
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
@@ -111,12 +111,12 @@ class Row(NamedTuple):
 
 
 def file_name(text: str) -> str:
-    """A run's name, or that of a mean over runs, as the name of a file or a folder."""
+    """The name of a run, or of a mean over runs, as the name of a file or a folder."""
     return text.strip().replace(" ", "_").replace("/", "-")
 
 
 def short(value: Any) -> str:
-    """A setting's value, long numbers in the fewest characters: 0.001 as 1e-3, 2560000 as 2.56e6, 1000 as it is."""
+    """A setting's value as short text: 0.001 is 1e-3, 2560000 is 2.56e6, 1000 stays."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int | float):

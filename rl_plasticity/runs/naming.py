@@ -1,4 +1,4 @@
-"""Where a run goes unless it is told: a short name of what sets it apart, with a number where another run has it."""
+"""The default folder of a run: a short name made of its choices, with a number if another run has that name."""
 
 import itertools
 import re
@@ -8,20 +8,20 @@ from typing import Any
 
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, Supervised, Train
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import short
 
 LENGTH = 40  # characters of a name, so that a line of `status` has room for it
 METHOD = ("reg", "reset")
-UNSTARTED = (".config.yaml.tmp", ".lock")  # what a process leaves that was killed before it wrote any settings
+UNSTARTED = (".config.yaml.tmp", ".lock")  # the files of a process that was killed before it wrote any settings
 
 
 def name(s: Train | Supervised, number: int = 1) -> str:
-    """``cheetah-run_spectral_coef=1e-3_seed0-4``: preset or task, method, what else differs from the preset.
+    """The name of a run: preset or task, method, other differences from the preset, seeds.
 
-    Choices are cut where there is no more room, settings are there whole or not at all: half a number would be another
-    one. Two runs may have one name, and then a `number` tells their folders apart.
+    An example is ``cheetah-run_spectral_coef=1e-3_seed0-4``. Long choices are cut. A setting is whole or left out: half
+    a number would be another number. Two runs may have the same name; then a `number` tells their folders apart.
     """
     ending = f"_seed{s.seed}" if s.seeds == 1 else f"_seed{s.seed}-{s.seed + s.seeds - 1}"
     ending += f"_{number}" if number > 1 else ""
@@ -34,50 +34,48 @@ def name(s: Train | Supervised, number: int = 1) -> str:
 
 
 def place(parent: Path, s: Train | Supervised, taken: Collection[Path] = ()) -> Path:
-    """The folder in `parent` that holds this run, or else the first of its names that is free.
+    """The folder in `parent` that holds this run, or else the first free one among its names.
 
     Args:
-        taken: folders that other runs are going to have.
+        taken: folders that are reserved for other runs.
 
     Raises:
-        OSError: a folder cannot be read.
+        SettingsError: a folder cannot be read.
     """
-    try:
-        numbers = {1, *(_number(path.name) for path in parent.iterdir())}
-    except FileNotFoundError:
-        numbers = {1}
-    for number in sorted(numbers):
-        path = parent / name(s, number)
-        if path not in taken and difference(RunFolder(path), s) == "":
-            return path
-    # Settings that cannot be read may be this run's: it is not begun anew beside them, but says so itself.
-    free = (p for n in itertools.count(1) if (p := parent / name(s, n)) not in taken and not _is_another(p, s))
-    return next(free)
+    with refused(f"read {parent}"):
+        numbers = {1, *(_number(path.name) for path in parent.iterdir())} if parent.exists() else {1}
+        for number in sorted(numbers):
+            path = parent / name(s, number)
+            if path not in taken and difference(RunFolder(path), s) == "":
+                return path
+        # A folder whose settings cannot be read may hold this run. It is taken, and what is made there says so.
+        places = (parent / name(s, number) for number in itertools.count(1))
+        return next(path for path in places if path not in taken and not _is_another(path, s))
 
 
 def is_free(path: Path) -> bool:
-    """Whether a run can begin at `path`: nothing is there, or what a process left that was killed as it began.
+    """Whether a run can begin at `path`: nothing is there, or only files of a process that was killed as it began.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the folder cannot be read.
     """
     return not path.exists() or (path.is_dir() and all(p.name in UNSTARTED for p in path.iterdir()))
 
 
 def identity(s: Train | Supervised) -> dict[str, Any]:
-    """What makes a run another one, flat."""
+    """The settings that identify a run, flat."""
     return schema.without_machine(type(s), s.saved)
 
 
 def difference(folder: RunFolder, s: Train | Supervised) -> str | None:
-    """How the run in `folder` is another than `s`, in words; empty if it is the same; None if that cannot be read."""
+    """A difference between the run in `folder` and `s` in words; empty if they are the same run; None if unreadable."""
     try:
         saved = identity(schema.load_saved(type(s), folder.settings))
     except SettingsError:
         return None
     watched = schema.marked(type(s), "watched")
     for setting, value in identity(s).items():
-        if saved.get(setting) != value and not (value == "auto" and setting in watched):  # it has decided that
+        if saved.get(setting) != value and not (value == "auto" and setting in watched):  # the saved run has decided it
             return f"holds a run with {setting}={saved.get(setting)}, not {value}"
     return ""
 
@@ -91,13 +89,13 @@ def _is_another(path: Path, s: Train | Supervised) -> bool:
 
 
 def _number(entry: str) -> int:
-    """What `name` was given for it, if it made it."""
+    """The number with which `name` could have made this entry."""
     numbered = re.search(r"_([1-9][0-9]{0,8})$", entry, re.ASCII)
     return int(numbered[1]) if numbered else 1
 
 
 def _choices(s: Train | Supervised) -> list[str]:
-    """The preset or the task, the method, and what else is not chosen as the preset does."""
+    """The preset or the task, the method, and other choices that differ from the preset's."""
     kind: Any = type(s)
     task = GROUPS[kind][0]
     choices, preset = s.choices, schema.usual(kind, s.preset, {}).choices
@@ -112,7 +110,7 @@ def _choices(s: Train | Supervised) -> list[str]:
 
 
 def _settings(s: Train | Supervised) -> list[str]:
-    """Those that are not what they are with these choices: the method's before others, short names first."""
+    """Settings that are not the usual ones for these choices: the method's before others, short names first."""
     kind: Any = type(s)
     mine = identity(s)
     usual = identity(schema.usual(kind, s.preset, s.choices, mine))

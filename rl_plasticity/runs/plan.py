@@ -1,4 +1,4 @@
-"""Which runs one process trains: a list among the settings of `reg` or `reset` trains all its members side by side."""
+"""The runs that one process trains: the members of a list in `reg` or `reset` train side by side."""
 
 import itertools
 import math
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.configs import kinds, schema
-from rl_plasticity.configs.commands import Group, Supervised, Train
+from rl_plasticity.configs import kinds
+from rl_plasticity.configs.commands import Group, Several, Supervised, Train
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.interventions import Intervention, ReDo, SelectiveReinit, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
@@ -20,19 +20,19 @@ from rl_plasticity.runs import memory
 from rl_plasticity.runs.names import RunName
 from rl_plasticity.settings import settings_of
 
-LEARNS_AGAIN = 0.1  # of a period: a run that ends sooner after a reset is evaluated before it has learned again
+LEARNS_AGAIN = 0.1  # of a period; a run that ends sooner after a reset is evaluated before it has learned again
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of one process, in the order in which they stand in every tensor.
+    """The runs of one process, in their order along the runs axis of every tensor.
 
     Args:
         names: each run's name in ``metrics.csv``.
-        seeds: the same ones for every variant, so that variants can be compared in pairs.
-        regularize: from a network to the regularizer of all runs; where windows are in epochs, it needs
-            `updates_after`, a function from epochs of the whole run to updates.
-        interventions: each with the positions of the runs it is for (None: all).
+        seeds: each run's seed. Every variant has the same seeds, so that variants can be compared in pairs.
+        regularize: from a network to the regularizer of all runs. If windows are in epochs, it needs `updates_after`,
+            a function from epochs of the whole run to updates.
+        interventions: each with the positions of its runs (None: all).
         groups: the settings of each run's regularizer.
     """
 
@@ -44,7 +44,7 @@ class Plan:
 
     @classmethod
     def of(cls, s: Train | Supervised) -> "Plan":
-        """What these settings plan.
+        """The plan of these settings.
 
         Raises:
             ValueError: an intervention cannot be made, or there are more runs than memory could ever hold.
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def side_by_side(self) -> list[int]:
-        """How many runs each of the regularizers side by side has."""
+        """The number of runs of each regularizer side by side."""
         return [len(alike) for alike in _alike(self.groups)]
 
     def chosen(self, seed: int | None, run: int | None) -> list[int]:
@@ -79,21 +79,21 @@ class Plan:
         return runs
 
     def some(self, runs: slice) -> "Plan":
-        """That of some of the runs, without interventions."""
+        """The plan of some of the runs, without interventions."""
         groups = self.groups[runs]
         return Plan(self.names[runs], self.seeds[runs], _regularize(groups, 1), (), groups)
 
 
 class Variant(NamedTuple):
-    """What a group of runs, one for each seed, trains with: the groups `reg` and `reset`, free of lists."""
+    """The method of one run for each seed: the groups `reg` and `reset` without lists."""
 
-    settings: tuple[tuple[str, str], ...]  # what sets it apart; empty where there is only one
+    settings: tuple[tuple[str, str], ...]  # its differences from other variants; empty if there is only one
     reg: Group
     reset: Group
 
 
 def variants(s: Train | Supervised) -> list[Variant]:
-    """Every combination of what the lists in `reg` and `reset` hold, in the order of the runs."""
+    """Every combination of the members of the lists in `reg` and `reset`, in the order of the runs."""
     return [
         Variant((*of_reg, *of_reset), reg, reset)
         for of_reg, reg in _members("reg", s.reg)
@@ -102,47 +102,27 @@ def variants(s: Train | Supervised) -> list[Variant]:
 
 
 def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:
-    """The group called `name` with one member of each list, after what that member's choice and values were."""
+    """Each choice of one member from every list of the group `name`: the chosen settings, and the group with them."""
     for member in group.members:
         choice = ((f"{name}.name", member.choice),) if member is not group else ()
+        flat = member.flat(name)
+        lists = {setting: values for setting, values in flat.items() if isinstance(values, Several)}
         # Strengths vary fastest: neighbours that differ in nothing else make one regularizer.
-        lists = sorted(schema.several(member, name), key=lambda entry: "Tensor" in entry[2].kinds)
-        for values in itertools.product(*(values for _, values, _ in lists)):
-            own = {setting: value for (setting, _, _), value in zip(lists, values, strict=True)}
+        settings = sorted(lists, key=lambda setting: lists[setting].is_strength)
+        for values in itertools.product(*(lists[setting] for setting in settings)):
+            own = dict(zip(settings, values, strict=True))
             written = ((setting, str(value)) for setting, value in own.items())
-            yield (*choice, *written), member.having(member.flat(name) | own, name)
-
-
-def say_what_never_begins(s: Train | Supervised, unit: str, total: float) -> None:
-    """A line for each regularizer whose window begins when the run is over, after `total` epochs or updates."""
-    for setting, value in s.reg.flat("reg").items():
-        if setting.endswith(f".from_{unit}"):
-            for late in (v for v in (value if isinstance(value, list) else [value]) if v and v >= total):
-                print(f"a method never begins: {setting}={late}, and the run has {total:.0f} {unit}s", file=sys.stderr)
-
-
-def say_what_is_never_logged(s: Train | Supervised, updates: float, tasks: int = 1) -> None:
-    """A line for each period so long that nothing is seen between the start and the end of the run."""
-    most = {"log_every_updates": ("no loss will be logged", updates)}
-    seen = "plasticity will be measured at the start and at most once later"
-    if isinstance(s, Train):
-        most["measure_every_updates"] = (seen, updates / 2)
-    elif tasks > 1 and not s.measure_every_epochs:  # at the ends of tasks, of which the last one always counts
-        most["measure_every_updates"] = (seen, updates * (tasks - 1) / tasks)
-    for setting, (what, longest) in most.items():
-        every = getattr(s, setting)
-        if every != "auto" and every > longest and updates >= 1:
-            remedy = f"{setting}=auto takes a sixtieth of them"
-            print(f"{what}: {setting}={every}, and the run has {updates:.0f} updates; {remedy}", file=sys.stderr)
+            yield (*choice, *written), member.having(flat | own, name)
 
 
 def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> list[str]:
-    """What is going to happen: which runs, how many updates, how often each is looked at, and where it is written.
+    """Lines that announce the run: which runs, how many updates, how often they are evaluated, and the folder.
 
-    Nothing is said of updates where none is made.
+    There is no line about updates if none are made.
 
     Args:
-        updates, length: of each run: so many updates in ``3000 env steps``.
+        updates: number of updates of each run.
+        length: length of each run in words: ``3000 env steps``.
     """
     crossed = _crossed([*dict.fromkeys(name.settings for name in plan.names)])
     seeds = f"seed {s.seed}" if s.seeds == 1 else f"seeds {s.seed} to {s.seed + s.seeds - 1}"
@@ -171,14 +151,15 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
 
 
 def _crossed(variants: Sequence[tuple[tuple[str, str], ...]]) -> str:
-    """``reg=none,swr x reset=none,periodic``; where not all are combined, ``(reg=none | reg=swr x reg.coef=1,2)``."""
+    """``reg=none,swr x reset=none,periodic``; if not all are combined, ``(reg=none | reg=swr x reg.coef=1,2)``."""
     lists: dict[str, dict[str, None]] = {}
     for setting, value in itertools.chain(*variants):
         lists.setdefault(setting, {})[value] = None
-    if math.prod(map(len, lists.values())) == len(variants):
+    if math.prod(map(len, lists.values())) == len(variants):  # every combination is there
         return " x ".join(f"{setting.removesuffix('.name')}={','.join(values)}" for setting, values in lists.items())
+    # Divide by the first setting. Its values that are combined with the same rest share an alternative.
     first = next(iter(lists))
-    rests: dict[str, list[str]] = {}  # of what is combined with the rest, by the rest
+    rests: dict[str, list[str]] = {}  # the values, by the text of the rest
     for value in lists[first]:
         rests.setdefault(_crossed([v[1:] for v in variants if v[0] == (first, value)]), []).append(value)
     lines = [
@@ -187,33 +168,71 @@ def _crossed(variants: Sequence[tuple[tuple[str, str], ...]]) -> str:
     return f"({' | '.join(map(' x '.join, lines))})"
 
 
-def say_what_never_comes(interventions: Iterable[tuple[Intervention, Any]], updates: float, tasks: int) -> None:
-    """A line for each intervention that comes too late in a run of so many updates and tasks.
+def say_what_never_comes(
+    s: Train | Supervised,
+    plan: Plan,
+    regularizers: Mapping[str, Regularizer],
+    updates: float,
+    tasks: int,
+    epochs: int | None = None,
+) -> None:
+    """Print a line for each setting that does nothing, or comes too late, in a run of this length.
 
-    Its period may be longer than the run; or the last one comes right at the end, so that the networks which are
-    evaluated and compared there have learned nothing since.
+    Args:
+        regularizers: of each network.
+        updates, tasks, epochs: of each run; epochs are None if windows are in updates.
+    """
+    lines = [*_late_resets(plan.interventions, updates, tasks)]
+    unit, total = ("update", updates) if epochs is None else ("epoch", epochs)
+    for setting, value in s.reg.flat("reg").items():
+        if setting.endswith(f".from_{unit}"):
+            late = [begin for begin in (value if isinstance(value, list) else [value]) if begin and begin >= total]
+            lines += [f"a method never begins: {setting}={n}, and the run has {total:.0f} {unit}s" for n in late]
+    lines += [*_late_rows(s, updates, tasks), *_late_actions(regularizers, updates, s.batch_size)]
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def _late_resets(interventions: Iterable[tuple[Intervention, Any]], updates: float, tasks: int) -> Iterator[str]:
+    """Interventions whose period is longer than the run, or whose last reset comes right at the end.
+
+    The networks that are evaluated and compared at the end have then learned nothing since.
     """
     for intervention, _ in interventions:
         every, every_tasks = intervention.every_updates, intervention.every_tasks
-        recycles = isinstance(intervention, ReDo | SelectiveReinit)  # single units, and what the others know stays
+        recycles = isinstance(intervention, ReDo | SelectiveReinit)  # the other units keep what they learned
         if every and every <= updates and not recycles and updates % every < LEARNS_AGAIN * every:
             number, left = divmod(updates, every)
-            print(
+            yield (
                 f"the last reset comes {left:.0f} updates before the end: reset.every_updates={every}, and the run has "
                 f"{updates:.0f}; what is evaluated at the end has learned next to nothing since "
-                f"(reset.every_updates={updates / (number + 0.5):.0f} leaves half a period)",
-                file=sys.stderr,
+                f"(reset.every_updates={updates / (number + 0.5):.0f} leaves half a period)"
             )
         comes = (every and every <= updates) or (every_tasks and every_tasks < tasks)
         if (every or every_tasks) and not comes:
             words = [f"reset.every_updates={every} (the run has {updates:.0f})"] if every else []
             has = f"{tasks} {'task' if tasks == 1 else 'tasks'}"
             words += [f"reset.every_tasks={every_tasks} (it has {has})"] if every_tasks else []
-            print(f"no reset will come: {' and '.join(words)}", file=sys.stderr)
+            yield f"no reset will come: {' and '.join(words)}"
 
 
-def say_what_never_acts(regularizers: Mapping[str, Regularizer], updates: float, batch_size: int) -> None:
-    """A line for each method, of each network, whose first action would come after the run's `updates`."""
+def _late_rows(s: Train | Supervised, updates: float, tasks: int) -> Iterator[str]:
+    """Periods so long that nothing is seen between the start and the end of the run."""
+    most = {"log_every_updates": ("no loss will be logged", updates)}
+    seen = "plasticity will be measured at the start and at most once later"
+    if isinstance(s, Train):
+        most["measure_every_updates"] = (seen, updates / 2)
+    elif tasks > 1 and not s.measure_every_epochs:  # at the ends of tasks; the last one always counts
+        most["measure_every_updates"] = (seen, updates * (tasks - 1) / tasks)
+    for setting, (what, longest) in most.items():
+        every = getattr(s, setting)
+        if every != "auto" and every > longest and updates >= 1:
+            remedy = f"{setting}=auto takes a sixtieth of them"
+            yield f"{what}: {setting}={every}, and the run has {updates:.0f} updates; {remedy}"
+
+
+def _late_actions(regularizers: Mapping[str, Regularizer], updates: float, batch_size: int) -> Iterator[str]:
+    """Methods whose first action would come after the run, with the networks that this is true of."""
     said: dict[str, list[str]] = {}
     for network, regularizer in regularizers.items():
         for method in _methods(regularizer) if updates >= 1 else ():
@@ -227,11 +246,11 @@ def say_what_never_acts(regularizers: Mapping[str, Regularizer], updates: float,
             some = "" if late.all() else f" in {late.sum()} of {late.numel()} runs"
             said.setdefault(f"the first action of {name} {when}{some}", []).append(network)
     for what, networks in said.items():
-        print(f"{what}, and the run has {updates:.0f} ({', '.join(networks)})", file=sys.stderr)
+        yield f"{what}, and the run has {updates:.0f} ({', '.join(networks)})"
 
 
 def _methods(regularizer: Regularizer) -> Iterator[Regularizer]:
-    """Those that it is made of, each in its window."""
+    """The methods that it is made of, each with its window."""
     if isinstance(regularizer, Chain | SideBySide):
         for part in regularizer.parts:
             yield from _methods(cast(Regularizer, part))
@@ -240,14 +259,14 @@ def _methods(regularizer: Regularizer) -> Iterator[Regularizer]:
 
 
 def require_countable(s: Train | Supervised) -> None:
-    """Raises SettingsError if there are more runs than fit into memory, whatever they are: even to list takes long."""
+    """Raises SettingsError if the runs cannot fit into memory, whatever they are; even to list them would take long."""
     memory.require(s.seeds * len(variants(s)), {f"random states, seeds={s.seeds}": memory.A_RUN})
 
 
 def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularizer]:
-    """What makes the regularizer of all runs, `seeds` for each of the groups of settings.
+    """A function that makes the regularizer of all runs, with `seeds` runs for each group of settings.
 
-    Settings that differ in strengths alone make one regularizer with a strength for each run; others stand apart.
+    Neighbours that differ in strengths alone make one regularizer with a strength for each run.
     """
     parts: list[tuple[int, Callable[..., Regularizer]]] = []
     for alike in _alike(groups):
@@ -273,7 +292,7 @@ def _alike(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def _strengths(reg: Group) -> list[str]:
-    """The settings of which a regularizer takes a tensor, one value for each run."""
+    """The settings for which a regularizer takes a tensor with one value for each run."""
     if reg.parts:
         return []
     return [name for name, declared in settings_of(REGULARIZERS[reg.name]).items() if "Tensor" in declared.kinds]
@@ -293,7 +312,7 @@ def _regularizer(
 
 
 def _interventions(groups: Sequence[Group], seeds: int) -> list[tuple[Intervention, list[int] | None]]:
-    """One intervention for all runs whose settings are equal."""
+    """One intervention for all runs with equal settings."""
     interventions: list[tuple[Intervention, list[int] | None]] = []
     for i, reset in enumerate(groups):
         if reset.name != "none" and reset not in groups[:i]:

@@ -1,4 +1,4 @@
-"""How far a run is: what it counts with, the progress bar, the rates in ``timing.csv``, how long it will take."""
+"""The progress of a run: its counts, the progress bar, the rates in ``timing.csv``, the time left."""
 
 import resource
 import sys
@@ -15,11 +15,11 @@ from rl_plasticity.errors import shown
 
 @dataclass
 class Progress:
-    """Where a run is. A command's own adds what else its loop counts with; all of it is saved.
+    """The counts of a run. Each command adds its own; all of them are saved.
 
     Args:
-        step: env steps or epochs made: what the bar counts.
-        updates: made.
+        step: number of env steps or epochs made.
+        updates: number of updates made.
     """
 
     step: int = 0
@@ -30,10 +30,10 @@ class Progress:
         return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there.
+        """Restore the counts.
 
         Raises:
-            ValueError: it is not the state of such a progress.
+            ValueError: the state is not one of these counts.
         """
         if any(not _alike(state.get(name), value) for name, value in vars(self).items()):
             raise ValueError(f"the checkpoint holds no progress of such a run: {shown(dict(state))}")
@@ -56,12 +56,12 @@ class Clock:
     """The progress bar and the rates.
 
     Args:
-        unit: what a step is.
-        total, step: how many there are, and how many were made before.
-        updates_per_step: to say how long the rest takes.
-        device: for the same message.
+        unit: the name of a step.
+        total, step: number of all steps, and of those made before this start.
+        updates_per_step: for the estimate of the time left.
+        device: for the message with that estimate.
         compiles: whether the first update may take a minute.
-        threads: that work on one operation and wait for each other.
+        threads: number of threads that share one operation and wait for each other.
     """
 
     def __init__(
@@ -78,31 +78,35 @@ class Clock:
         self.device, self.compiles, self.threads = device, compiles, threads
         self.bar = self._bar(step, "")  # random steps and compiling say nothing about how long updates take
         self.latest = "no evaluation yet"
-        self.mark, self.mark_step = time.perf_counter(), step
-        self.updates, self.in_updates, self.rate = 0, 0.0, 0.0
+        self.rate = 0.0
+        self._count_from(step)
         self.warm = False  # the first updates may include compiling; they do not count
         self.started = self.learning_since = 0.0
-        self.begins_anew = False  # at the first step behind the first updates
+        self.begins_anew = False  # whether a new bar begins at the next step: the first one after updates
         self.announced = self.told = False
         self.interruptions, self.watched = 0, 0.0  # of updates by several threads
         self.evaluation_shown = time.perf_counter()
 
     def _bar(self, step: int, left: str) -> "tqdm[Any]":
-        """One that begins at this step, with what is `left` as tqdm writes it."""
+        """A bar that begins at this step; `left` is tqdm's field for the time left, or empty."""
         form = f"{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}} [{{elapsed}}{left}, {{rate_fmt}}{{postfix}}]"
-        # miniters: left to itself tqdm learns from a thousand quick random steps to be silent for the next thousand.
+        # miniters: after a thousand quick random steps, tqdm would by itself stay silent for the next thousand.
         regular: dict[str, Any] = {"smoothing": 0.1, "mininterval": 1, "miniters": 1, "bar_format": form}
         return tqdm(total=self.total, initial=step, unit=f" {self.unit}", **regular)
 
+    def _count_from(self, step: int) -> None:
+        """Begin to count for the next rates at this step."""
+        self.mark, self.mark_step, self.updates, self.in_updates = time.perf_counter(), step, 0, 0.0
+
     def start_updates(self) -> None:
-        """Updates begin now."""
+        """Note that updates begin now."""
         self.started = time.perf_counter()
         self.interruptions -= _interruptions()
         if not self.warm and self.compiles:
             self.bar.write("compiling the update, which takes up to a minute", file=sys.stderr)
 
     def end_updates(self, number: int) -> None:
-        """So many updates were made since `start_updates`."""
+        """Count this number of updates, made since `start_updates`."""
         self.interruptions += _interruptions()
         seconds = time.perf_counter() - self.started
         if self.warm:
@@ -117,7 +121,7 @@ class Clock:
                 self.bar.write(f"compiling the update: done in {seconds:.0f} s", file=sys.stderr)
 
     def _watch(self, seconds: float) -> None:
-        """Say once if other processes interrupt threads that wait for each other."""
+        """Tell the user once if other processes interrupt threads that wait for each other."""
         self.watched += seconds
         if self.threads == 1 or self.watched < WATCHED:
             return
@@ -131,19 +135,23 @@ class Clock:
         self.interruptions, self.watched = 0, 0.0
 
     def is_time_to_tell(self) -> bool:
-        """Whether the rates can be told for the first time: once, when updates have been made for some seconds."""
+        """Whether to write the first rates: once, after some seconds of updates."""
         return not self.told and self.rate > 0 and time.perf_counter() - self.learning_since > TOLD
 
     def rates(self, step: int, anew: bool = True) -> dict[str, float]:
-        """Since the last call: steps and updates (of all runs together: one) a second; then start anew, if asked to.
+        """Steps and updates per second since the last call; the steps done and left; and the seconds left.
 
-        The first call counts from the first updates on, which may include compiling, if `show` was called before.
+        An update of all runs together counts as one. The first call counts from the first updates, which may include
+        compiling, if `show` was called before.
 
-        And how many steps are done and left, and how many seconds: updates at their rate, and for each step what it
-        took besides. Steps before the first update say nothing about the later ones, so there the seconds are left out.
+        The seconds left are those of the updates at their rate, and for each step the time that it took besides. Before
+        the first update they are left out, because earlier steps say nothing about the later ones.
+
+        Args:
+            anew: whether the next call counts from here.
         """
-        now = time.perf_counter()
-        unit, steps, seconds = self.unit.replace(" ", "_"), step - self.mark_step, now - self.mark
+        unit, steps = self.unit.replace(" ", "_"), step - self.mark_step
+        seconds = time.perf_counter() - self.mark
         left = self.total - step
         rates = {f"{unit}_per_second": steps / seconds, "updates_per_second": self.rate}
         rates |= {f"{unit}_done": float(step), f"{unit}_left": float(left)}
@@ -151,17 +159,17 @@ class Clock:
             rates["seconds_left"] = left * (self.updates_per_step / self.rate + (seconds - self.in_updates) / steps)
         self.told = True
         if anew:
-            self.mark, self.mark_step, self.updates, self.in_updates = now, step, 0, 0.0
+            self._count_from(step)
         return rates
 
     def show(self, step: int) -> None:
-        """Move the bar; behind the first updates a new one begins, which estimates how long the rest takes."""
+        """Move the bar. After the first updates a new bar begins, which estimates the time left."""
         if self.begins_anew:
             self.begins_anew = False
             self.bar.leave = False
             self.bar.close()
             self.bar = self._bar(step, "<{remaining}")
-            self.mark, self.mark_step, self.updates, self.in_updates = time.perf_counter(), step, 0, 0.0
+            self._count_from(step)
         self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {self.latest}", refresh=False)
         self.bar.update(step - self.bar.n)
         if not self.announced and self.rate and time.perf_counter() - self.learning_since > 60:
@@ -175,16 +183,16 @@ class Clock:
                 )
 
     def show_evaluation(self, done: int, episodes: int) -> None:
-        """Say once a second on the bar how many of an evaluation's episodes are done."""
+        """Show on the bar, at most once a second, how many episodes of an evaluation are done."""
         if time.perf_counter() - self.evaluation_shown > 1:
             self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, evaluating: {done} of {episodes} episodes")
             self.evaluation_shown = time.perf_counter()
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Close the bar, and leave it on the screen."""
         self.bar.close()
 
 
 def _interruptions() -> int:
-    """How often the system has taken the processor away from a thread of this process."""
+    """Number of times that the system took the processor away from a thread of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

@@ -1,4 +1,4 @@
-"""What a run was made with, in its folder: versions, commit, machine, command line, the source of plugs."""
+"""The provenance of a run, in its folder: versions, commit, machine, command line, sources of plugs."""
 
 import json
 import os
@@ -14,40 +14,34 @@ from pathlib import Path
 
 import torch
 
-from rl_plasticity import __version__
+from rl_plasticity import __version__, plugins
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import TIME, RunFolder
 
-LARGEST_PLUG = 1_000_000  # bytes of source that are kept beside the results
+LARGEST_PLUG = 1_000_000  # bytes of source that are copied into the folder
 
 
-def add_start(
-    folder: RunFolder,
-    device: str,
-    plugins: Sequence[str] = (),
-    sources: Mapping[str, str] | None = None,
-    used: Mapping[str, Sequence[str]] | None = None,
-) -> None:
-    """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time.
+def add_start(folder: RunFolder, device: str, used: Mapping[str, Sequence[str]] | None = None) -> None:
+    """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time, plugs.
+
+    The files of each plug are copied below ``plugins/``, beside other versions of them from earlier starts.
 
     Args:
-        plugins: the modules that were named.
-        sources: a digest of each plug's source, see `plugins.sources`.
-        used: the plugs that something the settings choose comes from, each with the names of what does.
+        used: the plugs that the settings choose something from, each with the names of those choices.
     """
+    sources = plugins.sources()
     starts = folder.all_starts()
-    libraries = ["torch", "numpy", "gymnasium", "shimmy", "dm-control", "mujoco", "omegaconf"]
-    libraries += ["scipy", "scikit-learn"]
+    libraries = "torch numpy gymnasium shimmy dm-control mujoco omegaconf scipy scikit-learn"
     starts.append(
         {
             "time": time.strftime(TIME),
             "command": _command(),
             "rl_plasticity": __version__,
             "commit": _commit(),
-            "plugins": list(plugins),
-            "plugin_sources": dict(sources or {}),
+            "plugins": plugins.loaded,
+            "plugin_sources": sources,
             "plugins_used": dict(used or {}),
-            "libraries": {name: metadata.version(name) for name in libraries},
+            "libraries": {name: metadata.version(name) for name in libraries.split()},
             "python": platform.python_version(),
             "platform": platform.platform(),
             "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
@@ -57,22 +51,17 @@ def add_start(
         }
     )
     write_text(folder.provenance, json.dumps({"starts": starts}, indent=2) + "\n")
-
-
-def keep_sources(folder: RunFolder, files: Mapping[str, Mapping[str, bytes]], digests: Mapping[str, str]) -> None:
-    """Copy each plug's files below ``plugins/``, beside those of earlier starts if they were others."""
-    for module, contents in files.items():
-        if sum(map(len, contents.values())) > LARGEST_PLUG:
-            continue
+    for module, contents in plugins.source_files().items():
+        is_small = sum(map(len, contents.values())) <= LARGEST_PLUG
         for name, content in contents.items():
-            path = folder.path / "plugins" / f"{module}-{digests[module][:8]}" / name
-            if not path.exists():
+            path = folder.path / "plugins" / f"{module}-{sources[module][:8]}" / name
+            if is_small and not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_text(path, content)
 
 
 def processor() -> str:
-    """What the processor is called."""
+    """The name of the processor."""
     with suppress(OSError):  # Linux's name of it is nowhere else
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -88,7 +77,7 @@ def _command() -> str:
 
 
 def _commit() -> str | None:
-    """The commit that this package was built from or that its checkout has, with + if it was changed; else None."""
+    """The commit of this package's build or checkout, with + if files were changed; None if there is none."""
     here = Path(__file__).parent
     with suppress(OSError):  # a wheel's, see hatch_build.py
         return (here.parent / "commit.txt").read_text().strip() or None

@@ -22,19 +22,18 @@ END = 1000  # bytes, some ten rows
 
 
 class Results:
-    """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard and, if asked to, to W&B.
+    """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard and, if chosen, to W&B.
 
-    ``metrics.csv`` is the source of truth: tidy, append-only, free of wall-clock times, so a resumed run's is equal to
-    an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. TensorBoard and W&B also show the ``mean`` over the
-    seeds, which is derived and therefore in no file. To TensorBoard each of several runs, and each mean, is a run in a
-    folder of its own, so that the curves of one metric are in one plot; to W&B all are one run.
+    ``metrics.csv`` is the source of truth: tidy, append-only and without wall-clock times. So a resumed run's file
+    equals an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. TensorBoard and W&B also show the ``mean``
+    over the seeds, which is derived and therefore in no file. In TensorBoard each of several runs, and each mean, has a
+    folder of its own, so that the curves of one metric share a plot. In W&B they are all one run.
 
     Args:
-        folder: exists.
+        folder: must exist.
         names: one for each run.
-        sizes: on resuming, what `sync` returned at the checkpoint; rows written after it are dropped, they will come
-            again.
-        step: the step the run starts at.
+        sizes: on resuming, the result of `sync` at the checkpoint. Later rows are dropped; the run writes them again.
+        step: the step at which the run starts.
         logger: ``wandb`` for Weights & Biases as well; else ``tensorboard``.
     """
 
@@ -62,8 +61,8 @@ class Results:
         places = {"": folder.tensorboard}
         places |= {str(name): folder.tensorboard / name.file_name for name in names if several}
         places |= {mean: folder.tensorboard / file_name(mean) for mean in self._means.values()}
-        # Readers forget what an earlier start showed from this step on: it comes again. What is of the checkpoint's own
-        # step was shown before the checkpoint was written.
+        # Readers forget what an earlier start showed from this step on, because it comes again. Values of the
+        # checkpoint's own step were shown before the checkpoint was written.
         shown_again = 0 if sizes is None else step + 1
         self.boards = {label: SummaryWriter(str(place), purge_step=shown_again) for label, place in places.items()}
         self.wandb = _wandb_run(folder) if logger == "wandb" else None
@@ -72,7 +71,7 @@ class Results:
     def write(
         self, step: int, values: Mapping[str, torch.Tensor | np.ndarray], where: np.ndarray | None = None
     ) -> None:
-        """Of each metric ``[runs]`` a row for each run (of those in the mask `where`); their mean is only shown."""
+        """Write a row of each metric ``[runs]`` for each run, or each in the mask `where`; show the means too."""
         rows: list[str] = []
         shown: dict[str, dict[str, float]] = {label: {} for label in self.boards}
         for name, value in values.items():
@@ -89,7 +88,7 @@ class Results:
         self._show(step, shown)
 
     def write_timing(self, step: int, values: Mapping[str, float]) -> None:
-        """Rates and durations of the whole process."""
+        """Write rates and durations of the whole process."""
         for name, value in values.items():
             self.files["timing.csv"].write(f"mean,{step},{name},{value!r}\n")
         self._show(step, {"": {f"timing/{name}": value for name, value in values.items()}})
@@ -101,7 +100,7 @@ class Results:
                 self.boards[label].add_scalar(tag_of(tag), value, step)
         if self.wandb and any(shown.values()):
             together = {f"{tag}/{label}".strip("/"): v for label, values in shown.items() for tag, v in values.items()}
-            self.wandb.log({"step": step, **together})  # its own steps may not go back, as a resumed run's do
+            self.wandb.log({"step": step, **together})  # W&B's own steps may not go back, but a resumed run's do
 
     def flush(self) -> None:
         """Hand everything to the operating system.
@@ -119,7 +118,7 @@ class Results:
                 raise FileNotFoundError(errno.ENOENT, "moved or deleted while the run was writing it", file.name)
 
     def sync(self) -> dict[str, int]:
-        """Force everything to the disk; returns the sizes of the files, for a checkpoint."""
+        """Force everything to the disk; return the sizes of the files, for a checkpoint."""
         for board in self.boards.values():
             board.flush()
         self.flush()
@@ -143,19 +142,19 @@ class Results:
 
 
 def tag_of(name: str) -> str:
-    """A metric's tag in TensorBoard, which opens on the first group by name: the networks' many stand behind eval."""
+    """A metric's tag in TensorBoard. It opens the first group by name, so the many of networks come after eval."""
     of = MetricName.parse(name).of
     return name if of in ("", "eval", "task", "timing", "train") else f"networks/{name}"
 
 
 def require_as_saved(folder: RunFolder, sizes: Mapping[str, int], ends: Mapping[str, str]) -> None:
-    """See that the files still hold what they held at a checkpoint, before a run goes on there.
+    """Check that the files still hold what they held at a checkpoint, before a run continues from it.
 
     Args:
-        sizes, ends: what `Results.sync` and `Results.ends` returned.
+        sizes, ends: the results of `Results.sync` and `Results.ends`.
 
     Raises:
-        SettingsError: they do not.
+        SettingsError: a file was changed.
     """
     for path in (folder.metrics_csv, folder.timing_csv):
         size, changed = sizes[path.name], ""
@@ -188,9 +187,9 @@ def require(logger: str) -> None:
 
 
 def _wandb_run(folder: RunFolder) -> Any:
-    """The folder's run at Weights & Biases, the same at each start: its id is made of the provenance's first entry.
+    """The folder's run at Weights & Biases. Its id is made from the first start, so every start continues it.
 
-    Without a login, ``WANDB_MODE`` or a connection it stays in the folder; ``wandb sync`` sends it later.
+    Without a login, ``WANDB_MODE`` or a connection it stays in the folder, and ``wandb sync`` sends it later.
     """
     import wandb
 

@@ -1,4 +1,4 @@
-"""What a run's loop calls from its first step to its last: begun or restored, logged, saved, stopped."""
+"""The session that a run's loop calls to begin or restore the run, to log, to save and to stop."""
 
 import signal
 import threading
@@ -29,16 +29,16 @@ S = TypeVar("S", Train, Supervised)
 
 
 class Interrupted(Exception):
-    """A stop signal came within an evaluation, which may never end."""
+    """A stop signal came within an evaluation, which could last for ever."""
 
 
 class StopSignal:
-    """Within it the first SIGINT or SIGTERM is remembered, so that the run ends after its step; a second one kills.
+    """A context that remembers the first SIGINT or SIGTERM, so that the run ends after its step; a second one kills.
 
-    So is SIGHUP, which comes when the terminal is closed, unless it is ignored (nohup). It may come twice, from the
-    shell and from the system, so that a second one of it kills nothing.
+    SIGHUP, which comes when the terminal is closed, is remembered too, unless it is ignored (nohup). A second SIGHUP
+    does not kill, because the shell and the system may both send one.
 
-    Outside the main thread, where no signal can be handled, it does nothing.
+    Outside the main thread, where no signal can be handled, the context does nothing.
     """
 
     def __init__(self) -> None:
@@ -69,25 +69,25 @@ class StopSignal:
 
 
 class Session(Generic[S]):
-    """One run, and all that its loop shares with the other command's.
+    """One run, with everything that the loops of both commands share.
 
-    Callbacks get the session: they can read everything, `parts` and `latest` above all, and call `log` and `end_early`.
+    Callbacks get the session. They can read everything, above all `parts` and `latest`, and call `log` and `end_early`.
 
     Args:
-        settings: every ``auto`` decided.
-        folder: locked for this process.
+        settings: of the run, without ``auto``.
+        folder: of the run, locked for this process.
         plan: of the runs that train at once.
-        saved: the checkpoint to go on from.
+        saved: the checkpoint to continue from.
         lock: of the folder.
-        callbacks: objects by name, whose methods ``on_step``, ``on_update``, ... are called. One that has a state is
-            saved and restored, as the part ``callbacks.NAME``.
-        extended: the text of ``config.yaml`` once the run is restored, if it is to be longer than it was.
+        callbacks: objects by name, whose methods ``on_step``, ``on_update``, ... are called. The state of one that has
+            a state is saved and restored as the part ``callbacks.NAME``.
+        extended: the new text of ``config.yaml`` if the run becomes longer; it is written when the run is restored.
 
     Attributes:
-        parts: what the run is made of, by name.
-        progress: where it is.
+        parts: everything that is saved and restored, by name.
+        progress: the counts of steps and updates.
         latest: the metrics that were logged last, each ``[runs]``.
-        has_begun: whether the folder is the run's to change: it is new, or was restored.
+        has_begun: whether the session may change the folder: the run is new, or it was restored.
     """
 
     parts: Mapping[str, Part]
@@ -118,23 +118,7 @@ class Session(Generic[S]):
     # --- the life of a run ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def begun(self, parts: Mapping[str, Part], progress: Progress, **given: Any) -> Iterator[bool]:
-        """The run from `begin`, which takes the same arguments, to its last checkpoint.
-
-        A stop signal within an evaluation ends it there: the checkpoint is of before the evaluation.
-        """
-        is_new = self.begin(parts, progress, **given)
-        try:
-            try:
-                yield is_new
-            except Interrupted:
-                if not progress.step:  # the run begins again
-                    return
-            self.save()
-        finally:
-            self.close()
-
-    def begin(
+    def begun(
         self,
         parts: Mapping[str, Part],
         progress: Progress,
@@ -143,16 +127,18 @@ class Session(Generic[S]):
         total: int,
         updates_per_step: float,
         save_every: int,
-    ) -> bool:
-        """Name what the run is made of, restore it from the checkpoint if there is one, and open the results.
+    ) -> Iterator[bool]:
+        """A context for the loop. It begins or restores the run, and writes the last checkpoint at its end.
+
+        A stop signal within an evaluation ends the loop there, and the checkpoint is of before the evaluation.
 
         Args:
-            parts: all that is saved, by name.
-            progress: saved too; metrics are logged over its env steps, or over its updates where the unit is epochs.
-            total: how many steps there are.
-            save_every: after how many of them a checkpoint is written.
+            parts: everything to save, by name.
+            progress: saved too. Metrics are logged over its env steps, or over its updates if the unit is epochs.
+            total: number of steps.
+            save_every: number of steps between two checkpoints.
 
-        Returns:
+        Yields:
             Whether the run is a new one.
 
         Raises:
@@ -166,21 +152,26 @@ class Session(Generic[S]):
         self.save_every = save_every
         if self.saved is not None:
             self._restore(self.saved, {**parts, "progress": progress})
-        if self._extended is not None:  # only now: a run that cannot be restored stays as long as it was
+        if self._extended is not None:  # not earlier: the folder of a run that cannot be restored stays as it was
             self.folder.write_settings(self._extended)
         self.has_begun = True
         used = plugins.used(constructors(s), s.env.name if isinstance(s, Train) else "")
-        provenance.add_start(self.folder, s.device, plugins.loaded, plugins.sources(), used)
-        provenance.keep_sources(self.folder, plugins.source_files(), plugins.sources())
+        provenance.add_start(self.folder, s.device, used)
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         threads = torch.get_num_threads() if s.device == "cpu" else 1
         self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile), threads)
-        self.saved_at: tuple[int, int] | None = None
-        if self.saved is not None:
-            self.saved_at = progress.step, progress.updates
+        self.saved_at = (progress.step, progress.updates) if self.saved else None
         self.call("on_start")
-        return self.saved is None
+        try:
+            try:
+                yield not self.saved
+            except Interrupted:
+                if not progress.step:  # the run begins again
+                    return
+            self.save()
+        finally:
+            self.close()
 
     def _restore(self, saved: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
         if lost := [name for name in saved if name.startswith("callbacks.") and name not in parts]:
@@ -193,7 +184,11 @@ class Session(Generic[S]):
             raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
 
     def divided(self, whole: Any, make: Callable[[slice], Any]) -> Shares[Any]:
-        """What is trained, divided among threads if it is of several runs and on a CPU; `make` makes those of some."""
+        """The trained module, divided among threads if it holds several runs on a CPU.
+
+        Args:
+            make: the module of some of the runs.
+        """
         s = self.settings
         found: list[Cut] = []
         if s.device == "cpu" and len(self.plan.seeds) > 1:
@@ -203,20 +198,20 @@ class Session(Generic[S]):
 
     @property
     def axis(self) -> int:
-        """Where on the axis of the logged metrics the run is."""
+        """The step of the run on the axis of the logged metrics."""
         return self.progress.step if self.unit == "env steps" else self.progress.updates
 
     @property
     def when(self) -> str:
-        """For messages: ``at env step 300``."""
+        """The same in words, for messages: ``at env step 300``."""
         return f"at env step {self.axis}" if self.unit == "env steps" else f"after {self.axis} updates"
 
     def goes_on(self) -> bool:
-        """Whether there is another step to make: not at the end, no stop signal, no callback that ended it."""
+        """Whether to make another step: it is not the end, no signal came, and no callback ended the run."""
         return self.progress.step < self.total and not self.stop.received and not self._ended_early
 
     def end_early(self) -> None:
-        """For callbacks: stop after the step under way, and save."""
+        """Stop after the current step, and save. For callbacks."""
         self._ended_early = True
 
     def call(
@@ -228,38 +223,38 @@ class Session(Generic[S]):
                 method(self)
 
     def log(self, values: Mapping[str, Tensor | np.ndarray], where: np.ndarray | None = None) -> None:
-        """Write metrics ``[runs]``, of the runs in the mask `where`."""
+        """Write metrics ``[runs]``, or those of the runs in the mask `where`."""
         self.latest = {
             name: value.cpu().clone() if isinstance(value, Tensor) else value for name, value in values.items()
         }
         self.results.write(self.axis, self.latest, where)
 
     def evaluating(self, done: int, episodes: int) -> None:
-        """Show how many of an evaluation's episodes are done.
+        """Show how many episodes of an evaluation are done.
 
         Raises:
-            Interrupted: the run is to end. The evaluation is made when it is resumed.
+            Interrupted: a stop signal came. The evaluation is made when the run is resumed.
         """
         self.clock.show_evaluation(done, episodes)
         self.stop.require_none()
 
     def evaluated(self, values: Mapping[str, Tensor | np.ndarray], summary: str) -> None:
         """Write an evaluation and the rates since the last one; `summary` goes to the progress bar."""
-        self.saved_at = None  # a checkpoint of this step, if there is one, is of before the evaluation
+        self.saved_at = None  # a checkpoint of this step is of before the evaluation
         self.log(values)
         self.results.write_timing(self.axis, self.clock.rates(self.progress.step))
         self.clock.latest = summary
         self.call("on_evaluation")
 
     def after_step(self) -> None:
-        """Call back, save where that is due, and show how far the run is."""
+        """Call the callbacks, save if a checkpoint is due, and move the progress bar."""
         self.call("on_step")
         if self.progress.step % self.save_every == 0:
             self.save()
         self.show()
 
     def show(self) -> None:
-        """Move the progress bar; write the first rates before the first evaluation, which may be far, for `status`."""
+        """Move the progress bar; write the first rates early for `status`, as the first evaluation may be far."""
         self.clock.show(self.progress.step)
         if self.clock.is_time_to_tell():
             self.results.write_timing(self.axis, self.clock.rates(self.progress.step, anew=False))
@@ -281,14 +276,14 @@ class Session(Generic[S]):
         self.saved_at = here
 
     def close(self) -> None:
-        """Close the bar and the results, and end the threads."""
+        """End the threads, and close the progress bar and the results."""
         self.shares.close()
         try:
             self.clock.close()
         finally:
             self.results.close()
 
-    # --- what may not be --------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------------------
 
     def require_finite_weights(self, module: nn.Module) -> None:
         """Raises FaultyRun if a parameter of `module` is not finite."""
@@ -296,7 +291,7 @@ class Session(Generic[S]):
             raise FaultyRun(f"weights are no longer finite {self.when}")
 
     def require_finite_losses(self, losses: Mapping[str, Tensor]) -> None:
-        """Raises FaultyRun that names those runs of which a loss ``[*runs]`` is not finite."""
+        """Raises FaultyRun with the names of the runs whose loss ``[*runs]`` is not finite."""
         for name, loss in losses.items():
             bad = (~loss.isfinite()).reshape(-1).nonzero().flatten().tolist()
             if bad:

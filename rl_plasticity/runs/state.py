@@ -1,4 +1,4 @@
-"""How a run is getting on, told from its files."""
+"""The state of a run, read from its files."""
 
 import math
 import platform
@@ -14,21 +14,21 @@ from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
 from rl_plasticity.runs.names import Row, RunName
 
-STATES = ("finished", "stopped", "running", "killed", "damaged", "failed")  # what needs you is printed last
-SILENT = 30 * 60  # a run on a machine that cannot be asked counts as killed when its files are this many seconds old
+STATES = ("finished", "stopped", "running", "killed", "damaged", "failed")  # those that need attention come last
+SILENT = 30 * 60  # seconds without a change to its files, after which a run on another machine counts as killed
 LATEST = {"eval/return": "return", "eval/test_accuracy": "test accuracy", "eval/train_accuracy": "train accuracy"}
 
 
 class Status(NamedTuple):
-    """What is known of a run.
+    """The state of a run.
 
     Args:
-        done, total: env steps or epochs; 0 if not known.
-        unit: which of the two.
-        rate: updates a second; one update is of all runs in the process together. 0 if not known.
-        ends: when, in seconds since 1970; only of a run at work.
-        latest: the last evaluation, for people; empty where several settings trained side by side.
-        note: one line, why it failed, or each setting's last evaluation.
+        done, total: number of env steps or epochs; 0 if unknown.
+        unit: the name of the steps.
+        rate: updates per second, where an update of all runs in the process counts as one; 0 if unknown.
+        ends: the expected end of a running run, in seconds since 1970.
+        latest: the last evaluation in words; empty if several settings trained side by side.
+        note: one line: the reason of a failure, or the last evaluation of each setting.
     """
 
     folder: RunFolder
@@ -43,7 +43,7 @@ class Status(NamedTuple):
 
 
 def read(folder: RunFolder) -> Status:
-    """How the run in `folder` is getting on, from its journal and the ends of its files; it may be writing them."""
+    """The state of the run in `folder`, from its journal and the ends of its files, which it may be writing."""
     try:
         return _read(folder)
     except SettingsError as error:
@@ -78,7 +78,7 @@ def _read(folder: RunFolder) -> Status:
 
 
 def _state(folder: RunFolder, done: int, total: int) -> tuple[str, str]:
-    """Which of STATES, and a note."""
+    """One of STATES, and a note."""
     entry = last_entry(folder)
     if entry is not None and entry.word in ("finished", "stopped", "failed"):
         return entry.word, entry.text
@@ -96,7 +96,7 @@ def _state(folder: RunFolder, done: int, total: int) -> tuple[str, str]:
 
 
 def _latest(rows: Sequence[Row]) -> tuple[str, str]:
-    """The best known of LATEST, the mean over the seeds: of the only group with its name, or of each of several."""
+    """The first known metric of LATEST as a mean over the seeds: of a single group, or else of each group."""
     for name, words in LATEST.items():
         groups: dict[str, list[float]] = {}
         for row in rows:
@@ -116,7 +116,7 @@ def _latest(rows: Sequence[Row]) -> tuple[str, str]:
 
 
 def cells_of(s: Status, now: float) -> tuple[str, str, str, str, str]:
-    """For people: the state, how far it is, its rate, when it ends, and its last evaluation."""
+    """Cells of a table: the state, the progress, the rate, the expected end, and the last evaluation."""
     return (
         s.state,
         f"{100 * s.done // s.total}% of {_short(s.total)}" if s.total else f"{s.done} {s.unit}" if s.unit else "",
@@ -127,7 +127,7 @@ def cells_of(s: Status, now: float) -> tuple[str, str, str, str, str]:
 
 
 def counted(statuses: Sequence[Status]) -> str:
-    """How many are in which state: ``3 runs: 1 running, 2 finished, 0 failed``."""
+    """The number of runs in each state: ``3 runs: 1 running, 2 finished, 0 failed``."""
     count = Counter(s.state for s in statuses)
     always = ("running", "finished", "failed")
     states = [f"{count[s]} {s}" for s in (*always, *(s for s in STATES if s not in always)) if s in always or count[s]]
@@ -136,7 +136,7 @@ def counted(statuses: Sequence[Status]) -> str:
 
 
 def _digits(number: float) -> str:
-    """Three of them, or a few more before the point."""
+    """A number with three digits, or with more if they are before the point."""
     return f"{number:.0f}" if 100 <= number < 1e6 else f"{number:.3g}"
 
 
@@ -149,7 +149,7 @@ def _short(number: int) -> str:
 
 
 def _when(moment: float, now: float) -> str:
-    """Local time, with the day if it is not today; a date if it is not this week."""
+    """Local time, with the weekday if it is not today; a date if it is more than six days away."""
     then, today = time.localtime(moment), time.localtime(now)
     if abs(moment - now) > 6 * 24 * 3600:
         return time.strftime("%d %b", then)

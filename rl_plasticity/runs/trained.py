@@ -1,4 +1,4 @@
-"""What a run has trained, from its folder: its settings, its checkpoints, its agents."""
+"""A trained run, read from its folder: its settings, checkpoints and agents."""
 
 import math
 import os
@@ -18,10 +18,11 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import step_limit
-from rl_plasticity.errors import SettingsError, closest, first_line
+from rl_plasticity.errors import SettingsError, closest, first_line, refused
 from rl_plasticity.paths import exists
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.machine import device_here, threads_of_torch
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive
 
@@ -42,13 +43,13 @@ def make_agent(s: Train, plan: Plan, obs_dim: int, act_dim: int) -> Agent:
 
 
 def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:
-    """Environments with these seeds that change, as those of the runs with these seeds do, when they are told to."""
+    """Environments for evaluation with these seeds. Their changes are those of the runs with `run_seeds`, on demand."""
     settings = {**s.env.settings, "workers": False, "switch_every_env_steps": None, **given}
     return Envs(s.env.name, seeds, change_seeds=[derive(n, CHANGES) for n in run_seeds], **settings)
 
 
 def task_of(s: Train, step: int) -> int:
-    """The number of the task, or of its change, in which this env step is made; 0 is the first."""
+    """The number of the task, or of its change, at this env step; the first is 0."""
     every = s.env.switch_every_env_steps
     return (step - 1) // every if every and step else 0
 
@@ -60,33 +61,25 @@ class Trained:
     settings: Train
     plan: Plan
     state: dict[str, Any]
-    plugins: Sequence[str] = ()  # that it was made with
+    plugins: Sequence[str] = ()  # the plugs of the run
 
     @classmethod
     def of(cls, folder: RunFolder, device: str = "auto", step: int | None = None) -> "Trained":
-        """What the run in `folder` had trained at this env step, or last.
+        """The run in `folder` at this env step, or at its newest checkpoint.
 
         Raises:
             SettingsError: there is no run of `rl_plasticity.train`, no such checkpoint, or no such device.
         """
         try:
-            s = saved_settings(Train, folder)
+            with refused(f"read {folder}"):
+                s = saved_settings(Train, folder)
         except SettingsError as error:
             raise _with_plugs(error, folder.plugins if exists(folder.config) else ()) from None
-        except OSError as error:
-            raise SettingsError(f"cannot read {folder}: {error.strerror}") from error
-        cuda = torch.cuda.is_available()
-        if device == "cuda" and not cuda:
-            raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+        here = device_here(device)
         if device == "auto":
-            device = s.device if cuda else "cpu"
-        try:
-            state = checkpoint.load(folder.checkpoints, step, whole=False)
-        except (FileNotFoundError, ValueError) as error:
-            raise SettingsError(str(error)) from error
-        except Exception as error:  # a file that is whole and holds anything
-            raise SettingsError(f"{folder.checkpoints} holds no checkpoint of a run: {first_line(error)}") from error
-        s = replace(s, device=cast(Any, device))
+            here = s.device if here == "cuda" else "cpu"
+        s = replace(s, device=here)
+        state = checkpoint.load(folder.checkpoints, step, whole=False)
         plan = Plan.of(s)
         if isinstance(s.threads, int):
             torch.set_num_threads(threads_of_torch(s, s.threads, len(plan.seeds)))
@@ -98,7 +91,7 @@ class Trained:
         return int(self.state["at"])
 
     def envs(self, runs: Sequence[int], evaluation_seed: int | None = None, **render: Any) -> Envs:
-        """The evaluation environments of these runs, of the task of the checkpoint's env step; `render`: see `Envs`."""
+        """The evaluation environments of these runs, at the task of the checkpoint's env step; `render`: see `Envs`."""
         seeds = [self.env_seed(run, evaluation_seed) for run in runs]
         try:
             envs = evaluation_envs(self.settings, seeds, [self.plan.seeds[run] for run in runs], **render)
@@ -108,13 +101,13 @@ class Trained:
         return envs
 
     def agent(self, envs: Envs) -> Agent:
-        """The agents of all runs as the checkpoint holds them.
+        """The agents of all runs, restored from the checkpoint.
 
         Raises:
             SettingsError: the checkpoint does not fit the settings or the environment.
         """
         agent = make_agent(self.settings, self.plan, envs.obs_dim, envs.act_dim)
-        # Training's random streams play no part here, and those of a GPU cannot be loaded elsewhere.
+        # The random streams of training are not used here, and those of a GPU cannot be loaded elsewhere.
         try:
             agent.load_state_dict(self.state["agent"] | {"streams._extra_state": agent.streams.get_extra_state()})
         except Exception as error:  # a file that is whole may hold anything
@@ -140,21 +133,21 @@ class Trained:
     ) -> NDArray[np.float64]:
         """Returns ``[len(runs), episodes]`` of the policies in the checkpoint, without discount.
 
-        The episodes' start states depend on nothing but a run's seed and
+        The start states of the episodes depend only on a run's seed and
 
         - the checkpoint's env step, without an ``evaluation_seed``. They are those of training's own evaluation at that
           step, so the mean over ``eval_episodes`` episodes is the ``eval/return`` logged there, bit for bit (same
           device, versions and number of threads);
         - else the ``evaluation_seed``, so that checkpoints are compared from the same start states.
 
-        They are never those of training episodes. Noise of sampled actions is a function of the same.
+        They are never those of training episodes. The noise of sampled actions depends on the same.
 
         Args:
-            agent: of all runs of the folder.
-            envs: those of the chosen runs.
+            agent: the agents of all runs of the folder.
+            envs: the environments of the chosen runs.
             runs: positions of the chosen runs in the stack.
-            episodes: of each run; None: as many as training's evaluation.
-            before_step: called before each step of `envs`; of one run, as often as its episodes have env steps.
+            episodes: number for each run; None: as many as training's evaluation.
+            before_step: called before each step of `envs`; for one run, once for each env step of its episodes.
         """
         first = rollout.first_episode(self.step) if evaluation_seed is None else 1
         every = range(len(self.plan.seeds))
@@ -164,7 +157,7 @@ class Trained:
         return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=lambda _: before_step())
 
     def planned_steps(self, envs: Envs, episodes: int | None = None) -> int | None:
-        """Steps of `envs` if no episode ends early; None for a task without a limit."""
+        """Number of steps of `envs` if no episode ends early; None for a task without a limit."""
         (env, *_) = envs.vector.get_attr("env")
         limit = step_limit(env)
         if limit == math.inf:
@@ -173,10 +166,10 @@ class Trained:
         return (self.settings.eval_episodes if episodes is None else episodes) * steps
 
     def one_run(self, seed: int | None, run: int | None) -> int:
-        """The position of the run of this seed (by default the first one) or at this position.
+        """The position of the run with this seed (by default the first run), or at this position.
 
         Raises:
-            SettingsError: there is none, or one for each of several settings.
+            SettingsError: there is no such run, or one for each of several settings.
         """
         first, *others = self.plan.chosen(seed, run)
         names = [self.plan.names[i] for i in (first, *others) if self.plan.seeds[i] == self.plan.seeds[first]]
@@ -187,10 +180,10 @@ class Trained:
 
 
 def load_agent(folder: str | os.PathLike[str], step: int | None = None, device: str = "auto") -> Agent:
-    """The agents of all runs of an RL run's folder, as the checkpoint of this env step, or the newest, holds them.
+    """The agents of all runs in an RL run's folder, from the checkpoint of this env step or from the newest.
 
     Raises:
-        SettingsError: it is no RL run's folder, or there is no such checkpoint.
+        SettingsError: the folder holds no RL run, or there is no such checkpoint.
     """
     trained = Trained.of(RunFolder(folder), device, step)
     envs = trained.envs([0])
@@ -200,16 +193,11 @@ def load_agent(folder: str | os.PathLike[str], step: int | None = None, device: 
         envs.close()
 
 
-def threads_of_torch(s: Train | Supervised, threads: int, runs: int) -> int:
-    """How many threads torch has of those of the setting: where runs are divided among threads, each has one."""
-    return 1 if s.device == "cpu" and runs > 1 else threads
-
-
 def saved_settings(kind: type[S], folder: RunFolder) -> S:
-    """The settings that the run in `folder` was made with.
+    """The settings of the run in `folder`.
 
     Raises:
-        SettingsError: there is no folder, or no such run of this `kind` in it.
+        SettingsError: there is no such folder, or no run of this `kind` in it.
     """
     if not folder.config.is_file() and not folder.path.is_dir():
         parent = folder.path.parent
@@ -224,5 +212,5 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
 
 
 def _with_plugs(error: SettingsError, named: Sequence[str]) -> SettingsError:
-    """The error, and the plugs that are not loaded, for want of which it may have come."""
+    """The error with the names of plugs that are not loaded, which may be its cause."""
     return SettingsError("; ".join(filter(None, [str(error), plugins.missing(named)])))

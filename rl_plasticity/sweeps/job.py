@@ -1,7 +1,7 @@
-"""One run of a sweep, as a process of its own with the very command a user would give.
+"""One run of a sweep, as a process of its own with the command that a user would give.
 
-A run that dies takes nothing with it, and what became of it is a line in a file: engines lose return values, together
-with the worker that had them.
+A run that dies ends nothing else. Its outcome is a line in a file, because engines lose return values together with
+the worker that had them.
 """
 
 import ctypes
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from rl_plasticity.configs.commands import Supervised, Train
 
 POLL_S = 0.5
-SIGNALLED_S = 120  # Slurm kills or queues again within this time
+SIGNALLED_S = 120  # after its signal, Slurm kills the job or queues it again within this time
 
 _running: dict["Job", subprocess.Popen[bytes]] = {}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep. Called, it trains to the end, from the newest checkpoint if there is one; it never raises.
+    """One run of a sweep. A call trains to the end, from the newest checkpoint if there is one, and never raises.
 
     Args:
         command: train or supervised.
-        arguments: the run's own.
-        folder: of its results, absolute.
+        arguments: of the run.
+        folder: of the run, absolute.
         sweep: a folder for the log, the outcome and the file ``stop`` that stops all runs, on a file system that every
             node sees.
-        threads: of torch; None: its own choice.
-        plugins: the modules that the sweep loaded: a run is resumed with them, whose saved settings name none.
-        settings: what the arguments ask for: another sweep may have begun another run in the folder since.
+        threads: number of threads of torch; None: its own choice.
+        plugins: the modules that the sweep loaded. A resumed run needs them, because saved settings name none.
+        settings: from the arguments, to notice that another sweep has begun another run in the folder since.
     """
 
     command: str
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def outcome(self) -> str | None:
-        """What became of it: "succeeded", "stopped: ..." or "failed: ..."; None while it has not ended."""
+        """The outcome: "succeeded", "stopped: ..." or "failed: ..."; None until the run has ended."""
         try:
             return self._outcome.read_text()
         except OSError:
@@ -72,16 +72,16 @@ class Job:
         return self.sweep / f"{self.folder.name}.outcome"
 
     def end(self, outcome: str) -> None:
-        """This became of it."""
+        """Print and record the outcome."""
         print(f"{self.folder.name}: {outcome}", flush=True)
         with suppress(OSError):
             write_text(self._outcome, outcome)
 
     def checkpoint(self) -> Any:
-        """What submitit queues when the time limit comes: the same again, which goes on where it was.
+        """The job that submitit queues at the time limit: the same one, which continues from its checkpoint.
 
-        The run saves first. To queue a job again ends it, with a signal to all its processes, and a run takes the
-        second one it gets for impatience.
+        The run saves first. To queue a job again ends it with a signal to all its processes, and a second signal kills
+        a run.
         """
         import submitit
 
@@ -100,11 +100,11 @@ class Job:
             self.end(f"failed: {error}")
 
     def _run(self) -> str:
-        from rl_plasticity.runs import naming  # here, not in the run's own process before it is tied to this one
+        from rl_plasticity.runs import naming  # not at the top: the run's own process must first be tied to this one
 
         if self.settings and (different := naming.difference(RunFolder(self.folder), self.settings)):
             return f"failed: {self.folder} {different}; the same command again takes another name"
-        if finished(self.folder):  # when Slurm told it to save it had one step to go
+        if finished(self.folder):  # it made its last step when Slurm told it to save
             return "succeeded"
         arguments = [*self.arguments, f"out={self.folder}"]
         if RunFolder(self.folder).config.exists():
@@ -115,14 +115,14 @@ class Job:
             environment["OMP_NUM_THREADS"] = str(self.threads)
         with self.log.open("ab") as log:
             start = log.tell()
-            # The signal that Slurm sends before the time limit goes to every process. Blocked here, which the run
-            # inherits, it waits for the worker, and the run is told by SIGTERM to save.
+            # Before the time limit, Slurm sends its signal to every process. The run inherits that it is blocked.
+            # The worker receives it, and tells the run by SIGTERM to save.
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
             try:
                 run = subprocess.Popen(
                     [sys.executable, "-m", __spec__.name, str(os.getpid()), self.command, *arguments],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.cwd,
-                    start_new_session=True,  # Ctrl-C is for the sweep, which tells its runs
+                    start_new_session=True,  # Ctrl-C reaches the sweep alone, which tells its runs
                 )  # fmt: skip
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -138,7 +138,7 @@ class Job:
                 if run.poll() is None:  # this worker ends
                     run.terminate()
                     run.wait()
-        if run.returncode == 0 or finished(self.folder):  # a signal may come when all is done
+        if run.returncode == 0 or finished(self.folder):  # a signal may come after the last step
             return "succeeded"
         reason = last_line(self.log, start)
         if run.returncode < 0:
@@ -146,19 +146,19 @@ class Job:
             return f"failed: killed by {signal.Signals(-run.returncode).name}{guess}; {reason}"
         if run.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM):
             if not asked and "SLURM_JOB_ID" in os.environ:
-                time.sleep(SIGNALLED_S)  # it is Slurm that ends this job, and says whether it comes back
+                time.sleep(SIGNALLED_S)  # Slurm ends this job, and decides whether to queue it again
             return f"stopped: {reason}"
         return f"failed: {reason}"
 
 
 def finished(folder: Path) -> bool:
-    """Whether a run has made all its steps, whoever started it."""
+    """Whether the run in the folder has made all its steps, whoever started it."""
     entry = last_entry(RunFolder(folder))
     return entry is not None and entry.word == "finished"
 
 
 def last_line(log: Path, start: int = 0) -> str:
-    """What a run said last, from byte `start` on: the line of the command if there is one, else any."""
+    """The last line in a run's log from byte `start` on: a line of the command if there is one, else any line."""
     with log.open("rb") as file:
         file.seek(start)
         text = re.sub(r"[^\n]*\r", "", file.read().decode(errors="replace"))  # progress bars

@@ -1,6 +1,6 @@
-"""Where the runs of a sweep go: one after another, on this machine's cores, to Slurm or to Ray.
+"""Launchers of a sweep's runs: one after another, on this machine's cores, with Slurm or with Ray.
 
-The engines schedule; here is only how they are asked.
+The engines schedule the runs. The launchers only call them.
 """
 
 import getpass
@@ -20,30 +20,30 @@ from rl_plasticity.settings import Setting, settings_of
 from rl_plasticity.sweeps.job import Job
 
 SLURM_POLL_S = 5
-LOST_S = 60  # away from the queue without a word for so long: lost; network file systems show new files late
+LOST_S = 60  # a job that is not in the queue and has no outcome is lost after this time: new files may appear late
 
 
 @dataclass
 class Basic:
-    """One after another."""
+    """Runs one after another."""
 
     def check(self, devices: Sequence[str]) -> None:
         """Raises SettingsError if runs on these devices cannot run here."""
         _require_gpu_here(devices)
 
     def threads(self, jobs: int) -> int | None:
-        """Of each of so many runs."""
+        """Number of threads of each of this number of runs."""
         return None
 
     def launch(self, jobs: Sequence[Job]) -> None:
-        """Have all runs made; returns when all have ended."""
+        """Make all runs; return when all have ended."""
         for job in jobs:
             job()
 
 
 @dataclass
 class Joblib:
-    """On the cores of this machine, and on its GPU if it has one."""
+    """Runs on the cores of this machine, and on its GPU if it has one."""
 
     n_jobs: Annotated[
         int, Setting("how many at once; -1: one for each core, -2: one less. Each gets cores // n_jobs threads")
@@ -63,7 +63,7 @@ class Joblib:
     def launch(self, jobs: Sequence[Job]) -> None:
         import joblib
 
-        # Threads, because each only waits for its run. One at a time, so that none is taken in advance.
+        # Threads, because each only waits for its run. One job at a time, so that no thread takes several in advance.
         joblib.Parallel(self.n_jobs, require="sharedmem", batch_size=1)(joblib.delayed(job)() for job in jobs)
 
 
@@ -113,7 +113,7 @@ class Slurm:
     def launch(self, jobs: Sequence[Job]) -> None:
         import submitit
 
-        # What submitit offers for every cluster has no prefix.
+        # Parameters that submitit has for every cluster have no prefix.
         common = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         timeouts = given.pop("max_num_timeout")
@@ -127,7 +127,7 @@ class Slurm:
         try:
             with executor.batch():
                 submitted = [executor.submit(job) for job in jobs]
-        except RuntimeError as error:  # sbatch refuses
+        except RuntimeError as error:  # sbatch refused
             for job in jobs:
                 job.end(f"failed: {' '.join(str(error).split())}")
             return
@@ -141,7 +141,7 @@ class Slurm:
             if (sweep / "stop").exists() and not cancelled:
                 cancelled = _slurm("scancel", "--state=PENDING", *(ids[job] for job in waiting)) is not None
             if queue is None:
-                continue  # the controller does not answer now
+                continue  # the controller does not answer at the moment
             for job in waiting:
                 if job.outcome is not None:
                     continue
@@ -155,7 +155,7 @@ class Slurm:
 
 @dataclass
 class Ray:
-    """A Ray cluster. A run whose node dies goes on at another one."""
+    """A Ray cluster. A run whose node dies continues on another one."""
 
     address: Annotated[str | None, Setting("Ray cluster; null: this machine; auto or HOST:PORT: one that runs")] = None
     num_cpus: Annotated[float, Setting("cores of each run, and its threads", least=0)] = 1.0
@@ -175,7 +175,7 @@ class Ray:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         for name, asked in (("GPU", self.num_gpus), ("CPU", self.num_cpus)):
             most = max(node.get(name, 0) for node in nodes)
-            if asked > most:  # Ray would wait for such a node for ever
+            if asked > most:  # Ray would wait for ever for such a node
                 raise SettingsError(
                     f"launcher.num_{name.lower()}s={asked:g}, but no node of the cluster has more than {most:g}"
                 )
@@ -186,7 +186,7 @@ class Ray:
     def launch(self, jobs: Sequence[Job]) -> None:
         ray: Any = importlib.import_module("ray")  # an extra: mypy may or may not find its types
 
-        # Tried again without end when a node or a worker dies: the run goes on from its checkpoint.
+        # Ray retries without limit when a node or a worker dies, and the run continues from its checkpoint.
         call = ray.remote(num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=-1)(_call)
         left = {call.options(name=job.folder.name).remote(job): job for job in jobs}
         while left:
@@ -206,7 +206,7 @@ LAUNCHERS: dict[str, type[Launcher]] = {"basic": Basic, "joblib": Joblib, "slurm
 
 
 def apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The settings of runs, and those of the launcher, ``launcher=NAME launcher.SETTING=VALUE``."""
+    """Divide arguments into those of runs and those of the launcher, ``launcher=NAME launcher.SETTING=VALUE``."""
     of_launcher = written.of_launcher(arguments)
     return [a for a in arguments if a not in of_launcher], of_launcher
 
@@ -215,14 +215,9 @@ def load(arguments: Sequence[str]) -> Launcher:
     """The launcher that ``launcher=NAME launcher.SETTING=VALUE`` choose.
 
     Raises:
-        SettingsError: with one line that says what is wrong, what was expected and the nearest valid name.
+        SettingsError: one line that says what is wrong, what was expected and the nearest valid name.
     """
-    given: dict[str, Any] = {}
-    for argument in arguments:
-        key, value, _ = written.parse(argument)
-        if key in given:
-            raise SettingsError(f"{key} is given twice")
-        given[key] = value
+    given = written.by_name(arguments)
     name = given.pop("launcher", "basic")
     if name not in LAUNCHERS:
         raise SettingsError(f"unknown launcher {name!r}{nearest(str(name), LAUNCHERS)}")
@@ -238,13 +233,13 @@ def load(arguments: Sequence[str]) -> Launcher:
 
 
 def most_gpus(sinfo: str) -> int:
-    """The most GPUs that a node has, of lines as ``sinfo -o %G`` gives them: ``gpu:a100:4(S:0-1),shard:16``."""
+    """The largest number of GPUs of a node, from lines of ``sinfo -o %G``: ``gpu:a100:4(S:0-1),shard:16``."""
     counts = [int(n) for n in re.findall(r"\bgpu(?::[^:,(\s]+)?:(\d+)", sinfo)]
     return max(counts, default=0)
 
 
 def _slurm(*command: str) -> str | None:
-    """What it printed; None if it failed."""
+    """The output of a command; None if it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -264,7 +259,7 @@ def _require(launcher: str, module: str, extra: str) -> None:
 
 
 def _require_gpu_here(devices: Sequence[str]) -> None:
-    import torch
+    from rl_plasticity.runs.machine import device_here
 
-    if "cuda" in devices and not torch.cuda.is_available():
-        raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+    for device in devices:
+        device_here(device)

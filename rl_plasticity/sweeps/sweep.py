@@ -1,9 +1,9 @@
 """Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 launcher=joblib``.
 
-Every combination of the values is a run like any other, in the folder of its usual name under ``out=`` (results) that
-holds it, or else in the first that is free. A setting that names a choice, ``reg.spectral.coef=1e-3``, is for the runs
-that make this choice. What has finished is skipped, what is half done is resumed: a sweep that was stopped goes on with
-the same command.
+Every combination of the values is a run like any other. Its folder under ``out=`` (results) has the run's usual name.
+It is the folder that holds this run, or else the first free one. A setting that names a choice,
+``reg.spectral.coef=1e-3``, is for the runs with this choice. Finished runs are skipped and half-done ones resumed, so
+the same command continues a sweep that was stopped.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from rl_plasticity import plugins
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import GROUPS, Supervised, Train
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import naming
 from rl_plasticity.runs.command import RESULTS, Command
 from rl_plasticity.runs.folder import RunFolder
@@ -42,13 +42,13 @@ class Run(NamedTuple):
 
 
 def sweep(command: Command[Any, Any], arguments: Sequence[str]) -> int:
-    """Make all runs that the arguments of one command stand for, and print what became of each.
+    """Make all runs that the arguments of one command stand for, and print the outcome of each.
 
     Returns:
         0; 1 if a run failed; 128 + the signal that stopped the sweep.
 
     Raises:
-        SettingsError: any of the runs cannot be made. Then none has been started.
+        SettingsError: one of the runs cannot be made. Then none has been started.
     """
     own, of_launcher = launchers.apart(arguments)
     launcher = launchers.load(of_launcher)
@@ -56,7 +56,7 @@ def sweep(command: Command[Any, Any], arguments: Sequence[str]) -> int:
 
 
 def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launcher) -> int:
-    """Make these runs, and print what became of each; returns and raises as `sweep`."""
+    """Make these runs, and print the outcome of each; returns and raises as `sweep`."""
     for run in everything:
         for module in plugins.changed(RunFolder(run.folder).plugin_sources):
             raise SettingsError(
@@ -64,40 +64,34 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
                 "another out=, or take that code"
             )
     todo = [run for run in everything if not finished(run.folder)]
-    # A run's seeds are as good as another's.
+    # Runs that differ in their seeds alone need one check.
     for settings in _distinct([replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]):
         command.check(settings)
         schema.warn_of_unlike(settings)
-    outcomes: dict[Path, str] = {}
-    stop = None
-    if todo:
-        launcher.check([run.settings.device for run in todo])
-        folder = (
-            everything[0].folder.parent / ".sweep" / f"{time.strftime('%Y-%m-%d_%H%M%S')}.{time.time_ns() % 10**9:09}"
-        )
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise SettingsError(f"cannot write to {folder}: {error.strerror}") from error
-        threads = launcher.threads(len(todo))
-        plugs = tuple(plugins.loaded)
-        where = (folder, Path.cwd(), threads, plugs)
-        jobs = [Job(command.name, run.arguments, run.folder, *where, run.settings) for run in todo]
-        print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
-        stop = _Stop(folder / "stop")
-        launcher.launch(jobs)
-        outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
-    return report(everything, outcomes, stop.received if stop else 0)
+    if not todo:
+        return report(everything, {}, 0)
+    launcher.check([run.settings.device for run in todo])
+    name = f"{time.strftime('%Y-%m-%d_%H%M%S')}.{time.time_ns() % 10**9:09}"
+    folder = everything[0].folder.parent / ".sweep" / name
+    with refused(f"write to {folder}"):
+        folder.mkdir(parents=True)
+    where = (folder, Path.cwd(), launcher.threads(len(todo)), tuple(plugins.loaded))
+    jobs = [Job(command.name, run.arguments, run.folder, *where, run.settings) for run in todo]
+    print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
+    stop = _Stop(folder / "stop")
+    launcher.launch(jobs)
+    outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
+    return report(everything, outcomes, stop.received)
 
 
 def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) -> list[Run]:
     """The runs that the arguments stand for; the last setting varies fastest.
 
     Args:
-        taken: folders that other runs are going to have.
+        taken: folders that are reserved for other runs.
 
     Raises:
-        SettingsError: bad settings, or the same run twice.
+        SettingsError: a setting is bad, or a run is there twice.
     """
     paths = {g.name: g.value for a in arguments if (g := written.parse_path(a))}
     if "resume" in paths:
@@ -114,16 +108,13 @@ def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) ->
     _require_different(combined)
     folders: dict[Path, Run] = {}
     for combination, settings in combined.items():
-        try:
-            folder = naming.place(out, settings, {*taken, *folders})
-        except OSError as error:
-            raise SettingsError(f"cannot read {error.filename or out}: {error.strerror}") from error
+        folder = naming.place(out, settings, {*taken, *folders})
         folders[folder] = Run(combination, settings, folder)
     return [*folders.values()]
 
 
 def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int) -> int:
-    """Print what became of each run, and return the exit status; those without an outcome are skipped."""
+    """Print the outcome of each run, and return the exit status; runs without an outcome were skipped."""
     words = dict.fromkeys(("succeeded", "failed", "stopped", "skipped"), 0)
     width = max(len(run.folder.name) for run in everything)
     print()
@@ -138,9 +129,9 @@ def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int)
 
 
 class _Stop:
-    """At the first SIGINT, SIGTERM or SIGHUP the runs are told to save and end; a second one kills as usual.
+    """Tells the runs to save and end at the first SIGINT, SIGTERM or SIGHUP; a second one kills as usual.
 
-    But for SIGHUP, which both the shell and the system may send when the terminal is closed.
+    A second SIGHUP does not kill, because the shell and the system may both send one when the terminal is closed.
     """
 
     def __init__(self, file: Path) -> None:
@@ -169,17 +160,17 @@ def _distinct(settings: Sequence[Any]) -> list[Any]:
 
 
 def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Each combination without the settings of choices that only others make: ``reg.spectral.coef`` with reg=none."""
+    """Each combination without the settings of choices that it does not make: ``reg.spectral.coef`` with reg=none."""
     choosing = (*GROUPS[kind], "preset", "plugins")
 
     def prefixes(choices: Iterable[str]) -> set[str]:
-        """What the names of settings begin with that these choices have: ``reg.spectral.``."""
+        """The prefixes of the names of these choices' settings: ``reg.spectral.``."""
         groups = schema.load(kind, choices).groups
         leaves = ((name, prefix, leaf) for name, group in groups.items() for prefix, leaf in group.leaves(name))
         return {f"{group}.{leaf}." if prefix == group else f"{prefix}." for group, prefix, leaf in leaves}
 
     names = {argument.partition("=")[0] for argument in combinations[0]}
-    if all(name.count(".") < 2 for name in names):
+    if all(name.count(".") < 2 for name in names):  # no setting names a choice
         yield from combinations
         return
     own = [prefixes(a for a in c if a.partition("=")[0] in choosing) for c in combinations]

@@ -1,4 +1,4 @@
-"""Parts of the loop of ``rl_plasticity.train``: updates from the replay buffer, evaluations, tasks that change."""
+"""Parts of the loop of ``rl_plasticity.train``: updates from the replay buffer, evaluations, changes of task."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,19 +25,19 @@ from rl_plasticity.step import Step
 from rl_plasticity.training.probing import Probing
 from rl_plasticity.training.updates import Inputs, Updates
 
-PRIMED_AT_ONCE = 16  # updates whose transitions are drawn together; between them a signal is heeded
+PRIMED_AT_ONCE = 16  # priming updates whose transitions are drawn together; the loop heeds a signal between draws
 
 
 @dataclass
 class EnvStepCounts(Progress):
-    """Where a run is, and of each run ``[runs]`` what has added up so far.
+    """The counts of a run, and sums for each run ``[runs]``.
 
     Args:
-        episode_return: of the training episode.
-        first_return: of the evaluation before anything of the present task was learned.
-        task_area: of the evaluations of the present task, each times the env steps since the one before it.
-        evaluated_at: the env step of the last evaluation. Where one is due at a later `step`, a signal cut it short and
-            it is made when the run is resumed.
+        episode_return: return of the current training episode so far.
+        first_return: return of the evaluation before anything of the current task was learned.
+        task_area: sum of the evaluations of the current task, each times the env steps since the one before it.
+        evaluated_at: env step of the last evaluation. If a later evaluation was due at `step`, a signal cut it short,
+            and it is made when the run is resumed.
     """
 
     episode_return: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -47,13 +47,13 @@ class EnvStepCounts(Progress):
 
     @classmethod
     def of(cls, runs: int) -> Self:
-        """Those of so many new runs."""
+        """The counts of this number of new runs."""
         episode_return, first_return, task_area = torch.zeros(3, runs, dtype=torch.float64).unbind()
         return cls(0, 0, episode_return, first_return, task_area)
 
 
 class AgentProbing(Probing):
-    """Plasticity metrics of an agent's networks on frozen transitions; none with ``measure_every_updates=0``."""
+    """Plasticity metrics of an agent's networks on fixed transitions; none with ``measure_every_updates=0``."""
 
     def __init__(self, session: Session[Train], agent: Agent, envs: Envs) -> None:
         self.s, self.every = session.settings, int(session.settings.measure_every_updates)
@@ -64,23 +64,23 @@ class AgentProbing(Probing):
         super().__init__(session, agent.learners, agent.inputs(batch), partial(agent.example_losses, batch, noise))
 
     def measure(self) -> None:
-        """Log what is measured now, if anything ever is."""
+        """Measure and log, unless measuring is off."""
         if self.every:
             super().measure()
 
     def after_update(self) -> None:
-        """Measure where that is due."""
+        """Measure if it is due."""
         if self.every and self.session.progress.updates % self.every == 0:
             self.measure()
 
     def after_step(self) -> None:
-        """Measure right before heavy priming. What is measured after updates is in `after_update`."""
+        """Measure right before heavy priming; `after_update` measures after updates."""
         if self.s.prime_updates and self.session.progress.step == self.s.prime_after_env_steps - 1:
             self.measure()
 
 
 class AgentUpdates(Updates[Any]):
-    """An agent's updates on transitions of the replay buffer, with heavy priming's.
+    """An agent's updates on transitions of the replay buffer, including those of heavy priming.
 
     Args:
         some: makes the agent of some of the runs.
@@ -103,11 +103,11 @@ class AgentUpdates(Updates[Any]):
         )
 
     def make_due(self, step: int) -> None:
-        """The updates that come after this env step."""
+        """Make the updates that are due after this env step."""
         self._make(updates_due(self.s, step))
 
     def _make(self, number: int, is_logged: bool = True) -> Mapping[str, Tensor]:
-        """So many updates; the metrics of the last one."""
+        """Make this number of updates; return the metrics of the last one."""
         metrics: Mapping[str, Tensor] = {}
         if not number:
             return metrics
@@ -139,12 +139,12 @@ class AgentUpdates(Updates[Any]):
 
     @property
     def are_to_prime(self) -> bool:
-        """Whether updates of heavy priming are left at the env step after which they are made."""
+        """Whether it is the env step of heavy priming, and some of its updates are left."""
         at = self.session.progress
         return at.step == self.s.prime_after_env_steps and unprimed(self.s, at) > 0
 
     def prime(self) -> None:
-        """Some of the updates of heavy priming that are left. All are at one env step: only the last one is logged."""
+        """Make some of the updates of heavy priming. All come at one env step, so only the last one is logged."""
         left = unprimed(self.s, self.session.progress)
         now = min(left, PRIMED_AT_ONCE)
         metrics = self._make(now, is_logged=False)
@@ -157,7 +157,7 @@ class AgentUpdates(Updates[Any]):
 
 
 class Evaluations:
-    """Evaluations of an agent in training, and what comes where its task changes."""
+    """Evaluations of an agent in training, and its changes of task."""
 
     def __init__(
         self, session: Session[Train], agent: Agent, updates: AgentUpdates, envs: Envs, at: EnvStepCounts
@@ -166,12 +166,12 @@ class Evaluations:
         self.s = session.settings
 
     def begin(self) -> None:
-        """Evaluate before anything is learned, where tasks change."""
+        """Evaluate before anything is learned, if tasks change."""
         if self.s.env.switch_every_env_steps:
             self.at.first_return = self._first_return()
 
     def change_task(self) -> None:
-        """Where the task changes after this env step: intervene, and forget transitions if so chosen."""
+        """If the task changes after this env step: intervene, and forget transitions if so chosen."""
         s, buffer = self.s, self.updates.buffer
         if not ends_task(s, self.at.step):
             return
@@ -188,11 +188,11 @@ class Evaluations:
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether a signal came within the evaluation of this env step."""
+        """Whether a signal interrupted the evaluation of this env step."""
         return is_evaluated(self.s, self.at.step) and self.at.evaluated_at < self.at.step
 
     def after_step(self) -> None:
-        """Evaluate where that is due, and log a task that ends.
+        """Evaluate if it is due, and log the results of a task at its end.
 
         Raises:
             Interrupted: a signal came; nothing has changed.
@@ -219,11 +219,11 @@ class Evaluations:
             at.first_return, at.task_area = following, torch.zeros_like(at.task_area)
 
     def _first_return(self) -> Tensor:
-        """What the agents can do of the task that comes, ``[runs]``."""
+        """The agents' returns at the next task before they learn it, ``[runs]``."""
         return torch.from_numpy(self._play(task_of(self.s, self.at.step + 1))[0])
 
     def _play(self, task: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Returns and overestimation of the agents at a task, each ``[runs]``. Nothing of the agents changes."""
+        """Returns and overestimation of the agents at a task, each ``[runs]``; the agents do not change."""
         self.envs.change = task
         show = partial(self.session.evaluating, episodes=self.s.eval_episodes)
         return evaluate(self.agent, self.envs, self.s.eval_episodes, first_episode(self.at.step), show)
@@ -232,7 +232,7 @@ class Evaluations:
 def choose_act(agent: Agent, obs: Tensor, act_dim: int, at_random: bool) -> Tensor:
     """The actions ``[runs, act_dim]`` of an env step of training: uniformly random ones, or the policy's.
 
-    The agent sees the observations first, for its running statistics of them if it has any.
+    An agent with running statistics of the observations updates them first.
     """
     if (observe := getattr(agent, "observe_", None)) is not None:
         observe(obs)
@@ -242,7 +242,7 @@ def choose_act(agent: Agent, obs: Tensor, act_dim: int, at_random: bool) -> Tens
 
 
 def on_host(act: Tensor, step: int) -> NDArray[np.float32]:
-    """Actions as environments take them.
+    """Actions as an array on the host, for the environments.
 
     Raises:
         FaultyRun: one is not finite.
@@ -263,9 +263,9 @@ def count_step(session: Session[Train], at: EnvStepCounts, step: Step) -> None:
 
 
 def frozen_transitions(seeds: Sequence[int], device: str, agent: Agent, envs: Envs) -> tuple[Batch, Tensor]:
-    """Transitions of uniformly random actions and noise to look at the networks with, a function of the seeds alone.
+    """Transitions of uniformly random actions, and noise, on which the networks are measured.
 
-    Every fourth of the first env steps of episode 0, of the first task.
+    They depend on the seeds alone: every fourth of the first env steps of episode 0 of the first task.
     """
     streams = RunStreams([derive(seed, PROBE) for seed in seeds])
     obs = envs.seek(0)
@@ -293,11 +293,11 @@ def ends_task(s: Train, step: int) -> bool:
 
 
 def updates_due(s: Train, step: int) -> int:
-    """Updates to make after this env step, for ``replay_ratio`` updates per env step of learning."""
+    """Number of updates after this env step, for ``replay_ratio`` updates per env step of learning."""
     learning = step - s.random_env_steps
     return updates_after(learning, s.replay_ratio) - updates_after(learning - 1, s.replay_ratio)
 
 
 def unprimed(s: Train, at: Progress) -> int:
-    """How many of the updates of heavy priming are left at the env step after which they are made."""
+    """Number of updates of heavy priming that are left, at the env step after which they are made."""
     return s.prime_updates - (at.updates - updates_after(at.step - s.random_env_steps, s.replay_ratio))

@@ -24,17 +24,17 @@ from rl_plasticity.training.probing import Probing
 from rl_plasticity.training.updates import Chosen, Inputs, Updates
 
 EVALUATION_BATCH = 1000
-GATHERED = 2**20  # numbers of each run's images that are gathered at once in training
+GATHERED = 2**20  # pixel values of each run that training gathers at once
 
 
 @dataclass
 class EpochCounts(Progress):
-    """Where a run is. A step is an epoch.
+    """The counts of a run, whose steps are epochs.
 
     Args:
-        measured: the updates made at the last measurement.
-        online: the sum of each run's accuracy over the batches of this task, before they were learned, ``[runs]``.
-        batches: how many those are.
+        measured: number of updates made at the last measurement.
+        online: sum over the batches of this task of each run's accuracy before it learned the batch, ``[runs]``.
+        batches: number of those batches.
     """
 
     measured: int = 0
@@ -43,7 +43,7 @@ class EpochCounts(Progress):
 
     @classmethod
     def of(cls, runs: int, device: str) -> Self:
-        """Those of so many new runs."""
+        """The counts of this number of new runs."""
         return cls(online=torch.zeros(runs, dtype=torch.float64, device=device))
 
 
@@ -73,13 +73,13 @@ class EpochUpdates(Updates[Learner]):
         self._fast = self.shares.updates(self._update, partial(compiled, device=s.device)) if s.compile else self._plain
 
     def begin_task(self, task: Task, index: int) -> None:
-        """Count anew what the task adds up, and intervene where that is due."""
+        """Reset the sums of the task, and apply the interventions that are due."""
         self.at.online, self.at.batches = torch.zeros_like(self.at.online), 0
         self.intervene(lambda intervention: intervention.due_at_task(index), partial(self._inputs, task))
         self.session.call("on_task")
 
     def make_epoch(self, task: Task) -> None:
-        """An update for each batch of the task."""
+        """Make an update for each batch of the task."""
         clock, at, runs = self.session.clock, self.at, self.trained.runs
         clock.start_updates()
         epoch = batches(task, self.data, self.order, self.s.batch_size, runs)
@@ -95,7 +95,7 @@ class EpochUpdates(Updates[Learner]):
         clock.end_updates(updates_per_epoch(task, self.s.batch_size))
 
     def evaluate(self, task: Task, index: int, is_last: bool) -> None:
-        """Log loss and accuracy of the task at hand, and what comes of a task after its last epoch."""
+        """Log loss and accuracy of the current task, and the results of a task after its last epoch."""
         scores = evaluate(task, self.data, self.trained, self.forward)
         summary = f"task {index}, train accuracy {scores['train_accuracy'].mean():.3f}"
         self.session.evaluated({f"eval/{name}": value for name, value in scores.items()}, summary)
@@ -111,15 +111,15 @@ class EpochUpdates(Updates[Learner]):
         return learner.minimize(loss, x) | {"loss": loss.detach(), "online_accuracy": online}
 
     def _update_share(self, several: list[tuple[Tensor, Tensor]], share: int) -> dict[str, Tensor]:
-        """An update for each of these batches: the last one's metrics, and all online accuracies ``[runs, n]``."""
-        # A compiled graph is for one shape; a task's last batch may be smaller, and for each task another.
+        """Make an update for each batch; return the last one's metrics and all online accuracies ``[runs, n]``."""
+        # A compiled graph is for one shape. A task's last batch may be smaller, and its size differs between tasks.
         updates = self._fast if several[0][1].shape[-1] == self.s.batch_size else self._plain
         runs = self.shares.runs[share] if self.trained.runs else ...
         done = [updates[share](x[runs], y[runs]) for x, y in several]
         return done[-1] | {"online": torch.stack([metrics["online_accuracy"] for metrics in done], -1)}
 
     def _inputs(self, task: Task) -> Inputs:
-        """What methods look at that need activations: the first images of the task."""
+        """The inputs of methods that need activations: the first images of the task."""
         return {"net": (first_images(task, self.data, EVALUATION_BATCH, self.trained.runs)[0],)}
 
 
@@ -136,12 +136,12 @@ class LearnerProbing(Probing):
         self.every_epochs = session.settings.measure_every_epochs
 
     def begin(self) -> None:
-        """Measure the new network, if anything is ever measured."""
+        """Measure the new network, unless measuring is off."""
         if self.every_updates or self.every_epochs:
             self._measure()
 
     def after_step(self, is_last: bool) -> None:
-        """Measure where that is due: after so many epochs, or at the end of a task after so many updates."""
+        """Measure if it is due: after the period in epochs, or at the end of a task after the period in updates."""
         if self.every_epochs:
             due = self.at.step % self.every_epochs == 0
         else:
@@ -160,22 +160,22 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The share of right answers: ``[*runs, batch, classes], [*runs, batch] -> [*runs]``."""
+    """Share of correct answers: ``[*runs, batch, classes], [*runs, batch] -> [*runs]``."""
     return (logits.argmax(-1) == labels).float().mean(-1)
 
 
 def updates_per_epoch(task: Task, batch_size: int) -> int:
-    """Batches in an epoch; the last one may be smaller."""
+    """Number of batches in an epoch; the last one may be smaller."""
     return math.ceil(task.rows.shape[-1] / batch_size)
 
 
 def batches(
     task: Task, data: Data, order: RunStreams, batch_size: int, runs: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """An epoch: every image once, in a new order for each run; images and labels as `inputs` gives them.
+    """The batches of an epoch: every image once, in a new order for each run; images and labels as from `inputs`.
 
-    Many batches are gathered at once: for small ones the dispatch of a gather costs as much as an update. How many does
-    not depend on the machine or on the other runs, so neither does what a run draws.
+    Several batches are gathered at once, because for small ones the dispatch of a gather costs as much as an update.
+    Their number depends neither on the machine nor on other runs, so that a run always draws the same.
     """
     rows = shuffled(task, order)
     whole = rows.shape[-1] // batch_size * batch_size
@@ -193,7 +193,7 @@ def shuffled(task: Task, order: RunStreams) -> Tensor:
 
 
 def first_images(task: Task, data: Data, most: int, runs: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The task's first images and their labels, at most so many, as `inputs` gives them."""
+    """The task's first images and their labels as from `inputs`, at most `most`."""
     rows = torch.arange(min(task.rows.shape[-1], most)).expand(task.rows.shape[0], -1)
     return inputs(task, data, rows, runs)
 
@@ -201,7 +201,7 @@ def first_images(task: Task, data: Data, most: int, runs: tuple[int, ...]) -> tu
 def inputs(
     task: Task, data: Data, rows: Tensor, runs: tuple[int, ...], order: RunStreams | None = None, split: Split = "train"
 ) -> tuple[Tensor, Tensor]:
-    """What the network reads of `rows` ``[..., runs, batch]``; augmented with `order`.
+    """The network's inputs and the labels of `rows` ``[..., runs, batch]``; augmented if `order` is given.
 
     Returns:
         Images ``[..., *runs, batch, c, h, w]`` and labels ``[..., *runs, batch]``.
@@ -221,10 +221,10 @@ def inputs(
 def evaluate(
     task: Task, data: Data, learner: Learner, call: Callable[[Tensor], Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Loss and accuracy ``[runs]`` on all training, validation and test images of the task that there are.
+    """Loss and accuracy ``[runs]`` on all training, validation and test images of the task.
 
     Args:
-        call: how the learner's network is called in training, if not as it is.
+        call: calls the network as in training; None: the learner's network itself.
     """
     scores, call = {}, call or learner.net
     splits: tuple[Split, ...] = ("train", "validation", "test")

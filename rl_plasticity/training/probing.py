@@ -1,4 +1,4 @@
-"""Plasticity metrics of the networks that a loop trains."""
+"""Plasticity metrics of the networks in a training loop."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -13,12 +13,12 @@ Losses = Mapping[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]
 
 
 class Probing:
-    """Measures networks on examples that stay the same, and logs that.
+    """Measures networks on fixed examples, and logs the metrics.
 
     Args:
         learners: the networks, by name.
-        examples: what each reads.
-        losses: of each, a function of its output and the function's other arguments.
+        examples: the inputs of each.
+        losses: for each, a function of its output, and the other arguments of that function.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Probing:
         self.networks = nn.ModuleDict({name: Probe(learner, examples[name]) for name, learner in learners.items()})
 
     def measure(self) -> None:
-        """Log what is measured now."""
+        """Measure all networks now, and log the metrics."""
         for network, (loss, targets) in self.losses().items():
             measures = cast(Probe, self.networks[network]).measure(loss, targets)
             self.session.log({f"{network}/{name}": value.reshape(-1) for name, value in measures.items()})

@@ -1,4 +1,4 @@
-"""What follows the updates of a loop, an agent's or a network's: interventions, a log line, callbacks."""
+"""The work after updates in both loops: counting, interventions, a log line, callbacks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -19,15 +19,15 @@ Inputs = Mapping[str, tuple[Tensor, ...]]
 
 
 class Updates(Generic[M]):
-    """Counts a loop's updates, and does what is due after them.
+    """Counts a loop's updates, and does the work that is due after them.
 
     Args:
-        trained: what the updates change, and the interventions: an agent, or a learner.
+        trained: an agent or a learner, which updates and interventions change.
         learners: its networks, by the prefix of their metrics.
         losses: the metrics that must be finite.
-        interventions: those to apply.
-        some: makes what is `trained` for some of the runs, to divide the updates among threads.
-        periods: after how many updates something else looks at all runs.
+        interventions: the interventions to apply.
+        some: makes `trained` for some of the runs, to divide the updates among threads.
+        periods: numbers of updates after which something else needs all runs.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Updates(Generic[M]):
         self._callbacks_look = any(hasattr(callback, "on_update") for callback in session.callbacks.values())
 
     def stretches(self, batches: Iterable[B], most: int | None = None) -> Iterator[list[B]]:
-        """Lists of consecutive batches: nothing looks at an update of a list but its last. At most `most` in each."""
+        """Lists of at most `most` consecutive batches. Only after the last update of a list is anything due."""
         some: list[B] = []
         for batch in batches:
             some.append(batch)
@@ -59,7 +59,7 @@ class Updates(Generic[M]):
             yield some
 
     def count(self, made: int, inputs: Callable[[], Inputs]) -> None:
-        """Count updates, and intervene where that is due; `inputs` are what the networks read of the last one."""
+        """Count updates, and apply the interventions that are due; `inputs` are the networks' at the last update."""
         self.session.progress.updates += made
         self.intervene(lambda intervention: intervention.due(self.session.progress.updates), inputs)
 
@@ -70,7 +70,7 @@ class Updates(Generic[M]):
                 intervention.apply_(self.trained, runs=runs, inputs=inputs())
 
     def log_if_due(self, metrics: Mapping[str, Tensor]) -> None:
-        """Log the latest update where the log's period ends."""
+        """Log the latest update if the period of the log ends."""
         if self.session.progress.updates % self.log_every == 0:
             self.log(metrics)
 
@@ -92,6 +92,6 @@ class Updates(Generic[M]):
         self.session.results.flush()
 
     def _is_watched(self, updates: int) -> bool:
-        """Whether something is done after so many updates that needs those of all runs."""
+        """Whether something is due after this number of updates that needs those of all runs."""
         comes = any(intervention.due(updates) for intervention, _ in self.interventions)
         return comes or self._callbacks_look or any(every and updates % every == 0 for every in self._periods)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
 
 
@@ -84,7 +85,7 @@ def test_a_run_does_not_fall_back_to_its_beginning_where_the_two_newest_are_dama
 def test_one_is_loaded_by_its_step_and_a_missing_one_is_answered_with_those_there_are(tmp_path):
     save(tmp_path, 5, 100)
     assert checkpoint.load(tmp_path, 5)["step"] == 5
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 10 in .* \(valid: 5, 100\)"):
+    with pytest.raises(SettingsError, match=r"no checkpoint of step 10 in .* \(valid: 5, 100\)"):
         checkpoint.load(tmp_path, 10)
 
 
@@ -159,7 +160,7 @@ def test_a_file_whose_name_is_not_exactly_a_checkpoint_s_is_the_user_s(table, tm
     theirs += ["rows_000000001.pt", "step_000000009.pt.bak", "rows_000000000_000000004_000000008.pt", "9.pt", "x.txt"]
     for name in theirs:
         (tmp_path / name).write_text(name)
-    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+    with pytest.raises(SettingsError, match="no checkpoint in"):
         checkpoint.load(tmp_path)
     _, save_at = table
     save_at(30, 60, 90)

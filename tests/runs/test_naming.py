@@ -127,10 +127,10 @@ def test_a_run_that_was_made_is_not_made_again_but_offered_to_be_resumed(here):
 @pytest.fixture
 def meanwhile(here, monkeypatch):
     """Another process writes another run's settings into a folder while this one builds its parts."""
-    built = command.Command._built
+    built = command.Command._made
 
     def take(path):
-        monkeypatch.setattr(command.Command, "_built", lambda *a: write(path, load(*OTHER)) and built(*a))
+        monkeypatch.setattr(command.Command, "_made", lambda *a: write(path, load(*OTHER)) and built(*a))
 
     return take
 
