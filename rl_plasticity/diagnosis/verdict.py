@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -19,12 +20,11 @@ from rl_plasticity.diagnosis.trainability import (
     Bank,
     Criterion,
     Data,
-    Steps,
     Subject,
-    Task,
+    learn,
     outputs_of,
 )
-from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, NOW, RATES, Bar, Trials
+from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, NOW, RATES, Trials, progress
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
@@ -37,6 +37,7 @@ PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md
 LEARNS = 0.1  # the share of the loss that a fresh network has to remove before anything is compared with it
 FIRST = 20  # updates that are looked at one by one
 SLOW = 1.5  # times a fresh network's loss at the beginning
+BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 
 
@@ -166,20 +167,17 @@ def reports(
     causes = checks.learning_rate(subject.optimizers)
     known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
     arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
-    bar = Bar(arms * repeats * len(trials.kinds))
-    try:
-        _let_fresh_learn(trials, causes, bar)
-        trials.run(NOW, lambda r, times, task: subject.with_fresh_optimizer(task, times), RATES, bar)
+    with closing(progress(arms * repeats * len(trials.kinds))) as trials.bar:
+        _let_fresh_learn(trials, causes)
+        trials.run(NOW, lambda r: subject, RATES)
         if known:
-            trials.run(AS_IT_IS, lambda r, times, task: subject.as_it_is(task), RATES[:1], bar)
+            trials.run(AS_IT_IS, lambda r: subject, RATES[:1])
             causes += _hindrances(trials)
         if earlier is not None:
             old = _earlier(subject, earlier)
-            trials.run(EARLIER, lambda r, times, task: subject.with_fresh_optimizer(task, times, old), RATES, bar)
+            trials.run(EARLIER, lambda r: old, RATES)
         judged = [_judged(trials, run) for run in range(every)]
-        tried = _tried(trials, data, bar) if remedies and any(_is_bad(v) for v, *_ in judged) else {}
-    finally:
-        bar.close()
+        tried = _tried(trials, data) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
     protocol = _protocol(trials, data, tried)
     symptoms = _symptoms(trials, data)
     found = []
@@ -188,7 +186,7 @@ def reports(
         if own and verdict == "plastic":
             verdict = "something else"
         said = (*own, *causes, *_slow_start(trials, run, verdict))
-        better = _ranked(trials, tried, run) if _is_bad(verdict) else ()
+        better = _ranked(trials, tried, run) if verdict in BAD else ()
         of_run = {name: (float(a.reshape(-1)[run]), float(b.reshape(-1)[run])) for name, (a, b) in symptoms.items()}
         found.append(Report(verdict, why, said, *_numbers(trials, run), of_run, better, gap, protocol))
     return found
@@ -212,43 +210,31 @@ def _numbers(trials: Trials, run: int) -> tuple[dict[str, Estimate], dict[str, f
     """What each arm learned, over all targets and of each kind, and its mean losses at the end."""
     shown = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
     evidence = {arm: _estimate(trials.shares(arm), run) for arm in shown}
-    pairs = [(k, arm) for arm in (*shown, FRESH) for k in trials.kinds if (k, arm) in trials.ends]
+    pairs = [(k, arm) for arm in (*shown, FRESH) for k in trials.kinds if (k, arm) in trials.curves]
     evidence |= {f"{arm}/{k}": _estimate(trials.share(k, arm), run) for k, arm in pairs if arm != FRESH}
-    return evidence, {f"{arm}/{k}": _mean(trials.end(k, arm), run) for k, arm in pairs}
+    return evidence, {f"{arm}/{k}": float(trials.end(k, arm)[:, run].mean()) for k, arm in pairs}
 
 
-def _let_fresh_learn(trials: Trials, causes: list[str], bar: Bar) -> None:
+def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
     """Let fresh networks learn, at Adam's usual rate where the optimizer's own is too low for them."""
     subject = trials.subject
-
-    def start(r: int, times: float, task: Task) -> tuple[nn.Module, Steps]:
-        return subject.with_fresh_optimizer(task, times, trials.fresh[r])
-
-    trials.run(FRESH, start, RATES, bar)
+    trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
     rate = subject.rate(trials.tasks[0][0])
     if rate < RATE / 3 and bool((trials.removed_by_fresh() < LEARNS).all()):
         causes.append(f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either")
         subject.raised = True
-        bar.more(len(RATES) * len(trials.tasks) * len(trials.kinds))
-        trials.run(FRESH, start, RATES, bar)
+        trials.bar.total += len(RATES) * len(trials.tasks) * len(trials.kinds)
+        trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
 
 
 def _estimate(values: Tensor, run: int) -> Estimate:
-    """Of ``[repeats, *runs]``."""
-    return Estimate.of(values.reshape(len(values), -1)[:, run].tolist())
-
-
-def _mean(values: Tensor, run: int) -> float:
-    return float(values.reshape(len(values), -1)[:, run].mean())
-
-
-def _is_bad(verdict: Verdict) -> bool:
-    return verdict in ("losing", "lost")
+    """One run of ``[repeats, runs]``."""
+    return Estimate.of(values[:, run].tolist())
 
 
 def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
     """The verdict on a run, what it rests on, and the smallest gap that would have been seen."""
-    removed = float(trials.removed_by_fresh().reshape(-1)[run])
+    removed = float(trials.removed_by_fresh()[run])
     if not removed >= LEARNS:
         why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
         return "not detectable", why, None
@@ -256,7 +242,7 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
     gap = 1 - PLASTIC + (now.high - now.low) / 2
     says = f"with a fresh optimizer it learns {now} of what a fresh network learns"
     if AS_IT_IS in trials.arms:
-        for kind in (k for k in trials.kinds if (k, AS_IT_IS) in trials.ends):
+        for kind in (k for k in trials.kinds if (k, AS_IT_IS) in trials.curves):
             can, own = (_estimate(trials.share(kind, arm, 0), run) for arm in (NOW, AS_IT_IS))
             if can.mean >= LOST and own.high < can.mean / 2:
                 return "something else", f"{says}; as it is trained it learns the task {kind!r} only {own}", gap
@@ -279,20 +265,26 @@ def _hindrances(trials: Trials) -> list[str]:
     """What keeps the network, as it is trained, from learning."""
     subject = trials.subject
     found = checks.frozen(subject.net) + checks.not_held(subject.net, subject.optimizers)
+    task = trials.tasks[0][-1]
+    first: dict[str, Tensor] = {}  # the gradients of the first update
+    norms: list[float] = []  # those of the whole gradient, of each update
+
+    def look() -> None:
+        gradients = {name: p.grad.detach().clone() for name, p in net.named_parameters() if p.grad is not None}
+        first.update({} if first else gradients)
+        norms.append(float(torch.stack([g.float().norm() for g in gradients.values()]).norm()))
+
     with random_states_kept(subject.net):
-        task = trials.tasks[0][-1]
-        net, optimizer = subject.as_it_is(task)
-        loss, number = task.begin(net), min(FIRST, task.updates)
-        gradients, norms, before = checks.first_updates(
-            net, optimizer, loss, trials.clip, number, derive(trials.seed, 0, 2)
-        )
+        net, optimizers = subject.as_it_is(task)
+        loss, updates = task.begin(net), min(FIRST, task.updates)
+        before = {name: p.detach().clone() for name, p in net.named_parameters()}
+        learn(net, optimizers, loss, updates, derive(trials.seed, 0, 2), trials.clip, look)
     found += checks.does_not_move(net, before)
     found += checks.clipped(norms, trials.clip)
-    named = dict(subject.net.named_parameters())
-    return found + checks.stale_moments(named, subject.optimizers, gradients)
+    return found + checks.stale_moments(subject.net, subject.optimizers, first)
 
 
-def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> nn.Module:
+def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Subject:
     """The earlier network.
 
     Raises:
@@ -302,16 +294,16 @@ def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> nn.
         earlier = unwrapped(earlier).state_dict()
     elif not isinstance(earlier, Mapping):
         raise SettingsError(f"earlier must be a network or its state_dict, got {type(earlier).__name__}")
-    net = subject.widened()[0]
+    old = subject.copied()
     try:
-        net.load_state_dict(earlier)
+        old.net.load_state_dict(earlier)
     except RuntimeError as error:
         raise SettingsError(f"earlier does not fit the network: {' '.join(str(error).split())}") from error
-    return net
+    return old
 
 
-def _tried(trials: Trials, data: Data, bar: Bar) -> dict[str, Tensor | None]:
-    """Let copies learn to which each remedy was applied; what it changes of the outputs, ``[*runs]``, by its name."""
+def _tried(trials: Trials, data: Data) -> dict[str, Tensor | None]:
+    """Let copies learn after each remedy was applied; how far each remedy changed the outputs, ``[*runs]``, by name."""
     subject = trials.subject
     tried: dict[str, Tensor | None] = {}
     times = RATES[trials.best_of_fresh()]
@@ -326,13 +318,9 @@ def _tried(trials: Trials, data: Data, bar: Bar) -> dict[str, Tensor | None]:
                     change(changed[-1].net, fresh, data.example)
         except Exception:  # whatever keeps it from being applied to such a network: it is left out
             continue
-        bar.more(len(trials.tasks) * len(trials.kinds))
-
-        def start(r: int, times: float, task: Task, changed: Sequence[Subject] = changed) -> tuple[nn.Module, Steps]:
-            return changed[r].with_fresh_optimizer(task, times)
-
-        trials.run(name, start, [times], bar)
-        tried[name] = None if data.bank is None else _changes(subject.widened()[0], changed[0].net, data.bank)
+        trials.bar.total += len(trials.tasks) * len(trials.kinds)
+        trials.run(name, changed.__getitem__, [times])
+        tried[name] = None if data.bank is None else _changes(subject.copied().net, changed[0].net, data.bank)
     return tried
 
 
@@ -359,8 +347,8 @@ def _slow_start(trials: Trials, run: int, verdict: Verdict) -> list[str]:
     """That a network which ends well begins far behind a fresh one, since it unlearns first."""
     if verdict != "plastic":
         return []
-    ratios = [_mean(trials.begin(k, NOW), run) / _mean(trials.begin(k, FRESH), run) for k in trials.kinds]
-    worst = max(ratios)
+    begins = [[float(trials.begin(k, arm)[:, run].mean()) for arm in (NOW, FRESH)] for k in trials.kinds]
+    worst = max(now / fresh for now, fresh in begins)
     if worst < SLOW:
         return []
     return [f"slow start: over the first fifth of the updates its loss is {worst:.1f} times a fresh network's"]
