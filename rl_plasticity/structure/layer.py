@@ -198,15 +198,10 @@ class Layer:
 
     def scale_rows_(self, net: nn.Module, factor: Tensor) -> None:
         """Multiply row i of the weight matrix by ``factor[..., i]`` (``[*runs, out]``), in place."""
-        weight, k = self.weight(net), len(self.runs)
+        weight = self.weight(net)
         assert weight is not None
-        if self.transposed and self.role == "linear":
-            factor = factor.unsqueeze(k)
-        elif self.transposed:
-            groups = factor.reshape(*self.runs, self.groups, 1, -1)
-            split = groups.expand(*self.runs, self.groups, weight.shape[k] // self.groups, -1)
-            factor = split.reshape(weight.shape[: k + 2])
-        weight.mul_(factor.reshape(*factor.shape, *(1,) * (weight.ndim - factor.ndim)))
+        each = factor.unsqueeze(-1).expand(*factor.shape, weight.numel() // factor.numel())
+        weight.mul_(self.of_matrix(each, weight.shape))
 
 
 class SomeRuns(nn.Module):

@@ -64,33 +64,32 @@ class Structure:
     @property
     def layers(self) -> list[Layer]:
         """The layers in forward order, their inputs and what lies between past activations."""
-        position = self._positions
-        ordered = []
-        for i in position:
-            sources, through = self._past_activations(self.nodes[i].inputs)
-            through |= {*self.nodes[i].through}
-            inputs = tuple(sorted(position[k] for k in sources - {RAW}))
-            # What is done to the network's own input scales with no layer.
-            kept = tuple(sorted(through)) if inputs else ()
-            ordered.append(replace(self.nodes[i], inputs=inputs, joins_branches=len(sources) > 1, through=kept))
-        return ordered
+        found = [node for node in self.nodes if node.role != "activation"]
+        reached = self._from_layers([(node.inputs, node.through) for node in found])
+        return [
+            replace(node, inputs=inputs, through=through, joins_branches=joins)
+            for node, (inputs, through, joins) in zip(found, reached, strict=True)
+        ]
 
     @property
-    def ends(self) -> list[tuple[list[int], list[str], bool]]:
-        """Of each returned tensor: the layers it comes from, by position, the operations since, whether they join."""
-        position = self._positions
-        found = []
-        for nodes, through in self.returned:
-            sources, passed = self._past_activations(nodes)
-            ordered = sorted(position[i] for i in sources - {RAW})
-            found.append((ordered, sorted({*through} | passed) if ordered else [], len(sources) > 1 and bool(ordered)))
-        return found
+    def ends(self) -> list[tuple[tuple[int, ...], tuple[str, ...], bool]]:
+        """For each returned tensor: the layers it comes from, by position, the operations since, whether they join."""
+        return self._from_layers(self.returned)
 
-    @property
-    def _positions(self) -> dict[int, int]:
-        """Of each node that is a layer: its place among the layers."""
+    def _from_layers(
+        self, values: Iterable[tuple[tuple[int, ...], tuple[str, ...]]]
+    ) -> list[tuple[tuple[int, ...], tuple[str, ...], bool]]:
+        """The same for values that come from these nodes with these operations since."""
         numbers = [i for i, node in enumerate(self.nodes) if node.role != "activation"]
-        return {number: place for place, number in enumerate(numbers)}
+        position = {number: place for place, number in enumerate(numbers)}
+        found = []
+        for nodes, since in values:
+            sources, through = self._past_activations(nodes)
+            inputs = tuple(sorted(position[i] for i in sources - {RAW}))
+            # What is done to the network's own input scales with no layer.
+            kept = tuple(sorted(through | {*since})) if inputs else ()
+            found.append((inputs, kept, len(sources) > 1))
+        return found
 
     @property
     def before_norms(self) -> list[Layer]:
@@ -163,7 +162,7 @@ class Structure:
         if self.unreached:
             raise ValueError(
                 f"{method} must know the place of every layer, and a call does not reach "
-                f"{', '.join(self.unreached[:3])}{' and others' if len(self.unreached) > 3 else ''}: pass the part of "
+                f"{some(self.unreached)}: pass the part of "
                 "the network that is trained, or an example that reaches them"
             )
 
@@ -496,19 +495,16 @@ def _inside(owner: nn.Module) -> Iterator[nn.Module]:
 
 def _refuse_what_is_not_supported(net: nn.Module) -> None:
     for name, p in (*net.named_parameters(), *net.named_buffers()):
-        kind = None
         if isinstance(p, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise ValueError(f"{name} has no shape yet: call the network once on real inputs, then make this")
-        if type(p).__name__ == "DTensor":
-            kind = "a distributed tensor (FSDP)"
-        elif p.is_complex() and isinstance(p, nn.Parameter):
-            kind = "complex"
-        elif p.is_quantized:
-            kind = "quantized"
-        elif p.layout != torch.strided:
-            kind = "sparse"
-        if kind:
-            raise ValueError(f"{name} is {kind}, which is not supported: pass the part of the network without it")
+        kinds = {
+            "a distributed tensor (FSDP)": type(p).__name__ == "DTensor",
+            "complex": p.is_complex() and isinstance(p, nn.Parameter),
+            "quantized": p.is_quantized,
+            "sparse": p.layout != torch.strided,
+        }
+        if found := [kind for kind, is_so in kinds.items() if is_so]:
+            raise ValueError(f"{name} is {found[0]}, which is not supported: pass the part of the network without it")
     for name, module in net.named_modules():
         if type(module).__name__ == "TensorDictParams":
             raise ValueError(

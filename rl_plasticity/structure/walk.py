@@ -430,10 +430,9 @@ class Walk:
         name = self._full_name(self.modules[prefix], key)
         if name not in self.seen:
             module = self.modules[prefix]
-            if isinstance(module, nn.MultiheadAttention):  # its biases and its additional tokens
-                self._bare(name, self._role_of(name, "parameter"))
-            else:  # the shape of an activation is neither a gain nor a bias
-                self._bare(name, self._role_of(name, "ignore" if role_of(module) == "activation" else None))
+            # The shape of an activation is neither a gain nor a bias. Attention has biases and additional tokens.
+            role = "ignore" if role_of(module) == "activation" else None
+            self._bare(name, self._role_of(name, "parameter" if isinstance(module, nn.MultiheadAttention) else role))
 
     def _decide(self, name: str, role: str) -> None:
         if name not in self.seen and self._is_trained(name):
@@ -448,18 +447,17 @@ class Walk:
             as_node = {"matrix": "parameter", "bias": "parameter"}.get(role, role)
             self.node(name, as_node, Value(), weight_name=name)
 
-    def _said(self, name: str) -> str | None:
-        return said_of(name, self.roles)
-
     def _may_be_gain(self, name: str) -> bool:
         """Whether it was said to be one, or starts at all ones, several of them."""
         parameter = self.net.get_parameter(name)
         several = math.prod(self._core(Weight(name))) > 1
-        return self._said(name) is not None or (several and not parameter.is_meta and bool((parameter == 1).all()))
+        return said_of(name, self.roles) is not None or (
+            several and not parameter.is_meta and bool((parameter == 1).all())
+        )
 
     def _role_of(self, name: str, seen: str | None) -> str:
         """What the user says that a bare parameter is, else what it was seen to do; its shape tells nothing."""
-        if said := self._said(name):
+        if said := said_of(name, self.roles):
             return said
         owner = self.modules[name.rpartition(".")[0]]
         if getattr(type(owner), "layer_role", None) == "ignore":  # a module of ours says so
