@@ -60,9 +60,8 @@ class ReplayBuffer:
         self.head = 0  # the row of the newest obs
         self.size = 0
         self.added = 0  # how many there ever were
-        self._slots: list[dict[int, int]] = [{} for _ in range(runs)]  # row -> slot, truncated only
-        self._free = [[0] for _ in range(runs)]
         self._offset = torch.arange(runs, device=device).unsqueeze(1)
+        self.clear()
 
     def start(self, obs: Tensor) -> None:
         """The first obs ``[runs, obs_dim]``."""
@@ -98,8 +97,8 @@ class ReplayBuffer:
     def clear(self) -> None:
         """Forget every transition; the newest obs stays."""
         self.size = 0
-        self._slots = [{} for _ in range(self.runs)]
-        self._free = [[*range(self.last_obs.shape[1] - 1, -1, -1)] for _ in range(self.runs)]
+        self._slots: list[dict[int, int]] = [{} for _ in range(self.runs)]  # row -> slot, truncated only
+        self._free: list[list[int]] = [[*range(self.last_obs.shape[1] - 1, -1, -1)] for _ in range(self.runs)]
 
     def _here(self, values: NDArray[Any]) -> Tensor:
         """float32 on the buffer's device. From memory that may not be swapped out a GPU fetches it by itself."""

@@ -17,7 +17,7 @@ from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.networks import ObservationNorm
 from rl_plasticity.regularizers import Regularizer, Unregularized
-from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.settings import Setting, check, checked
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
@@ -38,7 +38,7 @@ class Critic(nn.Module):
 
     def __init__(self, make: Callable[[Sequence[int]], nn.Module], seeds: Sequence[int], num_critics: int = 1) -> None:
         super().__init__()
-        self.critics = nn.ModuleList(make([derive(seed, i) for seed in seeds]) for i in range(num_critics))
+        self.critics = nn.ModuleList(make(derived(seeds, i)) for i in range(num_critics))
         self.normalize = None
 
     def forward(self, obs: Tensor, act: Tensor) -> Tensor:
@@ -191,15 +191,12 @@ class SAC(nn.Module):
         def make_temperature(seeds: Sequence[int]) -> nn.Module:
             return Temperature(init_alpha, len(seeds))
 
-        def own(key: int) -> list[int]:
-            return [derive(seed, key) for seed in seeds]
-
         adam = partial(Adam, lr=lr)
-        self.critic = Learner(make_critic, own(0), regularize, adam, device=device)
-        self.actor = Learner(make_actor, own(1), regularize, adam, device=device)
-        self.temperature = Learner(make_temperature, own(2), Unregularized, adam, device=device)
+        self.critic = Learner(make_critic, derived(seeds, 0), regularize, adam, device=device)
+        self.actor = Learner(make_actor, derived(seeds, 1), regularize, adam, device=device)
+        self.temperature = Learner(make_temperature, derived(seeds, 2), Unregularized, adam, device=device)
         self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
-        self.streams = RunStreams(own(3), device)
+        self.streams = RunStreams(derived(seeds, 3), device)
 
     def noise(self, updates: int, batch_size: int) -> Tensor:
         """Standard normal ``[updates, 2, runs, batch, act_dim]``: for the next action and the action of each update."""

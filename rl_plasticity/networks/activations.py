@@ -1,6 +1,8 @@
 """The non-linearities of the networks, by name."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -14,8 +16,8 @@ Activation = Annotated[
     Setting("the non-linearity of the hidden layers"),
 ]
 
-# 1 / sqrt(E f(z)^2), z standard normal: with this gain a layer's outputs are as large as those of the one before it.
-# Where it is not here it is ReLU's, sqrt(2): of the parts of a concatenation each has a mean square of 1/2 too.
+# 1 / sqrt(E f(z)^2), z standard normal: with this gain a layer's outputs are as large as those of the layer before it.
+# The others have ReLU's, sqrt(2). In a concatenation each part has ReLU's mean square of 1/2.
 GAINS = {
     "leaky_relu": math.sqrt(2 / (1 + 0.01**2)),
     "smooth_leaky": 1.5078786,
@@ -120,27 +122,26 @@ def _polynomial(coefficients: Tensor, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fit_gain_(weight: Tensor, activation: str) -> None:
-    """Give a weight that was drawn with ReLU's gain that of the activation."""
+    """Change a weight that was drawn with ReLU's gain to the gain of the activation."""
     if activation in GAINS:
         weight.mul_(GAINS[activation] / math.sqrt(2))
 
 
 def make_activation(name: str, dim: int = -1, runs: int | None = None) -> tuple[nn.Module, int]:
-    """The activation module and how many features it makes of each one on axis `dim`.
+    """The activation module, and the number of features that it makes of each one on axis `dim`.
 
     Args:
-        runs: of the network; None: it has no runs axis.
+        runs: number of runs of the network; None: it has no runs axis.
     """
-    if name == "rational":
-        return Rational(runs), 1
-    if name in (both := {"crelu": CReLU, "deep_fourier": DeepFourier}):
-        return both[name](dim), 2
-    kinds = {
+    makers: dict[str, Callable[[], nn.Module]] = {
         "relu": nn.ReLU,
         "leaky_relu": nn.LeakyReLU,
         "smooth_leaky": SmoothLeaky,
         "gelu": nn.GELU,
         "silu": nn.SiLU,
         "elu": nn.ELU,
+        "crelu": partial(CReLU, dim),
+        "rational": partial(Rational, runs),
+        "deep_fourier": partial(DeepFourier, dim),
     }
-    return kinds[name](), 1
+    return makers[name](), 2 if name in ("crelu", "deep_fourier") else 1

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.networks.activations import GAINS, Activation, make_activation
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
 LayerNormFlag = Annotated[bool, Setting("LayerNorm between linear layer and activation")]
@@ -136,9 +136,10 @@ class MLP(nn.Sequential):
         modules: list[nn.Module] = []
         factor = 1
         for depth, (fan_in, out) in enumerate(pairwise(widths)):
-            layer_seeds = [derive(seed, depth) for seed in seeds]  # seed + depth: run 1's first layer again
             is_head = depth == len(widths) - 2
-            modules.append(StackedLinear(factor * fan_in, out, layer_seeds, gain_of(init, is_head, activation)))
+            gain = gain_of(init, is_head, activation)
+            # Not seed + depth: with that, run 0's second layer would start as run 1's first layer.
+            modules.append(StackedLinear(factor * fan_in, out, derived(seeds, depth), gain))
             if not is_head:
                 non_linearity, factor = make_activation(activation, runs=len(seeds))
                 if layer_norm:
