@@ -1,4 +1,4 @@
-"""What keeps a network from learning other than lost plasticity. Each check returns a sentence, or nothing."""
+"""Other reasons than lost plasticity why a network does not learn. Each check returns one sentence, or none."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ def constant(targets: Any) -> list[str]:
 
 
 def frozen(net: nn.Module) -> list[str]:
-    """Parameters that do not take part in training."""
+    """Parameters that are not trained."""
     numbers = [(p.numel(), p.requires_grad) for p in net.parameters()]
     still = sum(n for n, trained in numbers if not trained)
     return (
@@ -47,7 +47,7 @@ def not_held(net: nn.Module, optimizers: Optimizers) -> list[str]:
 
 
 def learning_rate(optimizers: Optimizers) -> list[str]:
-    """A rate of 0, or one that a schedule has brought below a hundredth of its first value."""
+    """A learning rate of 0, or one that a schedule has brought below a hundredth of its first value."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if groups and all(float(group["lr"]) == 0 for group in groups):
         return ["learning rate: it is 0"]
@@ -102,12 +102,12 @@ def clipped(norms: Iterable[float], max_grad_norm: float | None) -> list[str]:
 
 
 def of_values(q: Tensor, reward: Tensor, discount: float) -> list[str]:
-    """Values that rewards like these cannot add up to: |mean Q| > 2 max |r| / (1 - discount).
+    """Values out of the reach of these rewards: |mean Q| > 2 max |r| / (1 - discount).
 
-    The factor leaves room for the entropy that SAC's values count too.
+    The factor 2 leaves room for the entropy, which SAC's values include.
 
     Args:
-        q, reward: of some transitions, ``[n]``.
+        q, reward: values and rewards of some transitions, ``[n]``.
     """
     if discount >= 1 or not reward.abs().max() > 0:
         return []
@@ -116,10 +116,10 @@ def of_values(q: Tensor, reward: Tensor, discount: float) -> list[str]:
 
 
 def of_log_std(log_std: Tensor, least: float, most: float) -> list[str]:
-    """A policy whose log standard deviation lies at its bounds, where it has no gradient.
+    """A policy whose log standard deviation is at its bounds, where it has no gradient.
 
     Args:
-        log_std: as bounded, for some observations.
+        log_std: the bounded values for some observations.
         least, most: the bounds.
     """
     at_bounds = float(((log_std <= least) | (log_std >= most)).float().mean())

@@ -1,7 +1,8 @@
-"""How well copies of a network learn new tasks: the trials that `diagnose` compares.
+"""Tasks, and copies of a network that learn them: the parts of the trials that `diagnose` compares.
 
-An *arm* is one way to start: the network as it is, the same with a fresh optimizer, a fresh network, an earlier one.
-All arms learn the same tasks from the same inputs in the same batches and order, for the same number of updates.
+An *arm* is one way to start: the network as it is, the network with a fresh optimizer, a fresh network, an earlier one.
+All arms learn the same tasks from the same inputs, with the same batches in the same order, for the same number of
+updates.
 """
 
 import copy
@@ -20,10 +21,10 @@ from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
 from rl_plasticity.structure.layer import runs_of, wide
 
-UPDATES = 100  # of a trial on drawn targets
+UPDATES = 100  # in a trial on drawn targets
 BATCH = 64
-BANK = 256  # inputs that drawn targets are for
-RATE = 1e-3  # Adam's where no optimizer is known
+BANK = 256  # inputs that get drawn targets
+RATE = 1e-3  # Adam's learning rate where no optimizer is known
 HALF = (torch.bfloat16, torch.float16)
 
 Optimizers = Sequence[torch.optim.Optimizer]
@@ -138,12 +139,13 @@ class Bank:
         """The inputs in these rows."""
         return Arguments(*self.rows([*self.example], where))
 
-    def orders(self, updates: int, generator: torch.Generator) -> list[Tensor]:
-        """The rows of each update: passes over the bank in a new order each time."""
-        size = min(BATCH, self.size)
-        passes = math.ceil(updates / (self.size // size))
-        each = [torch.randperm(self.size, generator=generator)[: self.size // size * size] for _ in range(passes)]
-        return list(torch.split(torch.cat(each), size))[:updates]
+
+def _orders(n: int, size: int, updates: int, generator: torch.Generator) -> list[Tensor]:
+    """Which of n examples each update takes, `size` at most: passes over all of them in a new order each time."""
+    size = min(size, n)
+    passes = math.ceil(updates / (n // size))
+    each = [torch.randperm(n, generator=generator)[: n // size * size] for _ in range(passes)]
+    return list(torch.split(torch.cat(each), size))[:updates]
 
 
 def _columns(x: Tensor, axis: int) -> Tensor:
@@ -212,7 +214,7 @@ def drawn_tasks(fresh: nn.Module, bank: Bank, own: tuple[Criterion, Any] | None,
     layout, flat = outputs_of(fresh, bank)
     least = flat.std(bank.axis, keepdim=True)
     least = torch.where(least > 0, least, torch.ones_like(least))
-    order = bank.orders(updates, generator)
+    order = _orders(bank.size, BATCH, updates, generator)
     n, outputs = flat.shape[-2:]
     noise = torch.randn(n, outputs, generator=generator)
     drawn = {"noise": noise, "teacher": _teacher(bank, outputs, generator)}
@@ -272,13 +274,11 @@ def _own_task(
 
 
 def own_batches(batches: Sequence[Any], criterion: Criterion, seed: int, updates: int) -> Task:
-    """The user's next task: batches ``(inputs, targets)``, or inputs alone as a dict, in an order drawn from `seed`."""
-    generator = torch.Generator().manual_seed(seed)
-    passes = math.ceil(updates / len(batches))
-    order = torch.cat([torch.randperm(len(batches), generator=generator) for _ in range(passes)])[:updates].tolist()
+    """The user's next task: batches ``(inputs, targets)`` or inputs alone, in an order drawn from `seed`."""
+    order = _orders(len(batches), 1, updates, torch.Generator().manual_seed(seed))
 
     def loss(net: nn.Module, t: int) -> Tensor:
-        return of_batch(net, batches[order[t]], criterion)
+        return of_batch(net, batches[int(order[t])], criterion)
 
     return Task("batches", lambda net: loss, updates)
 
@@ -305,11 +305,11 @@ def of_batch(net: nn.Module, batch: Any, criterion: Criterion) -> Tensor:
 
 @dataclass(frozen=True)
 class Data:
-    """What tasks are made of.
+    """The inputs, targets and losses that tasks are made of.
 
     Args:
-        bank: inputs that drawn targets are for; None with batches.
-        own: the user's loss and targets of the bank.
+        bank: inputs for which targets are drawn; None with batches.
+        own: the user's loss, and the user's targets for the bank.
         batches, criterion: the user's next task and its loss.
     """
 
@@ -327,7 +327,7 @@ class Data:
         targets: Any,
         batches: Sequence[Any] | None,
     ) -> "Data":
-        """Raises SettingsError where arguments do not go together."""
+        """The data that a user gave. Raises SettingsError for arguments that do not go together."""
         if loss is not None and not callable(loss):
             raise SettingsError(f"loss must be a function, got {type(loss).__name__}")
         if batches is not None:

@@ -1,4 +1,4 @@
-"""Whether a network has lost its plasticity, by trial: `diagnose`."""
+"""`diagnose`: a verdict by trial on whether a network has lost its plasticity."""
 
 import math
 import warnings
@@ -34,9 +34,9 @@ from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import unwrapped
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
-LEARNS = 0.1  # the share of the loss that a fresh network has to remove before anything is compared with it
-FIRST = 20  # updates that are looked at one by one
-SLOW = 1.5  # times a fresh network's loss at the beginning
+LEARNS = 0.1  # the share of the loss that a fresh network must remove before anything is compared with it
+FIRST = 20  # updates whose gradients are checked one by one
+SLOW = 1.5  # a start is slow with this many times a fresh network's loss
 BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 
@@ -57,51 +57,52 @@ def diagnose(
     updates: int | None = None,
     seed: int = 0,
 ) -> Report:
-    """Whether a network can still learn as a fresh one does, found by letting copies of both learn the same tasks::
+    """Find out whether a network still learns as a fresh one does, by letting copies of both learn the same tasks::
 
         print(diagnose(net, batches=next_batches, loss=loss, make=make_net))   # on your own next task
         print(diagnose(net, x))                                               # on targets that are drawn
         print(diagnose(net, x, loss=F.cross_entropy, targets=y, optimizer=optimizer))
 
-    The score of an arm is (L_0 - L) / (L_0 - L_fresh): the part it removed of the loss that a fresh network removed. L
-    is its mean loss over the last tenth of the updates, at the better of two learning rates, and L_0 the loss of a
-    network that has learned nothing. The scores of the drawn targets are averaged; with the user's own loss the score
-    is the smaller of that mean and the score of the user's loss. The verdict:
+    The score of a network is (L_0 - L) / (L_0 - L_fresh): what it removed of the loss, as a share of what a fresh
+    network removed. L is the mean loss over the last tenth of the updates, at the better of two learning rates. L_0 is
+    the loss of a network that has learned nothing. The scores of the drawn targets are averaged. With the user's own
+    loss, the score is the smaller one of that mean and the score of the user's loss. The verdict:
 
     - ``plastic``: the 95 % interval over the repeats lies above 0.9;
     - ``lost``: below 0.5; ``losing``: below 0.9, or more than 0.1 below the earlier network;
-    - ``something else``: it learns with a fresh optimizer in float32, and as it is trained not half of that; or values
-      are not finite, or targets constant; `causes` says what was found;
-    - ``not detectable``: the interval holds 0.9, or a fresh network hardly learns either; `smallest_gap` says what so
-      many repeats would have shown.
+    - ``something else``: it learns with a fresh optimizer in float32, but less than half as much as it is trained; or
+      values are not finite, or targets are constant. `causes` has the findings;
+    - ``not detectable``: the interval contains 0.9, or a fresh network hardly learns either. `smallest_gap` is the
+      smallest gap that this number of repeats would have shown.
 
-    The network, its optimizer, modes, gradients and all global random states stay as they are. Copies learn without a
-    regularizer that is attached.
+    The network, its optimizer, modes, gradients and all global random states do not change. Copies learn without an
+    attached regularizer.
 
     Source: the comparison with a fresh network on the same task is Ash and Adams (2020) and Berariu et al. (2021); the
     drawn targets follow Lyle et al. (2022, 2023), but keep what the network computes, so that nothing has to be
     unlearned. Thresholds: docs/diagnose.md.
 
     Args:
-        net: any network; of a `Learner` its network, with new weights from the learner.
-        inputs: a fixed batch that it reads, a tensor, a tuple (``net(*inputs)``) or a dict (``net(**inputs)``); at
-            least 4 times as many rows as outputs. At most 256 are used.
-        loss: with `targets` or `batches` ``loss(output, targets)``, a mean over the batch; ``loss(output)`` for
+        net: any network. A `Learner` stands for its network, and makes the new weights.
+        inputs: a fixed batch: a tensor, a tuple (``net(*inputs)``) or a dict (``net(**inputs)``), with at least 4 times
+            as many rows as the network has outputs. At most 256 rows are used.
+        loss: ``loss(output, targets)``, a mean over the batch, with `targets` or `batches`; ``loss(output)`` for
             batches that are a dict or a tensor.
-        targets: those of `inputs`: a third kind of task draws such targets anew and learns them with the loss.
-        batches: a list of ``(inputs, targets)``, dicts or tensors: the next task, in place of drawn targets.
+        targets: the targets of `inputs`. A third kind of task draws new targets like them and learns them with `loss`.
+        batches: the next task, in place of drawn targets: a list of ``(inputs, targets)``, dicts or tensors.
         make: returns a network with new weights; by default the modules' own ``reset_parameters``.
-        optimizer: torch's, one or several: the network is also tried as it is trained, with its state and its rate.
+        optimizer: one or several torch optimizers. Then the network is also tried as it is trained, with their state
+            and learning rate.
         earlier: the network at an earlier time, or its state_dict.
-        max_grad_norm: to which gradients are clipped as it is trained.
-        remedies: whether to try what would help, on copies, if plasticity was lost.
-        repeats: draws of fresh weights, targets and order.
-        updates: of each trial; 100, or as many as there are batches, at least 100.
-        seed: of all draws.
+        max_grad_norm: the norm to which training clips the gradients.
+        remedies: whether to try remedies on copies if plasticity was lost.
+        repeats: number of draws of fresh weights, targets and order.
+        updates: updates of each trial; by default 100, or the number of batches if that is larger.
+        seed: seed of all draws.
 
     Raises:
-        SettingsError: a network without parameters, inputs that do not fit it or are too few, a `make` of another
-            shape, or arguments that do not go together.
+        SettingsError: a network without parameters, inputs that do not fit it or are too few, a `make` that returns a
+            network of another shape, or arguments that do not go together.
     """
     if repeats < 2:
         raise SettingsError(f"repeats must be at least 2 for an interval, got {repeats}")
@@ -122,10 +123,10 @@ def diagnose(
 def _subject(
     net: nn.Module, optimizer: Optimizers | None, make: Callable[[], nn.Module] | None, drawn: bool
 ) -> Subject:
-    """The network, with what makes one like it.
+    """The network, with a function that makes one like it.
 
     Raises:
-        SettingsError: no network with parameters, or no new weights.
+        SettingsError: `net` is no network with parameters.
     """
     if isinstance(net, Learner):
         learner, net = net, net.net
@@ -154,10 +155,10 @@ def reports(
     seed: int,
     beside: Sequence[Sequence[str]] = (),
 ) -> list[Report]:
-    """The report of each run, in order; of an ordinary network one.
+    """The report of each run, in order; one report for an ordinary network.
 
     Args:
-        beside: what else was found of each run, which explains why it does not learn where nothing is lost.
+        beside: further findings for each run, which explain why it does not learn although nothing is lost.
     """
     every = math.prod(subject.runs)
     decided = checks.not_finite(subject.net) or checks.constant(data.given_targets)
@@ -193,7 +194,7 @@ def reports(
 
 
 def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) -> dict[str, Any]:
-    """How it was tried."""
+    """How the trials were made, as the report has it."""
     rates = dict.fromkeys(f"{t * trials.subject.rate(task):.3g}" for task in trials.tasks[0] for t in RATES)
     return {
         "repeats": len(trials.tasks),
@@ -207,7 +208,7 @@ def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) ->
 
 
 def _numbers(trials: Trials, run: int) -> tuple[dict[str, Estimate], dict[str, float]]:
-    """What each arm learned, over all targets and of each kind, and its mean losses at the end."""
+    """What each arm learned, over all targets and for each kind, and its mean losses at the end."""
     shown = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
     evidence = {arm: _estimate(trials.shares(arm), run) for arm in shown}
     pairs = [(k, arm) for arm in (*shown, FRESH) for k in trials.kinds if (k, arm) in trials.curves]
@@ -216,7 +217,7 @@ def _numbers(trials: Trials, run: int) -> tuple[dict[str, Estimate], dict[str, f
 
 
 def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
-    """Let fresh networks learn, at Adam's usual rate where the optimizer's own is too low for them."""
+    """Let fresh networks learn; with Adam's usual learning rate if they learn nothing with the optimizer's own."""
     subject = trials.subject
     trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
     rate = subject.rate(trials.tasks[0][0])
@@ -233,7 +234,7 @@ def _estimate(values: Tensor, run: int) -> Estimate:
 
 
 def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
-    """The verdict on a run, what it rests on, and the smallest gap that would have been seen."""
+    """The verdict on a run, the reason for it, and the smallest gap that would have been seen."""
     removed = float(trials.removed_by_fresh()[run])
     if not removed >= LEARNS:
         why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
@@ -262,7 +263,7 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
 
 
 def _hindrances(trials: Trials) -> list[str]:
-    """What keeps the network, as it is trained, from learning."""
+    """What keeps the network from learning as it is trained."""
     subject = trials.subject
     found = checks.frozen(subject.net) + checks.not_held(subject.net, subject.optimizers)
     task = trials.tasks[0][-1]
@@ -288,7 +289,7 @@ def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Sub
     """The earlier network.
 
     Raises:
-        SettingsError: it is of another shape.
+        SettingsError: its parameters have other names or shapes.
     """
     if isinstance(earlier, nn.Module):
         earlier = unwrapped(earlier).state_dict()
@@ -303,7 +304,7 @@ def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Sub
 
 
 def _tried(trials: Trials, data: Data) -> dict[str, Tensor | None]:
-    """Let copies learn after each remedy was applied; how far each remedy changed the outputs, ``[*runs]``, by name."""
+    """Let copies learn after each remedy; returns how far each remedy changed the outputs, ``[*runs]``, by name."""
     subject = trials.subject
     tried: dict[str, Tensor | None] = {}
     times = RATES[trials.best_of_fresh()]
@@ -344,7 +345,7 @@ def _ranked(trials: Trials, tried: Mapping[str, Tensor | None], run: int) -> tup
 
 
 def _slow_start(trials: Trials, run: int, verdict: Verdict) -> list[str]:
-    """That a network which ends well begins far behind a fresh one, since it unlearns first."""
+    """A network that ends well but begins far behind a fresh one, because it unlearns first."""
     if verdict != "plastic":
         return []
     begins = [[float(trials.begin(k, arm)[:, run].mean()) for arm in (NOW, FRESH)] for k in trials.kinds]
@@ -355,7 +356,7 @@ def _slow_start(trials: Trials, run: int, verdict: Verdict) -> list[str]:
 
 
 def _symptoms(trials: Trials, data: Data) -> dict[str, tuple[Tensor, Tensor]]:
-    """Metrics of the network and of a fresh one, ``[*runs]``, those that both have."""
+    """Metrics of the network and of a fresh one, ``[*runs]``, where both have them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
