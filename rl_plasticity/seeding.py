@@ -1,7 +1,7 @@
 """Random numbers of independent runs: every run has its own streams, all derived from its own seed.
 
-`RunStreams` draws outside of a compiled update. Inside of one, where a generator would be one for all runs,
-`uniform_at` computes a draw from where it is for and when.
+`RunStreams` draws outside of a compiled update. Inside of one, all runs would share a generator, so `uniform_at`
+computes a draw from its place and time.
 """
 
 import math
@@ -16,9 +16,14 @@ from torch import Tensor, nn
 from rl_plasticity.seeds import derive as derive
 
 
+def derived(seeds: Iterable[int], *keys: int) -> list[int]:
+    """`derive` for each of several seeds."""
+    return [derive(seed, *keys) for seed in seeds]
+
+
 @contextmanager
 def random_states_kept(net: nn.Module) -> Iterator[None]:
-    """Whatever is drawn inside, as by a call of `net`, the global random states are as before afterwards."""
+    """Restore the global random states of torch, numpy and Python at the end, also on the devices of `net`."""
     states = np.random.get_state(), random.getstate()  # noqa: NPY002
     devices = {p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"}
     try:
@@ -32,8 +37,8 @@ def random_states_kept(net: nn.Module) -> Iterator[None]:
 class RunStreams(nn.Module):
     """One random generator for each run; draws have a leading runs axis.
 
-    A run draws the same numbers alone or among others. The states are part of ``state_dict``. On the device ``meta``,
-    which has shapes and no numbers, they draw on the CPU.
+    A run draws the same numbers alone or among others. ``state_dict`` holds the states of the generators. For the
+    device ``meta``, which has shapes and no numbers, the generators are on the CPU.
     """
 
     def __init__(self, seeds: Sequence[int], device: str | torch.device = "cpu") -> None:
@@ -67,20 +72,21 @@ _WORD = 0xFFFFFFFF
 
 
 def key_of(tensors: Iterable[Tensor], axes: int) -> Tensor:
-    """A number below 2^32 for each run, of the values of its `tensors` ``[*runs, ...]``: runs of other seeds differ."""
+    """A number below 2^32 for each run, made of the values of `tensors` ``[*runs, ...]``; it differs between seeds."""
     flat = (tensor.detach().float().reshape(*tensor.shape[:axes], -1) for tensor in tensors)
     words = [_mixed(numbers.view(torch.int32).to(torch.int64) & _WORD).sum(-1) for numbers in flat]
     return _mixed(torch.stack(words).sum(0) & _WORD)
 
 
 def uniform_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
-    """`n` draws ``[*runs, n]``, uniform in (0, 1), for a `key` ``[*runs]`` and wherever and whenever they are for.
+    """`n` draws ``[*runs, n]``, uniform in (0, 1), for a `key` ``[*runs]`` and the place and time `where`.
 
-    They are a function of these numbers (Mueller's integer hash of 32 bits) and of no state: the same in eager and
-    traced code, on every device, alone or among other runs.
+    They are a function of these numbers (Mueller's integer hash of 32 bits) and of no state. So they are the same in
+    eager and traced code, on every device, alone or among other runs.
 
     Args:
-        where: whole numbers below 2^32, each one for all runs or ``[*runs]``: other numbers, unrelated draws.
+        where: whole numbers below 2^32, each one number for all runs or ``[*runs]``. Other numbers give unrelated
+            draws.
     """
     for number in where:
         salt = torch.as_tensor(number, dtype=torch.int64, device=key.device)
@@ -90,13 +96,13 @@ def uniform_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
 
 
 def normal_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
-    """The same, standard normal: Box and Muller's sqrt(-2 ln u) cos(2 pi v)."""
+    """As `uniform_at`, but standard normal: Box and Muller's sqrt(-2 ln u) cos(2 pi v)."""
     draws = uniform_at(key, 2 * n, *where)
     return (-2 * draws[..., :n].log()).sqrt() * (2 * math.pi * draws[..., n:]).cos()
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """Another word of 32 bits, in int64: products stay below 2^63."""
+    """A hash of 32 bits, in int64, whose products stay below 2^63."""
     for _ in range(2):
         word = ((word >> 16) ^ word) * 0x45D9F3B & _WORD
     return (word >> 16) ^ word

@@ -1,4 +1,4 @@
-"""The networks that an agent's actor and critics are made of, found by name in `AGENT_NETWORKS`."""
+"""The networks of an agent's actor and critics, by name in `AGENT_NETWORKS`."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
@@ -44,7 +44,7 @@ def simba(
     critic_blocks: CriticBlocks = 2,
     activation: Activation = "relu",
 ) -> nn.Module:
-    """SimBa's residual blocks, of other sizes in actor and critic."""
+    """SimBa's residual blocks, with different sizes in actor and critic."""
     width, blocks = (actor_width, actor_blocks) if role == "actor" else (critic_width, critic_blocks)
     return Simba(inputs, outputs, seeds, width, blocks, activation)
 
@@ -60,15 +60,15 @@ def hypersphere(
     critic_width: CriticWidth = 512,
     critic_blocks: CriticBlocks = 2,
 ) -> nn.Module:
-    """SimbaV2's residual blocks, of other sizes in actor and critic."""
+    """SimbaV2's residual blocks, with different sizes in actor and critic."""
     width, blocks = (actor_width, actor_blocks) if role == "actor" else (critic_width, critic_blocks)
     return Hypersphere(inputs, outputs, seeds, width, blocks)
 
 
 AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "simba": simba, "hypersphere": hypersphere}
-"""What ``agent.network=`` chooses from, each called as ``make(inputs, outputs, seeds, role, **settings)``.
+"""Choices of ``agent.network=``, each called as ``make(inputs, outputs, seeds, role, **settings)``.
 
-It maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings are the
-agent's: ``agent.hidden=[64,64]``. Observations are normalized where its class has ``normalizes_obs = True``, unless
-``agent.normalize_obs`` says otherwise.
+The network maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings
+are the agent's: ``agent.hidden=[64,64]``. Observations are normalized if its class has ``normalizes_obs = True``,
+unless ``agent.normalize_obs`` says otherwise.
 """

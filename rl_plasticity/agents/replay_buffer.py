@@ -24,16 +24,19 @@ class Batch(NamedTuple):
 class ReplayBuffer:
     """The last `capacity` transitions of each run, uniformly sampled; each run has its own indices.
 
-    next_obs is not stored: it is the row after. Only where an episode was truncated does the row after hold another
-    episode's first obs; the last obs of those episodes is kept aside, and `end` says where: 0 goes on, -1
-    terminated (next_obs does not matter, its discount is 0), k > 0 truncated with the last obs in slot k - 1.
+    next_obs is the obs of the next row, so it is not stored. Only behind a truncated episode the next row has another
+    episode's first obs. The last obs of such episodes is stored in a slot. `end` says how a row goes on:
+
+    - 0: by the next row;
+    - -1: it terminated (next_obs does not matter, because its discount is 0);
+    - k > 0: it was truncated, and its last obs is in slot k - 1.
 
     Memory: 4 * (obs_dim + act_dim + 2) bytes a transition (cheetah-run: 100; 168 with obs and next_obs apart),
-    and 4 * obs_dim for each truncated episode. Memory is taken as rows are first written.
+    and 4 * obs_dim for each truncated episode. Memory is taken when a row is first written.
 
     Args:
-        capacity: transitions of each run; at least as many as env steps will be made means unbounded.
-        discount: of one env step.
+        capacity: number of transitions of each run. A capacity of all env steps means unbounded.
+        discount: discount of one env step.
 
     Raises:
         ValueError: a capacity below 1.
@@ -60,9 +63,8 @@ class ReplayBuffer:
         self.head = 0  # the row of the newest obs
         self.size = 0
         self.added = 0  # how many there ever were
-        self._slots: list[dict[int, int]] = [{} for _ in range(runs)]  # row -> slot, truncated only
-        self._free = [[0] for _ in range(runs)]
         self._offset = torch.arange(runs, device=device).unsqueeze(1)
+        self.clear()
 
     def start(self, obs: Tensor) -> None:
         """The first obs ``[runs, obs_dim]``."""
@@ -70,13 +72,13 @@ class ReplayBuffer:
 
     @property
     def newest_obs(self) -> Tensor:
-        """Where the environments go on from, ``[runs, obs_dim]``; it has no action yet. A copy."""
+        """A copy of the obs ``[runs, obs_dim]`` that the environments continue from; it has no action yet."""
         return self.obs[:, self.head].clone()
 
     def add(self, act: Tensor, step: Step) -> None:
-        """One transition of every run: `act` ``[runs, act_dim]``, done at the newest obs, gave `step`.
+        """Add one transition of every run: `act` ``[runs, act_dim]`` at the newest obs gave `step`.
 
-        An episode that terminated and was truncated at once counts as terminated.
+        An episode that terminated and was truncated in the same step counts as terminated.
         """
         row, rows = self.head, self.capacity + 1
         end = np.where(step.terminated, -1.0, 0.0)
@@ -98,11 +100,11 @@ class ReplayBuffer:
     def clear(self) -> None:
         """Forget every transition; the newest obs stays."""
         self.size = 0
-        self._slots = [{} for _ in range(self.runs)]
-        self._free = [[*range(self.last_obs.shape[1] - 1, -1, -1)] for _ in range(self.runs)]
+        self._slots: list[dict[int, int]] = [{} for _ in range(self.runs)]  # row -> slot, truncated only
+        self._free: list[list[int]] = [[*range(self.last_obs.shape[1] - 1, -1, -1)] for _ in range(self.runs)]
 
     def _here(self, values: NDArray[Any]) -> Tensor:
-        """float32 on the buffer's device. From memory that may not be swapped out a GPU fetches it by itself."""
+        """The values as float32 on the buffer's device. A GPU fetches them by itself from pinned memory."""
         on_host = torch.from_numpy(values.astype(np.float32))
         on_host = on_host.pin_memory() if self.obs.is_cuda else on_host
         return on_host.to(self.obs.device, non_blocking=True)
@@ -132,11 +134,11 @@ class ReplayBuffer:
         )
 
     def since(self, row: int) -> dict[str, Tensor]:
-        """The transitions number `row` to the newest, counted from the first ever added; those that are gone left out.
+        """The transitions from number `row`, counted from the first ever added, to the newest, without dropped ones.
 
         Returns:
             obs, act, reward, end: ``[n, runs, ...]``; end is 0, -1 (terminated) or 1 (truncated).
-            last_obs: ``[truncated, obs_dim]``, of the transitions with end 1, in order (of one env step: of the runs).
+            last_obs: ``[truncated, obs_dim]`` of the transitions with end 1, in order of env steps, then of runs.
         """
         n = min(self.size, self.added - row)
         rows = ((torch.arange(n) + (self.head - n)) % (self.capacity + 1)).to(self.obs.device)
@@ -146,7 +148,7 @@ class ReplayBuffer:
         return columns | {"end": columns["end"].clamp(max=1), "last_obs": last_obs}
 
     def state_dict(self) -> dict[str, Any]:
-        """What is filled, oldest first, and the newest obs."""
+        """All transitions, the oldest first, and the newest obs."""
         return {**self.position(), **self.since(0)}
 
     def position(self) -> dict[str, Any]:
@@ -154,10 +156,10 @@ class ReplayBuffer:
         return {"added": self.added, "size": self.size, "newest_obs": self.newest_obs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`; it may hold older transitions too.
+        """Continue from `state`, which may have older transitions too.
 
         Raises:
-            ValueError: it holds more than `capacity` transitions, or other shapes, or no counts.
+            ValueError: it has more than `capacity` transitions, other shapes, or no counts.
         """
         size, added, newest = state["size"], state["added"], state["newest_obs"]
         if not (type(size) is type(added) is int and 0 <= size <= added):

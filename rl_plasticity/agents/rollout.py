@@ -16,7 +16,7 @@ AfterStep = Callable[[Tensor, Tensor, Step, NDArray[np.bool_]], object]
 
 
 def first_episode(step: int) -> int:
-    """The number of the first episode of the evaluation at this env step: each evaluation has episodes of its own."""
+    """The number of the first episode of the evaluation at this env step. Each evaluation has its own episodes."""
     return step << 20
 
 
@@ -35,12 +35,12 @@ def play(
     """Play episodes of each run's policy; nothing of the agent changes.
 
     Args:
-        envs: of the chosen runs.
+        envs: environments of the chosen runs.
         first: the number of the first episode.
-        runs: positions of the chosen runs among the agent's; all by default. The policies of all runs are one stack,
-            and all of it acts, as in training, so that the same numbers come out whichever are chosen.
-        noise: one stream for each of the agent's runs, to sample actions; without, the deterministic policy.
-        before_step: called before each step of `envs` with how many episodes every chosen run has finished.
+        runs: positions of the chosen runs among the agent's; all by default. The whole stack of policies acts, as in
+            training, so that the numbers do not depend on which runs are chosen.
+        noise: one stream for each of the agent's runs, to sample actions; without it the deterministic policy.
+        before_step: called before each step of `envs` with the number of episodes that every chosen run has finished.
         after_step: called with obs and act ``[all runs, 1, ...]``, the step, and which of the chosen runs still count.
 
     Returns:
@@ -93,7 +93,7 @@ def evaluate(
             series.append(value)
 
     returns = play(agent, envs, episodes, first, before_step=before_step, after_step=record)
-    # Only now, so that no step waits for a GPU for them.
+    # Not before, so that no step waits for a GPU.
     q, reward, terminated, ended, rest, counts = (torch.stack(series).cpu() for series in history.values())
     following = discounted_returns(reward.to(q.dtype), agent.discount, terminated, ended, rest)
     error = [q_overestimation(q[counts[:, i], i], following[counts[:, i], i]) for i in range(envs.runs)]

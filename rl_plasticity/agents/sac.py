@@ -17,7 +17,7 @@ from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.networks import ObservationNorm
 from rl_plasticity.regularizers import Regularizer, Unregularized
-from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.settings import Setting, check, checked
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
@@ -28,17 +28,17 @@ class Critic(nn.Module):
     """Q(obs, act): ``[runs, batch, obs_dim], [runs, batch, act_dim] -> [runs, critics, batch]``.
 
     Args:
-        make: from seeds to a network of observation and action, one for each critic.
+        make: called with seeds for each critic; returns a network of observation and action.
 
     Attributes:
-        normalize: what is done to observations first, if anything.
+        normalize: the norm of the observations, if there is one.
     """
 
     normalize: ObservationNorm | None
 
     def __init__(self, make: Callable[[Sequence[int]], nn.Module], seeds: Sequence[int], num_critics: int = 1) -> None:
         super().__init__()
-        self.critics = nn.ModuleList(make([derive(seed, i) for seed in seeds]) for i in range(num_critics))
+        self.critics = nn.ModuleList(make(derived(seeds, i)) for i in range(num_critics))
         self.normalize = None
 
     def forward(self, obs: Tensor, act: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Temperature(nn.Module):
 
 
 def bounded_log_std(x: Tensor, bound: Bound) -> Tensor:
-    """The log standard deviation in [-10, 2] of what the network returns for it.
+    """The log standard deviation in [-10, 2], from the network's output x.
 
     "clamp": x clipped; outside the bounds its gradient is 0. "tanh": -10 + 6 (1 + tanh(x)), whose gradient is never 0.
     At x = 0 the standard deviation is 1 with "clamp" and exp(-4), about 0.018, with "tanh".
@@ -125,15 +125,15 @@ class SAC(nn.Module):
 
     Deviations from them, following Lewandowski et al. (2024): LayerNorm between linear layer and ReLU, and one critic.
     Another one: the log standard deviation is clipped to [-10, 2]. Their code, and that of SimBa and SimbaV2, squashes
-    it by a tanh into the same bounds, which is ``log_std="tanh"``. Or with the networks of SimBa and SimbaV2, without
-    what else these change (`Simba`, `Hypersphere`).
+    it by a tanh into the same bounds, which is ``log_std="tanh"``. The networks of SimBa and SimbaV2 (`Simba`,
+    `Hypersphere`) can be chosen, without the other changes in these papers.
 
     Args:
-        obs_dim, act_dim: actions are in [-1, 1].
-        seeds: one for each run.
-        regularize: from a network to its regularizer, for actor and critic; never for target or temperature.
-        network: a name of `AGENT_NETWORKS`.
-        of_network: the settings of that network.
+        obs_dim, act_dim: sizes of observations and actions. Actions are in [-1, 1].
+        seeds: one seed for each run.
+        regularize: makes the regularizer of a network; called for actor and critic, never for target or temperature.
+        network: a name in `AGENT_NETWORKS`.
+        of_network: settings of that network.
 
     Raises:
         SettingsError: a setting out of range.
@@ -191,22 +191,19 @@ class SAC(nn.Module):
         def make_temperature(seeds: Sequence[int]) -> nn.Module:
             return Temperature(init_alpha, len(seeds))
 
-        def own(key: int) -> list[int]:
-            return [derive(seed, key) for seed in seeds]
-
         adam = partial(Adam, lr=lr)
-        self.critic = Learner(make_critic, own(0), regularize, adam, device=device)
-        self.actor = Learner(make_actor, own(1), regularize, adam, device=device)
-        self.temperature = Learner(make_temperature, own(2), Unregularized, adam, device=device)
+        self.critic = Learner(make_critic, derived(seeds, 0), regularize, adam, device=device)
+        self.actor = Learner(make_actor, derived(seeds, 1), regularize, adam, device=device)
+        self.temperature = Learner(make_temperature, derived(seeds, 2), Unregularized, adam, device=device)
         self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
-        self.streams = RunStreams(own(3), device)
+        self.streams = RunStreams(derived(seeds, 3), device)
 
     def noise(self, updates: int, batch_size: int) -> Tensor:
-        """Standard normal ``[updates, 2, runs, batch, act_dim]``: for the next action and the action of each update."""
+        """Standard normal ``[updates, 2, runs, batch, act_dim]``, for the next action and the action in each update."""
         return self.streams.normal(updates, 2, batch_size, self.act_dim).movedim(0, 2)
 
     def observe_(self, obs: Tensor) -> None:
-        """See the observations ``[runs, obs_dim]`` that the next actions are for: running statistics count them."""
+        """Take the observations ``[runs, obs_dim]`` of the next actions into the running statistics."""
         for net in (self.actor.net, self.critic.net, self.critic_target):
             norm = cast(Actor | Critic, net).normalize
             if norm is not None:
@@ -266,23 +263,23 @@ class SAC(nn.Module):
 
     @property
     def learners(self) -> dict[str, Learner]:
-        """The learners whose networks can lose plasticity (not the temperature)."""
+        """The learners whose networks can lose plasticity, so without the temperature."""
         return {"critic": self.critic, "actor": self.actor}
 
     @property
     def followers(self) -> dict[str, nn.Module]:
-        """The networks that track a learner's."""
+        """The networks that track a learner's network."""
         return {"critic": self.critic_target}
 
     def inputs(self, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
-        """What each learner's network reads of a batch."""
+        """The inputs of each learner's network in a batch."""
         return {"critic": (batch.obs, batch.act), "actor": (batch.obs,)}
 
     @torch.no_grad()
     def example_losses(
         self, batch: Batch, noise: Tensor
     ) -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
-        """For measuring: each learner's loss ``[runs]`` of its network's output, and its other arguments."""
+        """For metrics: each learner's loss ``[runs]`` as a function of its network's output, and further arguments."""
         alpha = self.temperature.net()
         next_act, next_log_prob = sample_action(self.actor.net(batch.next_obs), noise[0])
         target = bellman_target(batch, self.critic_target(batch.next_obs, next_act), next_log_prob, alpha)
@@ -294,9 +291,9 @@ class SAC(nn.Module):
         return {"critic": (critic_loss, (target,)), "actor": (of_actor, (batch.obs, noise[1]))}
 
     def restart_(self, runs: Tensor | None = None) -> None:
-        """`runs` (all by default) start afresh with new weights, as a newly made agent would.
+        """Restart `runs` (all by default) with new weights, as a new agent has them.
 
-        Running statistics of observations stay: they are of the data, and those that are replayed stay too.
+        Running statistics of observations do not change. They belong to the data, which stay in the replay buffer.
         """
         statistics = {name: value.clone() for name, value in self.named_buffers() if ".normalize." in name}
         for learner in (self.critic, self.actor, self.temperature):

@@ -1,17 +1,17 @@
-"""The fast path: the plain update, unchanged, as one compiled graph without the waste that a profile showed.
+"""The fast path: the plain update as one compiled graph.
 
-``compiled(agent.update)`` is called exactly as ``agent.update`` and makes the same updates up to the rounding of sums
-taken in another order. Inductor fuses the element-wise passes; docs/speed.md has what each of these adds to that:
+``compiled(agent.update)`` is called like ``agent.update`` and makes the same updates, up to the rounding of sums in
+another order. Inductor fuses the element-wise passes. docs/speed.md has the gain of each of these additions:
 
-- `rewrites.Rewrites` changes three things in the traced graph that inductor would do slowly.
+- `rewrites.Rewrites` changes what inductor would do slowly in the traced graph.
 - Multiplications and additions may contract into one instruction, which rounds once instead of twice.
 - The calls between the kernels are compiled too (on the CPU; on a GPU, nothing of this has been measured).
-- Before each call torch.compile checks a thousand facts that the graph was traced with; those about the modules'
-  insides and about globals are left out. So the structure, the modes (``train``, ``eval``) and the plain settings of
-  the modules must stay as they were at the first call; a batch of another shape is seen, and traced anew. Parameters
-  and buffers are looked up at each call, so resets, interventions and loading reach the graph.
+- Before each call torch.compile checks a thousand facts about the traced graph. The checks of the modules' insides and
+  of globals are left out. So the structure, the modes (``train``, ``eval``) and the plain settings of the modules must
+  stay as they were at the first call. A batch of another shape is noticed, and traced again. Parameters and buffers are
+  looked up at each call, so resets, interventions and loading reach the graph.
 
-On a GPU the compiled update is captured as a CUDA graph besides, see `Captured`.
+On a GPU the compiled update is also captured as a CUDA graph, see `Captured`.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ def _graph(update: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 
 def set_tracing() -> None:
-    """What the compiler looks up in a thread that calls compiled updates, where it may have to trace one too."""
+    """Set the compiler's options in a thread that calls compiled updates, and so may trace one."""
     torch._dynamo.config.trace_autograd_ops = True
     # By default 8 graphs of one function. Here each of the regularizers side by side has a graph of the same update.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit
@@ -70,9 +70,9 @@ def set_tracing() -> None:
 
 
 def keep_compiled() -> None:
-    """Have inductor keep what it compiles among the user's caches: torch's own folder is in /tmp, gone at a reboot.
+    """Let inductor store compiled code among the user's caches: a reboot deletes torch's own folder in /tmp.
 
-    ``TORCHINDUCTOR_CACHE_DIR`` goes before; where there is no home that can be written to, torch's own folder stays.
+    ``TORCHINDUCTOR_CACHE_DIR`` takes precedence. Without a writable home, torch's own folder is used.
     """
     if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
         return
@@ -84,7 +84,7 @@ def keep_compiled() -> None:
 
 
 def _machine() -> str:
-    """A word for the machines that run what is compiled here: homes are shared, and ``-march=native`` has no key."""
+    """A key for machines that run the same compiled code: homes are shared, and ``-march=native`` has no key."""
     said = {platform.machine(), *platform.libc_ver()}
     if capability := os.environ.get("ATEN_CPU_CAPABILITY"):  # which torch's key leaves out too
         said.add(capability)
@@ -97,9 +97,9 @@ def _machine() -> str:
 class Captured:
     """`update` recorded once as a CUDA graph and replayed: no Python, no dispatch and no host sync in between.
 
-    Tensors among the arguments are copied to fixed places first; parameters and buffers are read where they are. The
-    first calls run as they are, which is real work and warms up what must not happen in a recording. Arguments of
-    another shape than the first (a last, smaller batch) are passed on. No GPU has run this yet.
+    Tensors among the arguments are first copied to fixed places; parameters and buffers are read where they are. The
+    first calls run without a recording. They are real updates, and warm up what must not happen in a recording.
+    Arguments with another shape than the first (a last, smaller batch) go to `update` itself. No GPU has run this yet.
     """
 
     WARM_UP = 3
@@ -126,7 +126,7 @@ class Captured:
         return dict(self.replay())  # the tensors are overwritten by the next call
 
     def run_apart(self, inputs: tuple[Any, ...]) -> dict[str, Tensor]:
-        """Run on a stream of its own, as CUDA wants it before a recording."""
+        """Run on a separate stream, as CUDA requires before a recording."""
         apart = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         apart.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(apart):
@@ -135,7 +135,7 @@ class Captured:
         return metrics
 
     def record(self, inputs: tuple[Any, ...]) -> Callable[[], dict[str, Tensor]]:
-        """Record one call, which does not run it; returns what does."""
+        """Record one call without running it; returns a function that runs it."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             metrics = self.update(*inputs)
@@ -148,6 +148,6 @@ class Captured:
 
 
 def _guards_to_check(guards: Sequence[Any]) -> list[bool]:
-    """Whether each is about the arguments or torch's own state (gradients on or off, and the like)."""
+    """For each guard, whether it concerns the arguments or torch's own state (gradients on or off, for example)."""
     others = ("._modules[", "._parameters[", "._buffers[", "G[")
     return [not any(part in guard.name for part in others) for guard in guards]

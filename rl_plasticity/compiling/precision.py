@@ -1,9 +1,9 @@
-"""What the large matrix products read: float32, or bfloat16 where the machine has units for it.
+"""The number format of the factors of large matrix products: float32, or bfloat16 if the machine has units for it.
 
 The two factors of a large product are rounded to bfloat16's 8 bits of mantissa, summed in float32, and the sum is
 rounded once. All else is float32: parameters, optimizers, losses, norm layers, targets and the discount (0.99 would be
-0.988 in bfloat16), penalties, projections and what is small. What is large is measured: on a small product rounding
-costs more than it saves.
+0.988 in bfloat16), penalties, projections and small products, where rounding costs more than it saves. A measurement
+decides which products are large.
 """
 
 import time
@@ -24,7 +24,7 @@ REPEATS = 15
 
 
 def has_bfloat16(device: str) -> bool:
-    """Whether products in bfloat16 are made by units of their own there: without, they take four times as long."""
+    """Whether the device has units for bfloat16 products: without them, such products take four times as long."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch has none
@@ -32,10 +32,10 @@ def has_bfloat16(device: str) -> bool:
 
 
 def decided(precision: str, device: str) -> str:
-    """``auto`` decided, and the others as they are.
+    """The precision that ``auto`` stands for on this device; any other as it is.
 
     Raises:
-        SettingsError: the device cannot do it, or only slower than float32.
+        SettingsError: the device cannot compute in this precision, or only slower than in float32.
     """
     if precision == "auto":
         return "bfloat16" if has_bfloat16(device) else "float32"
@@ -49,10 +49,10 @@ def decided(precision: str, device: str) -> str:
 
 @cache
 def pays_from(device: str, runs: int = 1) -> int:
-    """The least width from which a layer's three products are faster with rounded factors, rounding included.
+    """The smallest width for which a layer's three products are faster with rounded factors, including the rounding.
 
-    Measured here and now, in a third of a second. A layer counts with the smaller of its inputs and outputs. Where
-    bfloat16 never pays, a width that no layer has.
+    It is measured when called, in a third of a second. A layer's width is the smaller one of its inputs and outputs. If
+    bfloat16 never pays, the result is a width that no layer has.
     """
     least = 2**31
     for width in reversed(WIDTHS):
@@ -63,7 +63,7 @@ def pays_from(device: str, runs: int = 1) -> int:
 
 
 def _seconds(width: int, operands: torch.dtype, device: str, runs: int) -> float:
-    """The least of some repetitions of a layer's products: what they take when nothing disturbs them."""
+    """The shortest of several repetitions of a layer's products: their time without disturbance."""
     x, weight = torch.ones(runs, BATCH, width, device=device), torch.ones(runs, width, width, device=device)
     times = []
     for _ in range(REPEATS):
@@ -80,7 +80,7 @@ def _seconds(width: int, operands: torch.dtype, device: str, runs: int) -> float
 
 @contextmanager
 def tf32(on: bool) -> Iterator[None]:
-    """Products and convolutions on GPUs round their factors to TF32's 10 bits of mantissa, if it is `on`."""
+    """Round the factors of products and convolutions on GPUs to TF32's 10 bits of mantissa, if `on`."""
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
     before = [switch.fp32_precision for switch in switches]
     try:
@@ -93,9 +93,9 @@ def tf32(on: bool) -> Iterator[None]:
 
 
 def in_bfloat16(net: nn.Module, device: str) -> Callable[..., Tensor]:
-    """A call of a network without a runs axis whose products and convolutions read bfloat16 (``torch.autocast``).
+    """A function that calls a network without a runs axis in bfloat16 (``torch.autocast``).
 
-    Its activations are bfloat16 too; norm layers sum up in float32, and the output is float32.
+    Its products, convolutions and activations are bfloat16. Norm layers sum in float32, and the output is float32.
     """
 
     def call(*inputs: Tensor) -> Tensor:
@@ -107,10 +107,10 @@ def in_bfloat16(net: nn.Module, device: str) -> Callable[..., Tensor]:
 
 
 def read_bfloat16_(module: nn.Module, least_width: int) -> int:
-    """Let the layers of `module` that are at least so wide, inputs and outputs, read bfloat16.
+    """Let the layers of `module` with at least `least_width` inputs and outputs read bfloat16.
 
     Returns:
-        How many layers do now. Layers without a runs axis are read in bfloat16 by ``torch.autocast`` instead.
+        The number of these layers. For layers without a runs axis, ``torch.autocast`` does this instead.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, StackedLinear)]
     for layer in layers:

@@ -1,11 +1,13 @@
-"""What the compiled update changes in its graph before inductor makes code of it.
+"""Changes of the compiled update's graph before inductor makes code of it.
 
-A weight's gradient comes out of autograd as the transpose of x^T g, and Adam would read it against the grain: it
-becomes g^T x. A bias inside baddbmm is first copied over the whole output: it is added in the pass that reads the
-product anyway. And the factors of Adam's step, a few float64 powers for each run, would be worked out anew for every 16
-weights: they are stored, and so are draws and masks of units. Weights that several products read in bfloat16 are
-rounded once. Nothing is computed twice, as the activations would be that a regularizer looks at. And what keeps a copy
-of a weight keeps it as it was before the step.
+- Autograd gives a weight's gradient as the transpose of x^T g, and Adam would read it in the slow order of memory. It
+  becomes g^T x.
+- baddbmm first copies its bias over the whole output. Instead the bias is added in the pass that reads the product.
+- The factors of Adam's step, a few float64 powers for each run, would be computed again for every 16 weights. They are
+  stored, and so are draws and masks of units.
+- Weights that several products read in bfloat16 are rounded once.
+- Equal operations are computed once, for example the activations that a regularizer also reads.
+- A copy of a weight that is kept has the values from before the step.
 """
 
 import operator
@@ -22,7 +24,7 @@ TRANSPOSE = [0, 2, 1]
 
 
 class Rewrites(CustomGraphPass):
-    """Changes the graph of matrix products and element-wise operations, see the top of this file."""
+    """Makes the changes of the graph that the top of this file lists."""
 
     def __call__(self, graph: fx.Graph) -> None:
         _merge_equal(graph)
@@ -42,7 +44,7 @@ class Rewrites(CustomGraphPass):
                     graph.erase_node(node)
 
     def uuid(self) -> bytes:
-        """What inductor's cache tells versions of this pass apart by."""
+        """The key of this version of the pass in inductor's cache."""
         return get_hash_for_files((__file__,))
 
     @staticmethod
@@ -67,7 +69,7 @@ class Rewrites(CustomGraphPass):
 
     @staticmethod
     def _store(graph: fx.Graph, node: fx.Node) -> None:
-        """Inductor has to write down what is seen through other strides."""
+        """Make inductor store a value, by a view through strides, which needs memory."""
         value = node.meta["val"]
         with graph.inserting_after(node):
             stored = _call(graph, aten.as_strided.default, node, list(value.shape), list(value.stride()))
@@ -75,10 +77,10 @@ class Rewrites(CustomGraphPass):
 
 
 def _copy_before_change(graph: fx.Graph) -> None:
-    """What is written back at the graph's end: copies of another input come before that input changes.
+    """Order the writes at the graph's end: an input is copied to another one before it changes itself.
 
-    Torch has them in the order of the inputs: of ``previous.copy_(weight); weight.add_(1)`` it writes the new weight to
-    both, where nothing is computed in between.
+    Torch writes in the order of the inputs. With ``previous.copy_(weight); weight.add_(1)`` and nothing computed in
+    between, it would write the new weight to both.
     """
     copies = [node for node in graph.nodes if node.target is aten.copy_.default]
     readers: dict[Any, set[fx.Node]] = {}
@@ -95,7 +97,7 @@ def _copy_before_change(graph: fx.Graph) -> None:
 
 
 def _is_view(target: Any) -> bool:
-    """Whether what it returns shares the memory of its first argument."""
+    """Whether the result shares the memory of the first argument."""
     if target in (operator.getitem, aten._unsafe_view.default):
         return True
     returns = target._schema.returns if isinstance(target, torch._ops.OpOverload) else []
@@ -103,7 +105,7 @@ def _is_view(target: Any) -> bool:
 
 
 def _merge_equal(graph: fx.Graph) -> None:
-    """Of operations with the same arguments only the first stays: nothing in this graph is changed before its end."""
+    """Keep only the first of several operations with the same arguments: nothing changes before the graph's end."""
     first: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.target is operator.getitem or (node.op == "call_function" and not _is_impure(node.target)):
@@ -115,7 +117,7 @@ def _merge_equal(graph: fx.Graph) -> None:
 
 
 def _is_impure(target: Any) -> bool:
-    """Whether two calls with the same arguments may not be the same."""
+    """Whether two calls with the same arguments may give different results."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
@@ -126,13 +128,12 @@ def _hashable(value: Any) -> Any:
         return tuple((name, _hashable(one)) for name, one in value.items())
     if isinstance(value, list | tuple):
         return tuple(_hashable(one) for one in value)
-    return (
-        value if isinstance(value, fx.Node) else (type(value), repr(value))
-    )  # 1, 1.0 and True are equal, 0.0 and -0.0
+    # With type and text, because 1, 1.0 and True are equal, and 0.0 and -0.0.
+    return value if isinstance(value, fx.Node) else (type(value), repr(value))
 
 
 def _is_dear(node: fx.Node) -> bool:
-    """Whether it comes out of float64, as Adam's factors, or of whole numbers, as draws, or is a mask of units."""
+    """Whether it is converted from float64 (Adam's factors) or from whole numbers (draws), or is a mask of units."""
     if node.target is prims.convert_element_type.default:
         return node.args[0].meta["val"].dtype in (torch.float64, torch.int64)  # type: ignore[union-attr]
     return node.target is aten.bitwise_and.Tensor and node.meta["val"].dtype == torch.bool

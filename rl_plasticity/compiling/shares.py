@@ -1,7 +1,7 @@
-"""Several runs trained side by side by threads: each thread makes whole updates of some of the runs.
+"""Several runs trained side by side in threads: each thread makes whole updates of some of the runs.
 
-torch's own threads divide every single operation and spin until the last of them is done. Beside another busy process
-that takes a hundred times as long; here a thread sleeps when its updates are made. docs/speed.md has the measurements.
+torch's own threads divide every single operation, and spin until the last of them is done. Beside another busy process
+this takes a hundred times as long. Here a thread sleeps when its updates are done. docs/speed.md has the measurements.
 """
 
 import math
@@ -18,12 +18,12 @@ from rl_plasticity.seeding import RunStreams
 
 M = TypeVar("M", bound=nn.Module)
 R = TypeVar("R")
-CACHED = 2**16  # numbers in a run's largest matrix from which compiled updates are faster run by run than stacked
+CACHED = 2**16  # from this size of a run's largest matrix on, compiled updates are faster run by run than stacked
 AT_ONCE = 16
 
 
 class Cut(NamedTuple):
-    """Consecutive runs, all of one regularizer."""
+    """Consecutive runs that all have the same regularizer."""
 
     start: int
     stop: int
@@ -32,11 +32,11 @@ class Cut(NamedTuple):
 
 
 def cuts(numbers: Sequence[int], threads: int, largest: int | None = None) -> list[Cut]:
-    """How to divide runs among threads: shares of one size for each regularizer, so that one graph serves them.
+    """Divide runs among threads. All shares of a regularizer have one size, so that one graph serves them.
 
     Args:
-        numbers: how many runs each of the regularizers side by side has.
-        largest: numbers in a run's largest matrix, where updates are compiled.
+        numbers: number of runs of each of the regularizers side by side.
+        largest: size of a run's largest matrix, if updates are compiled.
     """
     most = math.ceil(sum(numbers) / threads)
     if largest is not None:
@@ -51,17 +51,17 @@ def cuts(numbers: Sequence[int], threads: int, largest: int | None = None) -> li
 
 
 class Shares(Generic[M]):
-    """A module of several runs, and modules of some of the runs each, which hold the same tensors.
+    """A module of all runs, and modules of some of the runs each, the shares, which hold the same tensors.
 
-    A share's parameters and buffers are views of the whole's, so what is done to one is done to the other: updates by
-    the shares; checkpoints, interventions and measurements by the whole. Tensors without a runs axis, which an update
-    may change too, are the first share's own, and copied to the others before they work.
+    A share's parameters and buffers are views of the whole's, so a change of one is a change of the other. The shares
+    make the updates; checkpoints, interventions and measurements use the whole. An update may also change tensors
+    without a runs axis. They belong to the first share, and are copied to the others before they work.
 
     Args:
-        whole: of all runs.
-        make: from the runs of a share to a module, made as `whole` was for all.
-        found: which shares there are. Fewer than two: the whole works.
-        threads: how many shares work at the same time.
+        whole: the module of all runs.
+        make: called with the runs of a share; returns a module made like `whole`.
+        found: the shares. With fewer than two of them, the whole makes the updates.
+        threads: number of shares that work at the same time.
         prepare: called once in each thread.
 
     Raises:
@@ -87,13 +87,13 @@ class Shares(Generic[M]):
 
     @property
     def at_once(self) -> int:
-        """How many updates, of which nobody looks at all but the last, are best made by one call of `each`."""
+        """The best number of updates in one call of `each`, if only the last one's metrics are wanted."""
         return AT_ONCE if self.cuts else 1
 
     def updates(
         self, update: Callable[..., R], compiled: Callable[[Callable[..., R]], Callable[..., R]] | None = None
     ) -> list[Callable[..., R]]:
-        """`update`, whose first argument is a module, of each share; `compiled` makes a graph for each regularizer."""
+        """`update`, whose first argument is a module, for each share; `compiled` makes a graph for each regularizer."""
         if compiled is None:
             return [MethodType(update, module) for module in self.modules]
         if not self.cuts:
@@ -102,7 +102,7 @@ class Shares(Generic[M]):
         return [partial(graphs[cut.part], module) for cut, module in zip(self.cuts, self.modules, strict=True)]
 
     def each(self, work: Callable[[int], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Let every share do `work`, a function of its number, and join the metrics ``[runs]`` that it returns."""
+        """Call `work` with the number of each share, and join the metrics ``[runs]`` that it returns."""
         for copied, original in self._common:
             copied.copy_(original)
         numbers = range(len(self.modules))
@@ -147,5 +147,5 @@ class Shares(Generic[M]):
 
 
 def largest_matrix(net: nn.Module) -> int:
-    """Numbers in the largest parameter of one run of a stacked network."""
+    """The size of the largest parameter of one run in a stacked network."""
     return max(p[0].numel() for p in net.parameters())

@@ -1,21 +1,25 @@
-"""What keeps a network from learning that is not lost plasticity, each found by a number and said in a sentence."""
+"""Other reasons than lost plasticity why a network does not learn. Each check returns one sentence, or none."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.diagnosis.trainability import HALF, Loss, Steps, learn
+from rl_plasticity.diagnosis.trainability import HALF, Optimizers
 from rl_plasticity.structure import tensors_in
+
+
+def _few(found: Sequence[str]) -> str:
+    return ", ".join(found[:3]) + (" and others" if len(found) > 3 else "")
 
 
 def not_finite(net: nn.Module) -> list[str]:
     """Weights that are infinite or NaN."""
     bad = {name: int((~p.isfinite()).sum()) for name, p in net.named_parameters()}
     found = [f"{count} of {net.get_parameter(name).numel()} in {name!r}" for name, count in bad.items() if count]
-    return [f"not finite: {', '.join(found[:3])}{' and others' if len(found) > 3 else ''}"] if found else []
+    return [f"not finite: {_few(found)}"] if found else []
 
 
 def constant(targets: Any) -> list[str]:
@@ -27,7 +31,7 @@ def constant(targets: Any) -> list[str]:
 
 
 def frozen(net: nn.Module) -> list[str]:
-    """Parameters that do not take part in training."""
+    """Parameters that are not trained."""
     numbers = [(p.numel(), p.requires_grad) for p in net.parameters()]
     still = sum(n for n, trained in numbers if not trained)
     return (
@@ -35,17 +39,15 @@ def frozen(net: nn.Module) -> list[str]:
     )
 
 
-def not_held(net: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
+def not_held(net: nn.Module, optimizers: Optimizers) -> list[str]:
     """Trainable parameters that no optimizer changes."""
     held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-    left = [name for name, p in net.named_parameters() if p.requires_grad and id(p) not in held]
-    if not optimizers or not left:
-        return []
-    return [f"not in the optimizer: {', '.join(map(repr, left[:3]))}{' and others' if len(left) > 3 else ''}"]
+    left = [repr(name) for name, p in net.named_parameters() if p.requires_grad and id(p) not in held]
+    return [f"not in the optimizer: {_few(left)}"] if optimizers and left else []
 
 
-def learning_rate(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
-    """A rate of 0, or one that a schedule has brought below a hundredth of its first value."""
+def learning_rate(optimizers: Optimizers) -> list[str]:
+    """A learning rate of 0, or one that a schedule has brought below a hundredth of its first value."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if groups and all(float(group["lr"]) == 0 for group in groups):
         return ["learning rate: it is 0"]
@@ -56,33 +58,28 @@ def learning_rate(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
     return []
 
 
-def stale_moments(
-    parameters: Mapping[str, Tensor], optimizers: Sequence[torch.optim.Optimizer], gradients: dict[str, Tensor]
-) -> list[str]:
+def stale_moments(net: nn.Module, optimizers: Optimizers, gradients: Mapping[str, Tensor]) -> list[str]:
     """Adam's second moments that remember gradients far larger than the present ones.
 
-    The number is the median over the weights of sqrt(v_hat) / |g|, where g is the gradient of the first batch; it is
-    near 1 where the moments are of the present.
+    The number is the median over the weights of sqrt(v_hat) / |g|, where g is the gradient of the first batch. It is
+    near 1 where the moments fit the present gradients.
     """
-    ratios = []
-    for name, p in parameters.items():
-        for optimizer in optimizers:
-            state = optimizer.state.get(p, {})
-            if "exp_avg_sq" not in state or name not in gradients:
-                continue
-            beta = next(g["betas"][1] for g in optimizer.param_groups if any(p is q for q in g["params"]))
-            step = float(state.get("step", 0))
-            root = (state["exp_avg_sq"].float() / max(1e-12, 1 - beta**step)).sqrt()
-            size = gradients[name].float().abs()
-            ratios.append((root / size)[size > 0].flatten())
-    if not ratios or not (every := torch.cat(ratios)).numel():
-        return []
-    ratio = float(every.median())
+    ratios = [torch.zeros(0)]
+    gradient_of = {p: gradients[name].float().abs() for name, p in net.named_parameters() if name in gradients}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                state = optimizer.state.get(p, {})
+                if "exp_avg_sq" in state and p in gradient_of:
+                    unbiased = 1 - group["betas"][1] ** float(state.get("step", 0))
+                    root = (state["exp_avg_sq"].float() / max(1e-12, unbiased)).sqrt()
+                    ratios.append((root / gradient_of[p])[gradient_of[p] > 0].cpu())
+    ratio = float(torch.cat(ratios).median())  # NaN of none
     return [f"stale moments: Adam's remember gradients {ratio:.3g} times as large as today's"] if ratio > 30 else []
 
 
-def does_not_move(net: nn.Module, before: dict[str, Tensor]) -> list[str]:
-    """Weights in half precision that updates leave as they are, since steps round to nothing."""
+def does_not_move(net: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
+    """Weights in half precision that updates leave unchanged, because the steps round to nothing."""
     halves = {name: p for name, p in net.named_parameters() if p.dtype in HALF}
     if not halves:
         return []
@@ -92,8 +89,8 @@ def does_not_move(net: nn.Module, before: dict[str, Tensor]) -> list[str]:
     return [f"rounding: only {portion:.0%} of the {kind} weights moved in the first updates"] if portion < 0.5 else []
 
 
-def clipped(norms: Sequence[float], max_grad_norm: float | None) -> list[str]:
-    """Gradients of which clipping leaves less than a hundredth."""
+def clipped(norms: Iterable[float], max_grad_norm: float | None) -> list[str]:
+    """Clipping that leaves less than a hundredth of the gradients."""
     finite = [n for n in norms if math.isfinite(n) and n > 0]
     if max_grad_norm is None or not finite:
         return []
@@ -101,37 +98,16 @@ def clipped(norms: Sequence[float], max_grad_norm: float | None) -> list[str]:
     return [f"clipping: max_grad_norm={max_grad_norm:g} leaves {left:.2%} of the gradient"] if left < 0.01 else []
 
 
-def first_updates(
-    net: nn.Module, optimizer: Steps, loss: Loss, clip: float | None, updates: int, seed: int
-) -> tuple[dict[str, Tensor], list[float], dict[str, Tensor]]:
-    """The gradient of the first update, the norms of the gradients, and the weights from before.
-
-    `net` is trained by it, see `learn`.
-    """
-    before = {name: p.detach().clone() for name, p in net.named_parameters()}
-    gradients: dict[str, Tensor] = {}
-    norms: list[float] = []
-
-    def look() -> None:
-        here = {name: p.grad.detach().clone() for name, p in net.named_parameters() if p.grad is not None}
-        if not gradients:
-            gradients.update(here)
-        norms.append(float(torch.stack([g.float().norm() for g in here.values()]).norm()))
-
-    learn(net, optimizer, loss, updates, seed, clip, look)
-    return gradients, norms, before
-
-
 # --- of agents --------------------------------------------------------------------------------------------------------
 
 
 def of_values(q: Tensor, reward: Tensor, discount: float) -> list[str]:
-    """Values that rewards like these cannot add up to: |mean Q| > 2 max |r| / (1 - discount).
+    """Values out of the reach of these rewards: |mean Q| > 2 max |r| / (1 - discount).
 
-    The factor leaves room for the entropy that SAC's values count too.
+    The factor 2 leaves room for the entropy, which SAC's values include.
 
     Args:
-        q, reward: of some transitions, ``[n]``.
+        q, reward: values and rewards of some transitions, ``[n]``.
     """
     if discount >= 1 or not reward.abs().max() > 0:
         return []
@@ -140,10 +116,10 @@ def of_values(q: Tensor, reward: Tensor, discount: float) -> list[str]:
 
 
 def of_log_std(log_std: Tensor, least: float, most: float) -> list[str]:
-    """A policy whose log standard deviation lies at its bounds, where it has no gradient.
+    """A policy whose log standard deviation is at its bounds, where it has no gradient.
 
     Args:
-        log_std: as bounded, for some observations.
+        log_std: the bounded values for some observations.
         least, most: the bounds.
     """
     at_bounds = float(((log_std <= least) | (log_std >= most)).float().mean())

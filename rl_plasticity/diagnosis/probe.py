@@ -1,4 +1,4 @@
-"""A network looked at on frozen inputs, so that what is measured is comparable over time."""
+"""Plasticity metrics of a network on inputs that never change, so that they are comparable over time."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -32,10 +32,10 @@ from rl_plasticity.structure import Example, HiddenUnits, Structure, activations
 from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.layer import Layer, runs_of, unwrapped, wide
 
-PROBE_SIZE = 256  # examples whose activations are looked at
-GRADIENTS = 32  # of them, those of which each one's gradient is taken
+PROBE_SIZE = 256  # examples whose activations are measured
+GRADIENTS = 32  # how many of them have their single gradients taken
 BOUNDS = {"tanh": (-1.0, 1.0), "softsign": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "hardsigmoid": (0.0, 1.0)}
-LARGEST = 4_000_000  # weights of a layer whose gradients are taken: one example's then are 16 MB
+LARGEST = 4_000_000  # weights of the largest layer whose single gradients are taken: 16 MB for one example
 
 
 def measure(
@@ -49,22 +49,22 @@ def measure(
         measure(net, x)["dormant"]
         measure(net, x, nn.functional.cross_entropy, labels)["gradient_rank"]
 
-    The names are those that the training commands log: the mean over layers as NAME, that of each layer as NAME/LAYER,
-    and weight_norm and sigma1 of the network. Nothing of the network changes: modes, buffers, gradients, random states.
-    What is relative to an earlier time (distance, representation_change) a `Probe` measures.
+    The names are those that the training commands log: NAME for the mean over layers, NAME/LAYER for each layer, and
+    weight_norm and sigma1 for the network. The network's modes, buffers, gradients and random states do not change.
+    A `Probe` measures what is relative to an earlier time (distance, representation_change).
 
-    What does not exist for a network or cannot be read of it is in ``left_out``, with the reason, and the KeyError of
-    its name says the same. Where that concerns hidden units, a warning says so too: an LSTM's dormant units are
-    unknown, which is not the same as none.
+    ``left_out`` names each metric that is missing, with the reason, and the KeyError of its name says the same. If
+    metrics of hidden units are missing, a warning says so too: an LSTM's dormant units are unknown, which does not mean
+    that there are none.
 
     Args:
-        net: any network; a `Learner` is looked at as its network.
-        example: a batch that it reads, a tensor, a tuple (``net(*example)``) or a dict (``net(**example)``); the
-            first axis, behind runs axes, is that of the examples.
-        loss, targets: see `Probe.gradients`; without a loss there are no metrics of gradients.
+        net: any network. A `Learner` stands for its network.
+        example: a batch of inputs: a tensor, a tuple (``net(*example)``) or a dict (``net(**example)``). The first
+            axis behind the runs axes holds the examples.
+        loss, targets: see `Probe.gradients`. Without a loss there are no metrics of gradients.
 
     Raises:
-        ValueError: a network without layers, or a loss or targets that are not of single examples.
+        ValueError: a network without layers, or a loss or targets that do not fit single examples.
     """
     if loss is not None and not callable(loss):
         raise ValueError(
@@ -86,13 +86,13 @@ def fit_fresh_targets(
 
         fit_fresh_targets(net, x)
 
-    See `rl_plasticity.metrics.fit_fresh_targets`, which this calls with the runs of the network.
+    It calls `rl_plasticity.metrics.fit_fresh_targets` with the runs of the network.
 
     Args:
-        net: any network; a `Learner` is looked at as its network.
-        example: a batch that it reads, as for `measure`.
-        updates, lr: the budget: a fresh network has to come well below 1 with it.
-        generator: draws the noise, or its seed.
+        net: any network. A `Learner` stands for its network.
+        example: a batch of inputs, as for `measure`.
+        updates, lr: the budget. A fresh network must come well below 1 with it.
+        generator: generator of the noise, or its seed.
 
     Raises:
         ValueError: the network cannot be called with the example, or returns something else than tensors.
@@ -103,10 +103,10 @@ def fit_fresh_targets(
 
 
 class Measured(dict[str, Tensor]):
-    """What `measure` found, by name.
+    """Metrics by name, as `measure` returns them.
 
     Args:
-        left_out: the names that are missing, each with the reason.
+        left_out: names of the missing metrics, each with the reason.
     """
 
     def __init__(self, values: Mapping[str, Tensor], left_out: Mapping[str, str]) -> None:
@@ -120,16 +120,16 @@ class Measured(dict[str, Tensor]):
 
 
 class Probe(nn.Module):
-    """Measures a network's weights, features and gradients. Nothing that training uses is changed.
+    """Measures a network's weights, features and gradients. It changes nothing that training uses.
 
-    The features of the last measurement are saved, and of a plain network its first parameters, so a resumed run goes
-    on measuring as it would have.
+    ``state_dict`` holds the features of the last measurement, and a plain network's first parameters. So a resumed run
+    continues to measure as if it had never stopped.
 
     Args:
-        target: a learner, whose network is looked at, or a network; always in evaluation mode, so BatchNorm's
-            statistics stay. What a plain network's parameters are now is what distance is measured from.
-        example: what the network reads, each tensor ``[*runs, n, ...]``; always the same. A tensor, a tuple
-            (``net(*example)``) or a dict (``net(**example)``).
+        target: a learner, whose network is measured, or a network. Calls are in evaluation mode, so BatchNorm's
+            statistics do not change. The distance of a plain network starts from its present parameters.
+        example: the inputs of every call, each tensor ``[*runs, n, ...]``: a tensor, a tuple (``net(*example)``) or a
+            dict (``net(**example)``).
 
     Raises:
         ValueError: a plain network without layers, or an example that is not made of tensors.
@@ -143,7 +143,7 @@ class Probe(nn.Module):
         # In tuples: not submodules of this one.
         self._net, self._learner = (net,), ((target,) if isinstance(target, Learner) else ())
         self.runs = runs_of(net)
-        self._keys: list[str | None] = []  # by which the inputs are passed; None: by position
+        self._keys: list[str | None] = []  # names of the inputs in a call; None: by position
         positional, named = arguments_of(example)
         for key, x in [*((None, x) for x in positional), *named.items()]:
             if not isinstance(x, Tensor):
@@ -153,15 +153,15 @@ class Probe(nn.Module):
         structure = read(net, None if self._learner else example)
         self._order = structure.layers
         self.layers: list[Layer] = [layer for layer in self._order if layer.matrix(net) is not None]
-        several = Counter(layer.name for layer in self.layers)  # of a recurrent layer, or of attention
+        several = Counter(layer.name for layer in self.layers)  # a recurrent layer or attention has several matrices
         self._names = [layer.name if several[layer.name] == 1 else layer.key for layer in self.layers]
-        # A learner's are those that can be recycled, which is what has always been logged; else all there are.
+        # Of a learner only the units that can be recycled: those have always been logged. Else all units.
         found = structure.hidden_units(net) if self._learner else structure.activations()
         self.units: list[HiddenUnits] = [] if structure.unknown else found
         self._unknown = structure.unknown
-        if not self._learner and not self.layers:
-            raise ValueError("nothing to measure: the network has no layer with a trainable weight")
         if not self._learner:
+            if not self.layers:
+                raise ValueError("nothing to measure: the network has no layer with a trainable weight")
             for i, parameter in enumerate(net.parameters()):
                 self.register_buffer(f"initial_{i}", parameter.detach().clone())
         kinds = {(node.name, node.call): node.kind.lower() for node in structure.nodes if node.role == "activation"}
@@ -172,50 +172,47 @@ class Probe(nn.Module):
 
     @property
     def net(self) -> nn.Module:
-        """The network that is looked at."""
+        """The network that is measured."""
         return self._net[0]
 
     @property
     def not_looked_into(self) -> str:
-        """A clause that names the modules whose hidden units are not measured; empty if there is none."""
+        """A clause that names the modules whose hidden units are not measured, or an empty string."""
         recurrent = [n for n, m in self.net.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
-        return f"the units inside {', '.join(map(repr, recurrent))} are not looked at" if recurrent else ""
+        return f"the units inside {', '.join(map(repr, recurrent))} are not measured" if recurrent else ""
 
     def left_out(self, values: Collection[str], with_loss: bool) -> dict[str, str]:
-        """The names that are logged of some networks and are not among these `values`, each with the reason."""
+        """Names of the metrics that other networks have and that are not in `values`, each with the reason."""
         of_units = f"its call cannot be followed: {self._unknown}" if self._unknown else self.not_looked_into
         of_units = of_units or "no layer with an activation behind it was found"
         large = f"weights of more than {LARGEST:,} elements have no gradients of single examples"
-        reasons: dict[str, str] = {}
-        for name, metric in METRICS.items():
-            if isinstance(metric, OfFeatures):
-                reasons[name] = of_units
-            elif isinstance(metric, OfGradients):
-                reasons[name] = large if with_loss else "it needs a loss"
+        of_gradients = large if with_loss else "it needs a loss"
+        others = {name: metric for name, metric in METRICS.items() if not isinstance(metric, OfWeights)}
+        reasons = {name: of_units if isinstance(m, OfFeatures) else of_gradients for name, m in others.items()}
         reasons["saturated"] = of_units if not self.units else "no tanh, sigmoid, softsign or hardsigmoid was found"
         reasons["balancedness"] = "it is defined for chains of linear layers with nothing but ReLUs between"
         return {name: reason for name, reason in reasons.items() if name not in values}
 
     @property
     def inputs(self) -> list[Tensor]:
-        """What the network is called on."""
+        """The inputs of every call, in order."""
         return [self.get_buffer(f"input_{i}") for i in range(len(self._keys))]
 
     @torch.no_grad()
     def measure(
         self, loss: Callable[..., Tensor] | None = None, targets: Tensor | Sequence[Tensor] = ()
     ) -> dict[str, Tensor]:
-        """Every measure ``[*runs]`` by name: the mean over layers as NAME, that of each layer as NAME/LAYER.
+        """Every metric ``[*runs]`` by name: NAME for the mean over layers, NAME/LAYER for each layer.
 
         Args:
-            loss, targets: see `gradients`; without a loss there are none.
+            loss, targets: see `gradients`. Without a loss there are no metrics of gradients.
         """
         values = {} if self._learner else _sizes(self.net, self.layers, self.runs)
         values |= self.weights() | self.features()
         if loss is not None:
             values |= self.gradients(loss, targets)
         elif isinstance(targets, Tensor) or targets:
-            raise ValueError("targets are for a loss, and none was given")
+            raise ValueError("targets need a loss, and none was given")
         if self.before.numel():
             after = self._features()[-1]
             values["representation_change"] = representation_change(self.before, after)
@@ -223,11 +220,11 @@ class Probe(nn.Module):
         return values
 
     def weights(self) -> dict[str, Tensor]:
-        """Of the weight matrices, and the distance of all parameters from their initial values."""
+        """Metrics of the weight matrices, and the distance of all parameters from their initial values."""
         matrices = {name: layer.matrix(self.net) for name, layer in zip(self._names, self.layers, strict=True)}
         dense = {name: wide(m.detach()) for name, m in matrices.items() if m is not None}
         values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in dense.items()})
-        if "sigma1" in values:  # that name is the largest of any layer, see `size_of`
+        if "sigma1" in values:  # this name is taken by the largest one of all layers, see `size_of`
             values["mean_sigma1"] = values.pop("sigma1")
         values["distance"] = distance(map(wide, self.net.parameters()), map(wide, self._initial()), self.runs)
         chain = self._chain()
@@ -236,7 +233,7 @@ class Probe(nn.Module):
         return values
 
     def features(self) -> dict[str, Tensor]:
-        """Of the activations of the hidden units, after the non-linearity."""
+        """Metrics of the activations of the hidden units, after the non-linearity."""
         named = zip([unit.name for unit in self.units], self._features(), strict=True)
         features = dict(named)
         values = _measured(OfFeatures, {name: (a, singular_values(a)) for name, a in features.items()})
@@ -246,20 +243,21 @@ class Probe(nn.Module):
         return values
 
     def gradients(self, loss: Callable[..., Tensor], targets: Tensor | Sequence[Tensor] = ()) -> dict[str, Tensor]:
-        """Effective gradient diversity: of the matrix of single examples' gradients of each weight.
+        """Effective gradient diversity, from the matrix of single examples' gradients of each weight.
 
         Args:
-            loss: called as ``loss(output, *targets)`` with what the network returns for a batch of one example, and
-                its targets; returns ``[*runs]``: one number for an ordinary network. So the training loss, a mean over
-                the batch, can be given as it is.
-            targets: one or several, each ``[*runs, n, ...]``, as many as inputs.
+            loss: called as ``loss(output, *targets)`` with the network's output for a batch of one example, and its
+                targets. It returns ``[*runs]``: one number for an ordinary network. So the training loss, a mean over
+                the batch, fits.
+            targets: one or several tensors ``[*runs, n, ...]``, with as many examples as the inputs.
 
         Raises:
-            ValueError: of a plain network: not as many targets as inputs; a loss of another shape; a loss or a network
-                that cannot be differentiated for one example at a time, as one that writes to a buffer or draws noise.
+            ValueError: for a plain network: the number of targets is not that of the inputs; the loss has another
+                shape; loss or network cannot be differentiated for one example at a time, for example because it writes
+                to a buffer or draws noise.
         """
         k = len(self.runs)
-        names = {  # of several matrices in one parameter, its own
+        names = {  # several matrices in one parameter go by the parameter's name
             layer.weight_name: name if layer.part is None else layer.weight_name
             for name, layer in zip(self._names, self.layers, strict=True)
             if layer.weight_name is not None
@@ -292,7 +290,7 @@ class Probe(nn.Module):
             raise ValueError(f"example and targets must have as many examples each, in axis {k}: got {shapes}")
 
     def _arguments(self, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """`inputs` as the network is called on them: by position and by name."""
+        """`inputs` as arguments of a call: by position and by name."""
         keyed = list(zip(self._keys, inputs, strict=True))
         return tuple(x for key, x in keyed if key is None), {key: x for key, x in keyed if key is not None}
 
@@ -315,10 +313,10 @@ class Probe(nn.Module):
 
     @torch.no_grad()
     def _places_of(self, unit: HiddenUnits, structure: Structure) -> Tensor | None:
-        """Where in the flattened activation each unit is, ``[places, units]``, if operations before it moved the axes.
+        """The places of each unit in the flattened activation, ``[places, units]``, if operations moved the axes.
 
-        Found by a call in which the layer gives the units' numbers, and activations and norm layers give what they
-        read. None where they are in the usual axis, or where it cannot be told.
+        A call finds them in which the layer returns the numbers of its units, and activations and norm layers return
+        their input. None where the units are in the usual axis, or where it cannot be told.
         """
         modules = dict(unwrapped(self.net).named_modules())
         module = modules.get(unit.incoming.name)
@@ -341,6 +339,7 @@ class Probe(nn.Module):
             finally:
                 hook.remove()
 
+        # Zeros and ones take out what the operations between add and multiply: what remains are the units' numbers.
         none, ones, numbers = (call(code) for code in (torch.zeros_like, torch.ones_like, lambda n: n + 1))
         found = (numbers - none) / (ones - none)
         if not found.isfinite().all() or (found - found.round()).abs().max() > 0.1:
@@ -351,9 +350,9 @@ class Probe(nn.Module):
         return units.argsort(stable=True).reshape(len(each), -1).T if (each == each[0]).all() else None
 
     def _chain(self) -> list[Tensor]:
-        """The weights of a network of linear layers with nothing but ReLUs between; empty if it is none.
+        """The weights of a chain of linear layers with nothing but ReLUs between; empty for any other network.
 
-        Only there does scaling a unit's incoming weights and unscaling its outgoing ones keep the function.
+        Only there the function stays the same when a unit's incoming weights grow and its outgoing ones shrink.
         """
         net = self.net
         plain = all(
@@ -368,7 +367,7 @@ class Probe(nn.Module):
         if not plain or not relu or len(self.units) != len(self.layers) - 1:
             return []
         chain = [wide(m.detach()) for layer in self.layers if (m := layer.matrix(net)) is not None]
-        # Another number of columns: something is joined to the units, or they are reshaped.
+        # If the numbers of rows and columns differ, something is joined to the units, or they are reshaped.
         return chain if all(b.shape[-1] == a.shape[-2] for a, b in pairwise(chain)) else []
 
 
@@ -380,7 +379,7 @@ KEEP_AXES |= {"contiguous", "to", "float", "double", "type_as", "clone", "detach
 
 
 class _AsTheyAre(TorchFunctionMode):
-    """Activations and norm layers give what they read."""
+    """Lets activations and norm layers return their input."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -391,7 +390,7 @@ class _AsTheyAre(TorchFunctionMode):
 
 
 def _between(unit: HiddenUnits, structure: Structure) -> set[str]:
-    """The operations on the ways from a layer to its units' activation."""
+    """The operations on all paths from a layer to its units' activation."""
     waiting = [node for node in structure.nodes if (node.name, node.call) == (unit.activation, unit.call)]
     found: set[str] = set()
     while waiting:
@@ -403,10 +402,10 @@ def _between(unit: HiddenUnits, structure: Structure) -> set[str]:
 
 
 def rows_of_units(unit: HiddenUnits, activation: Tensor, runs: tuple[int, ...]) -> Tensor:
-    """Rows of examples (and positions), columns of units.
+    """The activation as a matrix: a row for each example (and position), a column for each unit.
 
     Raises:
-        ValueError: the activation is of no batch.
+        ValueError: the activation has no batch axis.
     """
     k = len(runs)
     if unit.incoming.role == "conv":
@@ -417,7 +416,7 @@ def rows_of_units(unit: HiddenUnits, activation: Tensor, runs: tuple[int, ...]) 
 
 
 def by_layer(name: str, of_layers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A measure of layers by its names in the log: the mean over layers as NAME, of several each as NAME/LAYER."""
+    """A metric by its names in the log: NAME for the mean over layers, and NAME/LAYER for each of several layers."""
     values = {name: torch.stack(list(of_layers.values())).mean(0)}
     if len(of_layers) > 1:
         values |= {f"{name}/{layer}": value for layer, value in of_layers.items()}
@@ -426,7 +425,7 @@ def by_layer(name: str, of_layers: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def size_of(learner: Learner, gradient_norm: Tensor) -> dict[str, Tensor]:
-    """What is cheap enough to look at often: norm and largest singular value of the weights, effective rate, counts."""
+    """Metrics that are cheap enough to log often: weight norm, sigma1, effective learning rate, and counts."""
     values = _sizes(learner.net, learner.regularizer.layers, learner.runs)
     norm = values["weight_norm"]
     rate = effective_learning_rate(gradient_norm, norm)
@@ -434,14 +433,14 @@ def size_of(learner: Learner, gradient_norm: Tensor) -> dict[str, Tensor]:
 
 
 def _sizes(net: nn.Module, ordered: Sequence[Layer], runs: tuple[int, ...]) -> dict[str, Tensor]:
-    """The norm of all parameters, and the largest singular value of any of these layers, if they have matrices."""
+    """The norm of all parameters, and the largest singular value in these layers, if they have matrices."""
     matrices = [wide(m) for layer in ordered if (m := layer.matrix(net)) is not None]
     norm = weight_norm(map(wide, net.parameters()), runs)
     return {"weight_norm": norm} | ({"sigma1": largest_sigma1(matrices)} if matrices else {})
 
 
 def _of_one_example(loss: Callable[..., Tensor], runs: tuple[int, ...]) -> Callable[..., Tensor]:
-    """`loss`, which must give one number for each run."""
+    """`loss` with a check that it returns one number for each run."""
 
     def checked(output: object, *targets: Tensor) -> Tensor:
         value: object = loss(output, *targets)
@@ -456,10 +455,10 @@ def _of_one_example(loss: Callable[..., Tensor], runs: tuple[int, ...]) -> Calla
 def _measured(
     kind: type[OfWeights | OfFeatures | OfGradients], tensors: Mapping[str, tuple[Tensor, ...]]
 ) -> dict[str, Tensor]:
-    """Every metric of this kind, of each layer's tensors: the mean over layers as NAME, each layer's as NAME/LAYER.
+    """Every metric of this kind for each layer's tensors: NAME for the mean over layers, NAME/LAYER for each layer.
 
     Raises:
-        ValueError: a metric that does not give one number for each run.
+        ValueError: a metric does not return one number for each run.
     """
     values: dict[str, Tensor] = {}
     for name, metric in METRICS.items():

@@ -1,4 +1,4 @@
-"""What might bring trainability back, applied to copies of a network: what `diagnose` tries."""
+"""Changes that might bring trainability back. `diagnose` tries them on copies of a network."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from rl_plasticity.interventions import make_intervention
 from rl_plasticity.structure import Example, layers, read
 
 Remedy = Callable[[nn.Module, nn.Module, Example], object]
-"""Changes a network in place, from a fresh one like it and inputs; ValueError where the network does not allow it."""
+"""Changes a network in place, given a fresh one like it and inputs. Raises ValueError if the network does not fit."""
 
 
 def _intervention(name: str, with_example: bool = False, **settings: object) -> Remedy:
@@ -35,10 +35,10 @@ def fresh_norms(net: nn.Module, fresh: nn.Module, inputs: Example) -> None:
 
 
 def with_layer_norm(net: nn.Module, fresh: nn.Module, inputs: Example) -> None:
-    """LayerNorm without gain and shift between each linear layer and the activation behind it.
+    """Add LayerNorm without gain and shift between each linear layer and the activation behind it.
 
     Raises:
-        ValueError: there is no such place.
+        ValueError: no linear layer has an activation and no norm layer behind it.
     """
     modules = dict(net.named_modules())
     units = read(net, inputs).activations()
@@ -61,4 +61,4 @@ REMEDIES: dict[str, Remedy] = {
     "head": _intervention("head", with_example=True),
     "shrink_perturb": _intervention("shrink_perturb", coef=0.5, init="fresh"),
 }
-"""By name: those of `INTERVENTIONS` that can be tried at once, and two changes of the network itself."""
+"""Remedies by name: the `INTERVENTIONS` that can be tried at once, and two changes of the network itself."""

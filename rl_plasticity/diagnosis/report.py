@@ -1,4 +1,4 @@
-"""What a diagnosis found, as numbers with intervals, as text and as JSON."""
+"""The report of a diagnosis: numbers with intervals, as text and as JSON."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
 
-# Student's t at 0.975 for 1, 2, ... degrees of freedom; behind the last the normal distribution's is near enough.
+# Student's t at 0.975 for 1, 2, ... degrees of freedom. For more of them the normal distribution's 1.96 is near enough.
 STUDENT: tuple[float, ...] = (
     12.706,
     4.303,
@@ -30,7 +30,7 @@ STUDENT += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060
 
 
 class Estimate(NamedTuple):
-    """The mean of the repeats, and the ends of its 95 % interval (Student's)."""
+    """The mean over the repeats, and the ends of its 95 % interval (Student's t)."""
 
     mean: float
     low: float
@@ -51,12 +51,12 @@ class Estimate(NamedTuple):
 
 
 class Remedy(NamedTuple):
-    """What a remedy, applied to a copy, brought.
+    """What a remedy achieved on a copy.
 
     Args:
         learned: what the copy then learned, as a share of what a fresh network learns.
-        closes: the share of the gap between the network and a fresh one that it closed.
-        changes: how far it moved the outputs on the inputs, as a share of their spread; None where they are not known.
+        closes: the share of the gap between the network and a fresh one that the remedy closed.
+        changes: how far the remedy moved the outputs for the inputs, as a share of their spread; None without inputs.
     """
 
     name: str
@@ -67,18 +67,18 @@ class Remedy(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What `diagnose` found.
+    """The result of `diagnose`.
 
     Args:
         verdict: "plastic", "losing", "lost", "something else" or "not detectable".
-        why: a sentence that says what the verdict rests on.
-        causes: what was found beside the trials, each a sentence that begins with the name of the check.
+        why: a sentence with the reason for the verdict.
+        causes: other findings, each a sentence that begins with the name of the check.
         evidence: what each arm learned as a share of what a fresh network learns, by arm and by ``arm/targets``.
         losses: each arm's mean loss at the end, by ``arm/targets``.
-        symptoms: metrics of the network and of a fresh one; they explain, and decide nothing.
-        remedies: what was tried on copies, the best first.
-        smallest_gap: the smallest missing share that so many repeats would have shown.
-        protocol: how many inputs, repeats and updates, which targets and learning rates.
+        symptoms: metrics of the network and of a fresh one. They explain, and decide nothing.
+        remedies: the remedies tried on copies, the best first.
+        smallest_gap: the smallest missing share that this number of repeats would have shown.
+        protocol: the numbers of inputs, repeats and updates, the targets and the learning rates.
     """
 
     verdict: Verdict
@@ -92,7 +92,7 @@ class Report:
     protocol: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """All of it as JSON; numbers that are not finite are null."""
+        """The report as JSON. Numbers that are not finite are null."""
 
         def plain(value: Any) -> Any:
             if isinstance(value, float):

@@ -1,14 +1,16 @@
-"""How well copies of a network learn new tasks: the trials that `diagnose` compares.
+"""Tasks, and copies of a network that learn them: the parts of the trials that `diagnose` compares.
 
-An *arm* is one way to start: the network as it is, the same with a fresh optimizer, a fresh network, an earlier one.
-All arms learn the same tasks from the same inputs in the same batches and order, for the same number of updates.
+An *arm* is one way to start: the network as it is, the network with a fresh optimizer, a fresh network, an earlier one.
+All arms learn the same tasks from the same inputs, with the same batches in the same order, for the same number of
+updates.
 """
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,25 +21,17 @@ from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
 from rl_plasticity.structure.layer import runs_of, wide
 
-UPDATES = 100  # of a trial on drawn targets
+UPDATES = 100  # in a trial on drawn targets
 BATCH = 64
-BANK = 256  # inputs that drawn targets are for
-RATE = 1e-3  # Adam's where no optimizer is known
+BANK = 256  # inputs that get drawn targets
+RATE = 1e-3  # Adam's learning rate where no optimizer is known
 HALF = (torch.bfloat16, torch.float16)
-END = 0.1  # the share of the updates whose mean loss is the loss at the end
 
+Optimizers = Sequence[torch.optim.Optimizer]
 Loss = Callable[[nn.Module, int], Tensor]
 """The loss ``[*runs]`` of a network at update number t."""
 Criterion = Callable[..., Tensor]
 """A user's loss: ``criterion(output, targets)``, or ``criterion(output)`` where a batch has no targets."""
-
-
-class Steps(Protocol):
-    """What a trial needs of an optimizer."""
-
-    def zero_grad(self) -> Any: ...
-
-    def step(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -45,11 +39,11 @@ class Task:
     """A task that every arm learns.
 
     Args:
-        name: what its targets are: ``noise``, ``teacher``, ``own`` or ``batches``.
-        begin: from a network that is about to learn it to its loss.
-        updates: how many are made.
-        nothing: the loss of a network that learned nothing; None: the fresh network's first.
-        with_users_loss: whether the gradients are of the size that the optimizer's state remembers.
+        name: the kind of targets: ``noise``, ``teacher``, ``own`` or ``batches``.
+        begin: takes a network that is about to learn the task and returns the loss.
+        updates: number of updates.
+        nothing: the loss of a network that learned nothing; None: the fresh network's first loss.
+        with_users_loss: whether the gradients have the size that the optimizer's state remembers.
     """
 
     name: str
@@ -61,7 +55,7 @@ class Task:
 
 def learn(
     net: nn.Module,
-    optimizer: Steps,
+    optimizers: Optimizers,
     loss: Loss,
     updates: int,
     seed: int,
@@ -70,18 +64,20 @@ def learn(
 ) -> Tensor:
     """Train `net` and return the loss before each update, ``[updates, *runs]`` in float64 on the CPU.
 
-    Where the loss is not finite it counts as infinite from there on. What the network draws depends on `seed` alone.
+    From the first loss that is not finite, every loss counts as infinite. What the network draws depends on `seed`
+    alone.
 
     Args:
-        seed: of torch's global generator, whose state the caller keeps.
-        clip: the largest norm of the gradient of all parameters, as ``torch.nn.utils.clip_grad_norm_`` takes it.
-        look: called when the gradients of an update are there, before they are clipped.
+        seed: seed of torch's global generator. The caller saves and restores its state.
+        clip: largest norm of the gradient of all parameters, see ``torch.nn.utils.clip_grad_norm_``.
+        look: called after each backward pass, before the gradients are clipped.
     """
     torch.manual_seed(seed)
     losses: list[Tensor] = []
     with torch.enable_grad():
         for t in range(updates):
-            optimizer.zero_grad()
+            for optimizer in optimizers:
+                optimizer.zero_grad()
             value = loss(net, t)
             losses.append(value.detach())
             if not value.requires_grad:  # everything is frozen
@@ -90,60 +86,38 @@ def learn(
             look()
             if clip is not None:
                 nn.utils.clip_grad_norm_(net.parameters(), clip)
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
     curve = torch.stack(losses).double().cpu()
-    bad = (~curve.isfinite()).cummax(0).values if len(curve) else ~curve.isfinite()
-    return curve.masked_fill(bad, math.inf)
-
-
-def at_end(curve: Tensor) -> Tensor:
-    """The mean loss ``[*runs]`` of the last tenth of a curve ``[updates, *runs]``, of at least one update."""
-    return curve[-max(1, round(END * len(curve))) :].mean(0)
-
-
-def share(nothing: Tensor, end: Tensor, fresh: Tensor) -> Tensor:
-    """(L_0 - L) / (L_0 - L_fresh): what an arm learned, as a share of what a fresh network learned; from -1 to 2.
-
-    Args:
-        nothing: L_0, the loss of a network that learned nothing.
-        end: L, the arm's loss at the end.
-        fresh: L_fresh, the fresh network's.
-    """
-    value = (nothing - end) / (nothing - fresh)
-    return value.nan_to_num(nan=-1.0, posinf=2.0, neginf=-1.0).clamp(-1, 2)
+    return curve.masked_fill((~curve.isfinite()).cummax(0).values, math.inf)
 
 
 # --- tasks on a bank of inputs ----------------------------------------------------------------------------------------
 
 
 class Bank:
-    """A fixed set of inputs, of which batches are drawn.
+    """A fixed set of inputs from which batches are drawn.
 
     Args:
-        inputs: what the network reads, each tensor ``[*runs, n, ...]``.
+        inputs: the arguments of a call of the network, each tensor ``[*runs, n, ...]``. The first `BANK` rows are used.
         runs: the leading axes.
 
     Raises:
-        SettingsError: inputs that are not tensors with as many rows each.
+        SettingsError: inputs that are not tensors, or tensors with different numbers of rows.
     """
 
     def __init__(self, inputs: Example, runs: tuple[int, ...]) -> None:
-        args, kwargs = arguments_of(inputs)
+        arguments = [*arguments_of(inputs)]
         self.axis = len(runs)
-        self.given = self._rows_of([*args, *kwargs.values()])
+        self.given = self._rows_of(arguments)
         self.size = min(BANK, self.given)
-        self.args, self.kwargs = self.narrowed([tuple(args), dict(kwargs)])
-
-    @property
-    def example(self) -> Example:
-        """All of it, as arguments of one call."""
-        return Arguments(self.args, self.kwargs)
+        self.example = Arguments(*self.narrowed(arguments))
 
     def narrowed(self, values: Any) -> Any:
-        """The first rows of each tensor, as many as are used.
+        """The first `size` rows of each tensor.
 
         Raises:
-            SettingsError: not as many rows as the inputs.
+            SettingsError: the number of rows differs from the inputs'.
         """
         rows = self._rows_of(values)
         if rows != self.given:
@@ -157,78 +131,64 @@ class Bank:
             raise SettingsError(f"inputs must be tensors of as many examples each, in axis {self.axis}, got {shapes}")
         return sizes.pop()
 
-    def rows(self, where: Tensor | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call on these rows, all by default."""
-        if where is None:
-            return self.args, self.kwargs
-        args, kwargs = with_tensors([self.args, self.kwargs], lambda x: x.index_select(self.axis, where.to(x.device)))
-        return args, kwargs
+    def rows(self, values: Any, where: Tensor) -> Any:
+        """These rows of each tensor."""
+        return with_tensors(values, lambda x: x.index_select(self.axis, where.to(x.device)))
 
-    def orders(self, updates: int, generator: torch.Generator) -> list[Tensor]:
-        """The rows of each update: passes over the bank in a new order each time."""
-        size = min(BATCH, self.size)
-        passes = math.ceil(updates / (self.size // size))
-        each = [torch.randperm(self.size, generator=generator)[: self.size // size * size] for _ in range(passes)]
-        return list(torch.split(torch.cat(each), size))[:updates]
+    def batch(self, where: Tensor) -> Arguments:
+        """The inputs in these rows."""
+        return Arguments(*self.rows([*self.example], where))
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """How a network's outputs become ``[*runs, n, outputs]``, in float32 or wider.
+def _orders(n: int, size: int, updates: int, generator: torch.Generator) -> list[Tensor]:
+    """Which of n examples each update takes, `size` at most: passes over all of them in a new order each time."""
+    size = min(size, n)
+    passes = math.ceil(updates / (n // size))
+    each = [torch.randperm(n, generator=generator)[: n // size * size] for _ in range(passes)]
+    return list(torch.split(torch.cat(each), size))[:updates]
+
+
+def _columns(x: Tensor, axis: int) -> Tensor:
+    """All axes behind that of the examples as one."""
+    return x.flatten(axis + 1) if x.ndim > axis + 1 else x.unsqueeze(-1)
+
+
+def _laid_out(output: Any, runs: int, axis: int) -> Tensor:
+    """A network's outputs as ``[*runs, n, outputs]``, in float32 or wider.
 
     Args:
-        runs: the leading axes.
-        axis: that of the examples, behind the runs.
+        runs: number of runs axes.
+        axis: where the axis of the examples is. Tensors that have another size there are left out.
     """
-
-    runs: tuple[int, ...]
-    axis: int
-
-    @classmethod
-    def of(cls, output: Any, runs: tuple[int, ...], n: int) -> "Outputs":
-        """As this output of `n` examples is laid out.
-
-        Raises:
-            SettingsError: an output without such an axis.
-        """
-        first = next((x for x in tensors_in(output) if x.is_floating_point()), None)
-        shape = [] if first is None else [*first.shape]
-        if n not in shape[len(runs) :]:
-            raise SettingsError(
-                f"the network's output must have an axis of the {n} examples, got {shape or 'no tensor'}"
-            )
-        return cls(runs, shape[len(runs) :].index(n))
-
-    def __call__(self, output: Any) -> Tensor:
-        k = len(self.runs)
-        n = 0
-        parts = []
-        for x in tensors_in(output):
-            if not x.is_floating_point() or x.ndim <= k + self.axis or n not in (0, x.shape[k + self.axis]):
-                continue
-            n = x.shape[k + self.axis]
-            parts.append(wide(x).movedim(k + self.axis, k).flatten(k + 1) if x.ndim > k + 1 else wide(x).unsqueeze(-1))
-        return torch.cat(parts, -1)
+    found = [x for x in tensors_in(output) if x.is_floating_point() and x.ndim > axis]
+    alike = [x for x in found if x.shape[axis] == found[0].shape[axis]]
+    return torch.cat([_columns(wide(x).movedim(axis, runs), runs) for x in alike], -1)
 
 
-def outputs_of(net: nn.Module, bank: Bank) -> tuple[Outputs, Tensor]:
-    """How the network's outputs are laid out, and those of the whole bank, ``[*runs, n, outputs]``.
+def outputs_of(net: nn.Module, bank: Bank) -> tuple[Callable[[Any], Tensor], Tensor]:
+    """A function that lays out the network's outputs, and the outputs for the whole bank, ``[*runs, n, outputs]``.
 
     Raises:
-        SettingsError: the network cannot be called with the inputs, or too few inputs for so many outputs.
+        SettingsError: the network cannot be called with the inputs, it returns no axis of the examples, or there are
+            too few inputs for the number of outputs.
     """
-    runs = tuple(next(net.parameters()).shape[: bank.axis])
-    args, kwargs = bank.rows()
+    k = bank.axis
     with torch.no_grad():
         try:
-            output = called(net, args, kwargs)
+            output = called(net, bank.example)
         except Exception as error:  # whatever a network may raise
             raise SettingsError(f"the network cannot be called with the inputs: {first_line(error)}") from error
-    layout = Outputs.of(output, runs, bank.size)
+    shape = next(([*x.shape] for x in tensors_in(output) if x.is_floating_point()), [])
+    if bank.size not in shape[k:]:
+        raise SettingsError(
+            f"the network's output must have an axis of the {bank.size} examples, got {shape or 'no tensor'}"
+        )
+    axis = shape.index(bank.size, k)
+    layout = partial(_laid_out, runs=k, axis=axis)
     flat = layout(output)
-    last = next(x for x in tensors_in(output) if x.is_floating_point())
-    outputs = last.shape[-1] if last.ndim > bank.axis + 1 and layout.axis == 0 else flat.shape[-1]
-    rows = flat.shape[bank.axis] * flat.shape[-1] // outputs
+    # Behind the examples: positions, of which each is one more row to learn, and the outputs.
+    outputs = shape[-1] if len(shape) > k + 1 and axis == k else flat.shape[-1]
+    rows = flat.shape[k] * flat.shape[-1] // outputs
     if rows < 4 * outputs:
         raise SettingsError(
             f"{rows} inputs are too few for {outputs} outputs: give at least {4 * outputs}, or batches= and loss="
@@ -237,24 +197,24 @@ def outputs_of(net: nn.Module, bank: Bank) -> tuple[Outputs, Tensor]:
 
 
 def drawn_tasks(fresh: nn.Module, bank: Bank, own: tuple[Criterion, Any] | None, seed: int, updates: int) -> list[Task]:
-    """Tasks that are drawn for these inputs.
+    """Tasks with targets drawn for these inputs.
 
     ``noise``: y = f_0(x) + s e, independent standard normal e; ``teacher``: y = f_0(x) + s g(x), where g is a random
-    network of one hidden layer, standardized; both with the mean of ((f(x) - y) / s)^2 as loss, of which a network that
-    learns nothing has 1. f_0 is what the arm itself computes before it learns, so that nothing has to be unlearned; s
-    is, for each output, the standard deviation of f_0 over the inputs, at least the fresh network's.
+    network of one hidden layer, standardized. The loss of both is the mean of ((f(x) - y) / s)^2, which is 1 for a
+    network that learns nothing. f_0 is what the arm itself computes before it learns, so nothing has to be unlearned.
+    s is the standard deviation of f_0 over the inputs, for each output, and at least the fresh network's.
 
-    ``own``: the user's loss with drawn targets: whole numbers are drawn from those that occur, others are permuted.
+    ``own``: the user's loss with drawn targets. Whole numbers are drawn from those that occur, others are permuted.
 
     Args:
-        own: the user's loss and the targets ``[*runs, n, ...]`` that go with the inputs.
-        seed: of all draws.
+        own: the user's loss and the targets ``[*runs, n, ...]`` of the inputs.
+        seed: seed of all draws.
     """
     generator = torch.Generator().manual_seed(seed)
     layout, flat = outputs_of(fresh, bank)
     least = flat.std(bank.axis, keepdim=True)
     least = torch.where(least > 0, least, torch.ones_like(least))
-    order = bank.orders(updates, generator)
+    order = _orders(bank.size, BATCH, updates, generator)
     n, outputs = flat.shape[-2:]
     noise = torch.randn(n, outputs, generator=generator)
     drawn = {"noise": noise, "teacher": _teacher(bank, outputs, generator)}
@@ -268,11 +228,9 @@ def drawn_tasks(fresh: nn.Module, bank: Bank, own: tuple[Criterion, Any] | None,
             targets = start + scale * change
 
             def loss(net: nn.Module, t: int) -> Tensor:
-                args, kwargs = bank.rows(order[t])
-                found = (
-                    layout(called(net, args, kwargs)) - targets.index_select(bank.axis, order[t].to(start.device))
-                ) / scale
-                return found.square().mean((-2, -1))
+                output = layout(called(net, bank.batch(order[t])))
+                wanted: Tensor = bank.rows(targets, order[t])
+                return ((output - wanted) / scale).square().mean((-2, -1))
 
             return loss
 
@@ -287,9 +245,7 @@ def drawn_tasks(fresh: nn.Module, bank: Bank, own: tuple[Criterion, Any] | None,
 def _teacher(bank: Bank, outputs: int, generator: torch.Generator) -> Tensor:
     """A smooth function of the inputs, ``[*runs, n, outputs]`` with mean 0 and variance 1 over the examples."""
     k = bank.axis
-    read = [
-        wide(x.float()).flatten(k + 1) if x.ndim > k + 1 else x.float().unsqueeze(-1) for x in tensors_in(bank.rows())
-    ]
+    read = [_columns(x.float(), k) for x in tensors_in(bank.example)]
     x = torch.cat([part for part in read if part.shape[:k] == read[0].shape[:k]], -1).cpu()
     x = (x - x.mean(k, keepdim=True)) / (x.std(k, keepdim=True) + 1e-8)
     hidden = torch.randn(x.shape[-1], 64, generator=generator) / math.sqrt(x.shape[-1])
@@ -309,9 +265,7 @@ def _own_task(
     changed = with_tensors(targets, drawn)
 
     def loss(net: nn.Module, t: int) -> Tensor:
-        args, kwargs = bank.rows(order[t])
-        rows = with_tensors(changed, lambda y: y.index_select(bank.axis, order[t].to(y.device)))
-        return criterion(called(net, args, kwargs), rows)
+        return criterion(called(net, bank.batch(order[t])), bank.rows(changed, order[t]))
 
     return Task("own", lambda net: loss, len(order))
 
@@ -320,13 +274,11 @@ def _own_task(
 
 
 def own_batches(batches: Sequence[Any], criterion: Criterion, seed: int, updates: int) -> Task:
-    """The user's next task: batches ``(inputs, targets)``, or inputs alone as a dict, in an order drawn from `seed`."""
-    generator = torch.Generator().manual_seed(seed)
-    passes = math.ceil(updates / len(batches))
-    order = torch.cat([torch.randperm(len(batches), generator=generator) for _ in range(passes)])[:updates].tolist()
+    """The user's next task: batches ``(inputs, targets)`` or inputs alone, in an order drawn from `seed`."""
+    order = _orders(len(batches), 1, updates, torch.Generator().manual_seed(seed))
 
     def loss(net: nn.Module, t: int) -> Tensor:
-        return of_batch(net, batches[order[t]], criterion)
+        return of_batch(net, batches[int(order[t])], criterion)
 
     return Task("batches", lambda net: loss, updates)
 
@@ -335,19 +287,17 @@ def of_batch(net: nn.Module, batch: Any, criterion: Criterion) -> Tensor:
     """The loss of one of the user's batches.
 
     Raises:
-        SettingsError: a batch or a loss of another form.
+        SettingsError: the batch or what the loss returns has another form.
     """
     if isinstance(batch, tuple | list) and len(batch) == 2:
-        inputs, targets = batch
-        args, kwargs = arguments_of(inputs)
-        value = criterion(called(net, args, kwargs), targets)
+        inputs, *targets = batch
     elif isinstance(batch, Tensor) or hasattr(batch, "items"):
-        args, kwargs = arguments_of(batch)
-        value = criterion(called(net, args, kwargs))
+        inputs, targets = batch, []
     else:
         raise SettingsError(
             f"a batch must be (inputs, targets), or a dict or tensor of inputs, got {type(batch).__name__}"
         )
+    value: object = criterion(called(net, inputs), *targets)
     if not isinstance(value, Tensor):
         raise SettingsError(f"loss must return a tensor, got {type(value).__name__}")
     return value
@@ -355,11 +305,11 @@ def of_batch(net: nn.Module, batch: Any, criterion: Criterion) -> Tensor:
 
 @dataclass(frozen=True)
 class Data:
-    """What tasks are made of.
+    """The inputs, targets and losses that tasks are made of.
 
     Args:
-        bank: inputs that drawn targets are for; None with batches.
-        own: the user's loss and targets of the bank.
+        bank: inputs for which targets are drawn; None with batches.
+        own: the user's loss, and the user's targets for the bank.
         batches, criterion: the user's next task and its loss.
     """
 
@@ -377,7 +327,7 @@ class Data:
         targets: Any,
         batches: Sequence[Any] | None,
     ) -> "Data":
-        """Raises SettingsError where arguments do not go together."""
+        """The data that a user gave. Raises SettingsError for arguments that do not go together."""
         if loss is not None and not callable(loss):
             raise SettingsError(f"loss must be a function, got {type(loss).__name__}")
         if batches is not None:
@@ -425,73 +375,69 @@ class Data:
 # --- arms -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class Subject:
     """A network that is diagnosed, and copies of it that learn.
 
     Args:
-        net: the network, wrappers of ``torch.compile`` and the like taken off.
-        optimizers: torch's, as it is trained with; none where that is unknown.
+        net: the network, without wrappers such as ``torch.compile``'s.
+        optimizers: the torch optimizers that train it; none where they are unknown.
         fresh: makes a network like it with new weights.
         without_dropout: whether copies compute without dropout.
-
-    Attributes:
         raised: whether every task is learned with Adam's usual rate, since the optimizer's own is too low for any.
     """
 
-    raised = False
+    net: nn.Module
+    optimizers: Optimizers
+    fresh: Callable[[], nn.Module]
+    without_dropout: bool
+    raised: bool = False
 
-    def __init__(
-        self,
-        net: nn.Module,
-        optimizers: Sequence[torch.optim.Optimizer],
-        fresh: Callable[[], nn.Module],
-        without_dropout: bool,
-    ) -> None:
-        self.net, self.optimizers, self.fresh, self.without_dropout = net, list(optimizers), fresh, without_dropout
-        self.runs = runs_of(net)
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """The leading axes of the network."""
+        return runs_of(self.net)
 
     def rate(self, task: Task) -> float:
-        """The learning rate that a task is learned with.
+        """The learning rate for a task.
 
-        The optimizer's, before a schedule brought it down, where the task has the user's loss or the optimizer is an
-        Adam, whose steps do not depend on the size of the loss; else 1e-3, Adam's.
+        It is the optimizer's, before a schedule brought it down, if the task has the user's loss or the optimizer is an
+        Adam, whose steps do not depend on the size of the loss. Else it is 1e-3, Adam's default.
         """
         if self.raised or not self.optimizers or not self.knows(task):
             return RATE
         group = self.optimizers[0].param_groups[0]
-        rate, first = float(group["lr"]), float(group.get("initial_lr", 0))
-        return max(rate, first) or RATE
+        return max(float(group["lr"]), float(group.get("initial_lr", 0))) or RATE
 
     def knows(self, task: Task) -> bool:
         """Whether the optimizer as it is can be tried on a task."""
         return task.with_users_loss or all("Adam" in type(optimizer).__name__ for optimizer in self.optimizers)
 
-    def as_it_is(self, task: Task) -> tuple[nn.Module, Steps]:
-        """With its learning rate and number format, and for the user's loss with what its optimizer remembers.
+    def as_it_is(self, task: Task) -> tuple[nn.Module, Optimizers]:
+        """A copy in its own number format, with its optimizers at their learning rate.
 
-        Where no optimizer is known it is a new Adam.
+        The optimizers keep their state only for the user's loss. Where no optimizer is known it is a new Adam.
         """
-        net, optimizers = self._copied()
+        copied = self._copied()
+        net, optimizers = copied.net, copied.optimizers
         trained = [p for p in net.parameters() if p.requires_grad]
         if optimizers and not task.with_users_loss:
             TorchState(net, optimizers).restart_()
         elif not optimizers and trained:
             optimizers = [torch.optim.Adam(trained, lr=RATE)]
-        return net, _Several(optimizers)
+        return net, optimizers
 
-    def with_fresh_optimizer(
-        self, task: Task, times: float = 1.0, weights: nn.Module | None = None
-    ) -> tuple[nn.Module, Steps]:
-        """All of it trainable, in float32 or wider, with an optimizer of its kind, or Adam, that has seen nothing.
+    def with_fresh_optimizer(self, task: Task, times: float = 1.0) -> tuple[nn.Module, Optimizers]:
+        """A copy to train in full, in float32 or wider, with new optimizers of the same kind, or a new Adam.
 
         Args:
-            times: the learning rate is as many times `rate`, that of other groups in proportion.
-            weights: a network like it to take the weights and buffers from.
+            times: multiplies the learning rate `rate`. Other parameter groups keep their proportion to the first.
         """
-        net, optimizers = self.widened(weights)
+        copied = self.copied()
+        net, optimizers = copied.net, copied.optimizers
         rate = times * self.rate(task)
         if not optimizers or not self.knows(task):
-            return net, torch.optim.Adam(net.parameters(), lr=rate)
+            return net, [torch.optim.Adam(net.parameters(), lr=rate)]
         TorchState(net, optimizers).restart_()
         held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
         others = [p for p in net.parameters() if id(p) not in held]
@@ -501,29 +447,26 @@ class Subject:
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * (group["lr"] / first if first else 1.0)
-        return net, _Several(optimizers)
-
-    def copied(self) -> "Subject":
-        """A copy, all of it trainable and in float32 or wider, to be changed."""
-        copied = Subject(*self.widened(), self.fresh, self.without_dropout)
-        copied.raised = self.raised
-        return copied
-
-    def widened(self, weights: nn.Module | None = None) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
-        """A copy, all of it trainable and in float32 or wider, with the weights and buffers of another if given."""
-        net, optimizers = self._copied()
-        for tensor in (*net.parameters(), *net.buffers()):
-            tensor.data = wide(tensor.data) if tensor.is_floating_point() else tensor.data
-        net.requires_grad_(True)
-        if weights is not None:
-            with torch.no_grad():
-                theirs = weights.state_dict()
-                for name, tensor in net.state_dict().items():
-                    if isinstance(tensor, Tensor):
-                        tensor.copy_(theirs[name])
         return net, optimizers
 
-    def _copied(self) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
+    def copied(self, weights: nn.Module | None = None) -> "Subject":
+        """A copy, all of it trainable and in float32 or wider.
+
+        Args:
+            weights: a network like it, whose weights and buffers the copy takes.
+        """
+        copied = self._copied()
+        for tensor in (*copied.net.parameters(), *copied.net.buffers()):
+            tensor.data = wide(tensor.data) if tensor.is_floating_point() else tensor.data
+        copied.net.requires_grad_(True)
+        if weights is not None:
+            theirs = weights.state_dict()
+            for name, tensor in copied.net.state_dict().items():
+                if isinstance(tensor, Tensor):
+                    tensor.copy_(theirs[name])
+        return copied
+
+    def _copied(self) -> "Subject":
         try:  # together, so that the copied optimizers hold the copied parameters
             net, optimizers = copy.deepcopy((self.net, self.optimizers))
         except Exception as error:  # whatever a module's own copying may raise
@@ -533,26 +476,11 @@ class Subject:
             for module in net.modules():
                 if isinstance(module, nn.modules.dropout._DropoutNd):
                     module.eval()
-        return net, optimizers
+        return replace(self, net=net, optimizers=optimizers)
 
 
-class _Several:
-    """Optimizers as one."""
-
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self.optimizers = optimizers
-
-    def zero_grad(self) -> None:
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-
-    def step(self) -> None:
-        for optimizer in self.optimizers:
-            optimizer.step()
-
-
-def called(net: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """``net(*args, **kwargs)``, the inputs in the number format of its parameters where theirs is another."""
+def called(net: nn.Module, inputs: Example) -> Any:
+    """The network's output. Floating-point inputs are cast to the number format of its parameters."""
     kind = next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
-    args, kwargs = with_tensors([tuple(args), dict(kwargs)], lambda x: x.to(kind) if x.is_floating_point() else x)
+    args, kwargs = with_tensors([*arguments_of(inputs)], lambda x: x.to(kind) if x.is_floating_point() else x)
     return net(*args, **kwargs)

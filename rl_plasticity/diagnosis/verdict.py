@@ -1,8 +1,9 @@
-"""Whether a network has lost its plasticity, by trial: `diagnose`."""
+"""`diagnose`: a verdict by trial on whether a network has lost its plasticity."""
 
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -19,12 +20,11 @@ from rl_plasticity.diagnosis.trainability import (
     Bank,
     Criterion,
     Data,
-    Steps,
     Subject,
-    Task,
+    learn,
     outputs_of,
 )
-from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, NOW, RATES, Bar, Trials
+from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, NOW, RATES, Trials, progress
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
@@ -34,9 +34,10 @@ from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import unwrapped
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
-LEARNS = 0.1  # the share of the loss that a fresh network has to remove before anything is compared with it
-FIRST = 20  # updates that are looked at one by one
-SLOW = 1.5  # times a fresh network's loss at the beginning
+LEARNS = 0.1  # the share of the loss that a fresh network must remove before anything is compared with it
+FIRST = 20  # updates whose gradients are checked one by one
+SLOW = 1.5  # a start is slow with this many times a fresh network's loss
+BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 
 
@@ -56,51 +57,52 @@ def diagnose(
     updates: int | None = None,
     seed: int = 0,
 ) -> Report:
-    """Whether a network can still learn as a fresh one does, found by letting copies of both learn the same tasks::
+    """Find out whether a network still learns as a fresh one does, by letting copies of both learn the same tasks::
 
         print(diagnose(net, batches=next_batches, loss=loss, make=make_net))   # on your own next task
         print(diagnose(net, x))                                               # on targets that are drawn
         print(diagnose(net, x, loss=F.cross_entropy, targets=y, optimizer=optimizer))
 
-    The score of an arm is (L_0 - L) / (L_0 - L_fresh): the part it removed of the loss that a fresh network removed. L
-    is its mean loss over the last tenth of the updates, at the better of two learning rates, and L_0 the loss of a
-    network that has learned nothing. The scores of the drawn targets are averaged; with the user's own loss the score
-    is the smaller of that mean and the score of the user's loss. The verdict:
+    The score of a network is (L_0 - L) / (L_0 - L_fresh): what it removed of the loss, as a share of what a fresh
+    network removed. L is the mean loss over the last tenth of the updates, at the better of two learning rates. L_0 is
+    the loss of a network that has learned nothing. The scores of the drawn targets are averaged. With the user's own
+    loss, the score is the smaller one of that mean and the score of the user's loss. The verdict:
 
     - ``plastic``: the 95 % interval over the repeats lies above 0.9;
     - ``lost``: below 0.5; ``losing``: below 0.9, or more than 0.1 below the earlier network;
-    - ``something else``: it learns with a fresh optimizer in float32, and as it is trained not half of that; or values
-      are not finite, or targets constant; `causes` says what was found;
-    - ``not detectable``: the interval holds 0.9, or a fresh network hardly learns either; `smallest_gap` says what so
-      many repeats would have shown.
+    - ``something else``: it learns with a fresh optimizer in float32, but less than half as much as it is trained; or
+      values are not finite, or targets are constant. `causes` has the findings;
+    - ``not detectable``: the interval contains 0.9, or a fresh network hardly learns either. `smallest_gap` is the
+      smallest gap that this number of repeats would have shown.
 
-    The network, its optimizer, modes, gradients and all global random states stay as they are. Copies learn without a
-    regularizer that is attached.
+    The network, its optimizer, modes, gradients and all global random states do not change. Copies learn without an
+    attached regularizer.
 
     Source: the comparison with a fresh network on the same task is Ash and Adams (2020) and Berariu et al. (2021); the
     drawn targets follow Lyle et al. (2022, 2023), but keep what the network computes, so that nothing has to be
     unlearned. Thresholds: docs/diagnose.md.
 
     Args:
-        net: any network; of a `Learner` its network, with new weights from the learner.
-        inputs: a fixed batch that it reads, a tensor, a tuple (``net(*inputs)``) or a dict (``net(**inputs)``); at
-            least 4 times as many rows as outputs. At most 256 are used.
-        loss: with `targets` or `batches` ``loss(output, targets)``, a mean over the batch; ``loss(output)`` for
+        net: any network. A `Learner` stands for its network, and makes the new weights.
+        inputs: a fixed batch: a tensor, a tuple (``net(*inputs)``) or a dict (``net(**inputs)``), with at least 4 times
+            as many rows as the network has outputs. At most 256 rows are used.
+        loss: ``loss(output, targets)``, a mean over the batch, with `targets` or `batches`; ``loss(output)`` for
             batches that are a dict or a tensor.
-        targets: those of `inputs`: a third kind of task draws such targets anew and learns them with the loss.
-        batches: a list of ``(inputs, targets)``, dicts or tensors: the next task, in place of drawn targets.
+        targets: the targets of `inputs`. A third kind of task draws new targets like them and learns them with `loss`.
+        batches: the next task, in place of drawn targets: a list of ``(inputs, targets)``, dicts or tensors.
         make: returns a network with new weights; by default the modules' own ``reset_parameters``.
-        optimizer: torch's, one or several: the network is also tried as it is trained, with its state and its rate.
+        optimizer: one or several torch optimizers. Then the network is also tried as it is trained, with their state
+            and learning rate.
         earlier: the network at an earlier time, or its state_dict.
-        max_grad_norm: to which gradients are clipped as it is trained.
-        remedies: whether to try what would help, on copies, if plasticity was lost.
-        repeats: draws of fresh weights, targets and order.
-        updates: of each trial; 100, or as many as there are batches, at least 100.
-        seed: of all draws.
+        max_grad_norm: the norm to which training clips the gradients.
+        remedies: whether to try remedies on copies if plasticity was lost.
+        repeats: number of draws of fresh weights, targets and order.
+        updates: updates of each trial; by default 100, or the number of batches if that is larger.
+        seed: seed of all draws.
 
     Raises:
-        SettingsError: a network without parameters, inputs that do not fit it or are too few, a `make` of another
-            shape, or arguments that do not go together.
+        SettingsError: a network without parameters, inputs that do not fit it or are too few, a `make` that returns a
+            network of another shape, or arguments that do not go together.
     """
     if repeats < 2:
         raise SettingsError(f"repeats must be at least 2 for an interval, got {repeats}")
@@ -121,10 +123,10 @@ def diagnose(
 def _subject(
     net: nn.Module, optimizer: Optimizers | None, make: Callable[[], nn.Module] | None, drawn: bool
 ) -> Subject:
-    """The network, with what makes one like it.
+    """The network, with a function that makes one like it.
 
     Raises:
-        SettingsError: no network with parameters, or no new weights.
+        SettingsError: `net` is no network with parameters.
     """
     if isinstance(net, Learner):
         learner, net = net, net.net
@@ -153,10 +155,10 @@ def reports(
     seed: int,
     beside: Sequence[Sequence[str]] = (),
 ) -> list[Report]:
-    """The report of each run, in order; of an ordinary network one.
+    """The report of each run, in order; one report for an ordinary network.
 
     Args:
-        beside: what else was found of each run, which explains why it does not learn where nothing is lost.
+        beside: further findings for each run, which explain why it does not learn although nothing is lost.
     """
     every = math.prod(subject.runs)
     decided = checks.not_finite(subject.net) or checks.constant(data.given_targets)
@@ -166,20 +168,17 @@ def reports(
     causes = checks.learning_rate(subject.optimizers)
     known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
     arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
-    bar = Bar(arms * repeats * len(trials.kinds))
-    try:
-        _let_fresh_learn(trials, causes, bar)
-        trials.run(NOW, lambda r, times, task: subject.with_fresh_optimizer(task, times), RATES, bar)
+    with closing(progress(arms * repeats * len(trials.kinds))) as trials.bar:
+        _let_fresh_learn(trials, causes)
+        trials.run(NOW, lambda r: subject, RATES)
         if known:
-            trials.run(AS_IT_IS, lambda r, times, task: subject.as_it_is(task), RATES[:1], bar)
+            trials.run(AS_IT_IS, lambda r: subject, RATES[:1])
             causes += _hindrances(trials)
         if earlier is not None:
             old = _earlier(subject, earlier)
-            trials.run(EARLIER, lambda r, times, task: subject.with_fresh_optimizer(task, times, old), RATES, bar)
+            trials.run(EARLIER, lambda r: old, RATES)
         judged = [_judged(trials, run) for run in range(every)]
-        tried = _tried(trials, data, bar) if remedies and any(_is_bad(v) for v, *_ in judged) else {}
-    finally:
-        bar.close()
+        tried = _tried(trials, data) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
     protocol = _protocol(trials, data, tried)
     symptoms = _symptoms(trials, data)
     found = []
@@ -188,14 +187,14 @@ def reports(
         if own and verdict == "plastic":
             verdict = "something else"
         said = (*own, *causes, *_slow_start(trials, run, verdict))
-        better = _ranked(trials, tried, run) if _is_bad(verdict) else ()
+        better = _ranked(trials, tried, run) if verdict in BAD else ()
         of_run = {name: (float(a.reshape(-1)[run]), float(b.reshape(-1)[run])) for name, (a, b) in symptoms.items()}
         found.append(Report(verdict, why, said, *_numbers(trials, run), of_run, better, gap, protocol))
     return found
 
 
 def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) -> dict[str, Any]:
-    """How it was tried."""
+    """How the trials were made, as the report has it."""
     rates = dict.fromkeys(f"{t * trials.subject.rate(task):.3g}" for task in trials.tasks[0] for t in RATES)
     return {
         "repeats": len(trials.tasks),
@@ -209,46 +208,34 @@ def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) ->
 
 
 def _numbers(trials: Trials, run: int) -> tuple[dict[str, Estimate], dict[str, float]]:
-    """What each arm learned, over all targets and of each kind, and its mean losses at the end."""
+    """What each arm learned, over all targets and for each kind, and its mean losses at the end."""
     shown = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
     evidence = {arm: _estimate(trials.shares(arm), run) for arm in shown}
-    pairs = [(k, arm) for arm in (*shown, FRESH) for k in trials.kinds if (k, arm) in trials.ends]
+    pairs = [(k, arm) for arm in (*shown, FRESH) for k in trials.kinds if (k, arm) in trials.curves]
     evidence |= {f"{arm}/{k}": _estimate(trials.share(k, arm), run) for k, arm in pairs if arm != FRESH}
-    return evidence, {f"{arm}/{k}": _mean(trials.end(k, arm), run) for k, arm in pairs}
+    return evidence, {f"{arm}/{k}": float(trials.end(k, arm)[:, run].mean()) for k, arm in pairs}
 
 
-def _let_fresh_learn(trials: Trials, causes: list[str], bar: Bar) -> None:
-    """Let fresh networks learn, at Adam's usual rate where the optimizer's own is too low for them."""
+def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
+    """Let fresh networks learn; with Adam's usual learning rate if they learn nothing with the optimizer's own."""
     subject = trials.subject
-
-    def start(r: int, times: float, task: Task) -> tuple[nn.Module, Steps]:
-        return subject.with_fresh_optimizer(task, times, trials.fresh[r])
-
-    trials.run(FRESH, start, RATES, bar)
+    trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
     rate = subject.rate(trials.tasks[0][0])
     if rate < RATE / 3 and bool((trials.removed_by_fresh() < LEARNS).all()):
         causes.append(f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either")
         subject.raised = True
-        bar.more(len(RATES) * len(trials.tasks) * len(trials.kinds))
-        trials.run(FRESH, start, RATES, bar)
+        trials.bar.total += len(RATES) * len(trials.tasks) * len(trials.kinds)
+        trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
 
 
 def _estimate(values: Tensor, run: int) -> Estimate:
-    """Of ``[repeats, *runs]``."""
-    return Estimate.of(values.reshape(len(values), -1)[:, run].tolist())
-
-
-def _mean(values: Tensor, run: int) -> float:
-    return float(values.reshape(len(values), -1)[:, run].mean())
-
-
-def _is_bad(verdict: Verdict) -> bool:
-    return verdict in ("losing", "lost")
+    """One run of ``[repeats, runs]``."""
+    return Estimate.of(values[:, run].tolist())
 
 
 def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
-    """The verdict on a run, what it rests on, and the smallest gap that would have been seen."""
-    removed = float(trials.removed_by_fresh().reshape(-1)[run])
+    """The verdict on a run, the reason for it, and the smallest gap that would have been seen."""
+    removed = float(trials.removed_by_fresh()[run])
     if not removed >= LEARNS:
         why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
         return "not detectable", why, None
@@ -256,7 +243,7 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
     gap = 1 - PLASTIC + (now.high - now.low) / 2
     says = f"with a fresh optimizer it learns {now} of what a fresh network learns"
     if AS_IT_IS in trials.arms:
-        for kind in (k for k in trials.kinds if (k, AS_IT_IS) in trials.ends):
+        for kind in (k for k in trials.kinds if (k, AS_IT_IS) in trials.curves):
             can, own = (_estimate(trials.share(kind, arm, 0), run) for arm in (NOW, AS_IT_IS))
             if can.mean >= LOST and own.high < can.mean / 2:
                 return "something else", f"{says}; as it is trained it learns the task {kind!r} only {own}", gap
@@ -276,42 +263,48 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
 
 
 def _hindrances(trials: Trials) -> list[str]:
-    """What keeps the network, as it is trained, from learning."""
+    """What keeps the network from learning as it is trained."""
     subject = trials.subject
     found = checks.frozen(subject.net) + checks.not_held(subject.net, subject.optimizers)
+    task = trials.tasks[0][-1]
+    first: dict[str, Tensor] = {}  # the gradients of the first update
+    norms: list[float] = []  # those of the whole gradient, of each update
+
+    def look() -> None:
+        gradients = {name: p.grad.detach().clone() for name, p in net.named_parameters() if p.grad is not None}
+        first.update({} if first else gradients)
+        norms.append(float(torch.stack([g.float().norm() for g in gradients.values()]).norm()))
+
     with random_states_kept(subject.net):
-        task = trials.tasks[0][-1]
-        net, optimizer = subject.as_it_is(task)
-        loss, number = task.begin(net), min(FIRST, task.updates)
-        gradients, norms, before = checks.first_updates(
-            net, optimizer, loss, trials.clip, number, derive(trials.seed, 0, 2)
-        )
+        net, optimizers = subject.as_it_is(task)
+        loss, updates = task.begin(net), min(FIRST, task.updates)
+        before = {name: p.detach().clone() for name, p in net.named_parameters()}
+        learn(net, optimizers, loss, updates, derive(trials.seed, 0, 2), trials.clip, look)
     found += checks.does_not_move(net, before)
     found += checks.clipped(norms, trials.clip)
-    named = dict(subject.net.named_parameters())
-    return found + checks.stale_moments(named, subject.optimizers, gradients)
+    return found + checks.stale_moments(subject.net, subject.optimizers, first)
 
 
-def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> nn.Module:
+def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Subject:
     """The earlier network.
 
     Raises:
-        SettingsError: it is of another shape.
+        SettingsError: its parameters have other names or shapes.
     """
     if isinstance(earlier, nn.Module):
         earlier = unwrapped(earlier).state_dict()
     elif not isinstance(earlier, Mapping):
         raise SettingsError(f"earlier must be a network or its state_dict, got {type(earlier).__name__}")
-    net = subject.widened()[0]
+    old = subject.copied()
     try:
-        net.load_state_dict(earlier)
+        old.net.load_state_dict(earlier)
     except RuntimeError as error:
         raise SettingsError(f"earlier does not fit the network: {' '.join(str(error).split())}") from error
-    return net
+    return old
 
 
-def _tried(trials: Trials, data: Data, bar: Bar) -> dict[str, Tensor | None]:
-    """Let copies learn to which each remedy was applied; what it changes of the outputs, ``[*runs]``, by its name."""
+def _tried(trials: Trials, data: Data) -> dict[str, Tensor | None]:
+    """Let copies learn after each remedy; returns how far each remedy changed the outputs, ``[*runs]``, by name."""
     subject = trials.subject
     tried: dict[str, Tensor | None] = {}
     times = RATES[trials.best_of_fresh()]
@@ -326,13 +319,9 @@ def _tried(trials: Trials, data: Data, bar: Bar) -> dict[str, Tensor | None]:
                     change(changed[-1].net, fresh, data.example)
         except Exception:  # whatever keeps it from being applied to such a network: it is left out
             continue
-        bar.more(len(trials.tasks) * len(trials.kinds))
-
-        def start(r: int, times: float, task: Task, changed: Sequence[Subject] = changed) -> tuple[nn.Module, Steps]:
-            return changed[r].with_fresh_optimizer(task, times)
-
-        trials.run(name, start, [times], bar)
-        tried[name] = None if data.bank is None else _changes(subject.widened()[0], changed[0].net, data.bank)
+        trials.bar.total += len(trials.tasks) * len(trials.kinds)
+        trials.run(name, changed.__getitem__, [times])
+        tried[name] = None if data.bank is None else _changes(subject.copied().net, changed[0].net, data.bank)
     return tried
 
 
@@ -356,18 +345,18 @@ def _ranked(trials: Trials, tried: Mapping[str, Tensor | None], run: int) -> tup
 
 
 def _slow_start(trials: Trials, run: int, verdict: Verdict) -> list[str]:
-    """That a network which ends well begins far behind a fresh one, since it unlearns first."""
+    """A network that ends well but begins far behind a fresh one, because it unlearns first."""
     if verdict != "plastic":
         return []
-    ratios = [_mean(trials.begin(k, NOW), run) / _mean(trials.begin(k, FRESH), run) for k in trials.kinds]
-    worst = max(ratios)
+    begins = [[float(trials.begin(k, arm)[:, run].mean()) for arm in (NOW, FRESH)] for k in trials.kinds]
+    worst = max(now / fresh for now, fresh in begins)
     if worst < SLOW:
         return []
     return [f"slow start: over the first fifth of the updates its loss is {worst:.1f} times a fresh network's"]
 
 
 def _symptoms(trials: Trials, data: Data) -> dict[str, tuple[Tensor, Tensor]]:
-    """Metrics of the network and of a fresh one, ``[*runs]``, those that both have."""
+    """Metrics of the network and of a fresh one, ``[*runs]``, where both have them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

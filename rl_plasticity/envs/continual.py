@@ -1,7 +1,7 @@
-"""Tasks that change: one after another, or one whose observations, actions, rewards or physics are drawn anew.
+"""Tasks that change: several in turn, or one whose observations, actions, rewards or physics change at random.
 
-A change is a function of a run's seed and the change's number alone, so every method meets the same ones, and so do
-training and evaluation. Number 0 is the task as it is.
+A change depends only on a run's seed and the change's number. So all methods meet the same changes, in training and in
+evaluation. Change number 0 leaves the task as it is.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def bounds(env: gym.Env[Any, Any]) -> gym.spaces.Box:
     """The space of an environment's actions.
 
     Raises:
-        ValueError: they are not continuous, bounded and in one dimension.
+        ValueError: the actions are not continuous, bounded and one-dimensional.
     """
     box = env.action_space
     if not (isinstance(box, gym.spaces.Box) and len(box.shape) == 1 and box.is_bounded()):
@@ -33,7 +33,7 @@ def bounds(env: gym.Env[Any, Any]) -> gym.spaces.Box:
 
 
 class Changing(gym.Wrapper[Any, Any, Any, Any]):
-    """One of several environments of the same spaces, seen through what the present change does to it.
+    """One of several environments with the same spaces, as the present change shows it.
 
     Observations are flat float64 vectors o, actions a fractions of their range, from 0 to 1.
 
@@ -45,12 +45,12 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
       actuators (gain and bias) times `dynamics_factor`^u, each with its own u, uniform in [-1, 1]. MuJoCo only.
 
     Args:
-        envs: they are shown in turn, the next one at each change.
-        kinds: what is drawn anew at each change.
-        seed: of the draws.
+        envs: shown in turn, the next one at each change.
+        kinds: the kinds of changes, each with new draws at each change.
+        seed: seed of the draws.
 
     Raises:
-        ValueError: the spaces are not the same, or there is no MuJoCo model for ``dynamics``.
+        ValueError: the spaces differ, or there is no MuJoCo model for ``dynamics``.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         self.change_to(0)
 
     def change_to(self, number: int) -> None:
-        """Show the task as change `number` makes it, from the next reset on."""
+        """Apply change `number`, from the next reset on."""
         which = number % len(self.envs)
         self.env = self.envs[which]
         obs, act = self.observation_space.shape[0], self.env.action_space.shape[0]  # type: ignore[index]
@@ -141,7 +141,7 @@ class _Model:
         self.gain, self.bias = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()
 
     def scale(self, gravity: float, friction: float, mass: float, strength: float) -> None:
-        """Set the constants to these multiples of what they were at first."""
+        """Set the constants to these multiples of their first values."""
         import mujoco
 
         m = self.model
@@ -149,4 +149,4 @@ class _Model:
         m.geom_friction[:, 0] = friction * self.friction
         m.body_mass[:], m.body_inertia[:] = mass * self.mass, mass * self.inertia
         m.actuator_gainprm[:], m.actuator_biasprm[:] = strength * self.gain, strength * self.bias
-        mujoco.mj_setConst(m, self.data)  # what follows from the masses
+        mujoco.mj_setConst(m, self.data)  # updates the constants that depend on the masses

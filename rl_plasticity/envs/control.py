@@ -1,8 +1,8 @@
 """DeepMind Control tasks, and any Gymnasium task with continuous actions: one environment.
 
-An episode is a function of (seed, episode number, actions): every reset passes its own seed. So an environment is saved
-as its episode number and the actions since the reset, and restored by playing them again, bit for bit, whatever hidden
-state the simulator has.
+An episode is a function of (seed, episode number, actions), because every reset passes its own seed. So the saved state
+of an environment is its episode number and the actions since the reset. Playing them again restores it bit for bit,
+whatever hidden state the simulator has.
 """
 
 import ctypes.util
@@ -31,17 +31,18 @@ NO_RENDERING: Mapping[str, Any] = MappingProxyType({})
 class Control(gym.Wrapper[Floats, Floats, Any, Any]):
     """Float32 flat observations, actions in [-1, 1], action repeat, and episodes that can be saved and replayed.
 
-    A step that raises a physics error, or returns a number that is not finite, ends its episode by truncation with a
-    warning: no reward for it, and the last good observation.
+    A step that raises a physics error, or returns a number that is not finite, truncates its episode with a warning. It
+    gives no reward, and the last good observation.
 
     Args:
-        env: observations of any flattenable space, actions of a bounded one-dimensional box.
-        seed: of this environment; episode number n is reset with a seed derived from it and n.
-        action_repeat: env steps the simulator makes with each action; rewards are summed.
-        switch_every_env_steps: the episode is cut off then, and a `Changing` environment changes; None: never.
+        env: an environment with flattenable observations, and actions in a bounded one-dimensional box.
+        seed: seed of this environment. A seed derived from it and n resets episode number n.
+        action_repeat: simulator steps with each action. Rewards are summed.
+        switch_every_env_steps: after this many steps the episode is truncated, and a `Changing` environment changes;
+            None: never.
 
     Attributes:
-        change: the number of the change that the next episodes are played in; set it where none comes by itself.
+        change: the number of the change for the next episodes. Set it if none comes by itself.
 
     Raises:
         ValueError: the task has no continuous actions, or the action repeat is below 1.
@@ -66,11 +67,11 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
     @property
     def tasks(self) -> list[gym.Env[Any, Any]]:
-        """The bare environment of each task that there is in turn, mostly one."""
+        """The bare environment of each task; without a sequence there is one."""
         return [env.unwrapped for env in (self.env.envs if isinstance(self.env, Changing) else [self.env])]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
-        """The next episode's first observation. A `seed` is refused: episodes have their own."""
+        """Start the next episode and return its first observation. A `seed` is refused: episodes have their own."""
         if seed is not None:
             raise ValueError("this environment seeds each episode itself")
         self.episode += 1
@@ -117,16 +118,16 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32)
 
     def state(self) -> dict[str, Any]:
-        """Seed, episode number, the actions since its reset ``[steps, act_dim]``, the newest observation, all steps."""
+        """Seed, episode number, actions since the reset ``[steps, act_dim]``, newest observation, all steps."""
         actions = np.array(self.actions, np.float32).reshape(-1, len(self.low))
-        of_episode = {"seed": self.seed, "episode": self.episode, "actions": actions, "obs": self.obs}
-        return {**of_episode, "steps": self.steps}
+        return {"seed": self.seed, "episode": self.episode, "actions": actions, "obs": self.obs, "steps": self.steps}
 
     def restore(self) -> Floats:
-        """Play the episode of the state put into `saved` up to where it was; the newest observation comes back.
+        """Play the episode of the state in `saved` up to where it was, and return the newest observation.
 
         Raises:
-            ValueError: the replay ends elsewhere: the simulator is another version, or not all is drawn from the seed.
+            ValueError: the replay ends at another observation. The simulator is another version, or the environment
+                draws numbers that do not come from the seed.
         """
         state = self.saved
         self.episode = state["episode"] - 1
@@ -144,9 +145,9 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
 
 def step_limit(env: gym.Env[Any, Any]) -> float:
-    """How many simulator steps an episode has at most; infinite without a time limit."""
+    """The largest number of simulator steps in an episode; infinite without a time limit."""
     registered = env.spec.max_episode_steps if env.spec else None
-    return registered or float(getattr(env.unwrapped, "_step_limit", math.inf))  # that of dm_control
+    return registered or float(getattr(env.unwrapped, "_step_limit", math.inf))  # dm_control's attribute
 
 
 def task_names() -> list[str]:
@@ -163,10 +164,10 @@ def task_names() -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Import the module of ``gym:MODULE:ID``, and see that there is a task of that name.
+    """Import the module of ``gym:MODULE:ID``, and check that a task of that name exists.
 
     Raises:
-        SettingsError: there is none (the nearest valid names are said), or the module cannot be imported.
+        SettingsError: no such task (the message has the nearest names), or the module cannot be imported.
     """
     if name.startswith("gym:"):
         module, colon, task = name.removeprefix("gym:").rpartition(":")
@@ -184,7 +185,7 @@ def check_name(name: str) -> None:
 
 
 def _hint(name: str, task: str) -> str:
-    """What was probably meant by a name of no task, where a near spelling would not say it; else empty."""
+    """What the user probably meant by an unknown name, if it is more than a misspelling; else empty."""
     module = plugins.module_of(name)
     if module:
         package = module.partition(".")[0]
@@ -201,7 +202,7 @@ def _hint(name: str, task: str) -> str:
 
 
 def _module_of(entry_point: Any) -> str:
-    """``my_envs.reach`` of a class that stands there, or of ``my_envs.reach:Reach``."""
+    """The module of an entry point: ``my_envs.reach`` for a class in it, or for ``my_envs.reach:Reach``."""
     if isinstance(entry_point, str):
         return entry_point.partition(":")[0]
     return getattr(entry_point, "__module__", "") or ""
@@ -223,12 +224,14 @@ def make_env(
     """One environment: a DeepMind Control task's short name, or ``gym:`` and a Gymnasium id (or ``my_module:Id-v0``).
 
     Args:
-        render: goes to ``gym.make``: ``render_mode``, and what else the task takes for its pictures.
-        sequence: names of tasks that follow each other, instead of `name`; see `Changing` for `changes`, `change_seed`,
-            `shift_std` and `dynamics_factor`, and `Control` for `switch_every_env_steps`.
+        render: arguments of ``gym.make``: ``render_mode``, and others of the task's pictures.
+        sequence: names of tasks that follow each other, in place of `name`.
+        switch_every_env_steps: see `Control`.
+        changes, change_seed, shift_std, dynamics_factor: see `Changing`.
 
     Raises:
-        ValueError: an unknown name (the nearest are listed), a task without continuous actions, or see `Changing`.
+        ValueError: an unknown name (the message has the nearest ones), a task without continuous actions, or see
+            `Changing`.
     """
     envs = [_made(one, seed, render) for one in sequence or (name,)]
     changing = bool(sequence or changes)
@@ -254,7 +257,7 @@ def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the simulator's complaints that no user can act on: no display, deprecated words in its own files."""
+    """Hide complaints of the simulator that no user can act on: no display, deprecated words in its own files."""
     import absl.logging
 
     verbosity = absl.logging.get_verbosity()

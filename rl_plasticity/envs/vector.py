@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -28,7 +29,7 @@ from rl_plasticity.step import Step
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START = "spawn"  # a fresh interpreter for each worker: forking a process that runs torch threads can hang
-TO_END = 5.0  # seconds that a worker has
+TO_END = 5.0  # seconds that a worker has to end
 RETURNS = {"reset": "obs, info", "step": "obs, reward, terminated, truncated, info"}
 
 
@@ -42,12 +43,12 @@ class Envs:
     Args:
         name: see `make_env`.
         seeds: one for each run.
-        workers: how many processes the environments are divided among, each a run's own at most; they import the plugs
-            of this process too. False and ``auto``: none, they are stepped here.
-        timeout_seconds: not for `load_state_dict`, which plays a whole episode.
+        workers: number of processes that step the environments, at most one for each run. They import the plugs of this
+            process too. False and ``auto``: none, the environments are stepped here.
+        timeout_seconds: does not apply to `load_state_dict`, which plays a whole episode.
         sequence, switch_every_env_steps, changes, shift_std, dynamics_factor: see `Changing`. Without
             ``switch_every_env_steps`` nothing changes by itself.
-        change_seeds: of what changes, one for each run; `seeds` by default.
+        change_seeds: seeds of the changes, one for each run; `seeds` by default.
         render: see `make_env`.
 
     Attributes:
@@ -101,11 +102,18 @@ class Envs:
             if kind not in KINDS:
                 raise SettingsError(f"unknown env.changes {kind!r}{nearest(kind, KINDS)}")
         self.timeout, self.runs, self.change = timeout_seconds, len(seeds), 0
-        settings: dict[str, Any] = {"action_repeat": action_repeat, "render": dict(render), "sequence": sequence}
-        settings |= {"changes": changes, "switch_every_env_steps": switch_every_env_steps}
-        settings |= {"shift_std": shift_std, "dynamics_factor": dynamics_factor}
         every = [*zip(seeds, change_seeds or seeds, strict=True)]
-        make = partial(Group, name, **settings)
+        make = partial(
+            Group,
+            name,
+            action_repeat=action_repeat,
+            render=dict(render),
+            sequence=sequence,
+            changes=changes,
+            switch_every_env_steps=switch_every_env_steps,
+            shift_std=shift_std,
+            dynamics_factor=dynamics_factor,
+        )
         self.groups: Sequence[Here | Worker]
         if workers is False or workers == "auto":
             self.runs_of = [range(self.runs)]
@@ -121,7 +129,7 @@ class Envs:
 
     @property
     def vector(self) -> SyncVectorEnv:
-        """The environments themselves, of those in this process."""
+        """The environments themselves, if they are in this process."""
         (here,) = self.groups
         assert isinstance(here, Here), "they are in other processes"
         return here.group.vector
@@ -131,7 +139,7 @@ class Envs:
         return np.concatenate(self._ask("reset"))
 
     def seek(self, episode: int) -> Floats:
-        """First observations of the episodes of this number, of the task as `change` makes it."""
+        """First observations of the episodes with this number, in the task as `change` makes it."""
         return np.concatenate(self._ask("seek", episode, self.change))
 
     def step(self, act: Floats) -> Step:
@@ -140,7 +148,7 @@ class Envs:
         return self.end_step()
 
     def begin_step(self, act: Floats) -> None:
-        """The first half of `step`: workers set to work, and something else can be done meanwhile."""
+        """The first half of `step`: workers begin, and the caller can do something else meanwhile."""
         self._tell("step", [(act[runs.start : runs.stop],) for runs in self.runs_of])
 
     def end_step(self) -> Step:
@@ -152,7 +160,7 @@ class Envs:
         return {"states": [state for states in self._ask("states") for state in states]}
 
     def load_state_dict(self, state: dict[str, Any]) -> Floats:
-        """Play every environment to where it was; the newest observations come back.
+        """Play every environment to where it was, and return the newest observations.
 
         Raises:
             ValueError: the replay ended elsewhere.
@@ -186,7 +194,7 @@ class Envs:
             raise EnvFault(why) from error
 
     def _dead(self) -> str:
-        """Which processes died, in words."""
+        """A clause that names the processes that died."""
         dead = "; ".join(
             f"{'environments' if len(runs) > 1 else 'environment'} {', '.join(map(str, runs))} (exit code {code})"
             for runs, group in zip(self.runs_of, self.groups, strict=True)
@@ -240,7 +248,7 @@ class Group:
 
 
 class Here:
-    """A group in this process: it does what it was told when the answer is wanted."""
+    """A group in this process, which works when the answer is asked for."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -285,16 +293,18 @@ class Worker:
         self.what = ""
 
     def tell(self, what: str, arguments: tuple[Any, ...]) -> None:
-        """Call this method of the group; no name ends the process."""
+        """Call the method of the group that `what` names; an empty name ends the process."""
         self.what = what
-        with suppress(OSError):  # it is gone, as its answer will say
+        with suppress(OSError):  # the process is gone: `answer` reports it
             self.pipe.send((what, arguments))
 
     def answer(self, until: float) -> Any:
-        """What the call gave, waited for until this time of the monotonic clock.
+        """The result of the call. Waits until this time of the monotonic clock.
 
         Raises:
-            TimeoutError, EOFError, ConnectionError, EnvFault: it took longer, the process died, the group raised.
+            TimeoutError: the call took longer.
+            EOFError, ConnectionError: the process died.
+            EnvFault: the group raised.
         """
         if not self.pipe.poll(None if until == math.inf else max(0.0, until - time.monotonic())):
             raise TimeoutError
@@ -304,13 +314,13 @@ class Worker:
         return result
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while the process runs."""
         self.process.join(0.2)  # it may be about to end
         code: int | None = self.process.exitcode
         return code
 
     def kill(self) -> None:
-        """It ignores SIGTERM, and one that hangs would be waited for for ever."""
+        """End the process at once. It ignores SIGTERM, and joining a process that hangs would never return."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
@@ -322,7 +332,10 @@ class Worker:
 
 @contextmanager
 def _main_module_left_out() -> Iterator[None]:
-    """It is imported again by what is spawned: a script's may register a task, but a command's only brings torch."""
+    """Keep spawned processes from importing the main module again if it is a command of this package.
+
+    A script's main module may register a task, so it is imported. A command's would only import torch.
+    """
     main = sys.modules["__main__"]
     if getattr(main.__spec__, "name", "").startswith("rl_plasticity."):
         sys.modules["__main__"] = ModuleType("__main__")
@@ -333,7 +346,7 @@ def _main_module_left_out() -> Iterator[None]:
 
 
 def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
-    """A worker for each; all have made their environments."""
+    """A worker for each maker, all with their environments made."""
     workers: list[Worker] = []
     # Signals wait until the workers, which inherit the mask, have been told to ignore them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
@@ -358,10 +371,10 @@ def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
 
 @cache  # a sweep asks for each of its settings
 def say_what_is_missing(name: str) -> None:
-    """A line for each thing that a Gymnasium environment lacks to be trained in and resumed, said once a process.
+    """Print a line for each thing that a Gymnasium environment lacks for training and resuming, once in a process.
 
-    An environment made for this alone is reset and stepped twice, so no other one's numbers change. Those of Gymnasium
-    itself and of DeepMind Control lack nothing.
+    The check resets and steps an environment of its own twice, so no other one's numbers change. The environments of
+    Gymnasium itself and of DeepMind Control lack nothing.
 
     Raises:
         ValueError, EnvFault: it cannot be made, reset or stepped.
@@ -398,7 +411,7 @@ def _kill(groups: Sequence[Here | Worker]) -> None:
 
 
 def _serve(pipe: Connection, make: Callable[[], Group], plugs: Sequence[str]) -> None:
-    """In a worker: make the group, and do what is told until told to end, or the parent is gone."""
+    """The main loop of a worker: make the group, and call its methods until told to end, or the parent is gone."""
     for number in STOPPING:  # Ctrl-C reaches the whole process group, but only the parent decides when to stop
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
@@ -421,31 +434,25 @@ def _serve(pipe: Connection, make: Callable[[], Group], plugs: Sequence[str]) ->
 
 
 def _place(error: Exception) -> str:
-    """Where in the environment's own code an error arose: `` in Reach.step (mytask.py, line 17)``.
+    """The place of an error in the environment's own code: `` in Reach.step (mytask.py, line 17)``.
 
-    An error may arise only where a wrapper takes apart what the environment returned: then the method's first line is
-    named, and what it must return. Empty for an error of no environment.
+    A wrapper may raise the error when it unpacks what the environment returned. Then the place is the method's first
+    line, with what the method must return. Empty if no environment is involved.
     """
-    trace = error.__traceback__
-    frames = []
-    while trace is not None:
-        frames.append((trace.tb_frame, trace.tb_lineno))
-        trace = trace.tb_next
-    for frame, line in reversed(frames):
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         env, method = frame.f_locals.get("self"), frame.f_code.co_name
         if isinstance(env, gym.Env) and env.unwrapped is env:
             return f" in {type(env).__name__}.{method} ({Path(frame.f_code.co_filename).name}, line {line})"
         if isinstance(env, gym.Env) and method in RETURNS:
-            code = getattr(type(env.unwrapped), method).__code__
-            where = (
-                f"{type(env.unwrapped).__name__}.{method} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
-            )
-            return f": {where} must return {RETURNS[method]}"
+            kind = type(env.unwrapped)
+            code = getattr(kind, method).__code__
+            where = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
+            return f": {kind.__name__}.{method} ({where}) must return {RETURNS[method]}"
     return ""
 
 
 def _raised(what: str, kind: str, message: str) -> Exception:
-    """What the environments raised; a replay that ended elsewhere stays what it is."""
+    """The exception for what the environments raised. A replay that ended elsewhere stays a ValueError."""
     if (what, kind) == ("restore", "ValueError"):
         return ValueError(message)
     return EnvFault(f"an environment raised {kind}: {message}")

@@ -33,7 +33,7 @@ class Regularize(Callback):  # where lightning is not installed, its types are n
     Several: one callback for each pair of regularizer and module.
 
     Args:
-        regularizer: a name, which `make_regularizer` makes one of with the `settings`; or one made for the module.
+        regularizer: a name for `make_regularizer`, with the `settings`; or a regularizer made for the module.
         module: the name of the submodule to regularize, ``"net"``; all of the LightningModule by default.
         example: real inputs of that module, for methods that must know which layer feeds which (``swr``, ``wrs``)
             where its forward cannot be traced.
@@ -69,7 +69,7 @@ class Regularize(Callback):  # where lightning is not installed, its types are n
 
     @property
     def state_key(self) -> str:
-        """Under which the state stands in a checkpoint: several callbacks have several."""
+        """The key of the state in a checkpoint. Several callbacks have different keys."""
         kind = self.name or type(self.regularizer).__name__
         return f"{type(self).__qualname__}{{'regularizer': {kind!r}, 'module': {self.module!r}}}"
 
@@ -102,7 +102,7 @@ class Regularize(Callback):  # where lightning is not installed, its types are n
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the penalty of each step: accumulated batches have none."""
+        """Log the penalty of each optimizer step. Batches that only accumulate gradients have none."""
         penalty = None if self.handle is None else self.handle.penalty
         if penalty is not None and penalty is not self._logged:
             self._logged = penalty
@@ -114,13 +114,13 @@ class Regularize(Callback):  # where lightning is not installed, its types are n
         self._detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """The regularizer's, for Lightning's checkpoints."""
+        """The regularizer's state, for Lightning's checkpoints."""
         if self._loaded is not None:
             return self._loaded
         return {} if self.regularizer is None else self.regularizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved state: at once where the fit has started, else when it does."""
+        """Continue from a saved state: at once if the fit has started, else when it starts."""
         self._loaded = state_dict
         if self.handle is not None:
             self.handle.load_state_dict(state_dict)

@@ -72,7 +72,7 @@ class Regularize(BaseCallback):
         self._handles: dict[str, Attached] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The regularizers' states by network; empty before the first ``learn``."""
+        """The states of the regularizers by network; empty before the first ``learn``."""
         if self._loaded is not None:
             return self._loaded
         return {name: regularizer.state_dict() for name, regularizer in self.regularizers.items()}
@@ -82,7 +82,7 @@ class Regularize(BaseCallback):
         self._loaded, self._of, self.regularizers = dict(state), None, {}
 
     def remove(self) -> None:
-        """Leave the optimizers as they were; needed only after a ``learn`` that an exception has ended."""
+        """Detach from the optimizers. This is needed only after an exception has ended ``learn``."""
         for handle in self._handles.values():
             handle.remove()
         self._handles = {}
@@ -105,7 +105,7 @@ class Regularize(BaseCallback):
         return True
 
     def _on_rollout_start(self) -> None:
-        self._log()  # what the updates before it have left: SB3 writes the log during or after the rollout
+        self._log()  # the last updates' penalties: SB3 writes the log during or after the rollout
 
     def _on_training_end(self) -> None:
         self._log()
@@ -169,7 +169,7 @@ def trained_by(model: BaseAlgorithm) -> Trained:
 
 
 def example_of(model: BaseAlgorithm, net: nn.Module) -> dict[str, Any]:
-    """Named inputs for one call of one of the model's networks. Drawn from copies of the spaces: their streams stay."""
+    """Named inputs for one call of one of the model's networks, drawn from copies of the spaces with seed 0."""
     spaces = copy.deepcopy((model.observation_space, model.action_space))
     for space in spaces:
         space.seed(0)

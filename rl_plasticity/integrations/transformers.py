@@ -37,11 +37,11 @@ class Regularize(TrainerCallback):  # where transformers is not installed, its t
     Several regularizers: one callback for each kind, or one with a `Chain`.
 
     Args:
-        regularizer: a name, which `make_regularizer` makes one of with the `settings`; or one made for the model.
+        regularizer: a name for `make_regularizer`, with the `settings`; or a regularizer made for the model.
         example: real inputs of the model, for methods that must know which layer feeds which (``swr``, ``wrs``):
             ``{"input_ids": ids}``.
-        resume_from: the folder of the checkpoint that training resumes from; needed only where that is not
-            ``checkpoint-N`` in the Trainer's ``output_dir``, for a callback is not told.
+        resume_from: the folder of the checkpoint that training resumes from. It is needed only if that is not
+            ``checkpoint-N`` in the Trainer's ``output_dir``, because the Trainer does not tell callbacks.
         settings: of the regularizer, and ``heads`` and ``roles`` of `make_regularizer`.
 
     Attributes:
@@ -131,7 +131,7 @@ class Regularize(TrainerCallback):  # where transformers is not installed, its t
         return f"regularizer_{type(self.regularizer).__name__}.safetensors"
 
     def _saved(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> Path:
-        """The file that was saved with the weights that the model has now: the one to resume from."""
+        """The file to resume from: the one that was saved with the model's present weights."""
         places = [self.resume_from] if self.resume_from else [args.resume_from_checkpoint, _folder(args, state)]
         files = [Path(place) / self._file for place in places if isinstance(place, str | Path)]
         for file in files:
@@ -156,6 +156,6 @@ def _folder(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def _fingerprint(model: nn.Module) -> str:
-    """Of all parameters, to the bit."""
+    """A hash of all parameters, exact to the bit."""
     hashes = [torch.hash_tensor(p.detach()) for p in model.parameters() if p.numel()]
     return hashlib.sha256(str([h.item() for h in hashes]).encode()).hexdigest()

@@ -87,7 +87,7 @@ def _vit_tiny(
 
 @contextmanager
 def _one_run(name: str, seeds: Sequence[int]) -> Iterator[None]:
-    """Draws inside come from the seed, of which there is one; the global random state is as before afterwards."""
+    """Draw from the only seed inside, and restore the global random state at the end."""
     if len(seeds) != 1:
         raise SettingsError(f"{name} has no runs axis: train one run per process (seeds=1), got {len(seeds)} seeds")
     with torch.random.fork_rng(devices=[]):
@@ -112,16 +112,16 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "wrn28_10": _wrn28_10,
     "vit_tiny": _vit_tiny,
 }
-"""What ``net=`` chooses from, each called as ``make(shape of one input, num_classes, seeds, **settings)``.
+"""Choices of ``net=``, each called as ``make(shape of one input, num_classes, seeds, **settings)``.
 
-Those without a runs axis take one seed.
+Networks without a runs axis take one seed.
 """
 
 PARAMETRIZATIONS: dict[str, Callable[..., None]] = {
     "weight_standardization": standardize_weights_,
     "bounded_weight_norm": bound_weight_norms_,
 }
-"""What ``net.parametrization=`` chooses from, each called with a network, whose weights it parametrizes in place."""
+"""Choices of ``net.parametrization=``, each called with a network, whose weights it parametrizes in place."""
 
 
 def make_network(
@@ -140,14 +140,14 @@ def make_network(
     """The network called `name` in `NETWORKS`.
 
     Args:
-        shape: of one input.
-        num_classes: how many outputs it has.
-        seeds: one for each run, from which its initial weights are drawn.
-        settings: those of this network.
+        shape: shape of one input.
+        num_classes: number of outputs.
+        seeds: one seed for each run, for its initial weights.
+        settings: settings of this network.
 
     Raises:
-        SettingsError: an unknown name or setting (the nearest valid one is named), a setting out of range, or a
-            network without a layer that the parametrization is for.
+        SettingsError: an unknown name or setting (the message has the nearest valid one), a setting out of range, or a
+            network without a layer for the parametrization.
     """
     if parametrization not in (valid := ("none", *PARAMETRIZATIONS)):
         raise SettingsError(f"unknown parametrization {parametrization!r}{nearest(parametrization, valid)}")

@@ -1,6 +1,8 @@
 """The non-linearities of the networks, by name."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -14,8 +16,8 @@ Activation = Annotated[
     Setting("the non-linearity of the hidden layers"),
 ]
 
-# 1 / sqrt(E f(z)^2), z standard normal: with this gain a layer's outputs are as large as those of the one before it.
-# Where it is not here it is ReLU's, sqrt(2): of the parts of a concatenation each has a mean square of 1/2 too.
+# 1 / sqrt(E f(z)^2), z standard normal: with this gain a layer's outputs are as large as those of the layer before it.
+# The others have ReLU's, sqrt(2). In a concatenation each part has ReLU's mean square of 1/2.
 GAINS = {
     "leaky_relu": math.sqrt(2 / (1 + 0.01**2)),
     "smooth_leaky": 1.5078786,
@@ -28,8 +30,8 @@ GAINS = {
 class CReLU(nn.Module):
     """Concatenated ReLU, (relu(x), relu(-x)) along axis `dim`, which becomes twice as long.
 
-    Each unit makes two outputs, so it is deliberately no activation module to ``regularizers.hidden_units``: ReDo would
-    match half of the outputs to the wrong units.
+    Each unit makes two outputs. So ``regularizers.hidden_units`` does not count it as an activation: ReDo would match
+    half of the outputs to the wrong units.
 
     Source: Shang et al. (2016), Definition 2.1; against plasticity loss in Abbas et al. (2023).
     """
@@ -45,11 +47,11 @@ class CReLU(nn.Module):
 class DeepFourier(nn.Module):
     """Deep Fourier features, (sin x, cos x) along axis `dim`, which becomes twice as long.
 
-    Where one of the two is flat the other is steep, so that no unit stops to learn. As with `CReLU` each unit makes two
-    outputs, and it is no activation module to ``regularizers.hidden_units``.
+    Where one of the two is flat the other is steep, so no unit stops learning. As with `CReLU`, each unit makes two
+    outputs, and ``regularizers.hidden_units`` does not count it as an activation.
 
-    Source: Lewandowski et al. (2024), "Plastic Learning with Deep Fourier Features", arXiv 2410.20634, abstract;
-    how wide their layers are and how they start is unchecked.
+    Source: Lewandowski et al. (2024), "Plastic Learning with Deep Fourier Features", arXiv 2410.20634, abstract. The
+    width of their layers and their initial weights are unchecked.
     """
 
     def __init__(self, dim: int = -1) -> None:
@@ -64,8 +66,8 @@ class SmoothLeaky(nn.Module):
     """Smooth leaky ReLU: slope * x + (1 - slope) * x * sigmoid(5 x / 3), slope 0.1.
 
     Source: Lillo and Cheney (2025), "Activation Function Design Sustains Plasticity in Continual Learning", arXiv
-    2509.22562, equation 1, as others quote it with the numbers of its Figure 5: neither their text nor their code could
-    be read, so what they tuned for each task is unchecked.
+    2509.22562, equation 1, as others quote it with the numbers of its Figure 5. Their text and their code could not be
+    read, so what they tuned for each task is unchecked.
     """
 
     layer_role = "activation"
@@ -79,18 +81,18 @@ class SmoothLeaky(nn.Module):
 
 
 class Rational(nn.Module):
-    """A learned quotient of polynomials, one for all units of a layer, that starts near leaky ReLU::
+    """A learned quotient of polynomials that all units of a layer share and that starts near leaky ReLU::
 
         R(x) = (a_0 + a_1 x + ... + a_5 x^5) / (1 + |b_1 x| + ... + |b_4 x^4|)
 
-    It starts within 0.04 of leaky ReLU between -3 and 3, and beyond 3 bends away from it. To every regularizer a and b
-    are parameters that are neither gain nor bias: those of "all" parameters act on them, the others leave them alone.
+    It starts within 0.04 of leaky ReLU between -3 and 3, and beyond 3 bends away from it. To regularizers, a and b are
+    neither gain nor bias: methods of "all" parameters act on them, others leave them alone.
 
-    Source: Molina et al. (2020), "Pade Activation Units", safe version ("A" in their code, from whose table of starting
-    values these are, to five digits); in reinforcement learning Delfosse et al. (2021), arXiv 2102.09407.
+    Source: Molina et al. (2020), "Pade Activation Units", safe version ("A" in their code, whose table has these
+    starting values, to five digits); in reinforcement learning Delfosse et al. (2021), arXiv 2102.09407.
 
     Args:
-        runs: how many runs the network has; None: no runs axis.
+        runs: number of runs of the network; None: no runs axis.
     """
 
     layer_role = "activation"
@@ -120,27 +122,26 @@ def _polynomial(coefficients: Tensor, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fit_gain_(weight: Tensor, activation: str) -> None:
-    """Give a weight that was drawn with ReLU's gain that of the activation."""
+    """Change a weight that was drawn with ReLU's gain to the gain of the activation."""
     if activation in GAINS:
         weight.mul_(GAINS[activation] / math.sqrt(2))
 
 
 def make_activation(name: str, dim: int = -1, runs: int | None = None) -> tuple[nn.Module, int]:
-    """The activation module and how many features it makes of each one on axis `dim`.
+    """The activation module, and the number of features that it makes of each one on axis `dim`.
 
     Args:
-        runs: of the network; None: it has no runs axis.
+        runs: number of runs of the network; None: it has no runs axis.
     """
-    if name == "rational":
-        return Rational(runs), 1
-    if name in (both := {"crelu": CReLU, "deep_fourier": DeepFourier}):
-        return both[name](dim), 2
-    kinds = {
+    makers: dict[str, Callable[[], nn.Module]] = {
         "relu": nn.ReLU,
         "leaky_relu": nn.LeakyReLU,
         "smooth_leaky": SmoothLeaky,
         "gelu": nn.GELU,
         "silu": nn.SiLU,
         "elu": nn.ELU,
+        "crelu": partial(CReLU, dim),
+        "rational": partial(Rational, runs),
+        "deep_fourier": partial(DeepFourier, dim),
     }
-    return kinds[name](), 1
+    return makers[name](), 2 if name in ("crelu", "deep_fourier") else 1

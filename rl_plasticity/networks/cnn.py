@@ -7,6 +7,7 @@ CReLU it does).
 
 import math
 from collections.abc import Sequence
+from itertools import count
 from typing import Annotated
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks.activations import Activation, make_activation
 from rl_plasticity.networks.mlp import Init, StackedLinear, draw_, gain_of
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
 
@@ -138,12 +139,10 @@ class CNN(nn.Sequential):
                 f"shape must be (channels, height, width) with sides of at least {least}, got {tuple(shape)}"
             )
         runs, (fan_in, *sides) = len(seeds), shape
-        depth = 0  # of the layer: each draws from a seed of its own
+        depths = count()  # each layer draws from a seed of its own
 
         def drawn(is_head: bool = False) -> tuple[list[int], float | None]:
-            nonlocal depth
-            depth += 1
-            return [derive(seed, depth - 1) for seed in seeds], gain_of(init, is_head, activation)
+            return derived(seeds, next(depths)), gain_of(init, is_head, activation)
 
         modules: list[nn.Module] = []
         for _ in range(2):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.networks.activations import GAINS, Activation, make_activation
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
 LayerNormFlag = Annotated[bool, Setting("LayerNorm between linear layer and activation")]
@@ -28,9 +28,9 @@ def draw_(
 ) -> None:
     """Initial weights ``[runs, out, ...]`` and biases ``[runs, out]``, each run's from its own seed.
 
-    Orthogonal as matrices out x fan_in with this gain, or normal with variance gain^2 / fan_in, cut off at two standard
-    deviations of what is drawn, the biases left as they are; without a gain both uniform in +-1/sqrt(fan_in), as torch
-    draws those of ``nn.Linear`` and ``nn.Conv2d``.
+    With a gain, weights are orthogonal as matrices out x fan_in; or, if `normal`, they are normal with variance
+    gain^2 / fan_in, cut off at two standard deviations. Biases then do not change. Without a gain, both are uniform in
+    +-1/sqrt(fan_in), as torch draws those of ``nn.Linear`` and ``nn.Conv2d``.
     """
     for run, seed in enumerate(seeds):
         generator = torch.Generator().manual_seed(seed)
@@ -57,13 +57,13 @@ def gain_of(init: Init, is_head: bool, activation: str = "relu") -> float | None
 class StackedLinear(nn.Linear):
     """y = x W^T + b for each run: ``[runs, batch, in] -> [runs, batch, out]``.
 
-    The weight ``[runs, out, in]`` is orthogonal, drawn for each run from that run's own seed; the bias ``[runs, out]``
-    is zero. (Gain sqrt(2) in every layer, the head too, as Nikishin et al. 2022 and D'Oro et al. 2023.) Without a gain
-    both are uniform in +-1/sqrt(in), the very numbers of a ``torch.nn.Linear`` made after ``torch.manual_seed(seed)``.
+    The weight ``[runs, out, in]`` is orthogonal, and each run draws it from its own seed. The bias ``[runs, out]`` is
+    zero. (Gain sqrt(2) in every layer, the head too, as Nikishin et al. 2022 and D'Oro et al. 2023.) Without a gain
+    both are uniform in +-1/sqrt(in), with the numbers of a ``torch.nn.Linear`` made after ``torch.manual_seed(seed)``.
 
     Attributes:
-        operands: the type to which inputs and weights, and in the backward pass gradients, are rounded before they are
-            multiplied; None leaves them as they are. The weights themselves and the bias keep theirs.
+        operands: the type to which inputs and weights, and gradients in the backward pass, are rounded before the
+            product; None: no rounding. The stored weights and the bias keep their type.
     """
 
     operands: torch.dtype | None = None
@@ -136,9 +136,10 @@ class MLP(nn.Sequential):
         modules: list[nn.Module] = []
         factor = 1
         for depth, (fan_in, out) in enumerate(pairwise(widths)):
-            layer_seeds = [derive(seed, depth) for seed in seeds]  # seed + depth: run 1's first layer again
             is_head = depth == len(widths) - 2
-            modules.append(StackedLinear(factor * fan_in, out, layer_seeds, gain_of(init, is_head, activation)))
+            gain = gain_of(init, is_head, activation)
+            # Not seed + depth: with that, run 0's second layer would start as run 1's first layer.
+            modules.append(StackedLinear(factor * fan_in, out, derived(seeds, depth), gain))
             if not is_head:
                 non_linearity, factor = make_activation(activation, runs=len(seeds))
                 if layer_norm:

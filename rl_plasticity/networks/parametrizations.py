@@ -1,9 +1,9 @@
 """Weights computed from the trained tensors: weight standardization and bounded weight normalization.
 
-Both are ``torch.nn.utils.parametrize`` parametrizations of linear and convolution layers of a network, with or without
-a runs axis; which layers, the dataflow decides. What is trained is the layer's ``parametrizations.weight.original``;
-that tensor is what interventions change. Penalties of a weight (`spectral`) are of the computed one, those of all
-parameters (`l2`) of what is trained; projections, which the computation would undo, refuse.
+Both are ``torch.nn.utils.parametrize`` parametrizations of linear and convolution layers, with or without a runs axis.
+The dataflow decides which layers. The trained tensor is the layer's ``parametrizations.weight.original``, and
+interventions change it. Penalties of a weight (`spectral`) act on the computed weight, penalties of all parameters
+(`l2`) on the trained tensor. Projections refuse such layers, because the computation would undo them.
 """
 
 from collections.abc import Callable, Collection
@@ -88,11 +88,15 @@ def bound_weight_norms_(net: nn.Module, only: Collection[str] | None = None) -> 
             parametrized already.
     """
     if only is None:
-        named = {name for name, module in net.named_modules() if isinstance(module, Kind)}
+        named = _layers_of(net)
         only = [layer.name for layer in _known(net).layers if layer.name in named and not layer.head]
         if not only:
             raise SettingsError("bounded weight normalization is for hidden layers, and the network has none")
     _parametrize_(net, only, lambda weight, dims: BoundedWeightNorm(dims, weight))
+
+
+def _layers_of(net: nn.Module) -> dict[str, Kind]:
+    return {name: module for name, module in net.named_modules() if isinstance(module, Kind)}
 
 
 def _known(net: nn.Module) -> Structure:
@@ -103,7 +107,7 @@ def _known(net: nn.Module) -> Structure:
 
 
 def _parametrize_(net: nn.Module, only: Collection[str], make: Callable[[Tensor, tuple[int, ...]], nn.Module]) -> None:
-    layers = {n: m for n, m in net.named_modules() if isinstance(m, Kind)}
+    layers = _layers_of(net)
     if unknown := set(only) - set(layers):
         raise ValueError(f"only must name linear or convolution layers ({', '.join(layers)}), got {sorted(unknown)}")
     chosen = {n: m for n, m in layers.items() if n in only}

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.networks.activations import GAINS, Activation, make_activation
 from rl_plasticity.networks.mlp import StackedLayerNorm, StackedLinear
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeding import derived
 
 EXPANSION = 4  # of a block's hidden layer
 
@@ -26,11 +26,10 @@ class SimbaBlock(nn.Module):
         super().__init__()
         non_linearity, factor = make_activation(activation, runs=len(seeds))
         gain, inside = GAINS.get(activation, math.sqrt(2)), EXPANSION * width
-        own = [[derive(seed, i) for seed in seeds] for i in range(2)]
         self.norm = StackedLayerNorm(width, len(seeds))
-        self.expand = StackedLinear(width, inside, own[0], gain, normal=True)
+        self.expand = StackedLinear(width, inside, derived(seeds, 0), gain, normal=True)
         self.activation = non_linearity
-        self.contract = StackedLinear(factor * inside, width, own[1], gain, normal=True)
+        self.contract = StackedLinear(factor * inside, width, derived(seeds, 1), gain, normal=True)
 
     def forward(self, input: Tensor) -> Tensor:
         output: Tensor = input + self.contract(self.activation(self.expand(self.norm(input))))
@@ -62,22 +61,19 @@ class Simba(nn.Sequential):
         blocks: int,
         activation: Activation = "relu",
     ) -> None:
-        def own(depth: int) -> list[int]:
-            return [derive(seed, depth) for seed in seeds]
-
         super().__init__(
-            StackedLinear(inputs, width, own(0), gain=1.0),
-            *(SimbaBlock(width, own(1 + i), activation) for i in range(blocks)),
+            StackedLinear(inputs, width, derived(seeds, 0), gain=1.0),
+            *(SimbaBlock(width, derived(seeds, 1 + i), activation) for i in range(blocks)),
             StackedLayerNorm(width, len(seeds)),
-            StackedLinear(width, outputs, own(1 + blocks), gain=1.0),
+            StackedLinear(width, outputs, derived(seeds, 1 + blocks), gain=1.0),
         )
 
 
 class Scaler(nn.Module):
-    """x * weight * init / start, the weight ``[runs, n]`` learned from `start` on: a gain that begins at `init`.
+    """A learned gain that begins at `init`: x * weight * init / start.
 
-    `start` decides how far a step of the optimizer moves the gain. It is no norm layer's gain, which `spectral` would
-    draw to 1: regularizers of gains leave it alone.
+    The weight ``[runs, n]`` begins at `start`, which decides how far a step of the optimizer moves the gain.
+    Regularizers leave it alone: `spectral` would draw a norm layer's gain to 1.
     """
 
     layer_role = "ignore"
@@ -92,10 +88,10 @@ class Scaler(nn.Module):
 
 
 class UnitLinear(StackedLinear):
-    """A linear layer without bias whose rows start with unit length."""
+    """A linear layer whose rows start with unit length."""
 
-    def __init__(self, in_features: int, out_features: int, seeds: Sequence[int]) -> None:
-        super().__init__(in_features, out_features, seeds, gain=1.0, bias=False)
+    def __init__(self, in_features: int, out_features: int, seeds: Sequence[int], bias: bool = False) -> None:
+        super().__init__(in_features, out_features, seeds, gain=1.0, bias=bias)
         with torch.no_grad():
             self.weight.copy_(F.normalize(self.weight, dim=-1))
 
@@ -112,10 +108,10 @@ class HypersphereBlock(nn.Module):
     def __init__(self, width: int, blocks: int, seeds: Sequence[int]) -> None:
         super().__init__()
         inside, start = EXPANSION * width, math.sqrt(2 / (EXPANSION * width))
-        self.expand = UnitLinear(width, inside, [derive(seed, 0) for seed in seeds])
+        self.expand = UnitLinear(width, inside, derived(seeds, 0))
         self.scale = Scaler(inside, len(seeds), start, start)
         self.activation = nn.ReLU()
-        self.contract = UnitLinear(inside, width, [derive(seed, 1) for seed in seeds])
+        self.contract = UnitLinear(inside, width, derived(seeds, 1))
         self.alpha = Scaler(width, len(seeds), 1 / (blocks + 1), 1 / math.sqrt(width))
 
     def forward(self, input: Tensor) -> Tensor:
@@ -147,18 +143,12 @@ class Hypersphere(nn.Module):
     def __init__(self, inputs: int, outputs: int, seeds: Sequence[int], width: int, blocks: int) -> None:
         super().__init__()
         runs, start = len(seeds), math.sqrt(2 / width)
-
-        def own(depth: int) -> list[int]:
-            return [derive(seed, depth) for seed in seeds]
-
-        self.embed = UnitLinear(inputs + 1, width, own(0))
+        self.embed = UnitLinear(inputs + 1, width, derived(seeds, 0))
         self.scale = Scaler(width, runs, start, start)
-        self.blocks = nn.Sequential(*(HypersphereBlock(width, blocks, own(1 + i)) for i in range(blocks)))
-        self.before_head = UnitLinear(width, width, own(1 + blocks))
+        self.blocks = nn.Sequential(*(HypersphereBlock(width, blocks, derived(seeds, 1 + i)) for i in range(blocks)))
+        self.before_head = UnitLinear(width, width, derived(seeds, 1 + blocks))
         self.head_scale = Scaler(width, runs, 1.0, 1.0)
-        self.head = StackedLinear(width, outputs, own(2 + blocks), gain=1.0)
-        with torch.no_grad():
-            self.head.weight.copy_(F.normalize(self.head.weight, dim=-1))
+        self.head = UnitLinear(width, outputs, derived(seeds, 2 + blocks), bias=True)
 
     def forward(self, input: Tensor) -> Tensor:
         shifted = torch.cat([input, torch.full_like(input[..., :1], self.shift)], dim=-1)

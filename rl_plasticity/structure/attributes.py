@@ -1,4 +1,4 @@
-"""What modules keep beside parameters: buffers and attributes, as they were before a call."""
+"""Restores what modules hold beside parameters, buffers and attributes, as it was before a call."""
 
 import copy
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ _TORCH = frozenset(nn.Module().__dict__) - _CHANGING
 
 @contextmanager
 def attributes_kept(net: nn.Module) -> Iterator[None]:
-    """Inside, a forward may change attributes of the modules and buffers that they replace; afterwards all are back.
+    """Restore the modules' attributes and buffers at the end, whatever a forward does to them inside.
 
-    Numbers, tensors, arrays and random generators, in lists, dicts, sets and tuples too; in place or not. What is kept
-    in objects of other classes is not looked into. In a traced call nothing is kept.
+    This covers numbers, tensors, arrays and random generators, also in lists, dicts, sets and tuples, changed in place
+    or replaced. Objects of other classes are not searched. In a traced call nothing is restored.
     """
     if torch.compiler.is_compiling():
         yield
@@ -36,7 +36,7 @@ def attributes_kept(net: nn.Module) -> Iterator[None]:
 
 
 def _copied(value: Any) -> Any:
-    """What `_given_back` needs: of what can change in place a copy."""
+    """A copy of everything that can change in place, as `_given_back` needs it."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if type(value) in (list, tuple):
@@ -55,11 +55,10 @@ def _copied(value: Any) -> Any:
 
 @torch.no_grad()
 def _given_back(value: Any, as_it_was: Any) -> Any:
-    """`value` itself wherever it has not changed or can be changed back, with what it held."""
+    """`value` with its old content: the object itself if it has not changed or can be changed back."""
     if isinstance(value, Tensor):
-        if not value.is_meta and not torch.equal(
-            value, as_it_was
-        ):  # else its version stays, for a graph may have saved it
+        # If it is equal its version must not change: a graph may have saved it.
+        if not value.is_meta and not torch.equal(value, as_it_was):
             value.data.copy_(as_it_was)
     elif type(value) in (list, tuple):
         held = [_given_back(one, was) for one, was in as_it_was]

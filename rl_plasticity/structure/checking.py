@@ -1,4 +1,4 @@
-"""Whether what was read of a network is so: it is called with other weights, which shows what reading misses."""
+"""Checks of what was read of a network: calls with other weights show what reading misses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,13 +16,14 @@ MOVED = 1e-4  # relative to the largest output: far above rounding, far below wh
 def outputs(
     net: nn.Module, example: Example, values: Mapping[str, Tensor], *, batch_statistics: bool = False
 ) -> list[Tensor] | None:
-    """What `net` returns in evaluation mode with these values of its parameters; None if it cannot be called so.
+    """The outputs of `net` in evaluation mode with these values of its parameters; None if the call fails.
 
-    In float64, or in float32 where it makes tensors of that type itself. Parameters, buffers, attributes, modes and
-    random states are as they were afterwards.
+    The call is in float64, or in float32 if the network makes tensors of that type itself. Parameters, buffers,
+    attributes, modes and random states do not change.
 
     Args:
-        batch_statistics: norm layers use those of the example, and no epsilon: then the size of their input is lost.
+        batch_statistics: whether norm layers use the statistics of the example and no epsilon, so that the size of
+            their input is lost.
     """
     net = unwrapped(net)
     for dtype in (torch.float64, torch.float32):
@@ -45,10 +46,10 @@ def outputs(
 
 
 def recyclable(net: nn.Module, units: Sequence[HiddenUnits], example: Example) -> list[HiddenUnits]:
-    """Those of the units that nothing reads but the columns that are taken for theirs.
+    """The units that are read by nothing but the columns that are taken for theirs.
 
-    With these columns at zero what the network returns must not depend on what makes the units. Half of them are tried;
-    those of computed weights are not.
+    With these columns at zero, the network's outputs must not depend on the weights that make the units. Half of each
+    layer's units are tried. Units of computed weights are not tried.
     """
     tried = [u for u in units if not any(layer.is_computed for layer in u.layers)]
     if not tried or not _moves(net, tried, example):
@@ -81,7 +82,7 @@ def _moves(net: nn.Module, units: Sequence[HiddenUnits], example: Example) -> bo
 
 
 def _renew_(layer: Layer, net: Widened, units: Tensor, generator: torch.Generator) -> None:
-    """Other values of the units' rows, gains or shifts."""
+    """Give the units' rows, gains or shifts other values."""
     for name, where in layer.rows_of(net, units):
         tensor = net.tensors[name]
         noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor)
@@ -90,8 +91,9 @@ def _renew_(layer: Layer, net: Widened, units: Tensor, generator: torch.Generato
 
 
 def _distance(after: Tensor, before: Tensor) -> float:
-    largest = before.nan_to_num(0, 0, 0).abs().amax() if before.numel() else before.new_zeros(())
-    moved = (after - before).nan_to_num(0).abs().amax() if before.numel() else largest
+    if not before.numel():
+        return 0.0
+    largest, moved = before.nan_to_num(0, 0, 0).abs().amax(), (after - before).nan_to_num(0).abs().amax()
     return float(moved / largest) if largest > 0 else float(moved > 0)
 
 

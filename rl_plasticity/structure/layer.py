@@ -34,9 +34,9 @@ _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.GLU, nn.Softmax, nn.Softmax2d, nn.
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: where its tensors are, not the tensors (they are looked up in the net that is passed).
+    """One layer: the names of its tensors, which its methods look up in the network that they are given.
 
-    That indirection is what lets a penalty see the parameters that ``torch.func.functional_call`` substitutes.
+    So a penalty sees the parameters that ``torch.func.functional_call`` substitutes.
 
     Attributes:
         name: the module's name in the net ("" is the net itself); a bare parameter's own name.
@@ -160,7 +160,7 @@ class Layer:
                 yield name, self.of_matrix(units.unsqueeze(-1).expand_as(matrix), lookup(net, name).shape)
 
     def columns_of(self, net: nn.Module, units: Tensor) -> tuple[str, Tensor]:
-        """The name of its weight, and which entries read what this layer reads in the mask ``[*runs, units]``.
+        """The name of its weight, and which entries read the units in the mask ``[*runs, units]``.
 
         A linear layer behind a flattened feature map reads each unit, a channel, from several columns.
         """
@@ -179,7 +179,7 @@ class Layer:
         return matrix if self.groups == 1 else matrix.unflatten(len(self.runs), (self.groups, -1))  # type: ignore[no-untyped-call]
 
     def vectors(self, net: nn.Module) -> Iterator[Tensor]:
-        """What is added rather than multiplied, each ``[*runs, n]``: bias, shift, a bare vector or token."""
+        """The parameters that are added, each ``[*runs, n]``: bias, shift, a bare vector or token."""
         bias, weight = self.bias(net), self.weight(net)
         if bias is not None:
             yield bias.flatten(len(self.runs))
@@ -198,19 +198,14 @@ class Layer:
 
     def scale_rows_(self, net: nn.Module, factor: Tensor) -> None:
         """Multiply row i of the weight matrix by ``factor[..., i]`` (``[*runs, out]``), in place."""
-        weight, k = self.weight(net), len(self.runs)
+        weight = self.weight(net)
         assert weight is not None
-        if self.transposed and self.role == "linear":
-            factor = factor.unsqueeze(k)
-        elif self.transposed:
-            groups = factor.reshape(*self.runs, self.groups, 1, -1)
-            split = groups.expand(*self.runs, self.groups, weight.shape[k] // self.groups, -1)
-            factor = split.reshape(weight.shape[: k + 2])
-        weight.mul_(factor.reshape(*factor.shape, *(1,) * (weight.ndim - factor.ndim)))
+        each = factor.unsqueeze(-1).expand(*factor.shape, weight.numel() // factor.numel())
+        weight.mul_(self.of_matrix(each, weight.shape))
 
 
 class SomeRuns(nn.Module):
-    """Consecutive runs of a stacked network: what `lookup` finds in it are views of the network's tensors.
+    """Consecutive runs of a stacked network. `lookup` finds views of the network's tensors in it.
 
     Args:
         net: stacked along one runs axis.
@@ -223,7 +218,7 @@ class SomeRuns(nn.Module):
 
 
 class Widened(nn.Module):
-    """A network some of whose tensors are replaced by others of the same shape: `lookup` finds those in it."""
+    """A network with some tensors replaced by others of the same shape, which `lookup` finds in it."""
 
     def __init__(self, net: nn.Module, tensors: dict[str, Tensor]) -> None:
         super().__init__()
@@ -264,10 +259,7 @@ def is_trained(net: nn.Module, name: str) -> bool:
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
-    """`net` without what is wrapped around a network: compiled, data parallel in one process or several, averaged.
-
-    And what Lightning's Fabric sets up.
-    """
+    """`net` without wrappers: compiled, data parallel in one or several processes, averaged, or Lightning Fabric's."""
     while True:
         if "_orig_mod" in net._modules:  # torch.compile's wrapper, whose type only the compiler's import brings
             inner = net._modules["_orig_mod"]
@@ -292,9 +284,9 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def runs_of(net: nn.Module) -> tuple[int, ...]:
-    """The leading runs axes of `net`'s tensors: what its typed layers have beyond an ordinary layer's axes.
+    """The leading runs axes of `net`'s tensors: the axes that its layers have beyond an ordinary layer's.
 
-    A module of bare parameters says so itself, in an attribute ``runs`` that is a tuple.
+    A module of bare parameters has them in an attribute ``runs``, a tuple.
     """
     net = unwrapped(net)
     declared = getattr(net, "runs", None)
@@ -316,7 +308,7 @@ def runs_of(net: nn.Module) -> tuple[int, ...]:
 
 
 class Part(NamedTuple):
-    """What a module holds itself: its weight and bias by their names in it."""
+    """A weight and a bias of one module, by their names in it."""
 
     role: Role
     weight: str | None
@@ -325,7 +317,7 @@ class Part(NamedTuple):
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether the module computes what its class in torch computes: nothing in its class or in itself replaces that."""
+    """Whether the module computes what its class in torch computes, without a forward or call of its own."""
     kind = type(module)
     methods = [getattr(kind, name) for name in ("forward", "_conv_forward") if hasattr(kind, name)]
     ours = all(f"{m.__module__}.".startswith(("torch.nn.modules.", "rl_plasticity.")) for m in methods)
@@ -333,18 +325,18 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def role_of(module: nn.Module) -> Role | None:
-    """What layer the module is; None if it is none, or if its forward is its own: then that has to be read."""
+    """The layer that the module is; None if it is none, or if it has its own forward, which must then be read."""
     kind = kind_of(module)
     return kind if is_plain(module) or _is_conv1d(module) or hasattr(type(module), "layer_role") else None
 
 
 def _is_conv1d(module: nn.Module) -> bool:
-    """Whether it is transformers' Conv1D: linear, its weight [in, out]."""
+    """Whether it is transformers' Conv1D: a linear layer with the weight [in, out]."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
 def kind_of(module: nn.Module) -> Role | None:
-    """What layer its class says that it is. A module of ours may say so in its class, as ``layer_role``."""
+    """The layer that the module's class stands for. A class of this package may have it as ``layer_role``."""
     if (declared := getattr(type(module), "layer_role", None)) in get_args(Role):
         return declared
     if isinstance(module, nn.Linear | nn.Bilinear | nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention):
@@ -372,7 +364,7 @@ def _core_ndim(module: nn.Module, role: Role) -> int:
 
 
 def parts_of(module: nn.Module, wanted: Callable[[Tensor], bool]) -> list[Part]:
-    """What the module holds itself, in order of use: of its parameters those that are `wanted`."""
+    """The module's own parameters that are `wanted`, in order of use."""
     return _parts(module, role_of(module), wanted)
 
 
@@ -409,7 +401,7 @@ def _parts(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool
 
 @contextmanager
 def eval_mode(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, each module's own mode afterwards: looking must not move BatchNorm's statistics."""
+    """Evaluation mode inside, each module's own mode afterwards. So BatchNorm's statistics do not change."""
     modes = {module: module.training for module in net.modules()}
     net.eval()
     try:

@@ -1,4 +1,4 @@
-"""What operations do to the values they take, by torch's names; modules without parameters go by their class."""
+"""Properties of operations, by torch's names. Modules without parameters go by the name of their class."""
 
 from torch import nn
 
@@ -24,7 +24,7 @@ ACTIVATIONS = {
     "relu", "relu6", "gelu", "tanh", "sigmoid", "silu", "elu", "selu", "celu", "leaky_relu", "softplus", "mish",
     "hardswish", "hardtanh", "hardsigmoid", "softsign", "logsigmoid", "threshold", "rrelu",
 }  # fmt: skip
-# What they make depends on the shape of what they are given alone.
+# Their output depends only on the shape of their input.
 MAKERS = {f"{kind}_like" for kind in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")}
 MAKERS |= {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}
 NO_TENSOR = {"shape", "size", "dim", "ndim", "numel", "dtype", "device", "len", "is_cuda", "requires_grad"}
@@ -39,14 +39,14 @@ POOLS = {pool for pools in POOLS_OF.values() for pool in pools} | DROPOUTS | {"m
 SCALE = VIEWS | SCALINGS | {"Dropout", "dropout", "Identity"}
 # What may lie between hidden units and the layer that reads them in order.
 KEEP_UNITS = POOLS | {"flatten", "Flatten", "view", "reshape", "contiguous", "to", "float", "clone"}
-# Of these one brings a feature map's channels to the last axis, where a linear layer reads them.
+# One of these must bring a feature map's channels to the last axis, where a linear layer reads them.
 FLATTENS = {"flatten", "Flatten", "view", "reshape", "mean", "amax", "max"}
 SHAPED = {"expand_as", "view_as", "reshape_as", "type_as", "to"}  # the second operand gives a shape or type
-# How many operands say where or in what shape, not what; any other operand is a term, a constant one an addition.
+# How many operands are places or shapes. Any other operand is a term, and a constant term is an addition.
 PLACES = {"getitem": 9, "index_select": 1, "gather": 1, "repeat_interleave": 1, "where": 1, "masked_fill": 1}
 PLACES |= {"index_add": 1}
 FILLS = {"where", "masked_fill", "setitem"}  # whose numbers are values
-# f(a x) = a f(x) for a > 0, of all operands that are no places together
+# f(a x) = a f(x) for a > 0, where a scales all operands that are no places.
 HOMOGENEOUS = VIEWS | FLIPS | CUTS | SUMS | SCALINGS | JOINS | POOLS
 HOMOGENEOUS |= {"relu", "leaky_relu", "ReLU", "LeakyReLU", "PReLU", "sum", "neg", "index_add", "masked_fill"}
 HOMOGENEOUS |= {"Flatten", "Unflatten", "permute", "movedim", "index_select", "gather", "repeat", "repeat_interleave"}
@@ -73,7 +73,7 @@ def plain(name: str, of_number: bool = False) -> str:
 
 
 def operation_of(module: nn.Module) -> str | None:
-    """The name of what a module without parameters does, if it is one of torch's known here, or derived from one."""
+    """The operation of a module without parameters, if its class is a known one of torch, or derived from one."""
     if role_of(module) is not None or not is_plain(module):
         return None
     names = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn.modules")]

@@ -1,8 +1,8 @@
 """What feeds what in a network: read from its forward, traced symbolically or watched in a real call.
 
-``torch.fx`` traces most networks without being given anything. Where it cannot (control flow that depends on data, a
-library's policy or language model), one real call on an `example` shows the same: `read` says which of the two was
-done, and why neither was, so that a method which needs to know the order can refuse.
+``torch.fx`` traces most networks without any input. Where it cannot (control flow that depends on data, a library's
+policy or language model), one real call on an `example` shows the same. If neither works, `Structure.unknown` has the
+reason, so that a method which must know the order can refuse.
 """
 
 from collections import Counter
@@ -28,24 +28,24 @@ from rl_plasticity.structure.watch import Example, watch, with_tensors
 
 @dataclass(frozen=True)
 class Structure:
-    """What was read of a network.
+    """The layers of a network and how they are connected.
 
     Attributes:
         nodes: layers and activations in forward order, with their inputs.
-        unknown: why the order is not known; None where it is.
+        unknown: why the order is not known; None where it is known.
         unreached: names of the layers that the forward did not reach.
         has_heads: whether it is known which layers are heads.
-        undecided: bare parameters of which it cannot be told what they are.
-        trained: the names of all parameters that are trained.
-        returned: what the network returns: of each tensor the nodes, by position, that it comes from, and the
+        undecided: names of the bare parameters whose role cannot be told.
+        trained: names of all parameters that are trained.
+        returned: for each tensor that the network returns, the nodes that it comes from, by position, and the
             operations since.
-        shared: the names of parameters that are used more than once.
-        of_heads: the names of the output layers' weights, whichever other layer has them too.
-        example: what it was read from, if from a call.
+        shared: names of the parameters that are used more than once.
+        of_heads: names of the output layers' weights, also those that other layers share.
+        example: the inputs of the call that was watched, if one was.
         watched: whether there was an example, also one that could not be followed.
-        factors: names of the layers that are factors of low-rank adapters: of two trained layers in a row, with nothing
-            between, whose product is added to what a frozen layer makes of the same input. Where the order is not
-            known, of those whose shapes allow it.
+        factors: names of the layers that are factors of low-rank adapters: two trained layers in a row, with nothing
+            between, whose product is added to the output of a frozen layer with the same input. Where the order is not
+            known, all layers whose shapes allow it.
     """
 
     nodes: tuple[Layer, ...]
@@ -63,40 +63,40 @@ class Structure:
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers in forward order, their inputs and what lies between past activations."""
-        position = self._positions
-        ordered = []
-        for i in position:
-            sources, through = self._past_activations(self.nodes[i].inputs)
-            through |= {*self.nodes[i].through}
-            inputs = tuple(sorted(position[k] for k in sources - {RAW}))
-            # What is done to the network's own input scales with no layer.
-            kept = tuple(sorted(through)) if inputs else ()
-            ordered.append(replace(self.nodes[i], inputs=inputs, joins_branches=len(sources) > 1, through=kept))
-        return ordered
+        """The layers in forward order. Their inputs and operations skip activations."""
+        found = [node for node in self.nodes if node.role != "activation"]
+        reached = self._from_layers([(node.inputs, node.through) for node in found])
+        return [
+            replace(node, inputs=inputs, through=through, joins_branches=joins)
+            for node, (inputs, through, joins) in zip(found, reached, strict=True)
+        ]
 
     @property
-    def ends(self) -> list[tuple[list[int], list[str], bool]]:
-        """Of each returned tensor: the layers it comes from, by position, the operations since, whether they join."""
-        position = self._positions
+    def ends(self) -> list[tuple[tuple[int, ...], tuple[str, ...], bool]]:
+        """For each returned tensor: the layers it comes from, by position, the operations since, whether they join."""
+        return self._from_layers(self.returned)
+
+    def _from_layers(
+        self, values: Iterable[tuple[tuple[int, ...], tuple[str, ...]]]
+    ) -> list[tuple[tuple[int, ...], tuple[str, ...], bool]]:
+        """The same for values that come from these nodes with these operations since."""
+        numbers = [i for i, node in enumerate(self.nodes) if node.role != "activation"]
+        position = {number: place for place, number in enumerate(numbers)}
         found = []
-        for nodes, through in self.returned:
-            sources, passed = self._past_activations(nodes)
-            ordered = sorted(position[i] for i in sources - {RAW})
-            found.append((ordered, sorted({*through} | passed) if ordered else [], len(sources) > 1 and bool(ordered)))
+        for nodes, since in values:
+            sources, through = self._past_activations(nodes)
+            inputs = tuple(sorted(position[i] for i in sources - {RAW}))
+            # What is done to the network's own input scales with no layer.
+            kept = tuple(sorted(through | {*since})) if inputs else ()
+            found.append((inputs, kept, len(sources) > 1))
         return found
 
     @property
-    def _positions(self) -> dict[int, int]:
-        """Of each node that is a layer: its place among the layers."""
-        numbers = [i for i, node in enumerate(self.nodes) if node.role != "activation"]
-        return {number: place for place, number in enumerate(numbers)}
-
-    @property
     def before_norms(self) -> list[Layer]:
-        """The linear and convolution layers whose output goes into norm layers alone, and by itself.
+        """The linear and convolution layers whose output goes into norm layers only, and on its own.
 
-        A norm layer takes out their scale. What is added to something first, or read by an activation first, is none.
+        A norm layer takes out their scale. A layer whose output is first added to something, or goes through an
+        activation, does not count.
         """
         returned = {i for sources, _ in self.returned for i in sources}
         found, others = [], set()
@@ -112,10 +112,10 @@ class Structure:
 
     @property
     def classifier(self) -> list[int]:
-        """The output layers, and where there are convolutions the linear layers before them: positions in `layers`.
+        """Positions in `layers` of the output layers, and in a convolutional network of the linear layers before them.
 
-        "The fully connected layers" of a convolutional network; the last layer of any other. A sum or
-        product of branches ends them: a vision transformer's blocks and squeeze-excite's gates are no part of it.
+        They are "the fully connected layers" of a convolutional network, and the last layer of any other. A sum or
+        product of branches ends them: a vision transformer's blocks and squeeze-excite's gates do not belong to them.
         """
         ordered = self.layers
         found = {i for i, layer in enumerate(ordered) if layer.head}
@@ -131,7 +131,7 @@ class Structure:
         return sorted(i for i in found if ordered[i].role in ("linear", "conv"))
 
     def _past_activations(self, nodes: Iterable[int]) -> tuple[set[int], set[str]]:
-        """The layers, and `RAW`, that these nodes are or come from; the operations on the way."""
+        """The layers, and `RAW`, that these nodes are or come from, and the operations on the way."""
         sources: set[int] = set()
         through: set[str] = set()
         waiting = [*nodes]
@@ -163,7 +163,7 @@ class Structure:
         if self.unreached:
             raise ValueError(
                 f"{method} must know the place of every layer, and a call does not reach "
-                f"{', '.join(self.unreached[:3])}{' and others' if len(self.unreached) > 3 else ''}: pass the part of "
+                f"{some(self.unreached)}: pass the part of "
                 "the network that is trained, or an example that reaches them"
             )
 
@@ -183,7 +183,7 @@ class Structure:
             )
 
     def require_seen(self, method: str, names: Sequence[str]) -> None:
-        """Raises ValueError if there are such bare parameters and no use of any was seen, and says what to pass."""
+        """Raises ValueError if there are such bare parameters and their use was not seen, and says what to pass."""
         if names and self.unknown is not None:
             raise ValueError(
                 f"{method} must know what the bare parameters {some(names)} do, and {self.unknown}: "
@@ -191,12 +191,12 @@ class Structure:
             )
 
     def _what_helps(self, other: str | None = None) -> str:
-        """What to pass where something is unknown; an example, unless it is one that could not be followed."""
+        """What to pass if something is unknown: an example, unless the given one could not be followed."""
         given = [*([] if self.watched else ["example=(a real input, ...)"]), *([other] if other else [])]
         return f"pass {', or '.join(given)}" if given else "the example does not show it, so take another method"
 
     def left_alone(self, method: str, net: nn.Module, least_axes: int) -> str:
-        """What to say of the bare parameters, of so many axes at least, that are undecided; "" where there are none.
+        """A warning about the undecided bare parameters with at least `least_axes` axes; "" if there are none.
 
         Raises:
             ValueError: as `require_seen`.
@@ -214,21 +214,21 @@ class Structure:
     def hidden_units(self, net: nn.Module) -> list[HiddenUnits]:
         """Every chain (linear or conv) -> norm layers -> activation -> (linear or conv) of `net`.
 
-        Nothing else reads the chain before the activation: recycled units must not change what a skip connection
-        carries. And the layer behind it reads nothing else, so that its columns are the units' in order. Where the
-        network was read from an example, those are left out that `recyclable` finds otherwise.
+        Nothing else reads the chain before the activation, because recycled units must not change a skip connection.
+        The layer behind the chain reads nothing else, so its columns belong to the units in order. If the network was
+        read from an example, `recyclable` checks the chains.
         """
         chains = self.chains(net)
         return chains if self.example is None or not chains else recyclable(net, chains, self.example)
 
     def chains(self, net: nn.Module) -> list[HiddenUnits]:
-        """The same, not checked by the example."""
+        """The chains of `hidden_units` without the check by the example."""
         nodes = self.nodes
         returned = {i for sources, _ in self.returned for i in sources}
         readers = Counter([i for node in nodes for i in node.inputs] + [*returned])
 
         def source(node: Layer) -> Layer | None:
-            """What alone feeds `node` and feeds nothing else."""
+            """The only input of `node`, if it feeds nothing else."""
             alone = len(node.inputs) == 1 and node.inputs[0] != RAW and readers[node.inputs[0]] == 1
             return nodes[node.inputs[0]] if alone else None
 
@@ -244,13 +244,13 @@ class Structure:
             outgoing = tuple(node for node in nodes if i in node.inputs)
             if incoming is None or not incoming.is_linear_map or not outgoing:
                 continue
-            # Pools go over the last axes: of a feature map positions, but of a linear layer its units.
+            # Pools act on the last axes: positions of a feature map, but the units of a linear layer.
             if not through <= (ops.POOLS_OF.get(_positions(incoming, net), set()) | ops.DROPOUTS):
                 continue
             if any(
                 tensor.shape != (*incoming.runs, *_units(incoming, net)) for n in norms for tensor in n.tensors(net)
             ):
-                continue  # of each position its own gain
+                continue  # each position has its own gain
             if self.shared & {name for layer in (incoming, *norms, *outgoing) for name in layer.parameter_names}:
                 continue  # recycled for one use it would change the other
             if all(_reads_only(i, node, incoming, net) for node in outgoing):
@@ -258,12 +258,12 @@ class Structure:
         return chains
 
     def not_among(self, units: Sequence[HiddenUnits]) -> list[str]:
-        """The names of the activations that none of these hidden units come out of."""
+        """The names of the activations that do not belong to any of these hidden units."""
         known = {(unit.activation, unit.call) for unit in units}
         return [unit.activation for unit in self.activations() if (unit.activation, unit.call) not in known]
 
     def activations(self) -> list[HiddenUnits]:
-        """Every activation behind a layer, for looking at; `hidden_units` are those whose units can be recycled."""
+        """Every activation behind a layer, for measuring. `hidden_units` has those whose units can be recycled."""
         found = []
         for node in self.nodes:
             sources = self._past_activations(node.inputs)[0] - {RAW} if node.role == "activation" else set()
@@ -280,7 +280,7 @@ def some(names: Sequence[str]) -> str:
 
 
 def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
-    """Whether the columns of `layer` are the units of `incoming`, which node `i` brings, in order."""
+    """Whether the columns of `layer` belong to the units of `incoming`, in order, through node `i`."""
     if not layer.is_linear_map or layer.inputs != (i,) or layer.groups > 1 or not set(layer.through) <= ops.KEEP_UNITS:
         return False
     if layer.part is not None or incoming.part is not None:
@@ -298,21 +298,21 @@ def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
 
 
 def _positions(layer: Layer, net: nn.Module) -> int:
-    """How many axes of positions the output of a convolution has; 0 of a linear layer."""
+    """The number of position axes in a convolution's output; 0 for a linear layer."""
     weight = layer.weight(net)
     assert weight is not None
     return weight.ndim - len(layer.runs) - 2 if layer.role == "conv" else 0
 
 
 def _units(layer: Layer, net: nn.Module) -> tuple[int]:
-    """How many units a linear or convolution layer has, as the shape of its bias."""
+    """The number of units of a linear or convolution layer, as the shape of its bias."""
     matrix = layer.matrix(net)
     assert matrix is not None
     return (matrix.shape[-2],)
 
 
 def not_homogeneous(operations: Iterable[str]) -> list[str]:
-    """Those of the operations for which f(a x) = a f(x) does not hold."""
+    """The operations for which f(a x) = a f(x) does not hold."""
     return [name for name in operations if name not in ops.HOMOGENEOUS]
 
 
@@ -320,16 +320,16 @@ def not_homogeneous(operations: Iterable[str]) -> list[str]:
 
 
 def layers(net: nn.Module) -> list[Layer]:
-    """The layers of `net` in forward order. Parameters that do not require gradients are left out.
+    """The layers of `net` in forward order, without parameters that do not require gradients.
 
     Raises:
-        ValueError: if the layers of a stacked network disagree about the runs axes.
+        ValueError: the layers of a stacked network disagree about the runs axes.
     """
     return read(net).layers
 
 
 def hidden_units(net: nn.Module, example: Example | None = None) -> list[HiddenUnits]:
-    """The hidden units of `net`; none where it cannot be read without an example."""
+    """The hidden units of `net`; an empty list if it cannot be read."""
     structure = read(net, example)
     return [] if structure.unknown else structure.hidden_units(net)
 
@@ -342,21 +342,21 @@ def read(
     roles: Mapping[str, str] | None = None,
     only: Iterable[Tensor] | None = None,
 ) -> Structure:
-    """What feeds what in `net`.
+    """Find out which layers `net` has and which layer feeds which.
 
-    The network is not changed: its modes, buffers, gradients and all random states are as before.
+    The network's modes, buffers and gradients and all random states do not change.
 
     Args:
-        net: wrappers (``torch.compile``, ``DataParallel``, ...) are looked through.
-        example: real inputs for one call: a tensor, a tuple of arguments or a mapping of named ones. Without, the
+        net: the network. Wrappers (``torch.compile``, ``DataParallel``, ...) are taken off.
+        example: real inputs for one call: a tensor, a tuple of arguments or a mapping of named ones. Without it the
             forward is traced symbolically.
-        heads: the names of the output layers, where they are not those that no other layer follows.
-        roles: what bare parameters are, by a pattern of their names: ``{"*.norm.weight": "norm"}``. See `BareRole`.
+        heads: names of the output layers, if they are not the layers that no other layer follows.
+        roles: roles of bare parameters, by a pattern of their names: ``{"*.norm.weight": "norm"}``. See `BareRole`.
             "ignore" leaves alone parameters of torch's modules too: ``{"table.weight": "ignore"}``.
-        only: the parameters that are acted on; all that require gradients by default.
+        only: the parameters to act on; by default all that require gradients.
 
     Raises:
-        SettingsError: unknown names or roles; `only` holds something else than parameters, or none of the network's.
+        SettingsError: unknown names or roles; `only` has something else than parameters, or none of the network's.
         ValueError: parameters that no method can act on (complex, sparse, quantized, not yet made, distributed), or the
             example does not fit.
     """
@@ -402,9 +402,9 @@ def read(
 
 @contextmanager
 def _distributions_unchecked() -> Iterator[None]:
-    """Distributions of torch do not look at their arguments inside: that cannot be traced.
+    """Turn off the checks of torch's distributions inside, because they cannot be traced.
 
-    ``torch.compile`` turns that off for good at its first call. What is read must not depend on whether there was one.
+    ``torch.compile`` turns them off for good at its first call. Reading must not depend on whether there was one.
     """
     checks = Distribution._validate_args
     Distribution.set_default_validate_args(False)
@@ -440,7 +440,7 @@ def _checked_only(net: nn.Module, only: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _with_heads(nodes: list[Layer], reached: int) -> list[Layer]:
-    """The nodes, those marked as heads that no linear or convolution layer follows on any path."""
+    """The nodes, with a mark on the heads: no linear or convolution layer follows them on any path."""
     followed: set[int] = set()
     for i, node in reversed(list(enumerate(nodes))):
         if node.role in ("linear", "conv") or i in followed:
@@ -450,7 +450,7 @@ def _with_heads(nodes: list[Layer], reached: int) -> list[Layer]:
 
 
 def _factors(walk: Walk, nodes: list[Layer]) -> Iterator[str]:
-    """The layers B and A of all W x + s B A x, W frozen: those that read the same, and whose outputs are added."""
+    """The layers B and A of all W x + s B A x with W frozen: both branches have the same input and are added."""
     sums = [(term, frozenset().union(*(v.sources for v in s if v is not term))) for s in walk.sums for term in s]
     added = [(i, others) for term, others in sums if len(term.sources) == 1 for i in term.sources]
     # Or added by the product itself, as addmm does.
@@ -467,7 +467,7 @@ def _factors(walk: Walk, nodes: list[Layer]) -> Iterator[str]:
 
 
 def _possible_factors(net: nn.Module, walk: Walk) -> Iterator[str]:
-    """The layers of one module that by their shapes may be the factors of an adapter of a frozen one in it."""
+    """The layers whose shapes allow that they are an adapter's factors for a frozen layer in the same module."""
     names, k = {id(module): name for name, module in net.named_modules()}, len(walk.runs)
     for owner in net.modules():
         weights = [(names[id(m)], m._parameters.get("weight")) for m in _inside(owner)]
@@ -487,7 +487,7 @@ def _possible_factors(net: nn.Module, walk: Walk) -> Iterator[str]:
 
 
 def _inside(owner: nn.Module) -> Iterator[nn.Module]:
-    """The module and its children, those of containers for them."""
+    """The module and its children, with the children of containers in place of the containers."""
     yield owner
     for child in owner.children():
         children = [*_inside(child)]
@@ -496,19 +496,16 @@ def _inside(owner: nn.Module) -> Iterator[nn.Module]:
 
 def _refuse_what_is_not_supported(net: nn.Module) -> None:
     for name, p in (*net.named_parameters(), *net.named_buffers()):
-        kind = None
         if isinstance(p, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise ValueError(f"{name} has no shape yet: call the network once on real inputs, then make this")
-        if type(p).__name__ == "DTensor":
-            kind = "a distributed tensor (FSDP)"
-        elif p.is_complex() and isinstance(p, nn.Parameter):
-            kind = "complex"
-        elif p.is_quantized:
-            kind = "quantized"
-        elif p.layout != torch.strided:
-            kind = "sparse"
-        if kind:
-            raise ValueError(f"{name} is {kind}, which is not supported: pass the part of the network without it")
+        kinds = {
+            "a distributed tensor (FSDP)": type(p).__name__ == "DTensor",
+            "complex": p.is_complex() and isinstance(p, nn.Parameter),
+            "quantized": p.is_quantized,
+            "sparse": p.layout != torch.strided,
+        }
+        if found := [kind for kind, is_so in kinds.items() if is_so]:
+            raise ValueError(f"{name} is {found[0]}, which is not supported: pass the part of the network without it")
     for name, module in net.named_modules():
         if type(module).__name__ == "TensorDictParams":
             raise ValueError(

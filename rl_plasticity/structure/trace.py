@@ -1,4 +1,4 @@
-"""Walking along what ``torch.fx`` traces of a forward, without calling it on anything."""
+"""A walk along the graph that ``torch.fx`` traces of a forward, without a call on real inputs."""
 
 import copy
 import inspect
@@ -17,7 +17,7 @@ from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
 
 
 def trace(net: nn.Module, walk: Walk) -> str | None:
-    """Walk along the dataflow graph of `net`; returns why there is none. Net and random states stay as they are."""
+    """Walk along the dataflow graph of `net`, or return why there is none. Net and random states do not change."""
     if role_of(net) is not None:  # the network is one layer
         walk.returned = [walk.module("", Value(frozenset({RAW})))]
         return None
@@ -89,7 +89,7 @@ def _is_in_place(name: str) -> bool:
 
 
 def _try_norm(walk: Walk, gain: Layer) -> None:
-    """Call a copy of the module of a bare gain on numbers, to see whether it normalizes."""
+    """Call a copy of the module of a bare gain on random numbers, to see whether it normalizes."""
     module = walk.modules[gain.name.rpartition(".")[0]]
     like = walk.net.get_parameter(gain.name)
     if walk.runs or any(True for _ in module.children()):
@@ -99,7 +99,7 @@ def _try_norm(walk: Walk, gain: Layer) -> None:
         copied = copy.deepcopy(module).eval()
         with torch.no_grad():
             output = copied.forward(x)
-    except Exception:  # it takes something else
+    except Exception:  # it takes other inputs
         return
     walk.find_norm(gain.name.rpartition(".")[0], copied, (x,), output, Value())
 

@@ -18,7 +18,7 @@ RAW = -1  # stands for the network's own inputs among the inputs of a node
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter, or a view of it: flipped [in, out], one of several matrices, or with its axes in another way."""
+    """A parameter, or a view of it: flipped [in, out], one of several matrices, or with its axes rearranged."""
 
     name: str
     flipped: bool = False
@@ -32,11 +32,11 @@ class Value:
 
     Attributes:
         sources: the nodes that it was computed from.
-        through: the operations since.
-        weight: set where it is a parameter.
-        parameters: the bare parameters that it was computed from, where there is nothing else.
-        number: whether it is no tensor, but a shape or a type.
-        biased: whether a bare bias was added to what a layer gave.
+        through: the operations since these nodes.
+        weight: the parameter, if it is one or a view of one.
+        parameters: the bare parameters that it was computed from, without any data.
+        number: whether it is a shape or a type and not a tensor.
+        biased: whether a bare bias was added to a layer's output.
     """
 
     sources: frozenset[int] = frozenset()
@@ -52,7 +52,7 @@ class Value:
         return bool(self.sources - {RAW})
 
     def after(self, operation: str) -> "Value":
-        """What an operation makes of it."""
+        """The value behind an operation."""
         return replace(self, through=self.through | {operation})
 
 
@@ -76,8 +76,8 @@ class Walk:
     """Collects the layers and activations of a network in the order in which it is walked through.
 
     Args:
-        roles: what bare parameters are, by a pattern of their names.
-        only: the ids of the parameters that are trained; None: all that require gradients.
+        roles: the roles of bare parameters, by a pattern of their names.
+        only: ids of the parameters to act on; None: all that require gradients.
     """
 
     def __init__(self, net: nn.Module, roles: Mapping[str, str], only: set[int] | None) -> None:
@@ -101,7 +101,7 @@ class Walk:
         return parameter.requires_grad and (self.only is None or id(parameter) in self.only)
 
     def node(self, name: str, role: Any, data: Value, **more: Any) -> Value:
-        """Append a node that reads `data`; returns what comes out of it."""
+        """Append a node that reads `data`, and return its output."""
         call = sum(node.name == name for node in self.nodes)
         tensors = {"weight_name": None, "bias_name": None, "runs": self.runs}
         inputs, through = tuple(sorted(data.sources)), tuple(sorted(data.through))
@@ -111,7 +111,7 @@ class Walk:
     # --- modules --------------------------------------------------------------------------------------------------
 
     def module(self, prefix: str, data: Value) -> Value:
-        """Append the nodes of one module that reads `data`, and of the modules in it; returns what comes out."""
+        """Append the nodes of a module that reads `data`, and of the modules in it; returns the module's output."""
         self._read([data])
         for name in sorted(data.parameters):  # given to a module among its inputs
             self._decide(name, "undecided")
@@ -122,8 +122,11 @@ class Walk:
             data = data.after(kind)
         out: Value | None = None
         for part in parts_of(module, self.trained):
-            if part.role == "parameter":
-                self._bare_part(prefix, part.weight)
+            if part.role == "parameter" and part.weight is not None:
+                # The shape of an activation is neither a gain nor a bias. Attention has biases and additional tokens.
+                role = "ignore" if role_of(module) == "activation" else "undecided"
+                name = self._full_name(module, part.weight)
+                self._decide(name, "parameter" if isinstance(module, nn.MultiheadAttention) else role)
             elif part.parallel and out is not None:
                 out = joined([out, self._part(prefix, part.role, part.weight, part.bias, data)])
             else:
@@ -156,26 +159,27 @@ class Walk:
         if names[0] is not None:
             self.weights[len(self.nodes)] = names[0]
         out = self.node(prefix, role, data, weight_name=weight_name, bias_name=bias_name, **more)
-        self.seen.update(name for name in names if name is not None)
-        self.uses.update(name for name in names if name is not None)
+        used = [name for name in names if name is not None]
+        self.seen.update(used)
+        self.uses.update(used)
         if weight is not None and weight.startswith("parametrizations."):  # all that this weight is computed from
             chain = f"{prefix}.{weight.rpartition('.')[0]}.".lstrip(".")
             self.seen.update(n for n in self.name_of.values() if n.startswith(chain))
         return out
 
     def unread(self) -> None:
-        """Append the nodes of the modules with parameters that no node has."""
+        """Append the nodes of modules that have parameters without a node."""
         for name, module in self.modules.items():
             keys = [key for part in parts_of(module, self.trained) for key in (part.weight, part.bias)]
             names = [self._full_name(module, key) for key in keys if key is not None]
             missed = [n for n in names if n not in self.seen]
-            if missed == [f"{name}.bias"] and f"{name}.weight" in names:  # it was used by its weight alone
+            if missed == [f"{name}.bias"] and f"{name}.weight" in names:  # the forward used its weight alone
                 self._decide(missed[0], "undecided")
             elif missed:
                 self.module(name, Value())
 
     def settle(self) -> None:
-        """Undo what later operations have shown not to be so."""
+        """Correct what later operations have shown to be wrong."""
         self._read(self.returned)
         for i, name in self._biases.items():
             if self._reads[i] > 1:  # something reads the layer's output without it
@@ -195,14 +199,14 @@ class Walk:
         self._reads.update(i for v in raw for i in v.sources)
 
     def find_norm(self, prefix: str, module: nn.Module, inputs: Sequence[Any], output: Any, data: Value) -> None:
-        """Make a norm layer of the bare gain of a module whose output does not change with the size of its input."""
+        """Make the bare gain of a module a norm layer if the output does not change with the size of the input."""
         mine = [i for i, n in enumerate(self.nodes) if n.role == "gain" and n.name.rpartition(".")[0] == prefix]
         if not mine or not isinstance(output, Tensor) or not inputs[0].is_floating_point():
             return
         try:
             with torch.no_grad():
                 again = module.forward(2 * inputs[0], *inputs[1:])
-        except Exception:  # whatever a foreign module raises on it: then it stays a gain
+        except Exception:  # whatever a foreign module raises: then it stays a gain
             return
         if isinstance(again, Tensor) and again.shape == output.shape:
             size = output.detach().float().norm()
@@ -213,7 +217,7 @@ class Walk:
     # --- operations -----------------------------------------------------------------------------------------------
 
     def call(self, op: str, arguments: Sequence[Value], others: Sequence[Any] = ()) -> Value:
-        """What an operation makes of values; `others` are its arguments that are no tensors."""
+        """The output of an operation on values; `others` are its arguments that are no tensors."""
         if op in ops.NO_TENSOR or (arguments and all(a.number for a in arguments)):
             return Value(number=True)
         arguments = [a for a in arguments if not a.number]
@@ -252,7 +256,7 @@ class Walk:
 
     @staticmethod
     def _between(op: str, values: Sequence[Value], others: Sequence[Any], several: bool) -> str:
-        """The name of an operation between layers; of what only some operands make inhomogeneous, what they make it."""
+        """The name of an operation between layers; if its operands make it inhomogeneous, a name that says so."""
         numbers = [n for n in others if isinstance(n, int | float)]
         constants = sum(not a.sources for a in values)
         if op == "pad":  # the sizes come in pairs, the value behind them
@@ -291,7 +295,7 @@ class Walk:
     def _with_weights(
         self, op: str, arguments: Sequence[Value], weights: Sequence[Weight], data: Value, others: Sequence[Any]
     ) -> Value:
-        """Data meets parameters: a layer, a gain, a bias, a token, or something that cannot be told."""
+        """An operation on data and parameters: a layer, a gain, a bias, a token, or something that cannot be told."""
         if not data.sources and op != "embedding":  # only constants: a parameter times fixed noise, say
             return Value(parameters=data.parameters.union(w.name for w in weights))
         owner = weights[0].name.rpartition(".")[0]
@@ -328,9 +332,9 @@ class Walk:
         return data
 
     def _computed(self, op: str, names: Sequence[str], weights: Sequence[Weight], data: Value) -> Value:
-        """A layer without tensors: its weight is computed from these parameters, or used in a way of its own.
+        """A layer without tensors: its weight is computed from these parameters, or used in an unusual way.
 
-        What comes before it is no head.
+        It is a node because the layers before it are no heads.
         """
         names = [*names, *(w.name for w in weights)]
         for name in names:
@@ -342,7 +346,7 @@ class Walk:
         return self.node(name, role, data, kind=COMPUTED).after("a computed parameter")
 
     def _added(self, weight: Weight, data: Value) -> Value:
-        """The bias of the layer before, if that has none; else a table or a token."""
+        """A parameter that is added: the bias of the layer before if that has none, else a table or a token."""
         if len(self._core(weight)) > 1 and any(self.nodes[i].part is not None for i in data.sources - {RAW}):
             self._decide(weight.name, "undecided")  # the biases of several layers, or a table
             return data.after("the addition of a bare parameter")
@@ -363,7 +367,7 @@ class Walk:
         self, op: str, weight: Weight, biases: Sequence[Weight], arguments: Sequence[Value], data: Value,
         others: Sequence[Any],
     ) -> Value:  # fmt: skip
-        """A linear layer, convolution or embedding made of bare parameters, or of a module's."""
+        """A linear layer, convolution or embedding made of bare parameters, or of a module's parameters."""
         owner = weight.name.rpartition(".")[0]
         typed = role_of(self.modules[owner])
         role: Role = "conv" if op in ops.CONVOLUTIONS else "embedding" if op == "embedding" else "linear"
@@ -391,11 +395,12 @@ class Walk:
             key = weight.name if part is None else f"{weight.name}.{part}"
             of_module = typed is not None or (kind_of(self.modules[owner]) and weight.name == f"{owner}.weight")
             name = owner if of_module else key
-            weight_name = None if key in self.seen or not self._is_trained(weight.name) else weight.name
+            is_trained = self._is_trained(weight.name)
+            weight_name = weight.name if is_trained and key not in self.seen else None
             more: dict[str, Any] = {"weight_name": weight_name, "bias_name": bias_name, "part": part}
             if role == "conv" and of_module:
                 more["groups"] = module.groups
-            if not self._is_trained(weight.name):
+            if not is_trained:
                 self.frozen.add(len(self.nodes))
             self.weights[len(self.nodes)] = weight.name
             outs.append(self.node(name, role, data, transposed=transposed, **more))
@@ -418,28 +423,17 @@ class Walk:
         return self.trained(self.net.get_parameter(name))
 
     def _take(self, name: str) -> str | None:
-        """The name, for the node that it belongs to from now on; None if it is another's or frozen."""
+        """The name, for the node that takes the parameter; None if another node has it or it is frozen."""
         free = name not in self.seen and self._is_trained(name)
         self.seen.add(name)
         self.uses[name] += 1
         return name if free else None
 
-    def _bare_part(self, prefix: str, key: str | None) -> None:
-        """A parameter of a module that is none of its layers', and of which no use was seen."""
-        assert key is not None
-        name = self._full_name(self.modules[prefix], key)
-        if name not in self.seen:
-            module = self.modules[prefix]
-            if isinstance(module, nn.MultiheadAttention):  # its biases and its additional tokens
-                self._bare(name, self._role_of(name, "parameter"))
-            else:  # the shape of an activation is neither a gain nor a bias
-                self._bare(name, self._role_of(name, "ignore" if role_of(module) == "activation" else None))
-
-    def _decide(self, name: str, role: str) -> None:
-        if name not in self.seen and self._is_trained(name):
-            self._bare(name, self._role_of(name, role))
-
-    def _bare(self, name: str, role: str) -> None:
+    def _decide(self, name: str, seen: str) -> None:
+        """Append the nodes of a bare parameter that has none yet, given what it was seen to do."""
+        if name in self.seen or not self._is_trained(name):
+            return
+        role = self._role_of(name, seen)
         self.seen.add(name)
         if role == "matrices":
             for part in range(self._core(Weight(name))[0]):
@@ -448,27 +442,26 @@ class Walk:
             as_node = {"matrix": "parameter", "bias": "parameter"}.get(role, role)
             self.node(name, as_node, Value(), weight_name=name)
 
-    def _said(self, name: str) -> str | None:
-        return said_of(name, self.roles)
-
     def _may_be_gain(self, name: str) -> bool:
         """Whether it was said to be one, or starts at all ones, several of them."""
         parameter = self.net.get_parameter(name)
         several = math.prod(self._core(Weight(name))) > 1
-        return self._said(name) is not None or (several and not parameter.is_meta and bool((parameter == 1).all()))
+        return said_of(name, self.roles) is not None or (
+            several and not parameter.is_meta and bool((parameter == 1).all())
+        )
 
-    def _role_of(self, name: str, seen: str | None) -> str:
-        """What the user says that a bare parameter is, else what it was seen to do; its shape tells nothing."""
-        if said := self._said(name):
+    def _role_of(self, name: str, seen: str) -> str:
+        """What the user says that a bare parameter is, else what it was seen to do. Its shape tells nothing."""
+        if said := said_of(name, self.roles):
             return said
         owner = self.modules[name.rpartition(".")[0]]
         if getattr(type(owner), "layer_role", None) == "ignore":  # a module of ours says so
             return "ignore"
-        return seen or "undecided"
+        return seen
 
 
 def _bare(name: str) -> str:
-    """What lies between layers where a bare parameter comes in in a way of its own."""
+    """The name of an operation on a bare parameter whose role cannot be told."""
     return f"a bare parameter, {name}"
 
 

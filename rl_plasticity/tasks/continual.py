@@ -1,4 +1,4 @@
-"""Task sequences: one data set seen as a continual problem, the same for every method, for many runs at once."""
+"""Task sequences: continual problems made of one data set, the same for every method, for many runs at once."""
 
 import re
 from abc import ABC, abstractmethod
@@ -22,9 +22,10 @@ class Task:
     """One stretch of a continual problem, as indices into the data: images are never copied.
 
     Attributes:
-        index: which task of its sequence it is.
-        rows, labels: of the training images, ``[runs, n]``: rows of ``data.train_x`` and what they are to be called.
-        validation_rows, validation_labels, test_rows, test_labels: likewise; n is 0 where nothing can be generalized.
+        index: the task's place in its sequence.
+        rows, labels: the training images ``[runs, n]``: rows of ``data.train_x``, and their labels in this task.
+        validation_rows, validation_labels, test_rows, test_labels: the same for the other splits. n is 0 where nothing
+            can be generalized.
         pixels: the pixel that each position of an image shows, ``[runs, h * w]``, the same for every channel.
     """
 
@@ -50,10 +51,10 @@ def batch(task: Task, data: Data, index: Tensor, split: Split = "train") -> tupl
     """Gather a batch of each run, on the data's device.
 
     Args:
-        task: whose labels and pixels count.
-        data: what the task was made of.
-        index: which of the task's images, ``[..., runs, batch]``, from 0 to n - 1.
-        split: of which part of the data.
+        task: gives the rows, labels and pixels.
+        data: the data set that the task was made of.
+        index: numbers of the task's images, ``[..., runs, batch]``, from 0 to n - 1.
+        split: the part of the data.
 
     Returns:
         Images as stored ``[..., runs, batch, c, h, w]`` (see `Data.to_float`), and labels ``[..., runs, batch]``.
@@ -67,19 +68,19 @@ def batch(task: Task, data: Data, index: Tensor, split: Split = "train") -> tupl
 
 
 class TaskSequence(ABC):
-    """Tasks by their index, in any order; each depends on nothing but the data, a run's seed and the index.
+    """Tasks by their index, in any order. Each depends only on the data, a run's seed and the index.
 
-    A run's tasks are the same alone and among other runs, and every run's task has the same number of images.
+    A run's tasks are the same alone and among other runs. The task of every run has the same number of images.
 
     Args:
-        data: what to learn.
-        seeds: each run's seed.
-        num_tasks: how many tasks there are; by default as many as the sequence usually has.
+        data: the data set.
+        seeds: one seed for each run.
+        num_tasks: number of tasks; by default the usual number of the sequence.
 
     Attributes:
-        num_classes: how many outputs a network needs.
-        decay_at_epochs, decay, rebase: when the learning rate decays, by which factor, and whether SWR takes the norms
-            then as its reference; never by default.
+        num_classes: number of outputs that a network needs.
+        decay_at_epochs, decay, rebase: when the learning rate decays, by which factor, and whether SWR then takes the
+            norms as its reference. By default it never decays.
 
     Raises:
         SettingsError: no seed, or a number of tasks that the sequence cannot have.
@@ -102,7 +103,7 @@ class TaskSequence(ABC):
 
     @property
     def name(self) -> str:
-        """What messages call the sequence: the name of its class as in `TASKS`, ``random_labels``."""
+        """The name of the sequence in messages: that of its class as in `TASKS`, ``random_labels``."""
         return re.sub(r"\B(?=[A-Z])", "_", type(self).__name__).lower()
 
     def task(self, index: int) -> Task:
@@ -131,7 +132,7 @@ class TaskSequence(ABC):
         )
 
     def _counts(self) -> tuple[int, int | None]:
-        """How many tasks there are unless told otherwise, and at most (None: any number)."""
+        """The usual number of tasks, and the largest (None: any number)."""
         return 50, None
 
     @abstractmethod
@@ -161,7 +162,7 @@ def _chunks(y: Tensor, seed: int, count: int) -> tuple[Tensor, ...]:
 
 
 class RandomLabels(TaskSequence):
-    """Every task asks to memorize new labels, drawn uniformly for each image; there is nothing to test."""
+    """Each task is to memorize new labels, drawn uniformly for each image. There is nothing to test."""
 
     def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
         if split != "train":
@@ -170,7 +171,7 @@ class RandomLabels(TaskSequence):
 
 
 class PixelPermutation(TaskSequence):
-    """Every task shows all images with their pixels in a new order (the first task too), the channels together."""
+    """Each task shows all images with their pixels in a new order (the first task too), the same in all channels."""
 
     def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
         return _all(y), y
@@ -181,16 +182,16 @@ class PixelPermutation(TaskSequence):
 
 
 class LabelFlip(TaskSequence):
-    """Every task gives the classes new names: a permutation of the labels (in the first task too)."""
+    """Each task permutes the labels of the classes (the first task too)."""
 
     def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
         return _all(y), _permutation(self.num_classes, seed, index)[y]
 
 
 def _of_classes(sequence: TaskSequence, chosen: Tensor, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of the chosen classes, which are called 0, 1, ... in their order.
+    """Rows and labels of the chosen classes, which get the labels 0, 1, ... in their order.
 
-    Each class gives as many images as the rarest of all has, so that runs with other classes have as many.
+    Each class gives as many images as the rarest class has, so that every run's task has the same number.
     """
     if not len(y):
         return _all(y), y
@@ -208,9 +209,9 @@ def _of_classes(sequence: TaskSequence, chosen: Tensor, split: Split, y: Tensor)
 class ClassIncremental(TaskSequence):
     """5 classes first, 5 more with each task, in each run's random order; a class's label is its place in that order.
 
-    A network has one output for each class from the start, and all of them count in loss and accuracy: Lewandowski et
-    al. (2024), section 5, speak of a growing subset of the classes, and of nothing that would hide an output. Of a
-    class that has not come there is no image, neither to train nor to test on; its output has to be learned to be low.
+    A network has one output for each class from the start, and all of them count in loss and accuracy. Lewandowski et
+    al. (2024), section 5, describe a growing subset of the classes, and nothing that would hide an output. A class that
+    has not come yet has no image in training or testing, so the network must learn to keep its output low.
     """
 
     step = 5
@@ -225,14 +226,14 @@ class ClassIncremental(TaskSequence):
 
 
 class BinaryPairs(TaskSequence):
-    """Every task tells two classes apart, called 0 and 1.
+    """Each task is to tell two classes apart, which get the labels 0 and 1.
 
-    The classes are paired at random, and paired anew when each pair has been a task (of an odd number one is left out).
+    The classes are paired at random. When each pair has been a task, they get new pairs. An odd class is left out.
 
     With ``data=imagenet32`` this is Continual ImageNet (Dohare et al. 2021): 600 training and 100 test images of each
-    class. Kumar et al. (2023), whose protocol Lewandowski et al. (2024), C.7, take, train 500 tasks of 10 epochs with
-    batches of 100; Dohare et al. 2000 tasks of 250 epochs with batches of 100. Images are standardized by channel, as
-    all data sets are; their code takes the bytes as they are.
+    class. Kumar et al. (2023) train 500 tasks of 10 epochs with batches of 100, and Lewandowski et al. (2024), C.7,
+    follow them. Dohare et al. train 2000 tasks of 250 epochs with batches of 100. Images are standardized by channel,
+    as in all data sets here; their code takes the bytes as they are.
     """
 
     def __init__(self, data: Data, seeds: Sequence[int], num_tasks: int | None = None) -> None:
@@ -269,7 +270,7 @@ class ContinualFull(TaskSequence):
 
 
 class ContinualLimited(TaskSequence):
-    """The chunks of `ContinualFull`, of which only the newest can be seen."""
+    """The chunks of `ContinualFull`, but each task has the newest one alone."""
 
     def _counts(self) -> tuple[int, int]:
         return 10, len(self.data.train_y)
@@ -280,9 +281,9 @@ class ContinualLimited(TaskSequence):
 
 
 class Stationary(TaskSequence):
-    """One task, all images with their labels; the learning rate may decay, as in Oh et al. (2024), Appendix E.
+    """One task: all images with their labels. The learning rate may decay.
 
-    They divide it by 10 at epochs 100 and 150.
+    Oh et al. (2024), Appendix E, divide it by 10 at epochs 100 and 150.
     """
 
     @checked

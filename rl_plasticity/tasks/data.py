@@ -26,9 +26,8 @@ Part = tuple[np.ndarray, np.ndarray]  # images uint8 [n, c, h, w] and labels int
 Split = Literal["train", "validation", "test"]
 Held = Literal["test", "train"]
 
-MOST = (
-    1 << 32
-)  # bytes that an array of an npz file may have; the largest, all of ImageNet's at 32 x 32, has 3 936 000 000
+# Largest size in bytes of an array in an npz file. All of ImageNet at 32 x 32 has 3 936 000 000.
+MOST = 1 << 32
 
 
 class DataError(SettingsError):
@@ -44,7 +43,7 @@ class Data:
         train_y, validation_y, test_y: labels int64 ``[n]`` from 0 to `num_classes` - 1.
         scale: the largest pixel value of uint8 images (255; 16 for digits).
         mean, std: of each channel over the training images scaled to [0, 1], ``[c, 1, 1]``.
-        augment: whether training augments its images; whoever trains reads it.
+        augment: whether training augments its images. The training loop reads it.
     """
 
     name: str
@@ -76,20 +75,20 @@ class Data:
         """Data from training and test images with their labels.
 
         Args:
-            name: what errors call it.
-            train: images and labels; the first `train_size` of them are kept.
+            name: the name in errors.
+            train: images and labels. The first `train_size` of them are kept.
             test: images and labels.
-            num_classes: how many classes there are.
-            train_size: how many training images to keep; all by default.
-            validation: how many images become the validation set: drawn at random, always the same, with the classes in
-                their proportions.
+            num_classes: number of classes.
+            train_size: number of training images to keep; all by default.
+            validation: number of images in the validation set. They are drawn at random, always the same ones, with the
+                classes in their proportions.
             scale: the largest pixel value of uint8 images.
             augment: whether training augments its images.
-            validation_from: whether they are test images, as in the papers, or of the training images kept, which are
-                then as many fewer.
+            validation_from: the images that become the validation set and are then missing there: test images, as in
+                the papers, or the training images that were kept.
 
         Raises:
-            DataError: a size outside what there is.
+            DataError: more images are asked for than there are.
         """
         train_x, train_y = train
         size = len(train_y) if train_size is None else train_size
@@ -103,22 +102,9 @@ class Data:
         order = _evenly(y, shuffle=True)
         left, taken = order[validation:].sort().values, order[:validation].sort().values
         parts |= {validation_from: (x[left], y[left]), "validation": (x[taken], y[taken])}
-        (train_x, train_y), (test_x, test_y) = parts["train"], parts["test"]
-        mean, std = _channels(train_x, scale)
-        return cls(
-            name=name,
-            train_x=train_x,
-            train_y=train_y,
-            validation_x=parts["validation"][0],
-            validation_y=parts["validation"][1],
-            test_x=test_x,
-            test_y=test_y,
-            num_classes=num_classes,
-            scale=scale,
-            mean=mean,
-            std=std,
-            augment=augment,
-        )
+        mean, std = _channels(parts["train"][0], scale)
+        images_and_labels = (*parts["train"], *parts["validation"], *parts["test"])
+        return cls(name, *images_and_labels, num_classes, scale, mean, std, augment)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -128,22 +114,24 @@ class Data:
 
     def images(self, split: Split) -> Tensor:
         """The images of a split, ``[n, c, h, w]``."""
-        return {"train": self.train_x, "validation": self.validation_x, "test": self.test_x}[split]
+        images: Tensor = getattr(self, f"{split}_x")
+        return images
 
     def labels(self, split: Split) -> Tensor:
         """The labels of a split, ``[n]``."""
-        return {"train": self.train_y, "validation": self.validation_y, "test": self.test_y}[split]
+        labels: Tensor = getattr(self, f"{split}_y")
+        return labels
 
     def to_unit(self, x: Tensor) -> Tensor:
         """Images ``[..., c, h, w]`` as float32 in [0, 1]: what augmentation works on."""
         return x if x.is_floating_point() else x.float() / self.scale
 
     def standardize(self, x: Tensor) -> Tensor:
-        """Images in [0, 1], ``[..., c, h, w]``, less the training images' channel mean, over their channel std."""
+        """(x - mean) / std for images in [0, 1], ``[..., c, h, w]``, by channel."""
         return (x - self.mean) / self.std
 
     def to_float(self, x: Tensor) -> Tensor:
-        """Images as stored, ``[..., c, h, w]``, as what a network takes: ``standardize(to_unit(x))``."""
+        """Stored images ``[..., c, h, w]`` as a network's inputs: ``standardize(to_unit(x))``."""
         return self.standardize(self.to_unit(x))
 
     def to(self, device: str | torch.device) -> "Data":
@@ -160,9 +148,9 @@ class Source(NamedTuple):
         train, test: images ``[n, c, h, w]``, uint8 from 0 to `scale` or float from 0 to 1, and their labels ``[n]``,
             integers from 0 to `num_classes` - 1.
         scale: the largest pixel value of uint8 images.
-        by_class: the training images come class by class: then they are reordered, so that the first `train_size`
-            hold the classes in their proportions.
-        shape: what each image's shape must be; that of the training images by default.
+        by_class: whether the training images are sorted by class. If so, they are reordered, so that the first
+            `train_size` have the classes in their proportions.
+        shape: the required shape of each image; by default that of the training images.
     """
 
     train: tuple[np.ndarray | Tensor, np.ndarray | Tensor]
@@ -219,9 +207,9 @@ def load(
 
 
 def _evenly(labels: Tensor, shuffle: bool) -> Tensor:
-    """An order of the images in which every beginning holds the classes in their proportions.
+    """An order of the images in which the first k, for any k, have the classes in their proportions.
 
-    Image r of the n of its class stands at (r + 1/2) / n; `shuffle` first shuffles, always in the same way.
+    Image r of the n images in its class has the place (r + 1/2) / n. `shuffle` first shuffles, always in the same way.
     """
     generator = torch.Generator().manual_seed(derive(0, len(labels)))
     order = torch.randperm(len(labels), generator=generator) if shuffle else torch.arange(len(labels))
@@ -293,7 +281,7 @@ def _from_npz(path: Path) -> Part:
 
 
 def _from_hub(name: str, known: "Published") -> tuple[Part, Part]:
-    """From the Hub's cache where the data are, else by download; without a connection an error at once."""
+    """Read from the Hub's cache, else download. Without a connection it raises at once."""
     advice = f"use data.root=FOLDER with what python scripts/convert_data.py {name} FROM FOLDER makes of original files"
     if not known.repository:
         raise DataError(f"{name} is not downloaded: {advice}")
@@ -318,7 +306,7 @@ def _from_hub(name: str, known: "Published") -> tuple[Part, Part]:
 
 
 def _decoded(table: Any, known: "Published") -> Part:
-    """Images and labels of a split as the library has it, whose images are Pillow's."""
+    """Images and labels of a split from the Hub's library, whose images are Pillow's."""
     image, label = known.columns
     for column in known.columns:
         if column not in table.column_names:
@@ -340,7 +328,7 @@ def _decoded(table: Any, known: "Published") -> Part:
 
 @contextmanager
 def _offline(*modules: Any) -> Iterator[None]:
-    """Keep the Hub's libraries from the network: left alone they try again and again for half a minute."""
+    """Keep the Hub's libraries off the network: without a connection they retry for half a minute."""
     before = [module.HF_HUB_OFFLINE for module in modules]
     for module in modules:
         module.HF_HUB_OFFLINE = True
@@ -352,7 +340,7 @@ def _offline(*modules: Any) -> Iterator[None]:
 
 
 def _reachable(url: str, seconds: float = 1.5) -> bool:
-    """Whether anybody answers at `url` (any answer counts); a slow name server cannot hold this up."""
+    """Whether a server answers at `url`, with whatever status. A slow name server cannot delay the result."""
     answered = threading.Event()
 
     def ask() -> None:
@@ -415,12 +403,12 @@ def times(shape: Iterable[int]) -> str:
 
 
 class Published(NamedTuple):
-    """What one of the papers' data sets looks like, and where the Hub has it.
+    """The sizes of one of the papers' data sets, and its place on the Hub.
 
     Attributes:
         shape: channels, height and width of an image.
-        repository: its name on the Hub; empty where it is not read from there.
-        columns: of the images and of the labels on the Hub.
+        repository: its name on the Hub; empty if it is not there.
+        columns: names of the columns of images and labels on the Hub.
         config: the Hub's name of the variant.
         by_class: see `Source`.
     """
@@ -449,15 +437,15 @@ PUBLISHED = {
 }
 
 DATA: dict[str, Callable[..., Source]] = {"digits": _digits}
-"""What ``data=`` chooses from, each called as ``make(**settings)``, `root` among them where data lie in files."""
+"""Choices of ``data=``, each called as ``make(**settings)``. `root` is a setting if the data are in files."""
 DATA |= {name: partial(_published, name) for name in PUBLISHED}
 
 
 def sizes(name: str) -> tuple[int, tuple[int, int, int], int]:
-    """How many training images a published data set has, their shape, and the number of classes; nothing is read.
+    """Number of training images, shape and number of classes of a data set of the papers. No file is read.
 
     Raises:
-        KeyError: it is none of those.
+        KeyError: another data set.
     """
     if name == "digits":
         return 1437, (1, 8, 8), 10

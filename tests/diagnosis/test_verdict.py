@@ -100,8 +100,8 @@ def test_a_remedy_that_adds_to_the_network_learns_with_the_users_kind_of_optimiz
     subject = Subject(net, [torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)], make, without_dropout=True)
     changed = subject.copied()
     with_layer_norm(changed.net, make(), X)
-    learner, steps = changed.with_fresh_optimizer(own_batches(batches(), F.cross_entropy, seed=0, updates=10), 3.0)
-    (optimizer,) = steps.optimizers  # type: ignore[attr-defined]
+    task = own_batches(batches(), F.cross_entropy, seed=0, updates=10)
+    learner, (optimizer,) = changed.with_fresh_optimizer(task, 3.0)
     assert isinstance(optimizer, torch.optim.SGD)
     assert (optimizer.defaults["momentum"], optimizer.param_groups[0]["lr"]) == (0.9, 1.5)
     assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in learner.parameters()}
