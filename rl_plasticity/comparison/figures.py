@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from rl_plasticity.comparison import plotting, steps
-from rl_plasticity.comparison.groups import Group, identity, labels
+from rl_plasticity.comparison.groups import Group, identity, is_number, labels
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.comparison.plotting import (
     BAND,
@@ -424,8 +424,8 @@ def _numbers(c: Comparison) -> list[str]:
 
 
 def _positive(row: Row, name: str) -> bool:
-    value = row.group.settings.get(name)
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    value: Any = row.group.settings.get(name)
+    return is_number(value) and value > 0
 
 
 def _families(c: Comparison, name: str) -> list[list[Row]]:

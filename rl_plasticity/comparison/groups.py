@@ -239,7 +239,12 @@ def _differing_runs(runs: Sequence[Run], name: str) -> list[tuple[Run, Any]]:
 
 def _canonical(value: Any) -> str:
     """Equal for equal values: 1 and 1.0, but not 1 and true."""
-    return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
+    return repr(float(value)) if is_number(value) else repr(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting's value is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _choice(s: Settings, choice: str) -> str:
