@@ -51,6 +51,11 @@ class Group:
     def runs(self) -> list[Run]:
         return [run for runs in self.tasks.values() for run in runs]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has neither a regularizer nor an intervention."""
+        return self.settings.get("reg.name") == self.settings.get("reset.name") == "none"
+
 
 def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str] = ()) -> list[Group]:
     """The groups, ordered by regularizer, intervention and the other settings that differ.

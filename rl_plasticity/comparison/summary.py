@@ -792,7 +792,7 @@ def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -
             raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
         return named[label]
     periodic = [g for g in groups if g.settings.get("reset.name") == "periodic" and not g.never_reset]
-    plain = [g for g in groups if g.settings.get("reset.name") == g.settings.get("reg.name") == "none"]
+    plain = [g for g in groups if g.is_plain]
     for candidates in (periodic, plain):
         if len(candidates) == 1:
             return candidates[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_plasticity.comparison.figures import Curve, Drawn
+from rl_plasticity.comparison.figures import Drawn, MeanCurve
 from rl_plasticity.comparison.plotting import some
 
 READ = 120  # steps of a curve that can be read
@@ -59,7 +59,7 @@ def _panels(drawn: Drawn) -> list[dict[str, Any]]:
     return panels
 
 
-def _curve(curve: Curve) -> dict[str, Any]:
+def _curve(curve: MeanCurve) -> dict[str, Any]:
     at = some(np.arange(len(curve.steps)), READ)
     low = curve.low[at].tolist() if np.isfinite(curve.low).any() else []
     high = curve.high[at].tolist() if low else []
