@@ -17,8 +17,8 @@ from time import monotonic
 
 from rl_plasticity.compare import compare
 from rl_plasticity.comparison import report
-from rl_plasticity.comparison.figures import colours, draw, for_page
-from rl_plasticity.comparison.svg import inline
+from rl_plasticity.comparison.figures import colours, draw
+from rl_plasticity.comparison.svg import picture
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.runs import state
 from rl_plasticity.runs.folder import RunFolder, find
@@ -130,10 +130,8 @@ class Server(ThreadingHTTPServer):
         parts = [f"<h2>The comparison as it stood at {clock}</h2>"]
         parts.append(f'<p class="lead">{escape(comparison.verdict())}</p>')
         parts += [report.warned(comparison.warnings), report.table(comparison), report.HINT]
-        for drawn in (for_page(comparison, figure) for figure in draw(comparison, whole=False)):
-            width = drawn.figure.get_figwidth()
-            picture = report.Picture(drawn.name, drawn.title, inline(drawn), b"", width, drawn.caption)
-            parts.append(report.figure(picture, f"<h3>{escape(drawn.title)}</h3>"))
+        for drawn in draw(comparison, whole=False):
+            parts.append(report.figure(picture(comparison, drawn), f"<h3>{escape(drawn.title)}</h3>"))
         parts.append(report.groups_of(comparison, colours(comparison)))
         return f'<section id="comparison">{"".join(parts)}</section>'
 

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rl_plasticity.comparison.groups import Group, differing, identity, is_number
@@ -115,8 +114,8 @@ def _of_seeds(g: Group, seeds: Collection[int]) -> Group:
     Raises:
         SettingsError: it has none.
     """
-    tasks = {task: [run for run in runs if run.seed in seeds] for task, runs in g.tasks.items()}
-    if not all(tasks.values()):
+    left = g.only(lambda run: run.seed in seeds)
+    if len(left.tasks) < len(g.tasks):
         had = ", ".join(map(str, sorted({run.seed for run in g.runs})))
         raise SettingsError(f"choose_seeds: of {g.label}, with seeds {had}, some must decide and others be compared")
-    return replace(g, tasks=tasks)
+    return left

@@ -2,8 +2,8 @@
 
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,11 @@ class Group:
     def runs(self) -> list[Run]:
         return [run for runs in self.tasks.values() for run in runs]
 
+    def only(self, kept: Callable[[Run], bool]) -> "Group":
+        """The group with some of its runs; tasks without any are left out."""
+        tasks = {task: [run for run in runs if kept(run)] for task, runs in self.tasks.items()}
+        return replace(self, tasks={task: runs for task, runs in tasks.items() if runs})
+
     @property
     def is_plain(self) -> bool:
         """Whether it has neither a regularizer nor an intervention."""
@@ -75,25 +80,26 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
             f"{kinds['train'].folder} is an RL run and {kinds['supervised'].folder} a supervised one: "
             "compare them separately"
         )
-    task_settings = _task_settings(runs)
-    allowed = [name for name in task_settings if any(_within(name, m) for m in mix)]
+    names = dict.fromkeys(n for run in runs for n in run.settings if n not in IGNORED)
+    task_settings = [n for n in names if any(_within(n, part) for part in TASK[runs[0].kind])]
     for m in mix:
         if not any(_within(name, m) for name in task_settings):
             valid = [*task_settings, *sorted({n.partition(".")[0] for n in task_settings if "." in n})]
             raise SettingsError(f"unknown task setting in mix: {m!r}{nearest(m, valid)}")
-    for name in task_settings:
-        different = _differing_runs(runs, name)
-        if name not in allowed and different:
-            (a, x), (b, y) = different
+    allowed = {name for name in task_settings if any(_within(name, m) for m in mix)}
+    differ = {name: other for name in task_settings if (other := _other(runs, name))}
+    for name, other in differ.items():
+        if name not in allowed:
+            x, y = (short(run.settings.get(name)) for run in (runs[0], other))
             raise SettingsError(
-                f"{name} differs: {short(x)} in {a.folder}, {short(y)} in {b.folder}; "
+                f"{name} differs: {x} in {runs[0].folder}, {y} in {other.folder}; "
                 f"compare them separately, or together with mix={','.join([*mix, name])}"
             )
-    strata = [n for n in allowed if n.partition(".")[0] in STRATA and _differing_runs(runs, n)]
+    strata = [name for name in differ if name.partition(".")[0] in STRATA]
     usual = ["env.name"] if "train" in kinds else ["task.name", "data.name", "net.name"]
-    named = strata or [name for name in usual if not _differing_runs(runs, name)]  # a net that is mixed makes groups
+    named = strata or [name for name in usual if name not in differ]  # a net that is mixed makes groups
     named = [*dict.fromkeys("env.name" if name in OF_ENV else name for name in named)]
-    left_out = IGNORED | set(strata) | {name for name in LENGTHS if name in allowed}
+    left_out = IGNORED | {*strata} | (allowed & {*LENGTHS})
 
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[Run]] = defaultdict(list)
     for run in runs:
@@ -101,10 +107,9 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     apart = [part for of_group in alike.values() for part in _by_plugs(of_group)]
     shared = [{n: v for n, v in of_group[0].settings.items() if n not in left_out} | plugs for plugs, of_group in apart]
     order, called = differing(shared), labels(shared)
+    left = _without(leave_out, called, [of_group for _, of_group in apart])
     groups = []
-    for label, settings, of_group in zip(
-        called, shared, _without(leave_out, called, [p for _, p in apart]), strict=True
-    ):
+    for label, settings, of_group in zip(called, shared, left, strict=True):
         tasks: dict[str, dict[int, Run]] = defaultdict(dict)
         for run in of_group:
             of_task = tasks[" ".join(_task(run.settings, name) for name in named)]
@@ -213,9 +218,9 @@ def _one_of(a: Run, b: Run, label: str) -> Run:
     equal = []
     for name in a.curves.keys() & b.curves.keys():
         (of_a, x), (of_b, y) = a.curves[name], b.curves[name]
-        common = np.intersect1d(of_a, of_b)
-        x, y = x[np.searchsorted(of_a, common)], y[np.searchsorted(of_b, common)]
-        equal += [np.array_equal(x, y, equal_nan=True)] if len(common) else []
+        common, in_a, in_b = np.intersect1d(of_a, of_b, return_indices=True)
+        if len(common):
+            equal.append(np.array_equal(x[in_a], y[in_b], equal_nan=True))
     if not equal or not all(equal):
         raise SettingsError(
             f"{a.folder} and {b.folder} hold the same run ({label}, seed {a.seed}) with different numbers: leave one "
@@ -224,22 +229,14 @@ def _one_of(a: Run, b: Run, label: str) -> Run:
     return max(a, b, key=lambda run: sum(len(curve.steps) for curve in run.curves.values()))
 
 
-def _task_settings(runs: Sequence[Run]) -> list[str]:
-    names = dict.fromkeys(name for run in runs for name in run.settings if name not in IGNORED)
-    return [name for name in names if any(_within(name, part) for part in TASK[runs[0].kind])]
-
-
 def _within(name: str, part: str) -> bool:
     return name == part or name.startswith(f"{part}.")
 
 
-def _differing_runs(runs: Sequence[Run], name: str) -> list[tuple[Run, Any]]:
-    """Two runs with different values of a setting, and the values; empty if there are none."""
-    first = runs[0]
-    for run in runs:
-        if _canonical(run.settings.get(name)) != _canonical(first.settings.get(name)):
-            return [(r, r.settings.get(name)) for r in (first, run)]
-    return []
+def _other(runs: Sequence[Run], name: str) -> Run | None:
+    """A run that has another value of a setting than the first one."""
+    values = [_canonical(run.settings.get(name)) for run in runs]
+    return next((run for run, value in zip(runs, values, strict=True) if value != values[0]), None)
 
 
 def _canonical(value: Any) -> str:

@@ -143,13 +143,12 @@ def warned(warnings: Sequence[str]) -> str:
 
 def table(comparison: Comparison) -> str:
     """The statistics; the script sorts them."""
-    lines, marked = comparison.table(), [row.group is comparison.baseline for row in comparison.rows]
-    rows = [
-        f'<tr data-group="{i}"{baseline}>{_cells(line)}</tr>'
-        for i, (line, of) in enumerate(zip(lines[1:], marked, strict=True))
-        for baseline in (' class="baseline"' if of else "",)
-    ]
-    return rows_of(lines[0], rows, ' class="sortable"')
+    header, *lines = comparison.table()
+    rows = []
+    for place, (row, line) in enumerate(zip(comparison.rows, lines, strict=True)):
+        baseline = ' class="baseline"' if row.group is comparison.baseline else ""
+        rows.append(f'<tr data-group="{place}"{baseline}>{_cells(line)}</tr>')
+    return rows_of(header, rows, ' class="sortable"')
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
@@ -165,11 +164,8 @@ def rows_of(header: Sequence[str], rows: Sequence[str], attributes: str = "") ->
 
 
 def _cells(line: Sequence[str]) -> str:
-    return "".join(f"<td{_wrap(cell)}>{escape(cell)}</td>" for cell in line)
-
-
-def _wrap(cell: str) -> str:
-    return ' class="wrap"' if len(cell) > 48 else ""
+    wrap = ' class="wrap"'
+    return "".join(f"<td{wrap if len(cell) > 48 else ''}>{escape(cell)}</td>" for cell in line)
 
 
 def figure(p: Picture, heading: str) -> str:
@@ -201,23 +197,13 @@ def _folded(title: str, content: str) -> str:
 
 def _provenance(c: Comparison) -> str:
     lines = [["group", "task", "seed", "folder", "commit", "version", "torch", "plugs", "device", "started", "command"]]
-    for row in c.rows:
-        for task, runs in row.group.tasks.items():
-            for run in runs:
-                start = run.starts[-1] if run.starts else {}
-                lines.append(
-                    [
-                        row.group.label,
-                        task,
-                        str(run.seed),
-                        str(run.folder),
-                        short_version(str(start.get("commit") or "unknown")),
-                        str(start.get("rl_plasticity", "unknown")),
-                        str((start.get("libraries") or {}).get("torch", "unknown")),
-                        ", ".join(f"{module} {digest}" for module, digest in run.plugs.items()) or "none",
-                        str(start.get("device", "unknown")),
-                        str(start.get("time", "unknown")),
-                        str(start.get("command", "unknown")),
-                    ]
-                )
+    found = [(row, task, run) for row in c.rows for task, runs in row.group.tasks.items() for run in runs]
+    for row, task, run in found:
+        start = dict(run.starts[-1]) if run.starts else {}
+        start |= {"torch": (start.get("libraries") or {}).get("torch")}
+        names = ("commit", "rl_plasticity", "torch", "device", "time", "command")
+        commit, version, torch, *rest = (str(start.get(name) or "unknown") for name in names)
+        plugs = ", ".join(f"{module} {digest}" for module, digest in run.plugs.items()) or "none"
+        of_run = [row.group.label, task, str(run.seed), str(run.folder)]
+        lines.append([*of_run, short_version(commit), version, torch, plugs, *rest])
     return _table(lines)

@@ -28,8 +28,8 @@ def shared(metric: str, curves: Sequence[Curve]) -> Steps:
         common: Steps = np.unique(np.concatenate([curve.steps for curve in curves]))
         start, end = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
         common = common[(common >= start) & (common <= end)]
-        return common
-    common = reduce(np.intersect1d, (curve.steps for curve in curves))
+    else:
+        common = reduce(np.intersect1d, (curve.steps for curve in curves))
     return common
 
 

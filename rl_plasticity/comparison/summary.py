@@ -478,17 +478,21 @@ class Sample(NamedTuple):
         several = self.c.unit == "task" and self.changes
         return min(values.shape[1] for values in self.curves) // (3 * rounds) * rounds if several else 0
 
+    def by_seed(self, group: Group | None) -> list[dict[int, float]]:
+        """The final scores of a group on each task."""
+        assert group is not None
+        curves = zip(self.c.tasks, _curves(self.c, group), strict=True)
+        return [dict(zip([r.seed for r in group.tasks[t]], v[:, -1].tolist(), strict=True)) for t, v in curves]
+
     def of_tasks(self, metric: str) -> list[list[Array]]:
         """The values of another metric of tasks, for each task and run, up to the step of the comparison."""
-        found = []
-        for task in self.c.tasks:
-            curves = [run.curves.get(metric, Curve(np.zeros(0, int), np.zeros(0))) for run in self.group.tasks[task]]
-            found.append([curve.values[curve.steps <= self.c.at[task]] for curve in curves])
-        return found
+        curves = [[(t, run.curves[metric]) for run in self.group.tasks[t]] for t in self.c.tasks]
+        return [[curve.values[curve.steps <= self.c.at[t]] for t, curve in of_task] for of_task in curves]
 
     def has(self, metric: str) -> bool:
         """Whether tasks are compared, and all runs have this metric of them by then."""
-        return self.c.unit == "task" and all(len(values) for of_task in self.of_tasks(metric) for values in of_task)
+        runs = [(t, run.curves.get(metric)) for t in self.c.tasks for run in self.group.tasks[t]]
+        return self.c.unit == "task" and all(curve and curve.steps[0] <= self.c.at[t] for t, curve in runs)
 
 
 def _standard_error(s: Sample) -> Estimate:
@@ -536,28 +540,19 @@ def _improvement(s: Sample) -> Estimate:
 
 def _gap(s: Sample, level: float = 0.95) -> Estimate:
     """The difference of means, by seed where each task has 2 or more that both groups have."""
-    assert s.c.baseline is not None
-    x, y = s.final, s.of_baseline
-    scores = [
-        [
-            {run.seed: float(v) for run, v in zip(of.tasks[t], values, strict=True) if math.isfinite(v)}
-            for t, values in zip(s.c.tasks, z, strict=True)
-        ]
-        for of, z in ((s.group, x), (s.c.baseline, y))
-    ]
-    pairs = [statistics.paired_differences(a, b) for a, b in zip(*scores, strict=True)]
+    x, y = s.by_seed(s.group), s.by_seed(s.c.baseline)
+    pairs = _finite([statistics.paired_differences(a, b) for a, b in zip(x, y, strict=True)])
     number = min(map(len, pairs))
-    samples, note = [_finite(x), _finite(y)], UNPAIRED
     if number > 1 or (number == 1 and all(len(of_task) == 1 for of_task in (*x, *y))):
         samples, note = [pairs], counted(number, "seed")
+    else:
+        samples, note = [_finite(s.final), _finite(s.of_baseline)], UNPAIRED
     fewest = min(len(of_task) for strata in samples for of_task in strata)
-    value = math.nan
-    if fewest:
-        value = float(statistics.mean(samples[0])) - sum(float(statistics.mean(strata)) for strata in samples[1:])
+    first, *others = (float(statistics.mean(strata)) if fewest else math.nan for strata in samples)
     n = sum(map(len, samples[0]))
     if fewest < 2:
-        return Estimate(value, None, f"{note}: no interval", n)
-    return Estimate(value, statistics.student_interval(*samples, level=level), note, n)
+        return Estimate(first - sum(others), None, f"{note}: no interval", n)
+    return Estimate(first - sum(others), statistics.student_interval(*samples, level=level), note, n)
 
 
 def _gap_at_once(s: Sample) -> Estimate | None:
@@ -704,12 +699,8 @@ STATISTICS = (
 
 def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> list[Group]:
     """The groups with only the runs that have the metric; the others are warned of."""
-    left = []
-    for g in groups:
-        warnings += [f"{r} has no {metric} yet and is left out" for r in g.runs if metric not in r.curves]
-        having = {task: [r for r in runs if metric in r.curves] for task, runs in g.tasks.items()}
-        if any(having.values()):
-            left.append(replace(g, tasks={task: runs for task, runs in having.items() if runs}))
+    warnings += [f"{r} has no {metric} yet and is left out" for g in groups for r in g.runs if metric not in r.curves]
+    left = [g for g in (g.only(lambda run: metric in run.curves) for g in groups) if g.tasks]
     if not left:
         known = dict.fromkeys(name for g in groups for r in g.runs for name in r.curves)
         of_each = [repr(name) for name in known if MetricName.parse(name)[1:] == (metric, "")]

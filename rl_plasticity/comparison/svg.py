@@ -4,15 +4,22 @@ import io
 import json
 import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from rl_plasticity.comparison.figures import Drawn, MeanCurve
+from rl_plasticity.comparison.figures import Drawn, MeanCurve, for_page
 from rl_plasticity.comparison.plotting import some
+from rl_plasticity.comparison.report import Picture
+from rl_plasticity.comparison.summary import Comparison
 
 READ = 120  # steps of a curve that can be read
+
+
+def picture(comparison: Comparison, drawn: Drawn, png: bytes = b"") -> Picture:
+    """A figure as a page shows it."""
+    shown = for_page(comparison, drawn)
+    return Picture(drawn.name, drawn.title, inline(shown), png, shown.figure.get_figwidth(), drawn.caption)
 
 
 def inline(drawn: Drawn) -> str:
@@ -47,11 +54,10 @@ def _panels(drawn: Drawn) -> list[dict[str, Any]]:
     panels = []
     for axes, curves in drawn.curves.items():
         box = axes.get_position()  # in shares of the figure, from below
+        corners = (box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height)
         panels.append(
             {
-                "box": [
-                    _digits(v) for v in (box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height)
-                ],
+                "box": [_digits(v) for v in corners],
                 "steps": [_digits(v, 9) for v in axes.get_xlim()],
                 "curves": [_curve(one) for one in curves],
             }
@@ -61,19 +67,11 @@ def _panels(drawn: Drawn) -> list[dict[str, Any]]:
 
 def _curve(curve: MeanCurve) -> dict[str, Any]:
     at = some(np.arange(len(curve.steps)), READ)
-    low = curve.low[at].tolist() if np.isfinite(curve.low).any() else []
-    high = curve.high[at].tolist() if low else []
-    return {
-        "group": curve.place,
-        "steps": curve.steps[at].tolist(),
-        "means": _numbers(curve.means[at].tolist()),
-        "low": _numbers(low),
-        "high": _numbers(high),
-    }
-
-
-def _numbers(values: Sequence[float]) -> list[float | None]:
-    return [_digits(value) for value in values]
+    shown = {"means": curve.means[at], "low": curve.low[at], "high": curve.high[at]}
+    if not np.isfinite(curve.low).any():
+        shown |= {"low": np.zeros(0), "high": np.zeros(0)}
+    numbers = {name: [_digits(value) for value in values.tolist()] for name, values in shown.items()}
+    return {"group": curve.place, "steps": curve.steps[at].tolist(), **numbers}
 
 
 def _digits(value: float, digits: int = 4) -> float | None:
