@@ -25,7 +25,7 @@ from rl_plasticity.paths import expanded
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import find
 
-# rl_plasticity.comparison needs torch, and matplotlib: --help and a misspelt name do without.
+# rl_plasticity.comparison needs torch and matplotlib, which --help and a misspelled option do not wait for.
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -104,15 +104,15 @@ def compare(
     choose_seeds: Sequence[int] = (),
     better: "Direction | None" = None,
 ) -> "Comparison":
-    """The statistics of the runs in the folders; its ``table()`` is a list of rows of text, the first the header.
+    """Compare the runs in some folders. The result's ``table()`` is a list of rows of text, the first one the header.
 
     Args:
         places: runs' own folders, sweeps' folders or globs.
-        out: the folder to write the page, the CSV and the figures to; without one nothing is written.
+        out: the folder for the page, the CSV file and the figures; by default nothing is written.
         metric, target, baseline, mix, leave_out, choose, choose_seeds, better: as on the command line.
 
     Raises:
-        SettingsError: bad input: no run is there, runs that cannot be compared, an unknown metric or label, ...
+        SettingsError: bad input: no run, runs that cannot be compared, an unknown metric or label, ...
     """
     if not places:
         raise SettingsError("name at least one folder with runs")
@@ -134,7 +134,7 @@ def compare(
     for folder in below:
         try:
             runs += read(folder)
-        except SettingsError as error:  # one broken run of a sweep does not keep the others from being compared
+        except SettingsError as error:  # a broken run of a sweep must not prevent the comparison of the others
             warnings.append(f"left out: {error}")
     if not runs:
         raise SettingsError(warnings[0] if warnings else f"no run in {places[0]} has written a number yet")
@@ -157,7 +157,7 @@ def compare(
 
 
 def frame(*places: str | os.PathLike[str], mix: Sequence[str] = (), leave_out: Sequence[str] = ()) -> "DataFrame":
-    """All metrics of several folders as one tidy pandas ``DataFrame``, with groups as `compare` makes them.
+    """All metrics of several folders as one tidy pandas ``DataFrame``, with the groups of `compare`.
 
     The columns are group, task, seed, one for each setting in which groups differ, metric, step and value. Rows of one
     run and metric follow each other.
@@ -211,15 +211,15 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _place(out: str | os.PathLike[str]) -> Path:
-    """Where a comparison goes: of a link, what it leads to."""
+    """The folder of a comparison; a link is followed."""
     return expanded(out).resolve()
 
 
 def replaceable(out: Path) -> bool:
-    """Whether `out` is a comparison to be replaced; False if nothing is there.
+    """Whether `out` is a comparison, which can be replaced; false if nothing is there.
 
     Raises:
-        SettingsError: something else is there, or something besides the comparison, or it cannot be written.
+        SettingsError: something else is there, alone or beside a comparison, or the folder cannot be written.
     """
     try:
         parent = next(folder for folder in out.parents if folder.exists())
@@ -239,7 +239,7 @@ def replaceable(out: Path) -> bool:
 
 
 def _files_of(out: Path) -> set[str]:
-    """The files that the comparison in `out` says are its own; none if there is no comparison."""
+    """The files that the comparison in `out` lists as its own; none if no comparison is there."""
     from rl_plasticity.comparison.report import GENERATOR
 
     page = out / "report.html"
@@ -249,7 +249,7 @@ def _files_of(out: Path) -> set[str]:
 
 
 def _write(comparison: "Comparison", out: Path, command: str) -> None:
-    """Write the folder: whole beside its place first, then moved there.
+    """Write the folder: first completely beside its place, then move it there.
 
     Raises:
         SettingsError: it cannot be written.
@@ -267,7 +267,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
             for drawn in draw(comparison):
                 png = io.BytesIO()
                 drawn.figure.savefig(png, dpi=200, format="png")
-                drawn.figure.set_layout_engine("none")  # what was laid out once stays so in the other forms
+                drawn.figure.set_layout_engine("none")  # all forms of the figure keep the first layout
                 (new / "figures" / f"{drawn.name}.png").write_bytes(png.getvalue())
                 drawn.figure.savefig(new / "figures" / f"{drawn.name}.pdf")
                 files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]
@@ -275,7 +275,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
             write_text(new / "comparison.csv", comparison.to_csv())
             write_text(new / "table.tex", comparison.to_latex())
             write_text(new / "report.html", render(comparison, pictures, colours(comparison), command, files))
-            if replaceable(out):  # as it may no longer be, with what came there meanwhile
+            if replaceable(out):  # other files may have come there meanwhile
                 for name in _files_of(out):
                     (out / name).unlink(missing_ok=True)
                 (out / "figures").rmdir()
@@ -287,7 +287,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
 
 
 def show(comparison: "Comparison", form: str = "text") -> None:
-    """Print the verdict and the table, or the table alone in another form, and, on stderr, the warnings."""
+    """Print the verdict and the table, or only the table in another form, and the warnings on stderr."""
     if form != "text":
         print(comparison.to_latex() if form == "latex" else comparison.to_markdown(), end="")
     else:

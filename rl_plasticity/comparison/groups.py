@@ -1,4 +1,4 @@
-"""Sorts runs into groups by their settings, names the groups, and refuses to mix what cannot be compared."""
+"""Sort runs into groups by their settings, name the groups, and refuse to mix what cannot be compared."""
 
 import shlex
 from collections import defaultdict
@@ -16,30 +16,30 @@ from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.names import short
 
-# What does not change a run's numbers, or (threads, device) only their rounding.
+# Settings that do not change a run's numbers, or (threads, device) only their rounding.
 IGNORED = {"seed", "seeds", "preset"}
 IGNORED |= {n for kind in (Train, Supervised) for what in ("machine", "watched") for n in schema.marked(kind, what)}
-FREE = tuple(group for group in KINDS if group not in ("env", "data"))  # whose settings differ by choice
-# What must be equal unless mixed on purpose. Of these the first three are tasks: strata of the statistics.
-STRATA = ("env", "task", "data")
+FREE = tuple(group for group in KINDS if group not in ("env", "data"))  # choices whose settings may differ
+STRATA = ("env", "task", "data")  # the settings of tasks, which are strata of the statistics where runs are mixed
+# Settings that must be equal unless they are mixed on purpose.
 TASK = {
     "train": ("env", "total_env_steps"),
     "supervised": ("task", "data", "net", "num_tasks", "epochs_per_task"),
 }
-OF_ENV = ("env.name", "env.sequence", "env.changes")  # what the first is called says the others too
+OF_ENV = ("env.name", "env.sequence", "env.changes")  # the task's name tells all three
 LENGTHS = ("total_env_steps", "num_tasks")
-PLUGS = "plugins."  # before a module's name: a digest of its code, as a setting that tells groups apart
+PLUGS = "plugins."  # begins the settings that hold a digest of a plug's code, which tell groups apart
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed, by task.
+    """Runs that differ only in their seeds and tasks.
 
     Args:
-        label: its settings that differ from other groups', as short as is clear.
-        settings: all that its runs share and that change results.
-        tasks: by the task's name the runs, by rising seed.
-        never_reset: whether their intervention had not come once by the step that is compared.
+        label: the settings that differ from those of other groups, as short as is clear.
+        settings: the settings that change results, which all its runs share.
+        tasks: the runs of each task, by rising seed.
+        never_reset: whether they have an intervention that had not come once by the step of the comparison.
     """
 
     label: str
@@ -63,16 +63,17 @@ class Group:
 
 
 def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str] = ()) -> list[Group]:
-    """The groups, ordered by regularizer, intervention and the other settings that differ.
+    """Sort runs into groups, ordered by regularizer, intervention and the other settings that differ.
 
-    A run that is there twice with the same numbers counts once.
+    A run that is found twice with the same numbers counts once.
 
     Args:
         mix: task settings in which runs may differ, or whole groups of them: ``env.name``, ``task``.
-        leave_out: labels of groups, ``none``, or of their runs in one folder, ``results/a:none``.
+        leave_out: groups to leave out, by label (``none``), or their runs in one folder (``results/a:none``).
 
     Raises:
-        SettingsError: runs of both commands, of different tasks or lengths, or the same run twice with other numbers.
+        SettingsError: runs of both commands, runs of different tasks or lengths, or the same run with two different
+            sets of numbers.
     """
     kinds = {run.kind: run for run in runs}
     if len(kinds) > 1:
@@ -125,12 +126,12 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
 
 
 def identity(s: Settings, left_out: Collection[str] = ()) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Equal for equal settings, but for those left out; the order of a chain of regularizers counts."""
+    """A value that is equal for equal settings, less those left out. The order of a chain of regularizers counts."""
     return _choice(s, "reg"), tuple(sorted((n, _canonical(v)) for n, v in s.items() if n not in left_out))
 
 
 def differing(settings: Sequence[Settings]) -> list[str]:
-    """The names of the settings that are not equal, or not there, in all."""
+    """The names of the settings that are not the same in all."""
     names = dict.fromkeys(name for s in settings for name in s)
     return [name for name in names if len({_canonical(s[name]) if name in s else None for s in settings}) > 1]
 
@@ -138,8 +139,8 @@ def differing(settings: Sequence[Settings]) -> list[str]:
 def labels(settings: Sequence[Settings]) -> list[str]:
     """A short name for each group: ``spectral``, ``none + periodic``, ``spectral coef=1e-3``.
 
-    The regularizer and intervention come first, unless they are the same everywhere and something else differs. A
-    setting within a choice (``reg.coef``) is named only where it differs between groups with that same choice.
+    The regularizer and the intervention come first, unless they are the same everywhere and something else differs. A
+    setting of a choice (``reg.coef``) is named only where groups that made the same choice differ in it.
     """
     differ = [name for name in differing(settings) if not _is_choice(name, ("reg", "reset"))]
     bases = [_base(s) for s in settings]
@@ -165,7 +166,7 @@ def labels(settings: Sequence[Settings]) -> list[str]:
 
 
 def _task(s: Settings, name: str) -> str:
-    """What a run's task is called: ``walker-stand, walker-walk in turn`` of several that follow each other."""
+    """The name of a run's task; tasks that follow each other are ``walker-stand, walker-walk in turn``."""
     if name != "env.name":
         return short(s.get(name))
     sequence, changes = s.get("env.sequence") or (), s.get("env.changes") or ()
@@ -177,7 +178,7 @@ def _task(s: Settings, name: str) -> str:
 
 
 def _by_plugs(runs: Sequence[Run]) -> list[tuple[Settings, list[Run]]]:
-    """Runs with equal settings, apart where a plug had other code, after the digests that tell them apart."""
+    """Separate runs with equal settings where the code of a plug differs, each part with the digests of its plugs."""
     digests: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         for module, digest in run.plugs_used.items():
@@ -193,7 +194,7 @@ def _by_plugs(runs: Sequence[Run]) -> list[tuple[Settings, list[Run]]]:
 
 
 def _without(leave_out: Sequence[str], called: Sequence[str], groups: Sequence[list[Run]]) -> list[list[Run]]:
-    """The runs of each group, called so, less those that are left out."""
+    """The runs of each group less those that are left out; `called`: the labels of the groups."""
     left = [list(runs) for runs in groups]
     for named in leave_out:
         before = sum(map(len, left))
@@ -210,10 +211,10 @@ def _without(leave_out: Sequence[str], called: Sequence[str], groups: Sequence[l
 
 
 def _one_of(a: Run, b: Run, label: str) -> Run:
-    """The longer of two runs with the same settings and seed, whose numbers are the same as far as both have them.
+    """The longer of two runs with the same settings, seed and numbers.
 
     Raises:
-        SettingsError: they are not, or there is nothing to tell it by.
+        SettingsError: the numbers differ at a step that both have, or no step is in both.
     """
     equal = []
     for name in a.curves.keys() & b.curves.keys():
@@ -240,7 +241,7 @@ def _other(runs: Sequence[Run], name: str) -> Run | None:
 
 
 def _canonical(value: Any) -> str:
-    """Equal for equal values: 1 and 1.0, but not 1 and true."""
+    """A text that is the same for equal values: for 1 and 1.0, but not for 1 and true."""
     return repr(float(value)) if is_number(value) else repr(value)
 
 
@@ -250,7 +251,7 @@ def is_number(value: Any) -> bool:
 
 
 def _choice(s: Settings, choice: str) -> str:
-    """What was chosen for a group of settings: ``spectral``; of a chain its parts in order, ``spectral+l2``."""
+    """What was chosen for `choice`: ``spectral``, or the parts of a chain in their order, ``spectral+l2``."""
     if s.get(f"{choice}.name") != "chain":
         return str(s.get(f"{choice}.name", "none"))
     return "+".join(
@@ -271,7 +272,7 @@ def _none_first(choice: str) -> tuple[bool, str]:
 
 
 def _last(name: str) -> str:
-    """``net.name`` is called net, ``reg.coef`` coef."""
+    """The last part of a setting's name: net for ``net.name``, coef for ``reg.coef``."""
     return name.removesuffix(".name").rpartition(".")[2]
 
 

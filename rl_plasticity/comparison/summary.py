@@ -698,7 +698,7 @@ STATISTICS = (
 
 
 def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> list[Group]:
-    """The groups with only the runs that have the metric; the others are warned of."""
+    """The groups with only the runs that have the metric. A warning names each of the others."""
     warnings += [f"{r} has no {metric} yet and is left out" for g in groups for r in g.runs if metric not in r.curves]
     left = [g for g in (g.only(lambda run: metric in run.curves) for g in groups) if g.tasks]
     if not left:
@@ -710,9 +710,9 @@ def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> l
 
 
 def _told_of_resets(g: Group, common: Mapping[str, Steps], unit: str, warnings: list[str]) -> Group:
-    """The group with the word in its label that no intervention had come by the step that is compared.
+    """The group, with a label that says so if no intervention had come by the step of the comparison.
 
-    A warning says where the last one had just come.
+    Warnings say that, and where the last intervention had only just come.
     """
     for task, runs in g.tasks.items():
         step = int(common[task][-1])
@@ -734,7 +734,7 @@ def _told_of_resets(g: Group, common: Mapping[str, Steps], unit: str, warnings: 
 
 
 def _tasks(groups: Sequence[Group], warnings: list[str]) -> tuple[list[str], list[str]]:
-    """Every task, and those that every group has."""
+    """All tasks, and those that every group has."""
     every_task = list(dict.fromkeys(task for g in groups for task in g.tasks))
     tasks = [task for task in every_task if all(task in g.tasks for g in groups)]
     if not tasks:
@@ -747,7 +747,7 @@ def _tasks(groups: Sequence[Group], warnings: list[str]) -> tuple[list[str], lis
 
 
 def _scale(groups: Sequence[Group], metric: str, warnings: list[str]) -> float:
-    """What values of several tasks are multiplied by."""
+    """The factor of the values of several tasks."""
     if metric not in ("eval/return", "train/return"):
         return 1.0
     if all(_is_control(r) for g in groups for r in g.runs):
@@ -757,7 +757,7 @@ def _scale(groups: Sequence[Group], metric: str, warnings: list[str]) -> float:
 
 
 def _is_control(run: Run) -> bool:
-    """Whether its task is one of DeepMind Control."""
+    """Whether the task of a run is one of DeepMind Control."""
     return ":" not in str(run.settings.get("env.name", ":"))
 
 
@@ -769,7 +769,7 @@ def _row(c: Comparison, g: Group, compared: int, unfinished: bool = False, of: S
 
 
 def _curves(c: Comparison, g: Group) -> list[Array]:
-    """Of each task the runs' values at the common steps, ``[runs, steps]``, in the scale of the table."""
+    """The values of the runs at the common steps of each task, ``[runs, steps]``, in the scale of the table."""
     return [np.array([steps.at(r.curves[c.metric], c.steps[t]) for r in g.tasks[t]]) * c.scale for t in c.tasks]
 
 
@@ -799,7 +799,7 @@ def _finite(scores: list[Array]) -> list[Array]:
 
 
 def _of_ranks(statistic: Callable[..., Array], *samples: list[Array], better: Direction = "higher") -> Estimate:
-    """With the bootstrap's interval where there are enough runs; none where every resample is the same."""
+    """A statistic of ranks. It has a bootstrap interval if runs are enough, unless all resamples are the same."""
     ranked = [[statistics.worst(scores, better) for scores in strata] for strata in samples]
     interval = None
     if min(len(scores) for strata in ranked for scores in strata) >= FEW:
@@ -853,7 +853,7 @@ def _warn_of_versions(groups: Sequence[Group], warnings: list[str]) -> None:
 
 
 def _warn_of_plugs(groups: Sequence[Group], warnings: list[str]) -> None:
-    """Of plugs whose code was not the same in all runs: these are not pooled."""
+    """Warn of plugs whose code was not the same in all runs, which are then not pooled."""
     apart: dict[str, list[str]] = {}
     for g in groups:
         for name in (n for n in g.settings if n.startswith(PLUGS)):
@@ -872,7 +872,7 @@ def _warn_of_plugs(groups: Sequence[Group], warnings: list[str]) -> None:
 
 
 def short_version(version: str) -> str:
-    """A version, or ten digits of a commit, with the + of a checkout that was changed."""
+    """A version, or ten digits of a commit, with the + that marks a changed checkout."""
     return version.removesuffix("+")[:10] + "+" * version.endswith("+")
 
 

@@ -1,4 +1,4 @@
-"""A figure as a piece of a page: an SVG whose groups can be hidden and whose curves can be read (`page.js`)."""
+"""Figures as parts of a page: SVGs whose groups can be hidden and whose curves can be read (see `page.js`)."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from rl_plasticity.comparison.plotting import some
 from rl_plasticity.comparison.report import Picture
 from rl_plasticity.comparison.summary import Comparison
 
-READ = 120  # steps of a curve that can be read
+READ = 120  # the most steps of a curve that a reader can point at
 
 
 def picture(comparison: Comparison, drawn: Drawn, png: bytes = b"") -> Picture:
@@ -23,11 +23,11 @@ def picture(comparison: Comparison, drawn: Drawn, png: bytes = b"") -> Picture:
 
 
 def inline(drawn: Drawn) -> str:
-    """The figure as an element ``svg``, without what only a file of its own needs.
+    """The figure as an ``svg`` element, without the parts that only a separate file needs.
 
-    What was drawn of the group at a place among the comparison's rows has the attribute ``data-group``, its name in a
-    legend ``data-key``. The values of curves are in it as JSON: for each panel its box in the units of the ``viewBox``,
-    the first and the last step of its axis, and for each group its place, steps, means and intervals.
+    Whatever was drawn for a group has the attribute ``data-group`` with its place among the comparison's rows. Its name
+    in a legend has ``data-key``. The values of the curves follow as JSON: for each panel its box in the units of the
+    ``viewBox``, the first and the last step of its axis, and for each group its place, steps, means and intervals.
     """
     file = io.StringIO()
     drawn.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
@@ -45,7 +45,7 @@ def inline(drawn: Drawn) -> str:
 
 
 def _short(attribute: re.Match[str]) -> str:
-    """Coordinates with two digits behind the point: a hundredth of 1/72 inch."""
+    """The attribute with its coordinates rounded down to two decimals, a hundredth of 1/72 inch."""
     return re.sub(r"(\.\d\d)\d+", r"\1", " ".join(attribute[0].split("\n")).replace(' "', '"'))
 
 
