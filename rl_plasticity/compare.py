@@ -12,9 +12,9 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from rl_plasticity.paths import expanded
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import find
 
-# rl_plasticity.comparison needs torch, and matplotlib: --help and a misspelt name do without.
+# rl_plasticity.comparison needs torch and matplotlib, which --help and a misspelled option do not wait for.
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -57,19 +57,25 @@ open in a browser) and figures/ (PNG and PDF).
 """
 
 
-OPTIONS = (
-    "out",
-    "metric",
-    "target",
-    "baseline",
-    "leave_out",
-    "choose",
-    "choose_seeds",
-    "better",
-    "mix",
-    "plugins",
-    "table",
-)
+def _names(text: str) -> list[str]:
+    return [part for part in re.split(r",(?! )", text) if part]  # a label may hold a list: hidden=[64, 64]
+
+
+OPTIONS: dict[str, Callable[[str], Any]] = {
+    "out": expanded,
+    "metric": str,
+    "target": float,
+    "baseline": str,
+    "leave_out": _names,
+    "choose": _names,
+    "choose_seeds": lambda text: [int(seed) for seed in text.split(",")],
+    "better": str,
+    "mix": _names,
+    "plugins": str,
+    "table": str,
+}
+"""The options of the command, and how the text of each is read."""
+EXPECTED = {"target": "a number", "choose_seeds": "seeds, 3,4"}
 FORMS = ("text", "latex", "markdown")
 
 
@@ -98,15 +104,15 @@ def compare(
     choose_seeds: Sequence[int] = (),
     better: "Direction | None" = None,
 ) -> "Comparison":
-    """The statistics of the runs in the folders; its ``table()`` is a list of rows of text, the first the header.
+    """Compare the runs in some folders. The result's ``table()`` is a list of rows of text, the first one the header.
 
     Args:
         places: runs' own folders, sweeps' folders or globs.
-        out: the folder to write the page, the CSV and the figures to; without one nothing is written.
+        out: the folder for the page, the CSV file and the figures; by default nothing is written.
         metric, target, baseline, mix, leave_out, choose, choose_seeds, better: as on the command line.
 
     Raises:
-        SettingsError: bad input: no run is there, runs that cannot be compared, an unknown metric or label, ...
+        SettingsError: bad input: no run, runs that cannot be compared, an unknown metric or label, ...
     """
     if not places:
         raise SettingsError("name at least one folder with runs")
@@ -128,7 +134,7 @@ def compare(
     for folder in below:
         try:
             runs += read(folder)
-        except SettingsError as error:  # one broken run of a sweep does not keep the others from being compared
+        except SettingsError as error:  # a broken run of a sweep must not prevent the comparison of the others
             warnings.append(f"left out: {error}")
     if not runs:
         raise SettingsError(warnings[0] if warnings else f"no run in {places[0]} has written a number yet")
@@ -140,10 +146,10 @@ def compare(
     warnings += comparison.warnings
     comparison = replace(comparison, warnings=warnings, chosen=chosen, candidates=candidates)
     if out is not None:
+        lists = {"leave_out": leave_out, "choose": choose, "mix": mix, "choose_seeds": choose_seeds}
         options = {"out": out, "metric": metric, "target": target, "baseline": baseline}
-        options |= {"leave_out": ",".join(leave_out), "choose": ",".join(choose), "mix": ",".join(mix)}
-        options |= {"choose_seeds": ",".join(map(str, choose_seeds)), "better": better}
-        options |= {"plugins": f"[{','.join(plugins.loaded)}]" if plugins.loaded else None}
+        options |= {name: ",".join(map(str, values)) for name, values in lists.items()}
+        options |= {"better": better, "plugins": f"[{','.join(plugins.loaded)}]" if plugins.loaded else None}
         given = [f"{name}={value}" for name, value in options.items() if value not in (None, "")]
         command = shlex.join(["python", "-m", "rl_plasticity.compare", *map(str, places), *given])
         _write(comparison, _place(out), command)
@@ -151,7 +157,7 @@ def compare(
 
 
 def frame(*places: str | os.PathLike[str], mix: Sequence[str] = (), leave_out: Sequence[str] = ()) -> "DataFrame":
-    """All metrics of several folders as one tidy pandas ``DataFrame``, with groups as `compare` makes them.
+    """All metrics of several folders as one tidy pandas ``DataFrame``, with the groups of `compare`.
 
     The columns are group, task, seed, one for each setting in which groups differ, metric, step and value. Rows of one
     run and metric follow each other.
@@ -190,39 +196,30 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     Raises:
         SettingsError: an unknown or unreadable option.
     """
-    places, options = command_line.places_and_options(arguments, OPTIONS)
-    given: dict[str, Any] = dict(options)
-    given["out"] = expanded(given.get("out", "comparison"))
-    for name in ("mix", "leave_out", "choose"):
-        if name in given:  # a label may hold a list: hidden=[64, 64]
-            given[name] = [part for part in re.split(r",(?! )", given[name]) if part]
-    if "choose_seeds" in given:
+    places, texts = command_line.places_and_options(arguments, [*OPTIONS])
+    given = {}
+    for name, text in ({"out": "comparison"} | texts).items():
         try:
-            given["choose_seeds"] = [int(seed) for seed in given["choose_seeds"].split(",")]
+            given[name] = OPTIONS[name](text)
         except ValueError:
-            raise SettingsError(f"choose_seeds must be seeds, 3,4, got {given['choose_seeds']!r}") from None
-    if (form := given.get("table", "text")) not in FORMS:
+            raise SettingsError(f"{name} must be {EXPECTED[name]}, got {text!r}") from None
+    if (form := texts.get("table", "text")) not in FORMS:
         raise SettingsError(
             f"table must be {', '.join(FORMS[:-1])} or {FORMS[-1]}, got {shown(form)}{nearest(form, FORMS)}"
         )
-    if "target" in given:
-        try:
-            given["target"] = float(given["target"])
-        except ValueError:
-            raise SettingsError(f"target must be a number, got {given['target']!r}") from None
     return places, given
 
 
 def _place(out: str | os.PathLike[str]) -> Path:
-    """Where a comparison goes: of a link, what it leads to."""
+    """The folder of a comparison; a link is followed."""
     return expanded(out).resolve()
 
 
 def replaceable(out: Path) -> bool:
-    """Whether `out` is a comparison to be replaced; False if nothing is there.
+    """Whether `out` is a comparison, which can be replaced; false if nothing is there.
 
     Raises:
-        SettingsError: something else is there, or something besides the comparison, or it cannot be written.
+        SettingsError: something else is there, alone or beside a comparison, or the folder cannot be written.
     """
     try:
         parent = next(folder for folder in out.parents if folder.exists())
@@ -242,24 +239,24 @@ def replaceable(out: Path) -> bool:
 
 
 def _files_of(out: Path) -> set[str]:
-    """The files that the comparison in `out` says are its own; none if there is no comparison."""
+    """The files that the comparison in `out` lists as its own; none if no comparison is there."""
     from rl_plasticity.comparison.report import GENERATOR
 
-    page = _Head()
-    if (out / "report.html").is_file():
-        page.feed((out / "report.html").read_text(errors="replace"))
-    return set(page.named.get("files", "").split()) if page.named.get("generator") == GENERATOR else set()
+    page = out / "report.html"
+    head = page.read_text(errors="replace").partition("<title>")[0] if page.is_file() else ""
+    named = dict(re.findall(r'<meta name="([^"]*)" content="([^"]*)">', head))
+    return set(unescape(named.get("files", "")).split()) if named.get("generator") == GENERATOR else set()
 
 
 def _write(comparison: "Comparison", out: Path, command: str) -> None:
-    """Write the folder: whole beside its place first, then moved there.
+    """Write the folder: first completely beside its place, then move it there.
 
     Raises:
         SettingsError: it cannot be written.
     """
-    from rl_plasticity.comparison.figures import colours, draw, for_page
-    from rl_plasticity.comparison.report import Picture, render
-    from rl_plasticity.comparison.svg import inline
+    from rl_plasticity.comparison.figures import colours, draw
+    from rl_plasticity.comparison.report import render
+    from rl_plasticity.comparison.svg import picture
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -270,18 +267,15 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
             for drawn in draw(comparison):
                 png = io.BytesIO()
                 drawn.figure.savefig(png, dpi=200, format="png")
-                drawn.figure.set_layout_engine("none")  # what was laid out once stays so in the other forms
+                drawn.figure.set_layout_engine("none")  # all forms of the figure keep the first layout
                 (new / "figures" / f"{drawn.name}.png").write_bytes(png.getvalue())
                 drawn.figure.savefig(new / "figures" / f"{drawn.name}.pdf")
                 files += [f"figures/{drawn.name}.{kind}" for kind in ("png", "pdf")]
-                shown = for_page(comparison, drawn)
-                width = shown.figure.get_figwidth()
-                picture = Picture(drawn.name, drawn.title, inline(shown), png.getvalue(), width, drawn.caption)
-                pictures.append(picture)
+                pictures.append(picture(comparison, drawn, png.getvalue()))
             write_text(new / "comparison.csv", comparison.to_csv())
             write_text(new / "table.tex", comparison.to_latex())
             write_text(new / "report.html", render(comparison, pictures, colours(comparison), command, files))
-            if replaceable(out):  # as it may no longer be, with what came there meanwhile
+            if replaceable(out):  # other files may have come there meanwhile
                 for name in _files_of(out):
                     (out / name).unlink(missing_ok=True)
                 (out / "figures").rmdir()
@@ -293,7 +287,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
 
 
 def show(comparison: "Comparison", form: str = "text") -> None:
-    """Print the verdict and the table, or the table alone in another form, and, on stderr, the warnings."""
+    """Print the verdict and the table, or only the table in another form, and the warnings on stderr."""
     if form != "text":
         print(comparison.to_latex() if form == "latex" else comparison.to_markdown(), end="")
     else:
@@ -306,19 +300,6 @@ def show(comparison: "Comparison", form: str = "text") -> None:
             print()
     for warning in comparison.warnings:
         print(printable(f"rl_plasticity.compare: {warning}"), file=sys.stderr)
-
-
-class _Head(HTMLParser):
-    """Reads the ``meta`` tags."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.named: dict[str, str] = {}
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        if tag == "meta" and values.get("name"):
-            self.named[str(values["name"])] = values.get("content") or ""
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from rl_plasticity.runs.trained import Trained
 
 
 def evaluate(folder: RunFolder, e: Evaluate) -> NDArray[np.float64]:
-    """Print each run's mean return ± standard error over its episodes, least and greatest; write `out` if wanted.
+    """Print each run's mean return ± standard error, minimum and maximum over its episodes, and write `out` if given.
 
     Returns:
         The returns, ``[runs, episodes]``.

@@ -1,6 +1,6 @@
-"""A page of runs at work, for a browser of this machine: ``python -m rl_plasticity.status results --serve``.
+"""A page of running trainings, for a browser on this machine: ``python -m rl_plasticity.status results --serve``.
 
-It reads and writes nothing: two addresses answer, and only to a browser that asked for this machine by its own name.
+The server changes nothing. It answers at two addresses, and only to a browser that asks for this machine by name.
 """
 
 import shlex
@@ -17,8 +17,8 @@ from time import monotonic
 
 from rl_plasticity.compare import compare
 from rl_plasticity.comparison import report
-from rl_plasticity.comparison.figures import colours, draw, for_page
-from rl_plasticity.comparison.svg import inline
+from rl_plasticity.comparison.figures import colours, draw
+from rl_plasticity.comparison.svg import picture
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.runs import state
 from rl_plasticity.runs.folder import RunFolder, find
@@ -28,13 +28,13 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "frame-ancestors 'none'",  # besides the one that the page has
+    "Content-Security-Policy": "frame-ancestors 'none'",  # in addition to the policy in the page
 }
-SHARE = 10  # of the time at most one part goes into comparing: training may need the same cores
+SHARE = 10  # at most 1/10 of the time goes into comparing, since training may need the same cores
 
 
 def serve(places: Sequence[str], port: int, every: float) -> None:
-    """Answer until Ctrl-C.
+    """Serve the page until Ctrl-C.
 
     Raises:
         SettingsError: a place has no run, or the port is taken.
@@ -45,12 +45,12 @@ def serve(places: Sequence[str], port: int, every: float) -> None:
 
 
 class Server(ThreadingHTTPServer):
-    """Makes and hands out the page of the runs in some places.
+    """The server of the page of the runs in some places.
 
     Args:
         places: as `status` and `compare` take them.
-        port: 0 for any that is free.
-        every: seconds between two looks.
+        port: 0 for any free port.
+        every: seconds between two updates of the page.
 
     Raises:
         SettingsError: a place has no run, or the port is taken.
@@ -74,7 +74,7 @@ class Server(ThreadingHTTPServer):
             traceback.print_exc()
 
     def page_of(self, path: str) -> str | None:
-        """The page at this address, None if there is none."""
+        """The page at an address; None if there is none."""
         if path == "/":
             title, section = self._status()
             to_come = '<section id="comparison"><p class="muted">comparing …</p></section>'
@@ -92,7 +92,7 @@ class Server(ThreadingHTTPServer):
         return report.page(title, [heading, lost, *sections], {"every": f"{self.every:g}"}, live=True)
 
     def _status(self) -> tuple[str, str]:
-        """A title, and the runs as a table, those at work first."""
+        """A title, and a table of the runs, with the running ones first."""
         now = time.time()
         try:
             folders = self._folders()
@@ -112,7 +112,7 @@ class Server(ThreadingHTTPServer):
         return counted.partition(": ")[2], f'<section id="status">{lead}{table}</section>'
 
     def _comparison(self) -> str:
-        """Statistics and curves as they stand; made anew if a run has written something."""
+        """The current statistics and curves, made again if a run has written something."""
         with self.comparing:
             start = monotonic()
             seen = self._written()
@@ -130,10 +130,8 @@ class Server(ThreadingHTTPServer):
         parts = [f"<h2>The comparison as it stood at {clock}</h2>"]
         parts.append(f'<p class="lead">{escape(comparison.verdict())}</p>')
         parts += [report.warned(comparison.warnings), report.table(comparison), report.HINT]
-        for drawn in (for_page(comparison, figure) for figure in draw(comparison, whole=False)):
-            width = drawn.figure.get_figwidth()
-            picture = report.Picture(drawn.name, drawn.title, inline(drawn), b"", width, drawn.caption)
-            parts.append(report.figure(picture, f"<h3>{escape(drawn.title)}</h3>"))
+        for drawn in draw(comparison, whole=False):
+            parts.append(report.figure(picture(comparison, drawn), f"<h3>{escape(drawn.title)}</h3>"))
         parts.append(report.groups_of(comparison, colours(comparison)))
         return f'<section id="comparison">{"".join(parts)}</section>'
 
@@ -142,14 +140,14 @@ class Server(ThreadingHTTPServer):
         return [*named, *below]
 
     def _written(self) -> str:
-        """Another text as soon as a run has written a number, or what it is has changed."""
+        """A text that changes when a run writes a number, or when its settings change."""
         try:
             folders = self._folders()
         except SettingsError as error:
             return str(error)
         states = []
         for file in (file for folder in folders for file in (folder.config, folder.metrics_csv)):
-            with suppress(OSError):  # it has gone meanwhile
+            with suppress(OSError):  # it was deleted meanwhile
                 found = file.stat()
                 states.append((str(file), found.st_size, found.st_mtime_ns))
         return repr(states)
@@ -170,16 +168,9 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "rl_plasticity", ""
 
     def do_GET(self) -> None:
-        """Answer ``/`` and ``/comparison``."""
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        """What `do_GET` would say of its answer."""
-        self._answer(with_body=False)
-
-    def _answer(self, with_body: bool) -> None:
+        """Answer ``/`` and ``/comparison``; a HEAD request gets the headers alone."""
         name = self.headers.get("Host", "").lower().partition(":")[0]
-        if name not in (HOST, "localhost"):  # a page from elsewhere whose name leads to this machine
+        if name not in (HOST, "localhost"):  # the page of a stranger whose name was made to lead to this machine
             self.send_error(HTTPStatus.FORBIDDEN, f"Ask for {self.server.address}")
             return
         try:
@@ -195,14 +186,16 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if with_body:
+        if self.command == "GET":
             self.wfile.write(body)
 
+    do_HEAD = do_GET
+
     def end_headers(self) -> None:
-        """Of every answer, errors too."""
+        """Add the headers that all answers have, errors included."""
         for name, value in HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the terminal is the user's."""
+        """Print nothing: the terminal belongs to the user."""

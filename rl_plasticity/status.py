@@ -1,4 +1,4 @@
-"""Tell how runs are getting on: ``python -m rl_plasticity.status results``."""
+"""Show the progress of runs: ``python -m rl_plasticity.status results``."""
 
 if __name__ == "__main__":
     from rl_plasticity import terminal
@@ -43,10 +43,10 @@ YEAR = 365 * 24 * 3600
 
 
 def command(arguments: Sequence[str]) -> None:
-    """Print the table, again and again if asked to."""
+    """Print the table, repeatedly if asked to."""
     places, every, port = parse(arguments)
     if port is not None:
-        from rl_plasticity.live import serve  # matplotlib, and what reads and draws whole runs
+        from rl_plasticity.live import serve  # it needs matplotlib, and reads and draws whole runs
 
         serve(places, port, every or 5.0)
         return
@@ -61,10 +61,10 @@ def command(arguments: Sequence[str]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[list[str], float | None, int | None]:
-    """The places to look for runs, the seconds between two tables, and the port to show them at.
+    """Read the places of the runs, the seconds between two tables, and the port of the page.
 
     Raises:
-        SettingsError: an unknown or unreadable option, or no place.
+        SettingsError: an option that is unknown or cannot be read, or no place.
     """
     given = [a for a in arguments if a != "--serve"]
     if len(given) < len(arguments) and not any(a.startswith("serve=") for a in given):
@@ -90,9 +90,9 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], float | None, int | None
 
 
 def table(statuses: Sequence[Status], now: float) -> list[str]:
-    """The lines to print: where the runs are, a header, for each run one and its note, and how many are in which state.
+    """The lines to print: the common folder, a header, each run with its note, and the number of runs in each state.
 
-    They are no wider than the terminal unless a path alone is longer: what it takes to resume a run is never cut.
+    They are no wider than the terminal, except that a path is never cut: it is needed to resume a run.
     """
     width = columns()
     ordered = sorted(statuses, key=lambda s: (STATES.index(s.state), s.folder.path))
@@ -107,7 +107,7 @@ def table(statuses: Sequence[Status], now: float) -> list[str]:
     cells = [tuple(t if any(line[i] for line in cells) else "" for i, t in enumerate(titles)), *cells]
     names = ["run", *names]
     rows = [[row] for row in aligned([(name, *line) for name, line in zip(names, cells, strict=True)])]
-    if max(len(row) for (row,) in rows) > width:  # each name has a line for itself
+    if max(len(row) for (row,) in rows) > width:  # each name gets a line of its own
         rows = [[name, f"  {row}"] for name, row in zip(names, aligned(cells), strict=True)]
     notes = ["", *(s.note for s in ordered)]
     lines = [f"{where}:"] if where else []

@@ -33,9 +33,10 @@ Picture = NDArray[np.uint8]
 
 
 def watch(folder: RunFolder, w: Watch) -> Path:
-    """Write the video of one run's episodes, the very ones `rl_plasticity.evaluate` plays, and print their returns.
+    """Write a video of one run's episodes, which are those of `rl_plasticity.evaluate`, and print their returns.
 
-    One picture for each env step, at the task's own speed: 1 / (control time step * action repeat) a second.
+    It has a picture for each env step and runs at the task's own speed, 1 / (control time step * action repeat)
+    pictures a second.
 
     Returns:
         The video's path.
@@ -47,7 +48,7 @@ def watch(folder: RunFolder, w: Watch) -> Path:
     file_name = f"video_{trained.step}_{name.file_name}.mp4"
     path = folder.path / file_name if w.out is None else Path(w.out)
     require_new(path, ".mp4")
-    if sys.platform == "linux":  # draws without a display; read when the simulator is imported, which is only now
+    if sys.platform == "linux":  # draw without a display; the simulator reads it when it is imported, below
         os.environ.setdefault("MUJOCO_GL", "egl")
     envs = make_envs(trained, w, run)
     agent = trained.agent(envs)
@@ -78,10 +79,10 @@ def watch(folder: RunFolder, w: Watch) -> Path:
 
 
 def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
-    """The environment of one run, which draws.
+    """The environment of one run, which draws its pictures.
 
     Raises:
-        SettingsError: it cannot be made or cannot draw, or has no such camera.
+        SettingsError: the environment cannot be made, cannot draw, or lacks the camera.
     """
     task = trained.settings.env.name
     gymnasium = task.startswith("gym:")
@@ -100,7 +101,7 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
         picture(envs)
     except SettingsError:
         raise
-    except Exception as error:  # of the simulator, the graphics library or the task: any kind
+    except Exception as error:  # the simulator, the graphics library and the task raise any kind
         reason = f"cannot draw {task}: {str(error).partition(' was raised from the environment creator')[0]}"
         if isinstance(error, TypeError) and gymnasium and view:
             reason += f" (does this task take {' and '.join(view)}?)"
@@ -111,10 +112,10 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
 
 
 def check_camera(envs: Envs, w: Watch) -> None:
-    """Let each task's MuJoCo model draw pictures of the size wanted, and see that it has the camera.
+    """Let each task's MuJoCo model draw pictures of the given size, and check that it has the camera.
 
     Raises:
-        SettingsError: it has not; some versions of MuJoCo end the process when they are asked for it.
+        SettingsError: it lacks the camera. Some versions of MuJoCo would end the process.
     """
     for env in envs.vector.get_attr("tasks")[0]:
         model: Any = env.physics.model.ptr if hasattr(env, "physics") else getattr(env, "model", None)
@@ -130,10 +131,10 @@ def check_camera(envs: Envs, w: Watch) -> None:
 
 
 def picture(envs: Envs) -> Picture:
-    """What the only environment looks like now, ``[height, width, 3]``.
+    """A picture of the only environment, ``[height, width, 3]``.
 
     Raises:
-        TypeError: it draws none.
+        TypeError: the environment returns no picture.
     """
     drawn = envs.vector.call("render")[0]
     if not (isinstance(drawn, np.ndarray) and drawn.ndim == 3 and drawn.shape[2] == 3):
@@ -142,7 +143,7 @@ def picture(envs: Envs) -> Picture:
 
 
 def pictures_per_second(trained: Trained, envs: Envs) -> Fraction:
-    """1 / (control time step * action repeat); a task that does not say its time step says its rate."""
+    """1 / (control time step * action repeat); a task that does not tell its time step tells its rate."""
     env = envs.vector.get_attr("unwrapped")[0]
     step = getattr(env, "dt", None)
     rate = 1 / step if step else env.metadata.get("render_fps", 30)
@@ -151,10 +152,10 @@ def pictures_per_second(trained: Trained, envs: Envs) -> Fraction:
 
 
 def ffmpeg() -> str:
-    """The path of the program.
+    """The path of ffmpeg.
 
     Raises:
-        SettingsError: it is not installed.
+        SettingsError: ffmpeg is not installed.
     """
     try:
         import imageio_ffmpeg
@@ -166,13 +167,14 @@ def ffmpeg() -> str:
 
 @contextmanager
 def encoder(program: str, path: str, shape: tuple[int, ...], fps: Fraction) -> Iterator[Callable[[Picture], Any]]:
-    """A function that adds one picture ``[height, width, 3]`` to an H.264 video, which is whole when the context ends.
+    """A function that adds a picture ``[height, width, 3]`` to an H.264 video, which is complete after the context.
 
     Raises:
         FaultyRun: ffmpeg failed.
     """
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}", "-r", str(fps), "-i", "-"]
-    # Colours at half resolution, which every player can show, need even sides; the index goes first, to play at once.
+    # Every player can show colors at half resolution, which need even sides. With the index first, playing starts
+    # before the whole file is there.
     video = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p"]
     command = [program, "-v", "error", "-y", *source, *video, "-movflags", "+faststart", "-f", "mp4", path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:

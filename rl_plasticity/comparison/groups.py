@@ -1,9 +1,9 @@
-"""Sorts runs into groups by their settings, names the groups, and refuses to mix what cannot be compared."""
+"""Sort runs into groups by their settings, name the groups, and refuse to mix what cannot be compared."""
 
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,30 +16,30 @@ from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.names import short
 
-# What does not change a run's numbers, or (threads, device) only their rounding.
+# Settings that do not change a run's numbers, or (threads, device) only their rounding.
 IGNORED = {"seed", "seeds", "preset"}
 IGNORED |= {n for kind in (Train, Supervised) for what in ("machine", "watched") for n in schema.marked(kind, what)}
-FREE = tuple(group for group in KINDS if group not in ("env", "data"))  # whose settings differ by choice
-# What must be equal unless mixed on purpose. Of these the first three are tasks: strata of the statistics.
-STRATA = ("env", "task", "data")
+FREE = tuple(group for group in KINDS if group not in ("env", "data"))  # choices whose settings may differ
+STRATA = ("env", "task", "data")  # the settings of tasks, which are strata of the statistics where runs are mixed
+# Settings that must be equal unless they are mixed on purpose.
 TASK = {
     "train": ("env", "total_env_steps"),
     "supervised": ("task", "data", "net", "num_tasks", "epochs_per_task"),
 }
-OF_ENV = ("env.name", "env.sequence", "env.changes")  # what the first is called says the others too
+OF_ENV = ("env.name", "env.sequence", "env.changes")  # the task's name tells all three
 LENGTHS = ("total_env_steps", "num_tasks")
-PLUGS = "plugins."  # before a module's name: a digest of its code, as a setting that tells groups apart
+PLUGS = "plugins."  # begins the settings that hold a digest of a plug's code, which tell groups apart
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed, by task.
+    """Runs that differ only in their seeds and tasks.
 
     Args:
-        label: its settings that differ from other groups', as short as is clear.
-        settings: all that its runs share and that change results.
-        tasks: by the task's name the runs, by rising seed.
-        never_reset: whether their intervention had not come once by the step that is compared.
+        label: the settings that differ from those of other groups, as short as is clear.
+        settings: the settings that change results, which all its runs share.
+        tasks: the runs of each task, by rising seed.
+        never_reset: whether they have an intervention that had not come once by the step of the comparison.
     """
 
     label: str
@@ -51,18 +51,29 @@ class Group:
     def runs(self) -> list[Run]:
         return [run for runs in self.tasks.values() for run in runs]
 
+    def only(self, kept: Callable[[Run], bool]) -> "Group":
+        """The group with some of its runs; tasks without any are left out."""
+        tasks = {task: [run for run in runs if kept(run)] for task, runs in self.tasks.items()}
+        return replace(self, tasks={task: runs for task, runs in tasks.items() if runs})
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has neither a regularizer nor an intervention."""
+        return self.settings.get("reg.name") == self.settings.get("reset.name") == "none"
+
 
 def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str] = ()) -> list[Group]:
-    """The groups, ordered by regularizer, intervention and the other settings that differ.
+    """Sort runs into groups, ordered by regularizer, intervention and the other settings that differ.
 
-    A run that is there twice with the same numbers counts once.
+    A run that is found twice with the same numbers counts once.
 
     Args:
         mix: task settings in which runs may differ, or whole groups of them: ``env.name``, ``task``.
-        leave_out: labels of groups, ``none``, or of their runs in one folder, ``results/a:none``.
+        leave_out: groups to leave out, by label (``none``), or their runs in one folder (``results/a:none``).
 
     Raises:
-        SettingsError: runs of both commands, of different tasks or lengths, or the same run twice with other numbers.
+        SettingsError: runs of both commands, runs of different tasks or lengths, or the same run with two different
+            sets of numbers.
     """
     kinds = {run.kind: run for run in runs}
     if len(kinds) > 1:
@@ -70,25 +81,26 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
             f"{kinds['train'].folder} is an RL run and {kinds['supervised'].folder} a supervised one: "
             "compare them separately"
         )
-    task_settings = _task_settings(runs)
-    allowed = [name for name in task_settings if any(_within(name, m) for m in mix)]
+    names = dict.fromkeys(n for run in runs for n in run.settings if n not in IGNORED)
+    task_settings = [n for n in names if any(_within(n, part) for part in TASK[runs[0].kind])]
     for m in mix:
         if not any(_within(name, m) for name in task_settings):
             valid = [*task_settings, *sorted({n.partition(".")[0] for n in task_settings if "." in n})]
             raise SettingsError(f"unknown task setting in mix: {m!r}{nearest(m, valid)}")
-    for name in task_settings:
-        different = _differing_runs(runs, name)
-        if name not in allowed and different:
-            (a, x), (b, y) = different
+    allowed = {name for name in task_settings if any(_within(name, m) for m in mix)}
+    differ = {name: other for name in task_settings if (other := _other(runs, name))}
+    for name, other in differ.items():
+        if name not in allowed:
+            x, y = (short(run.settings.get(name)) for run in (runs[0], other))
             raise SettingsError(
-                f"{name} differs: {short(x)} in {a.folder}, {short(y)} in {b.folder}; "
+                f"{name} differs: {x} in {runs[0].folder}, {y} in {other.folder}; "
                 f"compare them separately, or together with mix={','.join([*mix, name])}"
             )
-    strata = [n for n in allowed if n.partition(".")[0] in STRATA and _differing_runs(runs, n)]
+    strata = [name for name in differ if name.partition(".")[0] in STRATA]
     usual = ["env.name"] if "train" in kinds else ["task.name", "data.name", "net.name"]
-    named = strata or [name for name in usual if not _differing_runs(runs, name)]  # a net that is mixed makes groups
+    named = strata or [name for name in usual if name not in differ]  # a net that is mixed makes groups
     named = [*dict.fromkeys("env.name" if name in OF_ENV else name for name in named)]
-    left_out = IGNORED | set(strata) | {name for name in LENGTHS if name in allowed}
+    left_out = IGNORED | {*strata} | (allowed & {*LENGTHS})
 
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[Run]] = defaultdict(list)
     for run in runs:
@@ -96,10 +108,9 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     apart = [part for of_group in alike.values() for part in _by_plugs(of_group)]
     shared = [{n: v for n, v in of_group[0].settings.items() if n not in left_out} | plugs for plugs, of_group in apart]
     order, called = differing(shared), labels(shared)
+    left = _without(leave_out, called, [of_group for _, of_group in apart])
     groups = []
-    for label, settings, of_group in zip(
-        called, shared, _without(leave_out, called, [p for _, p in apart]), strict=True
-    ):
+    for label, settings, of_group in zip(called, shared, left, strict=True):
         tasks: dict[str, dict[int, Run]] = defaultdict(dict)
         for run in of_group:
             of_task = tasks[" ".join(_task(run.settings, name) for name in named)]
@@ -115,12 +126,12 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
 
 
 def identity(s: Settings, left_out: Collection[str] = ()) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Equal for equal settings, but for those left out; the order of a chain of regularizers counts."""
+    """A value that is equal for equal settings, less those left out. The order of a chain of regularizers counts."""
     return _choice(s, "reg"), tuple(sorted((n, _canonical(v)) for n, v in s.items() if n not in left_out))
 
 
 def differing(settings: Sequence[Settings]) -> list[str]:
-    """The names of the settings that are not equal, or not there, in all."""
+    """The names of the settings that are not the same in all."""
     names = dict.fromkeys(name for s in settings for name in s)
     return [name for name in names if len({_canonical(s[name]) if name in s else None for s in settings}) > 1]
 
@@ -128,8 +139,8 @@ def differing(settings: Sequence[Settings]) -> list[str]:
 def labels(settings: Sequence[Settings]) -> list[str]:
     """A short name for each group: ``spectral``, ``none + periodic``, ``spectral coef=1e-3``.
 
-    The regularizer and intervention come first, unless they are the same everywhere and something else differs. A
-    setting within a choice (``reg.coef``) is named only where it differs between groups with that same choice.
+    The regularizer and the intervention come first, unless they are the same everywhere and something else differs. A
+    setting of a choice (``reg.coef``) is named only where groups that made the same choice differ in it.
     """
     differ = [name for name in differing(settings) if not _is_choice(name, ("reg", "reset"))]
     bases = [_base(s) for s in settings]
@@ -155,7 +166,7 @@ def labels(settings: Sequence[Settings]) -> list[str]:
 
 
 def _task(s: Settings, name: str) -> str:
-    """What a run's task is called: ``walker-stand, walker-walk in turn`` of several that follow each other."""
+    """The name of a run's task; tasks that follow each other are ``walker-stand, walker-walk in turn``."""
     if name != "env.name":
         return short(s.get(name))
     sequence, changes = s.get("env.sequence") or (), s.get("env.changes") or ()
@@ -167,7 +178,7 @@ def _task(s: Settings, name: str) -> str:
 
 
 def _by_plugs(runs: Sequence[Run]) -> list[tuple[Settings, list[Run]]]:
-    """Runs with equal settings, apart where a plug had other code, after the digests that tell them apart."""
+    """Separate runs with equal settings where the code of a plug differs, each part with the digests of its plugs."""
     digests: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         for module, digest in run.plugs_used.items():
@@ -183,7 +194,7 @@ def _by_plugs(runs: Sequence[Run]) -> list[tuple[Settings, list[Run]]]:
 
 
 def _without(leave_out: Sequence[str], called: Sequence[str], groups: Sequence[list[Run]]) -> list[list[Run]]:
-    """The runs of each group, called so, less those that are left out."""
+    """The runs of each group less those that are left out; `called`: the labels of the groups."""
     left = [list(runs) for runs in groups]
     for named in leave_out:
         before = sum(map(len, left))
@@ -200,17 +211,17 @@ def _without(leave_out: Sequence[str], called: Sequence[str], groups: Sequence[l
 
 
 def _one_of(a: Run, b: Run, label: str) -> Run:
-    """The longer of two runs with the same settings and seed, whose numbers are the same as far as both have them.
+    """The longer of two runs with the same settings, seed and numbers.
 
     Raises:
-        SettingsError: they are not, or there is nothing to tell it by.
+        SettingsError: the numbers differ at a step that both have, or no step is in both.
     """
     equal = []
     for name in a.curves.keys() & b.curves.keys():
         (of_a, x), (of_b, y) = a.curves[name], b.curves[name]
-        common = np.intersect1d(of_a, of_b)
-        x, y = x[np.searchsorted(of_a, common)], y[np.searchsorted(of_b, common)]
-        equal += [np.array_equal(x, y, equal_nan=True)] if len(common) else []
+        common, in_a, in_b = np.intersect1d(of_a, of_b, return_indices=True)
+        if len(common):
+            equal.append(np.array_equal(x[in_a], y[in_b], equal_nan=True))
     if not equal or not all(equal):
         raise SettingsError(
             f"{a.folder} and {b.folder} hold the same run ({label}, seed {a.seed}) with different numbers: leave one "
@@ -219,31 +230,28 @@ def _one_of(a: Run, b: Run, label: str) -> Run:
     return max(a, b, key=lambda run: sum(len(curve.steps) for curve in run.curves.values()))
 
 
-def _task_settings(runs: Sequence[Run]) -> list[str]:
-    names = dict.fromkeys(name for run in runs for name in run.settings if name not in IGNORED)
-    return [name for name in names if any(_within(name, part) for part in TASK[runs[0].kind])]
-
-
 def _within(name: str, part: str) -> bool:
     return name == part or name.startswith(f"{part}.")
 
 
-def _differing_runs(runs: Sequence[Run], name: str) -> list[tuple[Run, Any]]:
-    """Two runs with different values of a setting, and the values; empty if there are none."""
-    first = runs[0]
-    for run in runs:
-        if _canonical(run.settings.get(name)) != _canonical(first.settings.get(name)):
-            return [(r, r.settings.get(name)) for r in (first, run)]
-    return []
+def _other(runs: Sequence[Run], name: str) -> Run | None:
+    """A run that has another value of a setting than the first one."""
+    values = [_canonical(run.settings.get(name)) for run in runs]
+    return next((run for run, value in zip(runs, values, strict=True) if value != values[0]), None)
 
 
 def _canonical(value: Any) -> str:
-    """Equal for equal values: 1 and 1.0, but not 1 and true."""
-    return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
+    """A text that is the same for equal values: for 1 and 1.0, but not for 1 and true."""
+    return repr(float(value)) if is_number(value) else repr(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting's value is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _choice(s: Settings, choice: str) -> str:
-    """What was chosen for a group of settings: ``spectral``; of a chain its parts in order, ``spectral+l2``."""
+    """What was chosen for `choice`: ``spectral``, or the parts of a chain in their order, ``spectral+l2``."""
     if s.get(f"{choice}.name") != "chain":
         return str(s.get(f"{choice}.name", "none"))
     return "+".join(
@@ -264,7 +272,7 @@ def _none_first(choice: str) -> tuple[bool, str]:
 
 
 def _last(name: str) -> str:
-    """``net.name`` is called net, ``reg.coef`` coef."""
+    """The last part of a setting's name: net for ``net.name``, coef for ``reg.coef``."""
     return name.removesuffix(".name").rpartition(".")[2]
 
 

@@ -1,4 +1,4 @@
-"""Runs as a comparison sees them: each seed's flat settings and curves."""
+"""Runs as a comparison sees them: the flat settings and the curves of each seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import Curve, MetricName, RunName
 
 Settings = dict[str, Any]
-LARGEST = 1e100  # what is beyond counts as infinite: no float holds its square, and no figure a range of such numbers
+LARGEST = 1e100  # larger values count as infinite: a float cannot hold their square, nor a figure their range
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,14 @@ class Run:
     """One training of one seed.
 
     Args:
-        kind: the command: ``train`` or ``supervised``.
-        settings: the folder's with those of the run's name in ``metrics.csv``, flat: ``reg.coef``.
-        curves: by the metric's name; steps of ``task/...`` are the number of the task, from 1. Where tasks of a
-            sequence come again: ``task/drop``, by how much the first return is below that at the end of the task's last
-            time, and ``task/recovery_env_steps``, how many it takes to reach that again (infinity: it does not).
+        kind: the command, ``train`` or ``supervised``.
+        settings: the settings of the folder and of the run's name in ``metrics.csv``, flat: ``reg.coef``.
+        curves: by metric. The steps of ``task/...`` are the numbers of the tasks, from 1. Where tasks of a sequence
+            return there are two more: ``task/drop``, how far the first return is below the one at the end of the
+            task's last time, and ``task/recovery_env_steps``, the env steps until it is reached again (infinity:
+            never).
         borders: the step at the end of each task, where there are several.
-        starts: the folder's provenance, one entry for each start.
+        starts: the provenance of the folder, one entry for each start.
     """
 
     folder: RunFolder
@@ -43,12 +44,12 @@ class Run:
 
     @property
     def plugs(self) -> dict[str, str]:
-        """Eight digits of the digest of each plug's source; joined by + where it changed between the starts."""
+        """Eight digits of the digest of each plug's source, joined by + where the source changed between starts."""
         return self._plugs(only_used=False)
 
     @property
     def plugs_used(self) -> dict[str, str]:
-        """`plugs`, of those that something comes from which the settings choose."""
+        """The same for the plugs that define something the settings choose."""
         return self._plugs(only_used=True)
 
     def unit(self, metric: str) -> str:
@@ -58,7 +59,7 @@ class Run:
         return "env step" if self.kind == "train" else "update"
 
     def _plugs(self, only_used: bool) -> dict[str, str]:
-        chosen = {part for name in self.settings for part in name.split(".")}  # of a chain the names are in the names
+        chosen = {part for name in self.settings for part in name.split(".")}  # as of a chain
         chosen |= {value for value in self.settings.values() if isinstance(value, str)}
         found: dict[str, dict[str, None]] = {}
         for start in self.starts:
@@ -72,7 +73,7 @@ class Run:
 
 
 def read(folder: RunFolder) -> list[Run]:
-    """The runs that were trained in `folder`, one for each seed and setting.
+    """Read the runs that were trained in `folder`, one for each seed and setting.
 
     Raises:
         SettingsError: the folder is damaged or not a run's.
@@ -82,14 +83,14 @@ def read(folder: RunFolder) -> list[Run]:
     for name, of_run in folder.metrics().items():
         curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}
         ends = curves.pop("task/index", None)
-        if ends is not None:  # the last of the rows at a task's end, so the others are at least as many
+        if ends is not None:  # it is written last at the end of a task, so the others have at least as many rows
             number = ends.values.astype(np.int64) + 1
             for metric, curve in curves.items():
                 if MetricName.parse(metric).of == "task":
                     curves[metric] = Curve(number[: len(curve.values)], curve.values[: len(number)])
         borders = ends.steps if ends is not None else np.array([], np.int64)
         own = _overridden(settings, name)
-        if own.get("env.sequence") and not own.get("env.changes"):  # a task that is drawn anew is another one
+        if own.get("env.sequence") and not own.get("env.changes"):  # a task that is drawn again is a new one
             curves |= _of_returning(curves, borders, own["env.sequence"])
         runs.append(Run(folder, kind, name.seed, own, curves, borders, starts))
     return runs
@@ -99,7 +100,7 @@ def read(folder: RunFolder) -> list[Run]:
 
 
 def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], sequence: Sequence[str]) -> dict[str, Curve]:
-    """What is known of tasks that come again."""
+    """The curves of tasks that return: their drop and their recovery."""
     numbers, drops, times = [], [], []
     last_time: dict[str, float] = {}  # the return at the end of a task's last time
     for number, end in enumerate(borders):
@@ -125,7 +126,7 @@ def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _overridden(settings: Settings, name: RunName) -> Settings:
-    """The folder's `settings` with those in a run's name; ``reg.name=spectral`` chooses one of those side by side."""
+    """The folder's `settings` updated by a run's name; ``reg.name=spectral`` chooses one of several side by side."""
     of_run = name.values
     for group in SIDE_BY_SIDE:
         if f"{group}.name" in of_run:

@@ -1,6 +1,6 @@
-"""What every figure has: 8 pt type, colours, panels, lines with bands, a legend that fits, axes of steps and strengths.
+"""Parts that all figures share: type of 8 pt, colors, panels, lines with bands, legends, and axes.
 
-Colours are Okabe and Ito's and Tol's, which people with any kind of colour vision tell apart.
+The colors are those of Okabe and Ito and of Tol, which people with any kind of color vision can tell apart.
 """
 
 import math
@@ -47,7 +47,7 @@ STYLE: dict[Any, Any] = {
 
 
 def take_literally(figure: Figure) -> None:
-    """Show names with a $ as they are: they come from settings, and what is no formula could not be drawn at all."""
+    """Show names that contain a $ as they are. They come from settings, and would fail to be drawn as formulas."""
     for text in figure.findobj(Text):
         if isinstance(text, Text) and "$" in text.get_text():  # the numbers at the axes have no text yet
             text.set_parse_math(False)
@@ -67,25 +67,25 @@ def panels(
 
 
 def line(axes: Axes, x: Array, means: Array, band: Any = (), order: float = 2, **look: Any) -> None:
-    """A line and, where there are intervals (low, high), a `band` behind it. What has a higher order lies above."""
+    """Draw a line and, where there are intervals (low, high), a `band` behind it; a higher `order` lies above."""
     axes.plot(x, means, ms=2.5, zorder=order, **look)
     if len(band):
         axes.fill_between(x, *band, alpha=BAND, lw=0, zorder=order - 1, color=look["color"], gid=look.get("gid"))
 
 
 def cycled(place: int) -> dict[str, Any]:
-    """How a line is drawn that has this place among others: in the palette's colours, then in them again, dashed."""
+    """The style of the line at this place among others: a color of the palette, then the same colors dashed."""
     again, colour = divmod(place, len(PALETTE))
     return {"color": PALETTE[colour], "ls": "--" if again else "-"}
 
 
 def columns_of_legend(texts: Sequence[str], width: float) -> int:
-    """As many as fit into so many inches."""
+    """The number of columns of a legend that fit into a width in inches."""
     return max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
 
 
 def legend(figure: Figure, handles: Mapping[str, Line2D]) -> Legend:
-    """Below the panels, in as many columns as fit."""
+    """Add a legend below the panels, in as many columns as fit."""
     columns = columns_of_legend([*handles], figure.get_figwidth())
     figure.set_figheight(figure.get_figheight() + 0.05 + 0.17 * math.ceil(len(handles) / columns))
     where: Any = "outside lower center"
@@ -93,22 +93,22 @@ def legend(figure: Figure, handles: Mapping[str, Line2D]) -> Legend:
 
 
 def label_rows(axes: Axes, texts: Sequence[str]) -> None:
-    """Name the rows at the left, from above."""
-    base = [re.sub(r" (?=\S+=)", "\n", text, count=1) if len(text) > 20 else text for text in texts]  # long: two lines
+    """Name the rows at the left, the first one at the top."""
+    base = [re.sub(r" (?=\S+=)", "\n", text, count=1) if len(text) > 20 else text for text in texts]  # in two lines
     axes.set_yticks(range(len(texts)), base)
     axes.set_ylim(len(texts) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
 
 
 def count_steps(axes: Axes, of_tasks: bool) -> None:
-    """Tasks as whole numbers, other steps as 20k or 1M."""
+    """Write tasks as whole numbers, and other steps as 20k or 1M."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=of_tasks, nbins=5, steps=[1, 2, 5, 10]))
     if not of_tasks:
         axes.xaxis.set_major_formatter(EngFormatter(sep="", useMathText=False))
 
 
 def mark_strengths(axes: Axes, values: Sequence[float]) -> None:
-    """A tick at each value, on a logarithmic axis unless one is 0; of those that are close the first alone is named."""
+    """Set a tick at each value, on a logarithmic axis unless one is 0. Of close ticks only the first has a label."""
     ticks = sorted({*values})
     named: list[float] = []
     if ticks and ticks[0] > 0:
@@ -122,7 +122,7 @@ def mark_strengths(axes: Axes, values: Sequence[float]) -> None:
 
 
 def say_why_empty(axes: Axes) -> None:
-    """Words where no line has a finite value."""
+    """Write why a panel is empty where no line has a finite value."""
     drawn = [np.asarray(line.get_ydata(), float) for line in axes.lines if line.get_zorder() > 0]
     if not any(np.isfinite(y).any() for y in drawn):
         why = "no finite value" if drawn else "no steps that\nall runs have"
@@ -130,5 +130,5 @@ def say_why_empty(axes: Axes) -> None:
 
 
 def some(at: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """So many at most, the first and the last among them: of steps, or of places ``[n]``."""
+    """At most `most` of the numbers ``[n]``, evenly spread, with the first and the last."""
     return at if len(at) <= most else at[np.linspace(0, len(at) - 1, most).astype(int)]

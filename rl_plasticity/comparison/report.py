@@ -1,4 +1,4 @@
-"""One self-contained page: ``report.html``. It loads nothing; figures, style and script are in it."""
+"""The page of a comparison, ``report.html``. It holds its figures, style and script, and loads nothing."""
 
 import base64
 import hashlib
@@ -14,8 +14,8 @@ from rl_plasticity.runs.names import short
 
 GENERATOR = "rl_plasticity.compare"
 HERE = Path(__file__).parent
-MOST = 1_900_000  # characters of figures and provenance on a page
-WIDE = 1.75  # curves, against their size in print
+MOST = 1_900_000  # the most characters of figures and provenance on a page
+WIDE = 1.75  # the size of curves relative to their size in print
 HINT = (
     '<p class="muted hint">Point at curves to read them. A click on a name in a legend hides its group everywhere, '
     "one on the head of a column sorts the table.</p>"
@@ -23,7 +23,7 @@ HINT = (
 
 
 class Picture(NamedTuple):
-    """A figure as the page shows it: as an SVG, or, of too many lines, as a PNG; `width` in inches."""
+    """A figure as the page shows it: as an SVG, or as a PNG where the SVG is too large; `width` in inches."""
 
     name: str
     title: str
@@ -34,12 +34,12 @@ class Picture(NamedTuple):
 
 
 def page(title: str, parts: Sequence[str], head: Mapping[str, str], live: bool = False) -> str:
-    """A whole document, in which no script runs but the package's own.
+    """A whole document. No script can run in it but the package's own.
 
     Args:
         parts: pieces of HTML.
         head: names and contents of ``meta`` elements.
-        live: whether it asks where it came from for what is new.
+        live: whether the page asks its server for updates.
     """
     style, script = (HERE / "page.css").read_text(), (HERE / "page.js").read_text()
     script += (HERE / "live.js").read_text().removeprefix('"use strict";\n') if live else ""
@@ -62,7 +62,7 @@ def page(title: str, parts: Sequence[str], head: Mapping[str, str], live: bool =
 
 
 def groups_of(comparison: Comparison, colours: Sequence[str]) -> str:
-    """What the script knows of the groups: their labels and `colours`, in the order of the comparison's rows."""
+    """The labels and colors of the groups for the script, in the order of the comparison's rows."""
     known = [{"label": row.group.label, "colour": c} for row, c in zip(comparison.rows, colours, strict=True)]
     text = json.dumps(known).replace("<", "\\u003c")  # so that it ends no element
     return f'<script type="application/json" id="groups">{text}</script>'
@@ -74,9 +74,9 @@ def render(
     """The page of a comparison.
 
     Args:
-        colours: of each row's group.
-        command: the command line that made it.
-        files: what lies in the comparison's folder; it is noted, so that the folder can be told from others.
+        colours: the color of the group of each row.
+        command: the command line that made the page.
+        files: the files of the comparison's folder. The page lists them, so that the folder can be replaced safely.
     """
     curves = [p for p in pictures if p.name.startswith(("learning_curves", "accuracy_over", "return_over"))]
     others = [p for p in pictures if p not in curves]
@@ -121,7 +121,7 @@ def render(
 
 
 def _candidates(choice: Comparison) -> str:
-    """What a group was chosen from, the chosen one first."""
+    """The groups of a choice, the chosen one first."""
     said = f"Chosen by {choice.metric} at {choice.where}: the first. Gaps are over it."
     return f'<h3>Candidates</h3>{_table(choice.table())}<p class="muted">{escape(said)}</p>'
 
@@ -132,7 +132,7 @@ def _settings(groups: Sequence[Group], names: Sequence[str]) -> str:
 
 
 def warned(warnings: Sequence[str]) -> str:
-    """A box with the first of them, the others to be opened; nothing without any."""
+    """A box with the first warnings, and the others folded; empty without warnings."""
     if not warnings:
         return ""
     items = [f"<li>{escape(warning)}</li>" for warning in warnings]
@@ -142,14 +142,13 @@ def warned(warnings: Sequence[str]) -> str:
 
 
 def table(comparison: Comparison) -> str:
-    """The statistics; the script sorts them."""
-    lines, marked = comparison.table(), [row.group is comparison.baseline for row in comparison.rows]
-    rows = [
-        f'<tr data-group="{i}"{baseline}>{_cells(line)}</tr>'
-        for i, (line, of) in enumerate(zip(lines[1:], marked, strict=True))
-        for baseline in (' class="baseline"' if of else "",)
-    ]
-    return rows_of(lines[0], rows, ' class="sortable"')
+    """The table of the statistics, which the script can sort."""
+    header, *lines = comparison.table()
+    rows = []
+    for place, (row, line) in enumerate(zip(comparison.rows, lines, strict=True)):
+        baseline = ' class="baseline"' if row.group is comparison.baseline else ""
+        rows.append(f'<tr data-group="{place}"{baseline}>{_cells(line)}</tr>')
+    return rows_of(header, rows, ' class="sortable"')
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
@@ -165,15 +164,12 @@ def rows_of(header: Sequence[str], rows: Sequence[str], attributes: str = "") ->
 
 
 def _cells(line: Sequence[str]) -> str:
-    return "".join(f"<td{_wrap(cell)}>{escape(cell)}</td>" for cell in line)
-
-
-def _wrap(cell: str) -> str:
-    return ' class="wrap"' if len(cell) > 48 else ""
+    wrap = ' class="wrap"'
+    return "".join(f"<td{wrap if len(cell) > 48 else ''}>{escape(cell)}</td>" for cell in line)
 
 
 def figure(p: Picture, heading: str) -> str:
-    """A figure of curves with its caption, however large."""
+    """A figure of curves with its caption, whatever its size."""
     return _figure(p, heading, _image(p, 2 * len(p.svg), WIDE))
 
 
@@ -185,7 +181,7 @@ def _figure(p: Picture, heading: str, image: str) -> str:
 
 
 def _image(p: Picture, left: int, scale: float) -> str:
-    """As an SVG, or as a PNG, if that takes no more characters than are left."""
+    """The figure as an SVG or a PNG, or the name of its file if neither fits into the characters that are left."""
     style = f'style="width: {p.width * scale:.1f}in"'
     if len(p.svg) <= left / 2:
         return p.svg.replace("<svg ", f'<svg {style} aria-label="{escape(p.title)}" ', 1)
@@ -201,23 +197,13 @@ def _folded(title: str, content: str) -> str:
 
 def _provenance(c: Comparison) -> str:
     lines = [["group", "task", "seed", "folder", "commit", "version", "torch", "plugs", "device", "started", "command"]]
-    for row in c.rows:
-        for task, runs in row.group.tasks.items():
-            for run in runs:
-                start = run.starts[-1] if run.starts else {}
-                lines.append(
-                    [
-                        row.group.label,
-                        task,
-                        str(run.seed),
-                        str(run.folder),
-                        short_version(str(start.get("commit") or "unknown")),
-                        str(start.get("rl_plasticity", "unknown")),
-                        str((start.get("libraries") or {}).get("torch", "unknown")),
-                        ", ".join(f"{module} {digest}" for module, digest in run.plugs.items()) or "none",
-                        str(start.get("device", "unknown")),
-                        str(start.get("time", "unknown")),
-                        str(start.get("command", "unknown")),
-                    ]
-                )
+    found = [(row, task, run) for row in c.rows for task, runs in row.group.tasks.items() for run in runs]
+    for row, task, run in found:
+        start = dict(run.starts[-1]) if run.starts else {}
+        start |= {"torch": (start.get("libraries") or {}).get("torch")}
+        names = ("commit", "rl_plasticity", "torch", "device", "time", "command")
+        commit, version, torch, *rest = (str(start.get(name) or "unknown") for name in names)
+        plugs = ", ".join(f"{module} {digest}" for module, digest in run.plugs.items()) or "none"
+        of_run = [row.group.label, task, str(run.seed), str(run.folder)]
+        lines.append([*of_run, short_version(commit), version, torch, plugs, *rest])
     return _table(lines)

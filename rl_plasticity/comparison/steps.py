@@ -1,4 +1,4 @@
-"""At which steps runs are compared, and what had come to pass in each by then."""
+"""The steps at which runs are compared, and whether runs had finished or been reset by then."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -14,22 +14,22 @@ from rl_plasticity.metrics.statistics import Array, Steps
 from rl_plasticity.runs.names import Curve
 from rl_plasticity.runs.plan import LEARNS_AGAIN
 
-OF_EPISODES = "train/return"  # which end where they end
+OF_EPISODES = "train/return"  # episodes end at any step
 
 
 def shared(metric: str, curves: Sequence[Curve]) -> Steps:
     """The steps at which all of these curves of a metric have a value; there may be none.
 
-    Runs that were measured every 100 and every 400 steps share every fourth of the first ones' steps, and no value
-    is taken for another step's. Episodes may end at another step in each run: of them it is every step at which one
-    of any run ends, where all have begun and none has ended.
+    A value is never used for another step: runs measured every 100 and every 400 steps share the steps 400, 800, ...
+    Episodes may end at other steps in each run. Their steps are all those at which an episode of any run ends, from
+    where every run has a value to where the shortest one ends.
     """
     if metric == OF_EPISODES:
         common: Steps = np.unique(np.concatenate([curve.steps for curve in curves]))
         start, end = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
         common = common[(common >= start) & (common <= end)]
-        return common
-    common = reduce(np.intersect1d, (curve.steps for curve in curves))
+    else:
+        common = reduce(np.intersect1d, (curve.steps for curve in curves))
     return common
 
 
@@ -39,10 +39,10 @@ def at(curve: Curve, steps: Steps) -> Array:
 
 
 def compared(groups: Sequence[Group], task: str, metric: str, unit: str, warnings: list[str]) -> Steps:
-    """The steps of a task that every run has; the last of them is the one that runs are compared at.
+    """The steps of a task that every run has. Runs are compared at the last of them.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: no step is in all runs.
     """
     runs = [run for g in groups for run in g.tasks.get(task, ())]
     steps = shared(metric, [run.curves[metric] for run in runs])
@@ -70,7 +70,7 @@ def compared(groups: Sequence[Group], task: str, metric: str, unit: str, warning
 
 
 def unfinished(groups: Sequence[Group], warnings: list[str]) -> set[int]:
-    """The ids of runs that have not come to their end. A supervised run's end is that of the longest with its task."""
+    """The ids of the runs that have not reached their end: for a supervised run, that of the longest with its task."""
     ids = set()
     seeds: dict[str, list[str]] = {}
     for g in groups:
@@ -91,7 +91,7 @@ def unfinished(groups: Sequence[Group], warnings: list[str]) -> set[int]:
 
 
 def never_reset(run: Run, unit: str, step: int) -> bool:
-    """Whether the run has an intervention that had not come once by this step: so far the run is one without it."""
+    """Whether the run has an intervention that had not come once by this step: so far it is a run without one."""
     periods = [run.settings.get(f"reset.every_{name}", "none") for name in ("updates", "tasks")]
     if periods == ["none", "none"]:  # no intervention, or one with periods of its own
         return False
@@ -102,7 +102,10 @@ def never_reset(run: Run, unit: str, step: int) -> bool:
 def just_reset(run: Run, unit: str, step: int) -> bool:
     """Whether the run was reset so shortly before this step that it has hardly learned since."""
     every = run.settings.get("reset.every_updates")
-    if not isinstance(every, int) or run.settings["reset.name"] in ("redo", "selective_reinit"):  # of single units
+    if not isinstance(every, int) or run.settings["reset.name"] in (
+        "redo",
+        "selective_reinit",
+    ):  # of units
         return False
     updates = _made(run, unit, step)[0]
     return every <= updates and updates % every < LEARNS_AGAIN * every
@@ -112,13 +115,13 @@ def just_reset(run: Run, unit: str, step: int) -> bool:
 
 
 def _made(run: Run, unit: str, step: int) -> tuple[int, int]:
-    """How many updates, and changes of task, a run had made by a step."""
+    """The numbers of updates and of changes of task that a run had made by a step."""
     if run.kind == "train":
         env_step = int(run.borders[step - 1]) if unit == "task" else step
         learning = env_step - int(run.settings["random_env_steps"])
         updates = int(run.settings["prime_updates"]) + updates_after(learning, float(run.settings["replay_ratio"]))
         tasks = int((run.borders < env_step).sum())
-    elif unit == "task":  # at the end of which nothing was yet done for the next
+    elif unit == "task":  # at its end nothing has been done for the next task
         updates, tasks = int(run.borders[step - 1]), step - 1
     else:
         updates, tasks = step, int((run.borders < step).sum())
@@ -126,7 +129,7 @@ def _made(run: Run, unit: str, step: int) -> tuple[int, int]:
 
 
 def _timetables(runs: Sequence[Run], metric: str, until: int) -> list[tuple[Steps, Run]]:
-    """The different steps at which runs have the metric, each with the first such run."""
+    """The different series of steps at which runs have the metric, each with the first run that has it."""
     found: dict[bytes, tuple[Steps, Run]] = {}
     for run in runs:
         steps = run.curves[metric].steps

@@ -1,14 +1,16 @@
-"""The statistics of a comparison: what the table, the figures and the report all show."""
+"""Statistics of a comparison: what its table, its CSV file, its figures and its page show.
+
+Every number of a group is an entry of `STATISTICS`.
+"""
 
 import csv
 import io
-import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,14 +23,19 @@ from rl_plasticity.metrics.measured import better
 from rl_plasticity.metrics.statistics import Array, Interval, Steps
 from rl_plasticity.runs.names import Curve, MetricName
 
-FEW = 5  # below so many seeds the points stand for themselves; only gaps have an interval, Student's
+FEW = 5  # with fewer seeds the single runs are shown; only gaps have an interval, Student's
 FEW_HINT = f"With fewer than {FEW} seeds that is a hint at most."
+UNPAIRED = "unpaired"  # the note of a gap of groups that do not have the same seeds
 
 
 class Estimate(NamedTuple):
-    """A number, its 95 % interval where there are enough runs for one, and how many runs or pairs it is of.
+    """A number of a group.
 
-    `runs` are the numbers of the single runs, where the table shows how many of them are finite.
+    Args:
+        interval: its 95 % interval; None where there are too few runs.
+        note: how many seeds a gap pairs, or that it is unpaired.
+        n: the number of runs or pairs behind it.
+        runs: the numbers of the single runs, for a median, which counts those that are infinite.
     """
 
     value: float
@@ -40,18 +47,15 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """The statistics of one group. Lists are over tasks; scores are by rising seed.
+    """The statistics of one group.
 
     Args:
-        diverged: how many of its runs have a final score that is not finite.
-        final: at the last common step.
-        estimates: by the names in `STATISTICS`; those that do not apply are left out.
+        final: the scores at the last common step, one array for each task, by rising seed.
+        estimates: by the names in `STATISTICS`, those that apply to the group.
     """
 
     group: Group
     unfinished: bool
-    seeds: int
-    diverged: int
     final: list[Array]
     estimates: Mapping[str, Estimate]
 
@@ -62,58 +66,76 @@ class Row:
         return self.estimates.get(name)
 
     @property
+    def seeds(self) -> int:
+        """The number of runs, on the task with the fewest."""
+        return min(map(len, self.final))
+
+    @property
+    def diverged(self) -> int:
+        """The number of runs whose final score is not finite."""
+        return int(sum((~np.isfinite(scores)).sum() for scores in self.final))
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the seeds leave open if the group's mean is above or below the baseline's."""
+        joint = self.get("joint")
+        low, high = (joint and joint.interval) or (-math.inf, math.inf)
+        return low <= 0 <= high
+
+    @property
     def label(self) -> str:
-        """The group's, with * if runs of it are unfinished."""
+        """The group's label, with * where some of its runs are unfinished."""
         return f"{self.group.label}*" if self.unfinished else self.group.label
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is shown.
+    """Groups of runs compared by one metric.
 
     Args:
-        unit: of the metric's steps: env step, update or task.
-        scale: what values are multiplied by: 1/1000 for several DeepMind Control tasks, else 1.
-        steps: of each task those that every run has; runs are compared at the last.
-        tasks: those that every group has; the others are in no statistic.
-        chosen: what was chosen from what, in a sentence.
-        candidates: of each choice the groups that it was made from, see `candidates_of`.
+        unit: what the steps of the metric count: env step, update or task.
+        scale: the factor of all values: 1/1000 for returns on several DeepMind Control tasks, else 1.
+        steps: the steps of each task that all runs have. Runs are compared at the last one.
+        tasks: the tasks that every group has. Other tasks are in no statistic.
         better: which values of the metric count as better.
+        target: the value for the steps until a run reaches it.
+        chosen: a sentence that says what was chosen from what.
+        candidates: the groups of each choice, see `candidates_of`.
     """
 
     metric: str
     unit: str
     scale: float
-    target: float | None
     steps: Mapping[str, Steps]
     tasks: Sequence[str]
-    baseline: Group | None
-    rows: Sequence[Row]
-    warnings: Sequence[str]
+    better: Direction
+    target: float | None = None
+    baseline: Group | None = None
+    rows: Sequence[Row] = ()
+    warnings: Sequence[str] = ()
     chosen: str = ""
-    better: Direction = "higher"
     candidates: Sequence["Comparison"] = ()
 
     @property
     def sign(self) -> int:
-        """What values are multiplied by so that higher is better."""
+        """The factor that makes higher values better."""
         return 1 if self.better == "higher" else -1
 
     @property
     def at(self) -> dict[str, int]:
-        """The step of each task that runs are compared at."""
+        """The step of each task at which runs are compared."""
         return {task: int(of_task[-1]) for task, of_task in self.steps.items()}
 
     def number(self, value: float) -> str:
-        """Four significant digits of the largest score, and as many decimals for all."""
-        largest = max((abs(v) for row in self.rows for s in row.final for v in s if math.isfinite(v)), default=0)
-        decimals = 3 if largest == 0 else max(0, 4 - math.ceil(math.log10(largest)))
+        """`value` with four significant digits of the largest score, so that all scores have the same decimals."""
+        largest = _largest(*(score for row in self.rows for scores in row.final for score in scores))
+        decimals = max(0, 4 - math.ceil(math.log10(largest))) if largest else 3
         return f"{value:.{min(3, decimals) if largest >= 0.1 else decimals}f}"
 
     @staticmethod
     def fine(*values: float) -> Callable[[float], str]:
-        """How a gap and its interval are written: three digits of the largest of them, as many decimals for all."""
-        largest = max(map(abs, filter(math.isfinite, values)), default=0)
+        """A function that writes a gap and its interval, `values`, with three digits of the largest of them."""
+        largest = _largest(*values)
         decimals = 3 - math.ceil(math.log10(largest)) if largest else 1
         if decimals > 6:
             return "{:.2e}".format
@@ -124,44 +146,40 @@ class Comparison:
         return self.rows[0].group.runs[0].unit(metric)
 
     def curve(self, run: Run, metric: str) -> Curve:
-        """A run's curve; of the metric compared, in the table's scale."""
+        """A run's curve, in the table's scale if it is of the metric that is compared."""
         curve = run.curves[metric]
         return Curve(curve.steps, curve.values * self.scale) if metric == self.metric else curve
 
     @property
     def where(self) -> str:
-        """``env step 1000000``, or that it differs from task to task."""
-        steps = sorted({self.at[task] for task in self.tasks})
-        return f"{self.unit} {steps[0]}" if len(steps) == 1 else f"the last common {self.unit} of each task"
+        """The step of the comparison in words: ``env step 1000000``."""
+        steps = {self.at[task] for task in self.tasks}
+        return f"{self.unit} {steps.pop()}" if len(steps) == 1 else f"the last common {self.unit} of each task"
 
     @property
     def seeds(self) -> str:
-        """How many each group has: ``5 seeds`` or ``1 to 5 seeds``."""
+        """The number of seeds of each group: ``5 seeds`` or ``1 to 5 seeds``."""
         numbers = sorted({row.seeds for row in self.rows})
         return counted(numbers[0], "seed") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
 
     def table(self) -> list[list[str]]:
-        """The statistics as text: a header, then a line for each group. Columns without numbers are left out."""
-        rows = self.rows
-        columns = {
-            "group": [row.label for row in rows],
-            "seeds": [f"{row.seeds} ({row.diverged} not finite)" if row.diverged else str(row.seeds) for row in rows],
-        }
+        """The statistics as text: a header, then a line for each group. A column without numbers is left out."""
+        columns = {"group": [row.label for row in self.rows]}
         for statistic in STATISTICS:
-            found = [row.get(statistic.name) for row in rows]
+            found = [row.get(statistic.name) for row in self.rows]
             if statistic.heading and any(found):
                 heading = statistic.heading if isinstance(statistic.heading, str) else statistic.heading(self)
                 if statistic.brackets and any(estimate and estimate.interval for estimate in found):
                     heading += " [95 %]"
                 columns[heading] = [
                     statistic.show(self, row, estimate) if estimate else statistic.absent
-                    for row, estimate in zip(rows, found, strict=True)
+                    for row, estimate in zip(self.rows, found, strict=True)
                 ]
         return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
     @property
     def caption(self) -> str:
-        """What the columns are, and what their intervals."""
+        """What the columns and their intervals are."""
         text = f"{self.metric} at {self.where}"
         if self.scale != 1:
             text += ", divided by 1000"
@@ -179,15 +197,15 @@ class Comparison:
         if self.target is not None:
             text += "Steps to the target: median over runs, never counting as infinite, and how many reached it. "
         if self.baseline is not None:
-            text += f"P(improvement) and gap (difference of means) are over the baseline, {self.baseline.label}; "
             text += (
-                "pairs: the seeds that both have, whose differences the gap is of. Its interval is Student's t, for "
+                f"P(improvement) and gap (difference of means) are over the baseline, {self.baseline.label}; pairs: "
+                "the seeds that both have, whose differences the gap is of. Its interval is Student's t, for each "
+                "group by itself. "
             )
-            text += "each group by itself. "
         return text + ("* has unfinished runs." if any(row.unfinished for row in self.rows) else "")
 
     def to_latex(self) -> str:
-        """The table as a LaTeX ``table`` with its caption; ``\\usepackage{booktabs}`` is all it needs."""
+        """The table as a LaTeX ``table`` with its caption. It needs ``\\usepackage{booktabs}`` and nothing else."""
         escaped = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "±": r"$\pm$"})
         escaped |= str.maketrans({"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"})
         minus = re.compile(r"(?<![\w.])-(?=\d)")
@@ -207,8 +225,43 @@ class Comparison:
         rows = "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
         return f"{rows}\n\n{self.caption.strip()}\n"
 
+    def to_csv(self) -> str:
+        """All numbers, tidy: ``group,task,seed,metric,step,statistic,value,low,high,n``.
+
+        Lines with a seed are of one run, those without are of the group. The task of a statistic over several is `all`.
+        """
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["group", "task", "seed", "metric", "step", "statistic", "value", "low", "high", "n"])
+        for row in self.rows:
+            writer.writerows(self._lines_of_runs(row))
+            names = {s.name: s.csv if isinstance(s.csv, str) else s.csv(row.get(s.name)) for s in STATISTICS}
+            writer.writerows(self._lines_of_group(row, {name: text for name, text in names.items() if text}))
+        for choice in self.candidates:
+            for row in choice.rows:
+                writer.writerows(choice._lines_of_group(row, {"mean": "candidate_mean", "gap": "candidate_gap"}))
+        return out.getvalue()
+
+    def _lines_of_runs(self, row: Row) -> Iterator[list[Any]]:
+        runs = [(task, run.seed) for task in self.tasks for run in row.group.tasks[task]]
+        numbers = {"final": np.concatenate(row.final)}
+        if (reach := row.get("reach")) and reach.runs is not None:
+            numbers["steps_to_reach"] = reach.runs
+        for i, (task, seed) in enumerate(runs):
+            for name, values in numbers.items():
+                yield [row.group.label, task, seed, self.metric, self.at[task], name, values[i], None, None, 1]
+
+    def _lines_of_group(self, row: Row, names: Mapping[str, str]) -> Iterator[list[Any]]:
+        """A line for each estimate in `names`, which say what it is called in the file."""
+        task = self.tasks[0] if len(self.tasks) == 1 else "all"
+        steps = {self.at[task] for task in self.tasks}
+        beginning = [row.group.label, task, None, self.metric, steps.pop() if len(steps) == 1 else None]
+        for name, text in names.items():
+            if estimate := row.get(name):
+                yield [*beginning, text, estimate.value, *(estimate.interval or (None, None)), estimate.n]
+
     def verdict(self) -> str:
-        """What was compared and what the numbers say, in a few sentences. They name no causes."""
+        """What was compared and what the numbers say, in a few sentences that name no causes."""
         best, *others = sorted(self.rows, key=lambda r: -self.sign * r["iqm"].value)
         where = f"each of {len(self.tasks)} tasks" if len(self.tasks) > 1 else self.tasks[0]
         text = f"{self.chosen}{counted(len(self.rows), 'group')} of {self.seeds} on {where}. "
@@ -227,72 +280,40 @@ class Comparison:
         if best.group is self.baseline:  # which has no gap to itself; the next best has
             measured = others[0]
             text += f", the baseline: {shown(best['iqm'], self.number)}; the next is {measured.label}"
-        text += f": {shown(measured['iqm'], self.number)}"
+        text += f": {shown(measured['iqm'], self.number)}."
         if self.baseline is None:
-            return text + "."
-        gap, joint = measured["gap"], measured.get("joint")
+            return text
+        gap = measured["gap"]
         if not math.isfinite(gap.value):
-            return f"{text}. No run of one of the two is finite, so there is no gap to name."
-        write = self.fine(*((gap.value, *joint.interval) if joint and joint.interval else (gap.value,)))
-        how = "above" if gap.value >= 0 else "below"
-        if gap.note.startswith("unpaired"):
-            text += f". The mean of {measured.label} is {write(abs(gap.value))} {how} that of {self.baseline.label}"
+            return f"{text} No run of one of the two is finite, so there is no gap to name."
+        if gap.note.startswith(UNPAIRED):
+            text += f" The mean of {measured.label} is {self.difference(measured, f'that of {self.baseline.label}')}."
         else:
-            text += f". Seed by seed ({gap.note.partition(':')[0]} that both have) {measured.label} is on average "
-            text += f"{write(abs(gap.value))} {how} {self.baseline.label}"
-        if joint is None or joint.interval is None:
-            return f"{text}; with 1 seed there is no interval, so this may be chance.{self._diverged(measured)}"
-        low, high = joint.interval
-        many = f" that holds for all {len(others)} groups at once" if len(others) > 1 else ""
-        unpaired = ", unpaired" if gap.note == "unpaired" else ""
-        text += f" (95 % interval{many} [{write(low)}, {write(high)}]{unpaired}), which "
-        if low <= 0 <= high:
-            text += "includes 0: these seeds do not tell the two apart."
-        else:
-            text += "excludes 0." + (f" {FEW_HINT}" if measured.seeds < FEW else "")
-        return text + self._diverged(measured)
+            text += f" Seed by seed ({gap.note.partition(':')[0]} that both have) {measured.label} is on average "
+            text += f"{self.difference(measured, self.baseline.label)}."
+        if not measured.undecided and measured.seeds < FEW:
+            text += f" {FEW_HINT}"
+        compared = [row for row in self.rows if row is measured or row.group is self.baseline]
+        told = [f"{row.diverged} of {sum(map(len, row.final))} of {row.label}" for row in compared if row.diverged]
+        return text + (f" Runs that are not finite are not in that: {', '.join(told)}." if told else "")
 
-    def _diverged(self, measured: Row) -> str:
-        """Which runs are not in a gap because they are not finite, in a sentence."""
-        rows = [row for row in self.rows if row is measured or row.group is self.baseline]
-        told = [f"{row.diverged} of {sum(map(len, row.final))} of {row.label}" for row in rows if row.diverged]
-        return f" Runs that are not finite are not in that: {', '.join(told)}." if told else ""
+    def difference(self, row: Row, baseline: str) -> str:
+        """A clause that says how far a group's mean is from the baseline's, and whether the seeds tell the two apart.
 
-    def to_csv(self) -> str:
-        """All numbers, tidy: ``group,task,seed,metric,step,statistic,value,low,high,n``.
-
-        Rows with a seed are of one run, those without of the group; task is `all` for statistics over several.
+        Args:
+            baseline: what the clause calls it.
         """
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["group", "task", "seed", "metric", "step", "statistic", "value", "low", "high", "n"])
-        everywhere = self.tasks[0] if len(self.tasks) == 1 else "all"
-        step = self.at[self.tasks[0]] if len({self.at[t] for t in self.tasks}) == 1 else ""
-        for row in self.rows:
-            label, reach = row.group.label, row.get("reach")
-            reached = iter(() if reach is None or reach.runs is None else reach.runs)
-            for task, scores in zip(self.tasks, row.final, strict=True):
-                for run, value in zip(row.group.tasks[task], scores, strict=True):
-                    of_run = [label, task, run.seed, self.metric]
-                    writer.writerow([*of_run, self.at[task], "final", float(value), "", "", 1])
-                    for steps_of_run in itertools.islice(reached, 1):
-                        writer.writerow([*of_run, self.at[task], "steps_to_reach", float(steps_of_run), "", "", 1])
-            for statistic in filter(lambda statistic: statistic.csv, STATISTICS):
-                if (estimate := row.get(statistic.name)) is not None:
-                    low, high = estimate.interval or ("", "")
-                    unpaired = statistic.name == "gap" and estimate.note.startswith("unpaired")
-                    name = "gap_unpaired" if unpaired else statistic.csv
-                    counted = [estimate.value, low, high, "" if estimate.n is None else estimate.n]
-                    writer.writerow([label, everywhere, "", self.metric, step, name, *counted])
-        for choice in self.candidates:
-            of_choice = [choice.tasks[0] if len(choice.tasks) == 1 else "all", "", choice.metric]
-            at = choice.where.rpartition(" ")[2] if len({*choice.at.values()}) == 1 else ""
-            for row in choice.rows:
-                for name, estimate in ("mean", row["mean"]), ("gap", row.get("gap")):
-                    if estimate is not None:
-                        numbers = [estimate.value, *(estimate.interval or ("", "")), estimate.n]
-                        writer.writerow([row.group.label, *of_choice, at, f"candidate_{name}", *numbers])
-        return out.getvalue()
+        gap, joint = row["gap"], row.get("joint")
+        low, high = (joint and joint.interval) or (math.nan, math.nan)
+        write = self.fine(gap.value, low, high)
+        text = f"{write(abs(gap.value))} {'above' if gap.value >= 0 else 'below'} {baseline}"
+        if joint is None:
+            return f"{text}; with 1 seed there is no interval, so this may be chance"
+        others = len(self.rows) - 1
+        many = f" that holds for all {others} groups at once" if others > 1 else ""
+        unpaired = f", {UNPAIRED}" if gap.note == UNPAIRED else ""
+        says = "includes 0: these seeds do not tell the two apart" if row.undecided else "excludes 0"
+        return f"{text} (95 % interval{many} [{write(low)}, {write(high)}]{unpaired}), which {says}"
 
 
 def summarize(
@@ -305,12 +326,12 @@ def summarize(
     """The statistics of all groups.
 
     Args:
-        metric: of ``metrics.csv``; default: eval/return (task/return where tasks change), or task/test_accuracy
+        metric: a name in ``metrics.csv``; default: eval/return (task/return where tasks change), or task/test_accuracy
             (task/train_accuracy where there is no test set).
         target: a value, for the steps until it is reached.
         baseline: a group's label; default: the one with reset=periodic, else the one with reg=none and reset=none.
-        direction: which values of the metric count as better; default: as the metric says, and higher, with a
-            warning, where it says nothing.
+        direction: which values of the metric count as better; default: what the metric says, else higher, with a
+            warning.
 
     Raises:
         SettingsError: an unknown metric or baseline, or no run has the metric yet.
@@ -333,9 +354,8 @@ def summarize(
             f"{metric} does not say which values are better: higher counts as better; else better=lower, "
             "or plugins=[...] if it is a plug's"
         )
-    known: Direction = direction or "higher"
-    comparison = Comparison(metric, unit, scale, target, common, tasks, reference, (), (), better=known)
-    rows = [_row(comparison, g, any(id(r) in unfinished for r in g.runs), len(groups) - 1) for g in groups]
+    comparison = Comparison(metric, unit, scale, common, tasks, direction or "higher", target, reference)
+    rows = [_row(comparison, g, len(groups) - 1, any(id(r) in unfinished for r in g.runs)) for g in groups]
     _warn_of_few_seeds(rows, warnings)
     _warn_of_diverged(comparison, groups, warnings)
     _warn_of_versions(groups, warnings)
@@ -343,41 +363,43 @@ def summarize(
     return replace(comparison, rows=rows, warnings=warnings)
 
 
-def candidates_of(family: Sequence[Group], metric: str, unit: str, direction: Direction) -> Comparison:
-    """The groups of a choice, the chosen one first: their means, and the gaps of the others to it.
+def candidates_of(
+    family: Sequence[Group], metric: str, direction: Direction, warnings: list[str]
+) -> tuple[Comparison, list[float]]:
+    """The groups of a choice, the best one first: their means, and the gaps of the others to it.
+
+    A group is as good as its mean, over seeds and over tasks, at the last step that all groups have; a run that is not
+    finite makes it the worst. Of equal groups the first counts as the better one.
 
     Args:
-        family: only the runs that decided, in the order of the choice.
+        family: the groups, with only the runs that decide.
+
+    Returns:
+        The comparison, and the mean of each of its rows, not scaled.
+
+    Raises:
+        SettingsError: no task has runs of all groups.
     """
     tasks = [task for task in family[0].tasks if all(task in g.tasks for g in family)]
-    common = {task: steps.compared(family, task, metric, unit, []) for task in tasks}
+    if not tasks:
+        raise SettingsError(f"choose: no task has runs of all of {', '.join(g.label for g in family)}")
+    unit = family[0].runs[0].unit(metric)
+    common = {task: steps.compared(family, task, metric, unit, warnings) for task in tasks}
+    comparison = Comparison(metric, unit, 1.0, common, tasks, direction)
+    sign = comparison.sign
+    finals = [[sign * of_task[:, -1] for of_task in _curves(comparison, g)] for g in family]
+    scores = [float(np.mean([statistics.worst(scores).mean() for scores in final])) for final in finals]
+    order = sorted(range(len(family)), key=lambda i: -scores[i])
     scale = _scale(family, metric, []) if len(tasks) > 1 else 1.0
-    comparison = Comparison(metric, unit, scale, None, common, tasks, family[0], (), (), better=direction)
-    shown = [statistic for statistic in STATISTICS if statistic.name in ("mean", "error", "gap", "joint")]
-    return replace(comparison, rows=[_row(comparison, g, False, len(family) - 1, shown) for g in family])
-
-
-def undecided(c: Comparison) -> str:
-    """A clause that says that the seeds do not decide a choice, the first of the rows against the next; else empty."""
-    gap, joint = c.rows[1]["gap"], c.rows[1].get("joint")
-    if not math.isfinite(gap.value):
-        return ""
-    if joint is None or joint.interval is None:
-        return "; with 1 seed there is no interval, so this may be chance"
-    low, high = joint.interval
-    if not low <= 0 <= high:
-        return ""
-    write = c.fine(gap.value, low, high)
-    many = f" that holds for all {len(c.rows) - 1} at once" if len(c.rows) > 2 else ""
-    return (
-        f"; the next is {write(abs(gap.value))} {'above' if gap.value > 0 else 'below'} it (95 % interval{many} "
-        f"[{write(low)}, {write(high)}]), which includes 0: these seeds do not tell the two apart"
-    )
+    comparison = replace(comparison, scale=scale, baseline=family[order[0]])
+    shown = [statistic for statistic in STATISTICS if statistic.of_candidates]
+    rows = [_row(comparison, family[i], len(family) - 1, of=shown) for i in order]
+    return replace(comparison, rows=rows), [sign * scores[i] for i in order]
 
 
 def default_metric(groups: Sequence[Group]) -> str:
-    """What is compared unless told otherwise: the return, at the end of each task where tasks change; the test accuracy
-    where every run has one."""
+    """What is compared by default: the return, at the end of each task where tasks change; the test accuracy where
+    every run has one."""
     if groups[0].runs[0].kind == "train":
         continual = all("task/return" in r.curves for g in groups for r in g.runs)
         return "task/return" if continual else "eval/return"
@@ -402,7 +424,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def mean(scores: list[Array], enough: int = FEW) -> Estimate:
-    """Of the finite scores of each task, with Student's interval if each has `enough`; NaN where a task has none."""
+    """The mean over tasks of the mean of the finite scores; NaN if a task has none.
+
+    It has Student's interval where each task has `enough` finite scores.
+    """
     finite = _finite(scores)
     fewest, n = min(map(len, finite)), sum(map(len, finite))
     if not fewest:
@@ -415,11 +440,11 @@ def mean(scores: list[Array], enough: int = FEW) -> Estimate:
 
 
 class Sample(NamedTuple):
-    """What the statistics of a group are of.
+    """What the statistics of a group are computed from.
 
     Args:
-        curves: of each task ``[runs, steps]``, in the scale of the table.
-        compared: how many groups have a gap to the baseline.
+        curves: the runs' values on each task ``[runs, steps]``, in the scale of the table.
+        compared: the number of groups that have a gap to the baseline.
     """
 
     c: Comparison
@@ -431,14 +456,43 @@ class Sample(NamedTuple):
     def final(self) -> list[Array]:
         return [of_task[:, -1] for of_task in self.curves]
 
-    def against(self, baseline: Group) -> list[Array]:
+    @property
+    def of_baseline(self) -> list[Array]:
         """The baseline's final scores."""
-        return [of_task[:, -1] for of_task in _curves(self.c, baseline)]
+        assert self.c.baseline is not None
+        return [of_task[:, -1] for of_task in _curves(self.c, self.c.baseline)]
+
+    @property
+    def has_gap(self) -> bool:
+        return self.c.baseline is not None and self.group is not self.c.baseline
 
     @property
     def changes(self) -> bool:
         """Whether tasks of reinforcement learning change, so that the first and the last are not alike."""
         return any(r.settings.get("env.sequence") or r.settings.get("env.changes") for r in self.group.runs)
+
+    @property
+    def third(self) -> int:
+        """The number of tasks in a third of all, in whole rounds of a sequence; 0 where no tasks change."""
+        rounds = max(len(r.settings.get("env.sequence") or [None]) for r in self.group.runs)
+        several = self.c.unit == "task" and self.changes
+        return min(values.shape[1] for values in self.curves) // (3 * rounds) * rounds if several else 0
+
+    def by_seed(self, group: Group | None) -> list[dict[int, float]]:
+        """The final scores of a group on each task."""
+        assert group is not None
+        curves = zip(self.c.tasks, _curves(self.c, group), strict=True)
+        return [dict(zip([r.seed for r in group.tasks[t]], v[:, -1].tolist(), strict=True)) for t, v in curves]
+
+    def of_tasks(self, metric: str) -> list[list[Array]]:
+        """The values of another metric of tasks, for each task and run, up to the step of the comparison."""
+        curves = [[(t, run.curves[metric]) for run in self.group.tasks[t]] for t in self.c.tasks]
+        return [[curve.values[curve.steps <= self.c.at[t]] for t, curve in of_task] for of_task in curves]
+
+    def has(self, metric: str) -> bool:
+        """Whether tasks are compared, and all runs have this metric of them by then."""
+        runs = [(t, run.curves.get(metric)) for t in self.c.tasks for run in self.group.tasks[t]]
+        return self.c.unit == "task" and all(curve and curve.steps[0] <= self.c.at[t] for t, curve in runs)
 
 
 def _standard_error(s: Sample) -> Estimate:
@@ -446,104 +500,67 @@ def _standard_error(s: Sample) -> Estimate:
     return Estimate(statistics.standard_error(finite), n=sum(map(len, finite)))
 
 
-def _iqm(s: Sample) -> Estimate:
-    return _of_ranks(statistics.iqm, s.final, better=s.c.better)
-
-
 def _areas(s: Sample) -> Estimate:
     each = zip(s.c.tasks, s.curves, strict=True)
     return mean([np.array([statistics.area_under_curve(s.c.steps[t], v) for v in values]) for t, values in each])
 
 
-def _last_minus_first_task(s: Sample) -> Estimate | None:
-    if s.c.unit != "task" or s.changes or min(s.c.at[t] for t in s.c.tasks) == 1:
-        return None
-    return mean([of_task[:, -1] - of_task[:, 0] for of_task in s.curves])
+def _last_minus_first_third(s: Sample) -> Estimate:
+    return mean([of_task[:, -s.third :].mean(1) - of_task[:, : s.third].mean(1) for of_task in s.curves])
 
 
-def _last_minus_first_third(s: Sample) -> Estimate | None:
-    """Of tasks that change: the means over thirds of the tasks, in whole rounds of a sequence."""
-    rounds = max(len(r.settings.get("env.sequence") or [None]) for r in s.group.runs)
-    third = min(values.shape[1] for values in s.curves) // (3 * rounds) * rounds
-    if s.c.unit != "task" or not s.changes or not third:
-        return None
-    return mean([of_task[:, -third:].mean(1) - of_task[:, :third].mean(1) for of_task in s.curves])
+def _mean_over_tasks(s: Sample, metric: str) -> Estimate:
+    return mean([np.array([values.mean() for values in of_task]) for of_task in s.of_tasks(metric)])
 
 
-def _over_tasks(metric: str) -> Callable[[Sample], Estimate | None]:
-    """The mean over tasks of a metric that all runs have by then."""
-
-    def of(s: Sample) -> Estimate | None:
-        values = [[_until(r, metric, s.c.at[t]) for r in s.group.tasks[t]] for t in s.c.tasks]
-        if s.c.unit != "task" or not all(map(len, itertools.chain(*values))):
-            return None
-        return mean([np.array([of_run.mean() for of_run in of_task]) for of_task in values])
-
-    return of
+def _recovery(s: Sample) -> Estimate:
+    """The env steps that tasks take, when they return, to be as good as they last were; infinity for never."""
+    return _median([values for of_task in s.of_tasks("task/recovery_env_steps") for values in of_task])
 
 
-def _recovery(s: Sample) -> Estimate | None:
-    """Of the tasks that return the env steps until the end of their last time is reached again; infinity: never."""
-    if _over_tasks("task/drop")(s) is None:
-        return None
-    values = [_until(r, "task/recovery_env_steps", s.c.at[t]) for t in s.c.tasks for r in s.group.tasks[t]]
-    return Estimate(math.nan, runs=np.concatenate(values))
+def _reach(s: Sample) -> Estimate:
+    """The steps that each run takes to reach the target; infinity for never."""
+    assert s.c.target is not None
+    target, found = s.c.sign * s.c.target, []
+    for task, values in zip(s.c.tasks, s.curves, strict=True):
+        signed = statistics.worst(s.c.sign * values)
+        found.append(np.array([statistics.steps_to_reach(s.c.steps[task], of_run, target) for of_run in signed]))
+    return _median(found)
 
 
-def _reach(s: Sample) -> Estimate | None:
-    """The steps at which each run reached the target, infinity for never."""
-    if s.c.target is None:
-        return None
-    runs = [(t, values) for t, of_task in zip(s.c.tasks, s.curves, strict=True) for values in of_task]
-    target, signed = s.c.sign * s.c.target, ((t, statistics.worst(s.c.sign * values)) for t, values in runs)
-    return Estimate(
-        math.nan, runs=np.array([statistics.steps_to_reach(s.c.steps[t], values, target) for t, values in signed])
-    )
+def _median(numbers: list[Array]) -> Estimate:
+    runs = np.concatenate(numbers)
+    return Estimate(float(np.median(runs)), runs=runs)
 
 
-def _improvement(s: Sample) -> Estimate | None:
-    if s.c.baseline is None or s.group is s.c.baseline:
-        return None
-    both = s.final, s.against(s.c.baseline)
-    signed = [[s.c.sign * scores for scores in of_group] for of_group in both]
+def _improvement(s: Sample) -> Estimate:
+    signed = [[s.c.sign * scores for scores in of_group] for of_group in (s.final, s.of_baseline)]
     return _of_ranks(statistics.probability_of_improvement, *signed)
 
 
-def _gap(s: Sample, level: float = 0.95) -> Estimate | None:
+def _gap(s: Sample, level: float = 0.95) -> Estimate:
     """The difference of means, by seed where each task has 2 or more that both groups have."""
-    if s.c.baseline is None or s.group is s.c.baseline:
-        return None
-    x, y = s.final, s.against(s.c.baseline)
-    scores = [
-        [
-            {run.seed: float(v) for run, v in zip(of.tasks[t], values, strict=True) if math.isfinite(v)}
-            for t, values in zip(s.c.tasks, z, strict=True)
-        ]
-        for of, z in ((s.group, x), (s.c.baseline, y))
-    ]
-    pairs = [statistics.paired_differences(a, b) for a, b in zip(*scores, strict=True)]
+    x, y = s.by_seed(s.group), s.by_seed(s.c.baseline)
+    pairs = _finite([statistics.paired_differences(a, b) for a, b in zip(x, y, strict=True)])
     number = min(map(len, pairs))
-    samples, note = [_finite(x), _finite(y)], "unpaired"
     if number > 1 or (number == 1 and all(len(of_task) == 1 for of_task in (*x, *y))):
         samples, note = [pairs], counted(number, "seed")
+    else:
+        samples, note = [_finite(s.final), _finite(s.of_baseline)], UNPAIRED
     fewest = min(len(of_task) for strata in samples for of_task in strata)
-    value = math.nan
-    if fewest:
-        value = float(statistics.mean(samples[0])) - sum(float(statistics.mean(strata)) for strata in samples[1:])
+    first, *others = (float(statistics.mean(strata)) if fewest else math.nan for strata in samples)
     n = sum(map(len, samples[0]))
     if fewest < 2:
-        return Estimate(value, None, f"{note}: no interval", n)
-    return Estimate(value, statistics.student_interval(*samples, level=level), note, n)
+        return Estimate(first - sum(others), None, f"{note}: no interval", n)
+    return Estimate(first - sum(others), statistics.student_interval(*samples, level=level), note, n)
 
 
 def _gap_at_once(s: Sample) -> Estimate | None:
     gap = _gap(s, level=1 - 0.05 / max(1, s.compared))  # Bonferroni
-    return gap if gap and gap.interval else None
+    return gap if gap.interval else None
 
 
-def _normalized_score(s: Sample) -> Estimate | None:
-    if s.c.metric != "eval/return" or not _is_control(s.group.runs[0]):
-        return None
+def _normalized_score(s: Sample) -> Estimate:
     of_mean = mean(s.final)
     score = of_mean.value if s.c.scale != 1 else float(statistics.normalized_score(np.array(of_mean.value)))
     return Estimate(score, n=of_mean.n)
@@ -553,8 +570,8 @@ def _number(c: Comparison, row: Row, estimate: Estimate) -> str:
     return c.number(estimate.value)
 
 
-def _with_interval(c: Comparison, row: Row, estimate: Estimate) -> str:
-    return shown(estimate, c.number)
+def _seeds(c: Comparison, row: Row, estimate: Estimate) -> str:
+    return f"{row.seeds} ({row.diverged} not finite)" if row.diverged else str(row.seeds)
 
 
 def _mean_and_error(c: Comparison, row: Row, estimate: Estimate) -> str:
@@ -563,87 +580,127 @@ def _mean_and_error(c: Comparison, row: Row, estimate: Estimate) -> str:
 
 
 def _median_reached(c: Comparison, row: Row, estimate: Estimate) -> str:
+    number = f"{estimate.value:.0f}" if math.isfinite(estimate.value) else "not reached"
     assert estimate.runs is not None
-    median = float(np.median(estimate.runs))
-    number = f"{median:.0f}" if math.isfinite(median) else "not reached"
     return f"{number} ({np.isfinite(estimate.runs).sum()} of {len(estimate.runs)})"
 
 
 class Statistic(NamedTuple):
-    """A number of each group: a column of the table, a row of ``comparison.csv``.
+    """A number of each group: a column of the table, a line of ``comparison.csv``, or both.
 
     Args:
-        name: in `Row.estimates`.
-        csv: in ``comparison.csv``; empty: it is not there.
-        of: computes it; None where it does not apply.
-        heading: of its column; empty: it is in ``comparison.csv`` alone.
-        show: the text of its cell.
-        absent: the text where it does not apply.
-        brackets: whether the heading says so where there are intervals.
+        name: its key in `Row.estimates`.
+        of: computes it; None where the runs are too few.
+        csv: its name in ``comparison.csv``; empty: it is not there.
+        heading: the heading of its column; empty: it has none.
+        show: writes a cell of the column.
+        when: whether it applies to a group.
+        absent: the cell of a group to which it does not apply.
+        brackets: whether the heading says so where cells have intervals.
+        of_candidates: whether the candidates of a choice have it.
     """
 
     name: str
-    csv: str
     of: Callable[[Sample], Estimate | None]
+    csv: str | Callable[[Estimate | None], str] = ""
     heading: str | Callable[[Comparison], str] = ""
     show: Callable[[Comparison, Row, Estimate], str] = _number
+    when: Callable[[Sample], bool] = lambda s: True
     absent: str = ""
     brackets: bool = False
+    of_candidates: bool = False
 
 
 STATISTICS = (
-    Statistic("mean", "mean", lambda s: mean(s.final), "final", _mean_and_error),
-    Statistic("error", "standard_error", _standard_error),
-    Statistic("iqm", "iqm", _iqm, "IQM", _with_interval, brackets=True),
-    Statistic("auc", "area_under_curve", _areas, lambda c: "mean over tasks" if c.unit == "task" else "AUC"),
-    Statistic("change", "last_minus_first_task", _last_minus_first_task, "last - first task"),
-    Statistic("late", "last_minus_first_third", _last_minus_first_third, "last - first third"),
+    Statistic("seeds", lambda s: Estimate(min(map(len, s.final))), heading="seeds", show=_seeds, of_candidates=True),
+    Statistic("mean", lambda s: mean(s.final), "mean", "final", _mean_and_error, of_candidates=True),
+    Statistic("error", _standard_error, "standard_error", of_candidates=True),
+    Statistic(
+        "iqm",
+        lambda s: _of_ranks(statistics.iqm, s.final, better=s.c.better),
+        "iqm",
+        "IQM",
+        lambda c, row, e: shown(e, c.number),
+        brackets=True,
+    ),
+    Statistic("auc", _areas, "area_under_curve", lambda c: "mean over tasks" if c.unit == "task" else "AUC"),
+    Statistic(
+        "change",
+        lambda s: mean([of_task[:, -1] - of_task[:, 0] for of_task in s.curves]),
+        "last_minus_first_task",
+        "last - first task",
+        when=lambda s: s.c.unit == "task" and not s.changes and min(s.c.at[t] for t in s.c.tasks) > 1,
+    ),
+    Statistic(
+        "late", _last_minus_first_third, "last_minus_first_third", "last - first third", when=lambda s: s.third > 0
+    ),
     Statistic(
         "online",
+        lambda s: _mean_over_tasks(s, "task/online_accuracy"),
         "online_accuracy",
-        _over_tasks("task/online_accuracy"),
         "online accuracy",
         lambda c, row, e: f"{e.value:.3f}",
+        lambda s: s.has("task/online_accuracy"),
     ),
-    # Of tasks that change: the return before anything of a task was learned; of those that came before, how far that
-    # is below the end of their last time.
-    Statistic("first", "first_return", _over_tasks("task/first_return"), "before learning"),
-    Statistic("drop", "drop_of_a_task_that_returns", _over_tasks("task/drop"), "drop of a task that returns"),
-    Statistic("recovery", "", _recovery, "env steps to recover", _median_reached),
-    Statistic("reach", "", _reach, lambda c: f"{c.unit}s to {c.target:g}", _median_reached),
+    # The return before anything of a task was learned. For a task that comes again: how far that return is below the
+    # one at the end of the task's last time.
+    Statistic(
+        "first",
+        lambda s: _mean_over_tasks(s, "task/first_return"),
+        "first_return",
+        "before learning",
+        when=lambda s: s.has("task/first_return"),
+    ),
+    Statistic(
+        "drop",
+        lambda s: _mean_over_tasks(s, "task/drop"),
+        "drop_of_a_task_that_returns",
+        "drop of a task that returns",
+        when=lambda s: s.has("task/drop"),
+    ),
+    Statistic("recovery", _recovery, "", "env steps to recover", _median_reached, when=lambda s: s.has("task/drop")),
+    Statistic(
+        "reach",
+        _reach,
+        "",
+        lambda c: f"{c.unit}s to {c.target:g}",
+        _median_reached,
+        when=lambda s: s.c.target is not None,
+    ),
     Statistic(
         "improvement",
-        "probability_of_improvement",
         _improvement,
+        "probability_of_improvement",
         "P(improvement)",
         lambda c, row, e: shown(e, "{:.2f}".format),
+        lambda s: s.has_gap,
         brackets=True,
     ),
     Statistic(
         "gap",
-        "gap_paired",
         _gap,
+        lambda gap: "gap_unpaired" if gap and gap.note.startswith(UNPAIRED) else "gap_paired",
         "gap [95 %]",
         lambda c, row, e: shown(e, c.fine(e.value, *(e.interval or ()))),
-        "baseline",
+        lambda s: s.has_gap,
+        absent="baseline",
+        of_candidates=True,
     ),
-    Statistic("pairs", "", _gap, "pairs", lambda c, row, e: e.note),
-    Statistic("joint", "gap_all_at_once", _gap_at_once),
-    Statistic("normalized_score", "normalized_score", _normalized_score),
+    Statistic("pairs", _gap, "", "pairs", lambda c, row, e: e.note, lambda s: s.has_gap),
+    Statistic("joint", _gap_at_once, "gap_all_at_once", when=lambda s: s.has_gap, of_candidates=True),
+    Statistic(
+        "normalized_score",
+        _normalized_score,
+        "normalized_score",
+        when=lambda s: s.c.metric == "eval/return" and _is_control(s.group.runs[0]),
+    ),
 )
 
 
 def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> list[Group]:
-    """The groups with only the runs that have the metric; the others are warned of."""
-    left = []
-    for g in groups:
-        tasks: dict[str, list[Run]] = {}
-        for task, runs in g.tasks.items():
-            having = [r for r in runs if metric in r.curves]
-            tasks |= {task: having} if having else {}
-            warnings += [f"{r} has no {metric} yet and is left out" for r in runs if metric not in r.curves]
-        if tasks:
-            left.append(replace(g, tasks=tasks))
+    """The groups with only the runs that have the metric. A warning names each of the others."""
+    warnings += [f"{r} has no {metric} yet and is left out" for g in groups for r in g.runs if metric not in r.curves]
+    left = [g for g in (g.only(lambda run: metric in run.curves) for g in groups) if g.tasks]
     if not left:
         known = dict.fromkeys(name for g in groups for r in g.runs for name in r.curves)
         of_each = [repr(name) for name in known if MetricName.parse(name)[1:] == (metric, "")]
@@ -653,9 +710,9 @@ def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> l
 
 
 def _told_of_resets(g: Group, common: Mapping[str, Steps], unit: str, warnings: list[str]) -> Group:
-    """The group with the word in its label that no intervention had come by the step that is compared.
+    """The group, with a label that says so if no intervention had come by the step of the comparison.
 
-    A warning says where the last one had just come.
+    Warnings say that, and where the last intervention had only just come.
     """
     for task, runs in g.tasks.items():
         step = int(common[task][-1])
@@ -677,7 +734,7 @@ def _told_of_resets(g: Group, common: Mapping[str, Steps], unit: str, warnings: 
 
 
 def _tasks(groups: Sequence[Group], warnings: list[str]) -> tuple[list[str], list[str]]:
-    """Every task, and those that every group has."""
+    """All tasks, and those that every group has."""
     every_task = list(dict.fromkeys(task for g in groups for task in g.tasks))
     tasks = [task for task in every_task if all(task in g.tasks for g in groups)]
     if not tasks:
@@ -690,7 +747,7 @@ def _tasks(groups: Sequence[Group], warnings: list[str]) -> tuple[list[str], lis
 
 
 def _scale(groups: Sequence[Group], metric: str, warnings: list[str]) -> float:
-    """What values of several tasks are multiplied by."""
+    """The factor of the values of several tasks."""
     if metric not in ("eval/return", "train/return"):
         return 1.0
     if all(_is_control(r) for g in groups for r in g.runs):
@@ -700,26 +757,19 @@ def _scale(groups: Sequence[Group], metric: str, warnings: list[str]) -> float:
 
 
 def _is_control(run: Run) -> bool:
-    """Whether its task is one of DeepMind Control."""
+    """Whether the task of a run is one of DeepMind Control."""
     return ":" not in str(run.settings.get("env.name", ":"))
 
 
-def _row(c: Comparison, g: Group, unfinished: bool, compared: int, of: Sequence[Statistic] = STATISTICS) -> Row:
+def _row(c: Comparison, g: Group, compared: int, unfinished: bool = False, of: Sequence[Statistic] = STATISTICS) -> Row:
     """The statistics of a group; `compared` groups have a gap to the baseline."""
     sample = Sample(c, g, _curves(c, g), compared)
-    found = {statistic.name: statistic.of(sample) for statistic in of}
-    return Row(
-        group=g,
-        unfinished=unfinished,
-        seeds=min(len(s) for s in sample.final),
-        diverged=int(sum((~np.isfinite(s)).sum() for s in sample.final)),
-        final=sample.final,
-        estimates={name: estimate for name, estimate in found.items() if estimate is not None},
-    )
+    found = {statistic.name: statistic.of(sample) for statistic in of if statistic.when(sample)}
+    return Row(g, unfinished, sample.final, {name: estimate for name, estimate in found.items() if estimate})
 
 
 def _curves(c: Comparison, g: Group) -> list[Array]:
-    """Of each task the runs' values at the common steps, ``[runs, steps]``, in the scale of the table."""
+    """The values of the runs at the common steps of each task, ``[runs, steps]``, in the scale of the table."""
     return [np.array([steps.at(r.curves[c.metric], c.steps[t]) for r in g.tasks[t]]) * c.scale for t in c.tasks]
 
 
@@ -733,7 +783,7 @@ def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -
             raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
         return named[label]
     periodic = [g for g in groups if g.settings.get("reset.name") == "periodic" and not g.never_reset]
-    plain = [g for g in groups if g.settings.get("reset.name") == g.settings.get("reg.name") == "none"]
+    plain = [g for g in groups if g.is_plain]
     for candidates in (periodic, plain):
         if len(candidates) == 1:
             return candidates[0]
@@ -749,7 +799,7 @@ def _finite(scores: list[Array]) -> list[Array]:
 
 
 def _of_ranks(statistic: Callable[..., Array], *samples: list[Array], better: Direction = "higher") -> Estimate:
-    """With the bootstrap's interval where there are enough runs; none where every resample is the same."""
+    """A statistic of ranks. It has a bootstrap interval if runs are enough, unless all resamples are the same."""
     ranked = [[statistics.worst(scores, better) for scores in strata] for strata in samples]
     interval = None
     if min(len(scores) for strata in ranked for scores in strata) >= FEW:
@@ -758,10 +808,8 @@ def _of_ranks(statistic: Callable[..., Array], *samples: list[Array], better: Di
     return Estimate(float(statistic(*ranked)), interval, n=sum(map(len, ranked[0])))
 
 
-def _until(run: Run, metric: str, task: int) -> Array:
-    """The values of a metric of tasks, up to this one; none where it was not measured."""
-    curve = run.curves.get(metric)
-    return curve.values[curve.steps <= task] if curve else np.zeros(0)
+def _largest(*values: float) -> float:
+    return max(map(abs, filter(math.isfinite, values)), default=0.0)
 
 
 def _warn_of_few_seeds(rows: Sequence[Row], warnings: list[str]) -> None:
@@ -805,7 +853,7 @@ def _warn_of_versions(groups: Sequence[Group], warnings: list[str]) -> None:
 
 
 def _warn_of_plugs(groups: Sequence[Group], warnings: list[str]) -> None:
-    """Of plugs whose code was not the same in all runs: these are not pooled."""
+    """Warn of plugs whose code was not the same in all runs, which are then not pooled."""
     apart: dict[str, list[str]] = {}
     for g in groups:
         for name in (n for n in g.settings if n.startswith(PLUGS)):
@@ -824,7 +872,7 @@ def _warn_of_plugs(groups: Sequence[Group], warnings: list[str]) -> None:
 
 
 def short_version(version: str) -> str:
-    """A version, or ten digits of a commit, with the + of a checkout that was changed."""
+    """A version, or ten digits of a commit, with the + that marks a changed checkout."""
     return version.removesuffix("+")[:10] + "+" * version.endswith("+")
 
 

@@ -1,26 +1,33 @@
-"""A figure as a piece of a page: an SVG whose groups can be hidden and whose curves can be read (`page.js`)."""
+"""Figures as parts of a page: SVGs whose groups can be hidden and whose curves can be read (see `page.js`)."""
 
 import io
 import json
 import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from rl_plasticity.comparison.figures import Curve, Drawn
+from rl_plasticity.comparison.figures import Drawn, MeanCurve, for_page
 from rl_plasticity.comparison.plotting import some
+from rl_plasticity.comparison.report import Picture
+from rl_plasticity.comparison.summary import Comparison
 
-READ = 120  # steps of a curve that can be read
+READ = 120  # the most steps of a curve that a reader can point at
+
+
+def picture(comparison: Comparison, drawn: Drawn, png: bytes = b"") -> Picture:
+    """A figure as a page shows it."""
+    shown = for_page(comparison, drawn)
+    return Picture(drawn.name, drawn.title, inline(shown), png, shown.figure.get_figwidth(), drawn.caption)
 
 
 def inline(drawn: Drawn) -> str:
-    """The figure as an element ``svg``, without what only a file of its own needs.
+    """The figure as an ``svg`` element, without the parts that only a separate file needs.
 
-    What was drawn of the group at a place among the comparison's rows has the attribute ``data-group``, its name in a
-    legend ``data-key``. The values of curves are in it as JSON: for each panel its box in the units of the ``viewBox``,
-    the first and the last step of its axis, and for each group its place, steps, means and intervals.
+    Whatever was drawn for a group has the attribute ``data-group`` with its place among the comparison's rows. Its name
+    in a legend has ``data-key``. The values of the curves follow as JSON: for each panel its box in the units of the
+    ``viewBox``, the first and the last step of its axis, and for each group its place, steps, means and intervals.
     """
     file = io.StringIO()
     drawn.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
@@ -38,7 +45,7 @@ def inline(drawn: Drawn) -> str:
 
 
 def _short(attribute: re.Match[str]) -> str:
-    """Coordinates with two digits behind the point: a hundredth of 1/72 inch."""
+    """The attribute with its coordinates rounded down to two decimals, a hundredth of 1/72 inch."""
     return re.sub(r"(\.\d\d)\d+", r"\1", " ".join(attribute[0].split("\n")).replace(' "', '"'))
 
 
@@ -47,11 +54,10 @@ def _panels(drawn: Drawn) -> list[dict[str, Any]]:
     panels = []
     for axes, curves in drawn.curves.items():
         box = axes.get_position()  # in shares of the figure, from below
+        corners = (box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height)
         panels.append(
             {
-                "box": [
-                    _digits(v) for v in (box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height)
-                ],
+                "box": [_digits(v) for v in corners],
                 "steps": [_digits(v, 9) for v in axes.get_xlim()],
                 "curves": [_curve(one) for one in curves],
             }
@@ -59,21 +65,13 @@ def _panels(drawn: Drawn) -> list[dict[str, Any]]:
     return panels
 
 
-def _curve(curve: Curve) -> dict[str, Any]:
+def _curve(curve: MeanCurve) -> dict[str, Any]:
     at = some(np.arange(len(curve.steps)), READ)
-    low = curve.low[at].tolist() if np.isfinite(curve.low).any() else []
-    high = curve.high[at].tolist() if low else []
-    return {
-        "group": curve.place,
-        "steps": curve.steps[at].tolist(),
-        "means": _numbers(curve.means[at].tolist()),
-        "low": _numbers(low),
-        "high": _numbers(high),
-    }
-
-
-def _numbers(values: Sequence[float]) -> list[float | None]:
-    return [_digits(value) for value in values]
+    shown = {"means": curve.means[at], "low": curve.low[at], "high": curve.high[at]}
+    if not np.isfinite(curve.low).any():
+        shown |= {"low": np.zeros(0), "high": np.zeros(0)}
+    numbers = {name: [_digits(value) for value in values.tolist()] for name, values in shown.items()}
+    return {"group": curve.place, "steps": curve.steps[at].tolist(), **numbers}
 
 
 def _digits(value: float, digits: int = 4) -> float | None:

@@ -1,4 +1,4 @@
-"""A figure of what networks can still learn, over time, beside what their run reached."""
+"""A figure of what networks can still learn, over time, beside the scores of their run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from rl_plasticity.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Point:
-    """What a network learned of what a fresh network learns."""
+    """How much a network learned, as a share of what a fresh network learns."""
 
     step: int
     run: str
@@ -26,9 +26,9 @@ class Point:
 
 
 def draw(points: Sequence[Point], folder: RunFolder) -> Figure:
-    """A panel for each network, and one of the return or the training accuracy; a colour for each run.
+    """Draw a panel for each network, and one for the return or the training accuracy, with a color for each run.
 
-    The first data are a line with 95 % intervals, others crosses.
+    The first data set is a line with 95 % intervals. Other data sets are crosses.
     """
     metric = "eval/return" if folder.kind == "train" else "eval/train_accuracy"
     reached = {run.in_words: of_run[metric] for run, of_run in folder.metrics().items() if metric in of_run}

@@ -178,7 +178,7 @@ def test_a_choice_that_the_seeds_do_not_decide_says_so_by_the_statistics_of_a_pl
             assert same.get(name) == row.get(name), (row.label, name)
     low, high = plain.rows[0]["joint"].interval
     assert low < 0 < high
-    said = f"; the next is 0.25 below it (95 % interval that holds for all 2 at once [{low:.2f}, {high:.2f}])"
+    said = f"; the next is 0.25 below it (95 % interval that holds for all 2 groups at once [{low:.2f}, {high:.2f}])"
     assert said in comparison.chosen
     assert comparison.chosen.endswith(f"{APART}. ")
     assert comparison.verdict().startswith(comparison.chosen)
