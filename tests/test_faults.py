@@ -227,7 +227,7 @@ def test_a_second_process_on_one_folder_refuses_until_the_first_is_gone_even_kil
     arguments = [sys.executable, "-c", hold, folder / ".lock"]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(SettingsError, match=rf"{folder} is being written by process 7 on a"):
+        with pytest.raises(SettingsError, match=rf"{folder}\b.*process 7 on a"):
             train.command.prepare([f"resume={folder}"])
         other.kill()
         other.wait()
@@ -253,7 +253,7 @@ def test_a_lock_that_another_host_did_not_release_is_taken_and_that_host_is_name
 def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(SettingsError, match="no checkpoint in"):  # here they were deleted: nothing is written over
+    with pytest.raises(SettingsError, match="checkpoint"):  # here they were deleted: nothing is written over
         train.command.prepare([f"resume={folder}"])
     (folder / "metrics.csv").write_text("run,step,name,value\n0,0,critic/rank,3.0\n0,")
     assert_nothing_was_lost(folder, whole)
@@ -302,7 +302,7 @@ def test_damage_to_rows_that_both_checkpoints_need_is_counted_and_the_run_goes_o
     folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
     (folder / "checkpoints" / "rows_000000020_000000040.pt").write_bytes(b"junk")
     said = "without 40 of the 45 transitions of each run's replay buffer"
-    with pytest.raises(SettingsError, match=f"put it back as it was, or go on {said} with allow_lost_rows=true"):
+    with pytest.raises(SettingsError, match=f"{said}.*allow_lost_rows=true"):
         train.command.prepare([f"resume={folder}"])
     before = (folder / "metrics.csv").read_bytes()
     session, parts = train.command.prepare([f"resume={folder}", "allow_lost_rows=true"])

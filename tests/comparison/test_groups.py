@@ -85,7 +85,7 @@ def test_values_are_written_short(value, text):
 )
 def test_different_tasks_and_lengths_are_refused_with_the_way_out_and_allowed_when_mixed(tmp_path, kind, other, name):
     runs = runs_of(tmp_path, ["reg=none"], [other, "reg=l2"], kind=kind)
-    with pytest.raises(SettingsError, match=f"{name} differs: .* mix={name}$"):
+    with pytest.raises(SettingsError, match=rf"{name}\b.*\bmix={name}\b"):
         group(runs)
     assert len(group(runs, [name])) == 2
 
@@ -109,7 +109,7 @@ def test_mixed_tasks_are_strata_of_one_group_and_a_mixed_net_is_a_group(tmp_path
 
 def test_the_commands_are_never_mixed(tmp_path):
     runs = runs_of(tmp_path / "a", []) + runs_of(tmp_path / "b", [], kind="supervised")
-    with pytest.raises(SettingsError, match=r"is an RL run and .* a supervised one"):
+    with pytest.raises(SettingsError, match=r"RL.*supervised"):
         group(runs)
 
 
@@ -131,10 +131,10 @@ def test_a_run_that_is_there_twice_with_equal_numbers_counts_once_and_the_longer
 
 
 def test_a_run_that_is_there_twice_with_other_numbers_is_refused_and_one_can_be_left_out(tmp_path):
-    with pytest.raises(SettingsError, match="different numbers"):  # no step of both, so nothing tells
+    with pytest.raises(SettingsError, match="leave_out="):  # no step of both, so nothing tells
         group(lists(tmp_path / "apart", curve([1.0]), curve([1.0], every=700)))
     runs = lists(tmp_path, curve([1.0, 2.0]), curve([1.0, 2.5]))
-    with pytest.raises(SettingsError, match=r"\(l2, seed 0\).*different numbers.*leave_out=.*/b:l2"):
+    with pytest.raises(SettingsError, match=r"\(l2, seed 0\).*leave_out=.*/b:l2"):
         group(runs)
     groups = group(runs, leave_out=[f"{tmp_path / 'b'}:l2"])
     assert [(g.label, g.runs[0].folder.path.name) for g in groups] == [("none", "a"), ("l2", "a"), ("swr", "b")]

@@ -74,7 +74,7 @@ def test_what_somebody_adds_is_measured_of_every_layer_or_unit_like_the_others(m
     assert values["positive/1"].tolist() == (hidden > 0).sum((-1, -2)).tolist()
     assert values["gradient_norms"].shape == (2,)
     monkeypatch.setitem(METRICS, "wrong", OfWeights(lambda matrix, s: s))
-    with pytest.raises(ValueError, match=r"metric 'wrong': expected the shape \[2\], got \[2, 5\]"):
+    with pytest.raises(ValueError, match=r"'wrong'.*\[2\].*\[2, 5\]"):
         Probe(learner, [x]).measure(cross_entropy, [y])
 
 
@@ -485,7 +485,7 @@ def test_a_metric_that_raises_is_nan_by_name_and_takes_no_other_with_it(monkeypa
 
     x, expected = torch.randn(6, 5), measure(plain_mlp(), torch.randn(6, 5)).keys()
     monkeypatch.setitem(METRICS, "mine", OfWeights(raises))
-    with pytest.warns(UserWarning, match="mine of '4' is NaN, it cannot be computed: ZeroDivisionError: no such thing"):
+    with pytest.warns(UserWarning, match="mine of '4'.*ZeroDivisionError: no such thing"):
         found = measure(plain_mlp(), x)
     assert found["mine/4"].isnan()
     assert found["mine/0"] > 0
@@ -524,12 +524,12 @@ class BehindAnLSTM(nn.Module):
 
 def test_an_lstm_has_no_dormant_units_and_says_why_and_units_beside_it_are_measured():
     for hidden, measured in (([], False), ([nn.Linear(8, 8), nn.ReLU()], True)):
-        with pytest.warns(UserWarning, match="the units inside 'lstm'"):
+        with pytest.warns(UserWarning, match="'lstm'"):
             values = measure(BehindAnLSTM(hidden), torch.randn(8, 5, 4))
         assert ("dormant" in values) == measured == ("dormant" not in values.left_out)
         assert set(METRICS) <= {*values, *values.left_out}  # no name is missing without a word
         if not measured:
-            with pytest.raises(KeyError, match=r"dormant.*the units inside 'lstm'"):
+            with pytest.raises(KeyError, match=r"dormant.*'lstm'"):
                 values["dormant"]
 
 
@@ -543,7 +543,7 @@ def test_what_a_network_or_a_call_has_not_is_listed_with_the_reason():
     assert values.left_out["gradient_rank"] == "it needs a loss"
     assert "gradient_rank" not in measure(net, x, nn.functional.cross_entropy, labels).left_out
     assert "balancedness" in measure(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), x).left_out
-    with pytest.raises(KeyError, match="no metric is called 'dormnat'; did you mean 'dormant'"):
+    with pytest.raises(KeyError, match=r"'dormnat'.*'dormant'"):
         values["dormnat"]
     assert values.get("dormnat") is None
 

@@ -471,7 +471,7 @@ def test_an_algorithm_that_is_not_known_is_refused_in_one_line():
     rest = {"gae_lambda": 1, "ent_coef": 0, "vf_coef": 1, "max_grad_norm": 1, "use_sde": False, "sde_sample_freq": -1}
     policy = sb3.common.policies.ActorCriticPolicy
     model = Foreign(policy, env, learning_rate=1e-3, n_steps=8, gamma=0.9, device="cpu", **rest)
-    with pytest.raises(SettingsError, match=r"Foreign .*A2C, DDPG, DQN, PPO, SAC and TD3"):
+    with pytest.raises(SettingsError, match=r"Foreign\b.*A2C, DDPG, DQN, PPO, SAC and TD3"):
         model.learn(8, Regularize("l2"))
 
 
@@ -479,7 +479,7 @@ def test_a_callback_is_not_taken_over_to_another_model_unless_it_is_told_to_by_i
     callback = Regularize("l2_init")
     learn(make("PPO"), callback)
     other = make("PPO")
-    with pytest.raises(SettingsError, match="another model"):
+    with pytest.raises(SettingsError, match="model"):
         learn(other, callback)
     callback.load_state_dict(callback.state_dict())
     learn(other, callback)

@@ -130,7 +130,7 @@ def test_making_a_learner_leaves_the_global_random_state_alone():
 
 def test_choosing_runs_of_a_network_without_runs_is_an_error():
     learner = Learner(make_plain, [0])
-    with pytest.raises(ValueError, match="no runs axis"):
+    with pytest.raises(ValueError, match="runs"):
         learner.restart_(torch.tensor([0]))
 
 

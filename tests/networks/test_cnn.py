@@ -122,7 +122,7 @@ def test_the_network_of_kumar_et_al_has_the_layers_of_their_appendix():
     fewer = kumar_cnn((3, 32, 32), 2, [0], activation="crelu", channels=11, widths=(72, 72))
     assert count(fewer) < count(smaller)
     assert abs(count(smaller) / count(kumar_cnn((3, 32, 32), 2, [0])) - 1) < 0.05
-    with pytest.raises(ValueError, match="sides of at least 16, got"):
+    with pytest.raises(ValueError, match=r"\b16\b"):
         kumar_cnn((3, 15, 32), 2, [0])
     assert kumar_cnn((3, 16, 17), 2, [0])(torch.randn(1, 4, 3, 16, 17)).shape == (1, 4, 2)
 
@@ -153,7 +153,7 @@ def test_initial_weights_as_torch_makes_them_are_the_numbers_of_its_own_layers()
 
 @pytest.mark.parametrize("shape", [(1, 3, 8), (8, 8), (64,)])
 def test_a_shape_that_is_no_image_or_too_small_is_an_error(shape):
-    with pytest.raises(ValueError, match="sides of at least 4, got"):
+    with pytest.raises(ValueError, match=r"\b4\b"):
         CNN(shape, 10, [0])
 
 

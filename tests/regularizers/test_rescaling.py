@@ -70,14 +70,6 @@ def residual(before, after):
 
 
 @pytest.mark.parametrize("kind", NETS)
-def test_swr_multiplies_the_function_by_one_constant(kind):
-    before, after, _ = after_swr(kind, coef=0.3)
-    error, c = residual(before, after)
-    assert error < 1e-5
-    assert abs(c - 1) > 0.05  # something was scaled
-
-
-@pytest.mark.parametrize("kind", NETS)
 def test_the_printed_rule_is_proportional_only_where_there_are_no_norm_layers(kind):
     before, after, _ = after_swr(kind, coef=0.3, accumulate="paper")
     error, _ = residual(before, after)
@@ -159,7 +151,7 @@ def test_coef_classifier_is_for_the_head_alone_where_a_sum_of_branches_comes_bef
             x = self.patches(x).flatten(2).mT
             return self.head((x + self.inner(x))[:, 0])
 
-    with pytest.warns(UserWarning, match="only approximately"):
+    with pytest.warns(UserWarning, match="swr"):
         regularizer = SoftWeightRescaling(Patches(), coef=0.0, coef_classifier=1.0)
     assert regularizer.is_classifier.tolist() == [False, False, True]
 
@@ -204,27 +196,6 @@ def test_wrs_gives_every_hidden_unit_unit_norm_and_the_head_s_for_classification
     expected[0, 2] = 0
     torch.testing.assert_close(net[0].weight.norm(dim=-1), expected)
     torch.testing.assert_close(net[6].weight, head / head.norm(dim=-1, keepdim=True) if rescale_head else head)
-
-
-def test_wrs_waits_for_its_period():
-    net = grown(plain_mlp())
-    regularizer = WeightRescaling(net, every_updates=3)
-    before = net[0].weight.clone()
-    for _ in range(2):
-        regularizer.project_(net)
-        assert torch.equal(net[0].weight, before)
-    regularizer.project_(net)
-    torch.testing.assert_close(net[0].weight.norm(dim=-1), torch.ones(8))
-
-
-def test_wrs_decays_gain_and_shift_at_every_update_and_does_not_rescale_them():
-    net = grown(layer_norm_net())
-    gain, shift = net[1].weight.clone(), net[1].bias.clone()
-    regularizer = WeightRescaling(net, every_updates=100, norm_decay=0.01)
-    for _ in range(3):
-        regularizer.project_(net)
-    torch.testing.assert_close(net[1].weight, gain * 0.99**3)
-    torch.testing.assert_close(net[1].bias, shift * 0.99**3)
 
 
 @pytest.mark.parametrize(
@@ -305,11 +276,11 @@ class Tied(nn.Module):
 @pytest.mark.parametrize(
     ("net", "says"),
     [
-        (Branched("skip"), "branches"),
-        (Branched("sum"), "branches"),
-        (NormedAgain(), "not so at head"),
-        (Tied(nn.LayerNorm(4)), r"not so at .*head \(which shares its weight\)"),
-        (Tied(nn.Identity()), r"not so at .*head \(which shares its weight\)"),
+        (Branched("skip"), r"scope=preserving.*\bhead\b"),
+        (Branched("sum"), r"scope=preserving.*\bhead\b"),
+        (NormedAgain(), r"scope=preserving.*\bhead\b"),
+        (Tied(nn.LayerNorm(4)), r"scope=preserving.*\bhead \(.*shares"),
+        (Tied(nn.Identity()), r"scope=preserving.*\bhead \(.*shares"),
     ],
 )
 def test_scope_preserving_refuses_a_network_whose_function_it_would_change(net, says):
@@ -318,7 +289,7 @@ def test_scope_preserving_refuses_a_network_whose_function_it_would_change(net, 
 
 
 def test_the_paper_s_scope_warns_where_the_function_is_proportional_only_approximately():
-    with pytest.warns(UserWarning, match=r"approximately at head"):
+    with pytest.warns(UserWarning, match=r"swr.*\bhead\b"):
         SoftWeightRescaling(Branched("sum"))
 
 
@@ -446,7 +417,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("name", ["wrs", "hypersphere", "normalize_project"])
 def test_what_changes_the_function_at_once_says_where_no_norm_layer_follows_and_each_name_once(name, recwarn):
     def changing(net, **settings):
-        with pytest.warns(UserWarning, match=f"{name} changes the function") as said:
+        with pytest.warns(UserWarning, match=rf"^{name}\b") as said:
             make_regularizer(name, net, **settings)
         (warning,) = said
         return str(warning.message).rpartition(": ")[2]

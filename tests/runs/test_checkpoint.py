@@ -77,14 +77,14 @@ def test_a_run_does_not_fall_back_to_its_beginning_where_the_two_newest_are_dama
         save(tmp_path, 0, 5, 100)
         for step in (5, 100):
             flip(checkpoint.checkpoint_path(tmp_path, step), bit)
-        with pytest.raises(ValueError, match=r"step_000000100.pt cannot be read.*step_000000005.pt cannot be read"):
+        with pytest.raises(ValueError, match=r"step_000000100\.pt.*step_000000005\.pt"):
             checkpoint.load(tmp_path)
 
 
 def test_one_is_loaded_by_its_step_and_a_missing_one_is_answered_with_those_there_are(tmp_path):
     save(tmp_path, 5, 100)
     assert checkpoint.load(tmp_path, 5)["step"] == 5
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 10 in .* \(valid: 5, 100\)"):
+    with pytest.raises(FileNotFoundError, match=r"\b10\b.*\(valid: 5, 100\)"):
         checkpoint.load(tmp_path, 10)
 
 
@@ -159,7 +159,7 @@ def test_a_file_whose_name_is_not_exactly_a_checkpoint_s_is_the_user_s(table, tm
     theirs += ["rows_000000001.pt", "step_000000009.pt.bak", "rows_000000000_000000004_000000008.pt", "9.pt", "x.txt"]
     for name in theirs:
         (tmp_path / name).write_text(name)
-    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+    with pytest.raises(FileNotFoundError, match="checkpoint"):
         checkpoint.load(tmp_path)
     _, save_at = table
     save_at(30, 60, 90)
@@ -207,7 +207,7 @@ def test_damage_to_rows_that_both_checkpoints_need_costs_those_rows_alone(
     for chunk in damaged:
         flip(checkpoint.checkpoint_path(tmp_path, *chunk), 4000)
     counted = f"without {lost} of the {of} transitions of each run's replay buffer"
-    with pytest.raises(ValueError, match=rf"; put it back as it was, or go on {counted} with allow_lost_rows=true$"):
+    with pytest.raises(ValueError, match=rf"{counted}.*allow_lost_rows=true$"):
         checkpoint.load(tmp_path)
     assert capsys.readouterr().err == ""
     saved = checkpoint.load(tmp_path, allow_lost_rows=True)

@@ -66,10 +66,10 @@ def test_a_regularizer_leaves_them_alone_with_an_example_and_refuses_at_the_firs
     try:
         regularizer = make_regularizer(name, net, **METHODS[name])
     except ValueError as error:
-        assert "pass example=" in str(error)  # noqa: PT017
+        assert "example=" in str(error)  # noqa: PT017
         return
     if "activation" in [unit.activation for unit in regularizer.recycled.units]:
-        with pytest.raises(ValueError, match=r"new units behind activation: pass example="):
+        with pytest.raises(ValueError, match=r"\bactivation\b.*example="):
             regularizer.penalty(net, x)
         assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
 
@@ -109,10 +109,10 @@ class ThroughAView(nn.Module):
 def test_swr_finds_by_the_example_what_reading_misses(scope):
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), ThroughAView(), nn.Linear(6, 3))
     if scope == "preserving":
-        with pytest.raises(ValueError, match="would change the function: on the example by"):
+        with pytest.raises(ValueError, match=r"scope=preserving.*%"):
             make_regularizer("swr", net, example=VECTORS, scope=scope)
     else:
-        with pytest.warns(UserWarning, match="only approximately: on the example it is off by"):
+        with pytest.warns(UserWarning, match=r"swr.*%"):
             make_regularizer("swr", net, example=VECTORS)
 
 

@@ -70,7 +70,7 @@ ADAPTERS = {
 def test_what_acts_on_whole_matrices_refuses_the_factors_of_an_adapter_and_takes_only_the_others(adapter, name):
     net = ADAPTERS[adapter]()
     for seen in (None, VECTORS):
-        with pytest.raises(ValueError, match=r"adapters.*only=|example="):
+        with pytest.raises(ValueError, match=r"lora_A.*(only=|example=)"):
             make_regularizer(name, net, example=seen)
     others = [p for n, p in net.named_parameters() if "lora" not in n]
     before = copy.deepcopy(net.state_dict())
@@ -84,9 +84,9 @@ def test_what_acts_on_whole_matrices_refuses_the_factors_of_an_adapter_and_takes
 @pytest.mark.parametrize("name", ["spectral", "hypersphere", "weight_clipping"])
 def test_what_cannot_be_traced_but_by_its_shapes_may_be_an_adapter_asks_for_an_example(name):
     net, example = Unseen(ADAPTERS["peft"]()), VECTORS
-    with pytest.raises(ValueError, match=r"2\.lora_A\.default.* adapter.*example="):
+    with pytest.raises(ValueError, match=r"2\.lora_A\.default.*example="):
         make_regularizer(name, net)
-    with pytest.raises(ValueError, match=r"2\.lora_A\.default.* adapters"):
+    with pytest.raises(ValueError, match=r"2\.lora_A\.default.*only="):
         make_regularizer(name, net, example=example)
 
 
@@ -94,7 +94,7 @@ def test_fire_refuses_adapters_and_changes_nothing():
     make, example = ADAPTERS["peft"], VECTORS
     for net, seen in ((make(), None), (make(), example), (Unseen(make()), None)):
         before = copy.deepcopy(net.state_dict())
-        with pytest.raises(ValueError, match=r"fire .*(adapters|example=)"):
+        with pytest.raises(ValueError, match=r"fire\b.*lora_A"):
             make_intervention("fire").apply_(net, (), example=seen)
         assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
 
@@ -184,22 +184,22 @@ def test_parameters_of_torch_s_modules_that_are_to_be_ignored_are_left_alone_by_
 
 
 def test_swr_says_that_a_bias_which_is_ignored_stays():
-    with pytest.warns(UserWarning, match="biases that stay"):
+    with pytest.warns(UserWarning, match="swr"):
         make_regularizer("swr", deeper(), roles={"2.bias": "ignore"})
     with pytest.raises(ValueError, match=r"2\.bias"):
         make_regularizer("swr", deeper(), roles={"2.bias": "ignore"}, scope="preserving")
 
 
 def test_of_torch_s_modules_no_other_role_than_ignore_can_be_said():
-    with pytest.raises(ValueError, match=r"'2\.weight' .*Linear.*'bias'"):
+    with pytest.raises(ValueError, match=r"'2\.weight'.*Linear.*'bias'"):
         make_regularizer("spectral", deeper(), roles={"2.weight": "bias"})
 
 
 def test_only_takes_parameters_and_no_names():
     net = adapted(nn.Linear(8, 8))
     for only, said in (
-        (["4.weight"], r"only takes parameters, got '4\.weight': only=\[net\.get_parameter\(name\)"),
-        (copy.deepcopy(net).parameters(), "only: none of these is a parameter of the network"),
+        (["4.weight"], r"only\b.*'4\.weight'.*net\.get_parameter\("),
+        (copy.deepcopy(net).parameters(), r"^only\b"),
     ):
         with pytest.raises(SettingsError, match=said):
             make_regularizer("l2", net, only=only)

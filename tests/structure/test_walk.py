@@ -65,9 +65,9 @@ class Model(nn.Module):
 def test_bare_parameters_of_what_cannot_be_traced_are_refused_and_by_an_example_told(name):
     torch.manual_seed(0)
     net, x = Model(), torch.randn(5, 4)
-    with pytest.raises(ValueError, match=r"bare parameters .*Model.forward .*example="):
+    with pytest.raises(ValueError, match=r"Model\.forward.*example="):
         make_regularizer(name, net)
-    with pytest.raises(ValueError, match=r"bare parameters weight.*example="):
+    with pytest.raises(ValueError, match=r"\bweight\b.*example="):
         make_regularizer(name, BareLinear(4, 3))
     regularizer = make_regularizer(name, net, example=x)
     matrices = [net.embed.weight, net.body.weight, net.head.weight]
@@ -89,7 +89,7 @@ def test_bare_parameters_of_what_cannot_be_traced_are_refused_and_by_an_example_
 
 @pytest.mark.parametrize("of", ["weights", "biases", "norms"])
 def test_l2_of_some_parameters_refuses_what_was_not_read(of):
-    with pytest.raises(ValueError, match=r"bare parameters .*example="):
+    with pytest.raises(ValueError, match=r"\bbody\.weight\b.*example="):
         make_regularizer("l2", Model(), of=of)
     make_regularizer("l2", Model(), of=of, example=torch.randn(5, 4))
 
@@ -98,7 +98,7 @@ def test_fire_heeds_the_example_and_refuses_bare_matrices_without():
     net, x = Model(), torch.randn(5, 4)
     fire = make_intervention("fire")
     before = copy.deepcopy(net.state_dict())
-    with pytest.raises(ValueError, match=r"fire .*body\.weight .*example="):
+    with pytest.raises(ValueError, match=r"fire\b.*body\.weight\b.*example="):
         fire.apply_(net, ())
     assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
     make_intervention("fire", iterations=40).apply_(net, (), example=x)
@@ -192,7 +192,7 @@ def test_what_is_seen_but_unexplained_is_undecided_whatever_its_shape(example):
     net = Unexplained()
     expected = {n for n, _ in net.named_parameters() if not n.endswith(".weight")}
     assert {*read(net, example).undecided} == expected
-    with pytest.warns(UserWarning, match="leaves alone"):
+    with pytest.warns(UserWarning, match="logit_scale"):
         regularizer = make_regularizer("spectral", net, example=example, coef=1.0)
     torch.testing.assert_close(regularizer.penalty(net), spectral_oracle([net.first.weight, net.head.weight]))
 
@@ -374,7 +374,7 @@ def test_a_constant_operand_of_any_operation_is_an_addition(operation, watched):
         is_said(Constant(CONSTANTS[operation]), x, x if watched else None)
     except ValueError as error:
         assert not watched
-        assert "pass example=" in str(error)  # noqa: PT017
+        assert "example=" in str(error)  # noqa: PT017
 
 
 HOMOGENEOUS = {
@@ -425,7 +425,7 @@ class Unseen(nn.Module):
 
 @pytest.mark.parametrize(
     ("name", "asks"),
-    [("wrs", r": pass heads=\["), ("spectral", r": pass roles="), ("swr", "the example does not show it")],
+    [("wrs", r"heads=\["), ("spectral", r"roles="), ("swr", r"^swr\b")],
 )
 def test_who_gave_an_example_that_could_not_be_followed_is_not_asked_for_one(name, asks):
     with pytest.raises(ValueError, match=asks):
@@ -467,7 +467,7 @@ def test_a_layer_whose_weight_is_computed_is_the_head_and_left_alone_and_what_is
     structure = read(net, example)
     assert [layer.weight_name for layer in structure.layers if layer.head] == [None]
     assert {*structure.undecided} == {n for n, _ in net.named_parameters() if n.startswith("4")}
-    with pytest.raises(ValueError, match=r"head reset .*4"):
+    with pytest.raises(ValueError, match=r"head.*\b4\b"):
         make_intervention("head").apply_(net, (), example=example, make=lambda: net)
     with pytest.raises(ValueError, match="feature_rank"):
         make_regularizer("feature_rank", net, example=example)
@@ -484,9 +484,9 @@ def test_pruned_weights_are_left_alone_and_not_reset_in_part():
     x = torch.randn(5, 4)
     (head,) = [layer for layer in read(net, x).layers if layer.head]
     assert (head.name, head.weight_name, head.bias_name) == ("2", None, "2.bias")
-    with pytest.raises(ValueError, match=r"head reset .*2"):
+    with pytest.raises(ValueError, match=r"head.*\b2\b"):
         make_intervention("head").apply_(net, (), example=x, make=lambda: net)
-    with pytest.raises(ValueError, match=r"0\.2 .*hook"):
+    with pytest.raises(ValueError, match=r"\b0\.2\b"):
         make_regularizer("feature_rank", nn.Sequential(net, nn.ReLU(), nn.Linear(3, 2)), example=x)
 
 
@@ -514,8 +514,5 @@ def test_a_matrix_that_is_the_head_s_too_is_no_hidden_one(example):
     torch.testing.assert_close(net.between.weight.norm(dim=1), torch.ones(6))
     penalty = make_regularizer("l2", net, example=example, coef=2.0, of="hidden_weights").penalty(net)
     torch.testing.assert_close(penalty, net.between.weight.square().sum())
-    with pytest.raises(ValueError, match=r"encoder\.weight.*shares"):
+    with pytest.raises(ValueError, match=r"encoder\.weight"):
         make_intervention("head").apply_(net, (), example=example, make=Tied)
-
-
-# --- parameters beside others -----------------------------------------------------------------------------------------
