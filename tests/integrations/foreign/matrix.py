@@ -25,7 +25,7 @@ from rl_plasticity.structure import Structure, read
 
 RIGHT, WARNED, REFUSED, WRONG, CRASH = "r", "w", "n", "X", "C"
 # What a refusal has to say: what to pass, what to change, or that there is nothing.
-USEFUL = re.compile(r"[Pp]ass |[Uu]se |make it again|nothing to act on|needs |holds none|take ")
+USEFUL = re.compile(r"\w=|[Pp]ass |[Uu]se |[Mm]ake |nothing|needs |holds none|take ")
 
 
 class Case:
