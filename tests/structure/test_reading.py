@@ -33,12 +33,6 @@ class LoraLinear(nn.Module):
         return result.to(x.dtype)
 
 
-class LoraByAddmm(LoraLinear):
-    def forward(self, x):
-        a, b = self.lora_A["default"], self.lora_B["default"]
-        return torch.addmm(self.base_layer(x), a(x), b.weight.T)
-
-
 class Unseen(nn.Module):
     """A forward that symbols do not get through."""
 
@@ -55,20 +49,16 @@ def adapted(layer):
 
 
 VECTORS = torch.randn(5, 6)
-# Those of tests/integrations/foreign are refused, too.
-ADAPTERS = {
-    "peft": lambda: adapted(LoraLinear(nn.Linear(8, 8), 2)),
-    "last layer": lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), LoraLinear(nn.Linear(8, 3), 2)),
-    "addmm": lambda: adapted(LoraByAddmm(nn.Linear(8, 8), 2)),
-}
+
+
+def peft():  # those of tests/integrations/foreign are refused, too
+    return adapted(LoraLinear(nn.Linear(8, 8), 2))
 
 
 @pytest.mark.filterwarnings("ignore:.*(leaves alone|only approximately|changes the function):UserWarning")
-@pytest.mark.parametrize(
-    ("adapter", "name"), [*(("peft", name) for name in WHOLE), ("last layer", "spectral"), ("addmm", "spectral")]
-)
-def test_what_acts_on_whole_matrices_refuses_the_factors_of_an_adapter_and_takes_only_the_others(adapter, name):
-    net = ADAPTERS[adapter]()
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_acts_on_whole_matrices_refuses_the_factors_of_an_adapter_and_takes_only_the_others(name):
+    net = peft()
     for seen in (None, VECTORS):
         with pytest.raises(ValueError, match=r"lora_A.*(only=|example=)"):
             make_regularizer(name, net, example=seen)
@@ -83,7 +73,7 @@ def test_what_acts_on_whole_matrices_refuses_the_factors_of_an_adapter_and_takes
 
 @pytest.mark.parametrize("name", ["spectral", "hypersphere", "weight_clipping"])
 def test_what_cannot_be_traced_but_by_its_shapes_may_be_an_adapter_asks_for_an_example(name):
-    net, example = Unseen(ADAPTERS["peft"]()), VECTORS
+    net, example = Unseen(peft()), VECTORS
     with pytest.raises(ValueError, match=r"2\.lora_A\.default.*example="):
         make_regularizer(name, net)
     with pytest.raises(ValueError, match=r"2\.lora_A\.default.*only="):
@@ -91,8 +81,7 @@ def test_what_cannot_be_traced_but_by_its_shapes_may_be_an_adapter_asks_for_an_e
 
 
 def test_fire_refuses_adapters_and_changes_nothing():
-    make, example = ADAPTERS["peft"], VECTORS
-    for net, seen in ((make(), None), (make(), example), (Unseen(make()), None)):
+    for net, seen in ((peft(), VECTORS), (Unseen(peft()), None)):
         before = copy.deepcopy(net.state_dict())
         with pytest.raises(ValueError, match=r"fire\b.*lora_A"):
             make_intervention("fire").apply_(net, (), example=seen)
