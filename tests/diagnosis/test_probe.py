@@ -2,12 +2,11 @@
 
 import copy
 import random
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
-from conftest import CASES, assert_equal_states, plain_mlp
+from conftest import CASES, Functional, TwoInputs, assert_equal_states, nothing_drawn, plain_mlp
 from torch import nn
 
 import rl_plasticity
@@ -137,16 +136,6 @@ def test_balancedness_is_measured_only_where_rescaling_keeps_the_function():
     assert "balancedness" not in Probe(tanh, [x[0]]).weights()
 
 
-@contextmanager
-def nothing_drawn():
-    """No global random state has moved in the end."""
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
-    yield
-    drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
-    assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
-
-
 @pytest.mark.parametrize("case", ["plain", "stacked_cnn_bn", "foreign"])
 def test_measuring_changes_nothing_of_the_training(case):
     kind = CASES[case]
@@ -207,18 +196,6 @@ def test_behind_tokens_the_units_are_in_the_last_axis():
     torch.testing.assert_close(found["feature_rank"], effective_rank(singular_values(hidden)))
 
 
-class Functional(nn.Module):
-    """Activations are functions, and the forward depends on data."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.ModuleList(plain_mlp()[::2])
-
-    def forward(self, x):
-        x = x / 2 if len(x) > 1 and x.abs().amax() > 1e9 else x
-        return self.body[2](self.body[1](self.body[0](x).relu()).relu())
-
-
 def test_functions_as_activations_and_a_forward_that_depends_on_data_are_measured_alike():
     net, x = Functional(), torch.randn(6, 5)
     alike = plain_mlp()
@@ -234,15 +211,6 @@ def test_a_parametrized_network_whose_call_cannot_be_followed_is_measured_by_its
     net = CASES["stacked_cnn_bn"].of_seeds(range(3))
     standardize_weights_(net)
     assert "dormant" in measure(net, CASES["stacked_cnn_bn"].input())
-
-
-class TwoInputs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = plain_mlp()
-
-    def forward(self, obs, act):
-        return self.body(obs - 2 * act)
 
 
 def test_an_example_is_a_tensor_a_tuple_or_a_dict_and_targets_are_one_or_several():
@@ -325,7 +293,7 @@ MLP_, ROWS = plain_mlp(), torch.ones(6, 5)
         ((nn.Sequential(nn.ReLU()), ROWS), "no layer"),
         ((MLP_, torch.ones(5)), r"example.*batch.*\[8\]"),
         ((MLP_, {"input": 3}), "example.*tensors.*int"),
-        ((TwoInputs(), ROWS), "tuple"),
+        ((nn.Bilinear(5, 5, 2), ROWS), "tuple"),
         ((MLP_, ROWS, None, torch.ones(6)), "targets.*loss"),
         ((MLP_, ROWS, ROWS), "loss.*function.*Tensor"),
         ((MLP_, ROWS, nn.functional.mse_loss, torch.ones(5, 3)), r"examples.*\[6, 5\], \[5, 3\]"),

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import CASES, plain_mlp
+from conftest import CASES, Functional, TwoInputs, plain_mlp
 from torch import nn, optim
 
 from rl_plasticity import attach
@@ -168,18 +168,6 @@ def test_redo_draws_new_weights_and_nothing_else_whatever_the_network_draws_and_
     assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), gradients, strict=True))
 
 
-class Functional(nn.Module):
-    """Activations are functions, and the forward depends on data."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.ModuleList(plain_mlp()[::2])
-
-    def forward(self, x):
-        x = x / 2 if x.abs().amax() > 1e9 else x
-        return self.body[2](self.body[1](self.body[0](x).relu()).relu())
-
-
 def test_an_example_shows_functions_as_activations_and_the_head_where_data_decides_the_way():
     net, optimizer, x = trained(Functional)
     with torch.no_grad():
@@ -193,15 +181,6 @@ def test_an_example_shows_functions_as_activations_and_the_head_where_data_decid
         make_intervention("head").apply_(net, optimizer)
     make_intervention("head").apply_(net, optimizer, example=x)
     assert changed(net, before) == {"body.2.weight", "body.2.bias"}
-
-
-class TwoInputs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = plain_mlp()
-
-    def forward(self, obs, act=0.0):
-        return self.body(obs - 2 * act)
 
 
 def test_an_example_is_a_tensor_a_tuple_a_list_or_a_dict():

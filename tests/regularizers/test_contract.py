@@ -1,13 +1,11 @@
 """What holds for every regularizer, on every kind of network."""
 
 import copy
-import random
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from conftest import CASES, STACKED, assert_equal_states, loss_of, plain_mlp
+from conftest import CASES, STACKED, assert_equal_states, loss_of, nothing_drawn, plain_mlp
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
@@ -89,11 +87,8 @@ def name(request):
 def test_creating_one_leaves_every_random_state_and_the_net_alone(name, case):
     net = case.make(1)
     before = {n: p.clone() for n, p in net.state_dict().items()}
-    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
-    make(name, net, structure=None)
-    drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
-    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
-    assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
+    with nothing_drawn():
+        make(name, net, structure=None)
     assert all(torch.equal(before[n], p) for n, p in net.state_dict().items())
     assert not any(m._forward_hooks for m in net.modules())
 

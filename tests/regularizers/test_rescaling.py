@@ -335,9 +335,8 @@ def test_settings_that_make_no_sense_are_refused(kind, settings, named):
 # --- NaP's projection and the hypersphere -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", NETS)
-def test_normalize_project_is_swr_at_full_strength_on_weights_alone_and_leaves_all_else(kind):
-    nets = [NETS[kind][0]().double() for _ in "ab"]
+def test_normalize_project_is_swr_at_full_strength_on_weights_alone_and_leaves_all_else():
+    nets = [batch_norm_net().double() for _ in "ab"]
     nets[1].load_state_dict(nets[0].state_dict())
     regularizers = [NormalizeProject(nets[0], rescale_head=True), SoftWeightRescaling(nets[1], coef=1.0)]
     for net in nets:
@@ -386,9 +385,8 @@ def test_normalize_project_waits_for_its_period_and_leaves_a_zero_weight_and_bia
     assert (net[0].bias == 7).all()
 
 
-@pytest.mark.parametrize("kind", NETS)
-def test_the_hypersphere_gives_every_row_and_kernel_unit_length_heads_too_and_is_wrs_every_update(kind):
-    nets = [NETS[kind][0]() for _ in "ab"]
+def test_the_hypersphere_gives_every_row_and_kernel_unit_length_heads_too_and_is_wrs_every_update():
+    nets = [batch_norm_net() for _ in "ab"]
     nets[1].load_state_dict(nets[0].state_dict())
     projections = [Hypersphere(nets[0]), make_regularizer(
         "wrs", nets[1], every_updates=1, rescale_head=True, norm_decay=0.0
