@@ -127,32 +127,6 @@ def test_redo_of_a_plain_network_equals_redo_of_a_learner_with_its_weights_and_m
     assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 0.1]
 
 
-def with_dormant_unit():
-    net, optimizer, x = trained()
-    with torch.no_grad():
-        net[0].bias += 5.0
-        net[2].bias += 50.0  # all others fire
-        net[0].bias[2] = -100.0
-    return net, optimizer, x
-
-
-def test_redo_zeroes_the_moments_of_the_unit_s_rows_and_columns_and_of_nothing_else():
-    net, optimizer, x = with_dormant_unit()
-    before, moments = snapshot(net), {p: state_of(optimizer, p)["exp_avg"].clone() for p in net.parameters()}
-    make_intervention("redo", threshold=0).apply_(net, optimizer, example=x)
-    others = [i for i in range(8) if i != 2]
-    for p, rows, columns in ((net[0].weight, 2, ...), (net[0].bias, 2, ...), (net[2].weight, ..., 2)):
-        expected = moments[p].clone()
-        expected[(rows,) if columns is ... else (slice(None), columns)] = 0
-        assert torch.equal(optimizer.state[p]["exp_avg"], expected)
-        assert moments[p].any()
-    assert changed(net, before) == {"0.weight", "0.bias", "2.weight"}
-    assert torch.equal(net[0].weight[others], before["0.weight"][others])
-    assert not net[2].weight[:, 2].any()
-    for p in (net[2].bias, net[4].weight, net[4].bias):
-        assert torch.equal(optimizer.state[p]["exp_avg"], moments[p])
-
-
 def test_redo_draws_new_weights_and_nothing_else_whatever_the_network_draws_and_writes():
     net, optimizer, x = trained(Noisy)
     calls, modes = net.calls.clone(), [m.training for m in net.modules()]

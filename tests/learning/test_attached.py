@@ -927,31 +927,6 @@ def test_penalties_hold_on_to_the_weights_of_the_network_that_they_were_made_for
     torch.testing.assert_close(handle.penalty, expected)
 
 
-def test_projections_go_to_the_norms_and_weights_of_the_network_that_they_were_made_for():
-    for name, settings, layers in (("swr", {"coef": 1.0}, (0, 2, 4)), ("normalize_project", {}, (0, 2))):
-        net, reference, optimizer = trained_and_reference()
-        attach(make_regularizer(name, reference, **settings), optimizer, net)
-        step_on(net, optimizer)
-        for i in layers:
-            torch.testing.assert_close(net[i].weight.norm(), reference[i].weight.norm())
-    net, reference, optimizer = trained_and_reference()
-    attach(make_regularizer("hare_tortoise", reference, every_updates=1, momentum=1.0), optimizer, net)
-    step_on(net, optimizer)
-    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), reference.parameters(), strict=True))
-
-
-def test_new_units_are_of_the_size_of_the_weights_of_the_network_that_they_were_made_for():
-    net, reference, optimizer = trained_and_reference()
-    before = net[0].weight.detach().clone()
-    attach(make_regularizer("continual_backprop", reference, coef=1.0, maturity=0), optimizer, net)
-    drawn = []
-    for _ in range(8):
-        step_on(net, optimizer)  # and a unit starts
-        drawn.append(net[0].weight[net[0].weight != before].detach().abs().max())
-    bound = 3**0.5 * reference[0].weight.square().mean().sqrt()
-    assert bound / 2 < max(drawn) <= bound
-
-
 def test_attached_before_its_weights_are_loaded_it_holds_on_to_the_new_networks():
     net, fresh = plain_mlp(), plain_mlp()
     trained, new = copy.deepcopy(net.state_dict()), copy.deepcopy(fresh.state_dict())
