@@ -9,7 +9,7 @@ from torch import nn
 
 from rl_plasticity import attach
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import EWC, L2, Parseval, Spectral, make_regularizer
+from rl_plasticity.regularizers import EWC, Parseval, Spectral, make_regularizer
 
 # --- spectral -------------------------------------------------------------------------------------------------------
 
@@ -215,14 +215,6 @@ def test_on_chosen_parameters_it_equals_torch_s_weight_decay_of_a_group_of_them_
     for mine, its in zip(trained(net, optimizer), trained(other, theirs(groups)), strict=True):
         for (n, p), q in zip(mine.named_parameters(), its.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12, msg=lambda m, n=n: f"{n}: {m}")
-
-
-def test_a_choice_that_a_network_has_nothing_of_is_an_error_that_says_so():
-    for name in ("l2", "weight_decay"):
-        with pytest.raises(ValueError, match=r"of=kernels_and_gains"):
-            make_regularizer(name, plain_mlp(), of="kernels_and_gains")
-    with pytest.raises(ValueError, match=r"of.*kernels_and_gains.*'weight'"):
-        L2(plain_mlp(), of="weight")
 
 
 # --- parseval -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import torch
 from conftest import SmallCNN, plain_mlp
 from torch import nn
 
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import (
     NormalizeProject,
@@ -297,25 +296,6 @@ def test_wrs_input_channel_on_a_transposed_convolution(groups):
     WeightRescaling(net, every_updates=1, variant="input_channel").project_(net)
     by_group = conv.weight.reshape(groups, 4 // groups, 6 // groups, 3, 3)
     torch.testing.assert_close(by_group.norm(dim=1), torch.ones(groups, 6 // groups, 3, 3))
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "named"),
-    [
-        (SoftWeightRescaling, {"coef": 1.5}, "coef.*0 to 1.*1.5"),
-        (SoftWeightRescaling, {"coef_classifier": 2.0}, "coef_classifier.*0 to 1.*null.*2.0"),
-        (SoftWeightRescaling, {"scope": "some"}, "scope.*all.*preserving.*'some'"),
-        (SoftWeightRescaling, {"accumulate": "no"}, "accumulate.*exact.*paper.*'no'"),
-        (SoftWeightRescaling, {"scope": "preserving", "accumulate": "paper"}, "accumulate=exact"),
-        (WeightRescaling, {"every_updates": 0}, "every_updates.*1.*0"),
-        (WeightRescaling, {"norm_decay": 1.0}, "norm_decay.*0.*1.*1.0"),
-        (WeightRescaling, {"per": "row"}, "per.*unit.*layer.*'row'"),
-        (WeightRescaling, {"per": "layer", "variant": "input_channel"}, "per=layer"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(kind, settings, named):
-    with pytest.raises(SettingsError, match=named):
-        kind(plain_mlp(), **settings)
 
 
 # --- NaP's projection and the hypersphere -----------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from rl_plasticity import attach
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, ContinualBackprop, SelfNormalizedResets, SideBySide, make_regularizer
@@ -266,11 +265,6 @@ MAPS = torch.randn(2, 3, 8, 8)
 def test_units_that_cannot_be_told_or_whose_readers_cannot_are_refused(net, x, says):
     with pytest.raises(ValueError, match=says):
         make_regularizer("continual_backprop", net, example=(x,))
-
-
-def test_limits_the_wrong_way_round_are_refused():
-    with pytest.raises(SettingsError, match=r"least.*most=10"):
-        SelfNormalizedResets(plain_mlp(), least=20, most=10)
 
 
 def test_what_is_frozen_later_is_left_alone_with_the_units_it_belongs_to():
