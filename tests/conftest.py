@@ -2,13 +2,16 @@
 
 import gc
 import os
+import random
 import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -126,6 +129,27 @@ def plain_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
+class Functional(nn.Module):
+    """`plain_mlp` whose activations are functions, and whose forward depends on data."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.ModuleList(plain_mlp()[::2])
+
+    def forward(self, x):
+        x = x / 2 if len(x) > 1 and x.abs().amax() > 1e9 else x
+        return self.body[2](self.body[1](self.body[0](x).relu()).relu())
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = plain_mlp()
+
+    def forward(self, obs, act=0.0):
+        return self.body(obs - 2 * act)
+
+
 class FabricModule(nn.Module):
     """What Lightning's Fabric sets up: it converts inputs before the network sees them."""
 
@@ -163,6 +187,16 @@ def loss_of(output: Tensor, runs: tuple[int, ...]) -> Tensor:
     """A loss ``[*runs]`` whose gradients are not all alike."""
     target = torch.linspace(-1, 1, output[..., :1, :].numel() // max(1, len(runs) and runs[0])).reshape(-1)
     return (output - target).square().reshape(*runs, -1).mean(-1)
+
+
+@contextmanager
+def nothing_drawn():
+    """No global random state has moved in the end."""
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+    yield
+    drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+    assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
 
 
 class StopAfter:

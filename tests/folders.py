@@ -116,5 +116,9 @@ def script(name):
     """A module of scripts/, which is no package."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).parent.parent / f"scripts/{name}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
     return module

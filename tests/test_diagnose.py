@@ -147,7 +147,7 @@ def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, 
     torch.save(net.state_dict(), "weights.pt")
     torch.save(torch.randn(64, 4), "inputs.pt")
     given = ["my_nets_of_this_test:make", "weights.pt", "inputs.pt"]
-    assert act([*given, "repeats=4", "updates=100", "remedies=false"]) == 1
+    assert act([*given, "repeats=3", "updates=50", "remedies=false"]) == 1
     assert capsys.readouterr().out.startswith("verdict: lost")
     torch.save(nn.Linear(4, 2).state_dict(), "weights.pt")
     with pytest.raises(SettingsError, match=r"weights\.pt"):

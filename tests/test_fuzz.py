@@ -1,32 +1,20 @@
 """A seeded sample of ``scripts/fuzz.py``: hostile command lines and damaged files through every command."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
-import pytest
+from folders import script
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "fuzz.py"
-
-
-@pytest.fixture
-def fuzz():
-    spec = importlib.util.spec_from_file_location("fuzz", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fuzz"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["fuzz"]
+fuzz = script("fuzz")
 
 
-def test_sixty_hostile_cases_end_in_a_documented_status_and_neither_leave_nor_lose_a_file(fuzz, tmp_path):
+def test_sixty_hostile_cases_end_in_a_documented_status_and_neither_leave_nor_lose_a_file(tmp_path):
     counts, bad = fuzz.fuzz(60, seed=0, place=tmp_path, verbose=False)
     assert bad == []
     assert sum(count["cases"] for count in counts.values()) == 60
     assert min(sum(count[end] for count in counts.values()) for end in ("0", "1", "2", "143")) > 0  # all ends occur
 
 
-def test_a_command_that_leaves_something_loses_something_or_raises_is_found(fuzz, tmp_path, monkeypatch):
+def test_a_command_that_leaves_something_loses_something_or_raises_is_found(tmp_path, monkeypatch):
     ends = {
         "left": lambda: (tmp_path / "new").touch() or sys.exit(2),
         "lost": lambda: (tmp_path / "run" / "notes.txt").write_text("other"),

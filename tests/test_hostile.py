@@ -42,7 +42,7 @@ def test_a_config_whose_aliases_stand_for_a_billion_settings_is_refused_unread(f
     bomb += "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10))
     config = fake / "config.yaml"
     config.write_text(bomb + config.read_text())
-    with pytest.raises(SettingsError, match="holds no settings of a run"):
+    with pytest.raises(SettingsError, match=r"config\.yaml"):
         _ = RunFolder(fake).settings
     assert status.read(RunFolder(fake)).state == "damaged"
 
@@ -61,7 +61,7 @@ def test_a_star_in_a_value_is_no_alias(fake):
 def test_a_config_that_is_huge_deep_or_names_python_is_refused_in_one_line(text, fake, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (fake / "config.yaml").write_text(text)
-    refused(lambda: RunFolder(fake).settings, "holds no settings of a run")
+    refused(lambda: RunFolder(fake).settings, "config.yaml")
     assert not (tmp_path / "pwned").exists()
 
 
@@ -157,14 +157,6 @@ def test_a_circle_of_links_and_links_to_runs_elsewhere_end(fake, tmp_path):
 
 
 # --- numbers and records ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("row", ["0,60," + "a" * 20_000_000 + ",x", "0," + "9" * 1_000_000 + ",a,1.0"])
-def test_a_line_of_millions_of_characters_is_damage_in_a_short_line(row, fake):
-    with (fake / "metrics.csv").open("a") as file:
-        file.write(row + "\n")
-    assert len(refused(RunFolder(fake).metrics, "metrics.csv is damaged")) < 2100
-    assert len("".join(status.table([status.read(RunFolder(fake))], 0.0))) < 5000
 
 
 def test_a_record_nested_a_hundred_thousand_deep_is_damage(fake):

@@ -224,11 +224,11 @@ def test_a_command_and_a_public_name_that_need_the_extra_say_so():
     for name in COMMANDS:
         status, said = ended[name]
         assert (status, said.count("\n")) == (1, 1), name
-        assert said.startswith("rl_plasticity: cannot start: ")
-        assert said.endswith(f"is not installed here: {extra}\n")
-    assert f"rl_plasticity.RunFolder needs omegaconf: {extra}" in ended["name"][1]
+        assert said.startswith("rl_plasticity: ")
+        assert said.endswith(f": {extra}\n")
+    assert re.search(rf"rl_plasticity.RunFolder .*omegaconf.*{re.escape(extra)}", ended["name"][1])
     for name in ("module", "attribute"):
-        assert re.search(rf"rl_plasticity.train needs \w+: {re.escape(extra)}$", ended[name][1].strip())
+        assert re.search(rf"rl_plasticity.train .*{re.escape(extra)}$", ended[name][1].strip())
 
 
 def test_the_core_depends_on_torch_and_numpy_and_the_extra_on_what_is_said_to_be_its_own():

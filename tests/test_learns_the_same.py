@@ -1,24 +1,18 @@
 """``scripts/learns_the_same.py``: what stands for bfloat16 where there are no units for it."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
+from folders import script
 
 from rl_plasticity.compiling import precision
 from rl_plasticity.networks import StackedLinear
 
 
 @pytest.fixture
-def script(monkeypatch):
+def module(monkeypatch):
     monkeypatch.setattr(StackedLinear, "forward", StackedLinear.forward)  # both are put back after the test
     monkeypatch.setattr(precision, "has_bfloat16", precision.has_bfloat16)
-    spec = importlib.util.spec_from_file_location(
-        "learns_the_same", Path(__file__).parent.parent / "scripts/learns_the_same.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("learns_the_same")
     yield module
     module.library._destroy()
 
@@ -33,9 +27,9 @@ def of_layer(runs=2):
     return [y.detach(), *torch.autograd.grad(y, [x, layer.weight, layer.bias], g)]
 
 
-def test_the_products_computed_in_float32_are_those_in_bfloat16_but_for_the_order_of_the_sums(script, monkeypatch):
+def test_the_products_computed_in_float32_are_those_in_bfloat16_but_for_the_order_of_the_sums(module, monkeypatch):
     expected = of_layer()
-    script.emulate()
+    module.emulate()
     assert precision.has_bfloat16("cpu")
     plain = of_layer()
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)

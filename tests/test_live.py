@@ -181,7 +181,7 @@ def test_a_folder_that_goes_while_it_is_shown_is_said_and_comes_back(runs):
 
 
 def test_a_place_without_runs_and_a_port_that_is_taken_are_one_line(runs, tmp_path):
-    refused(lambda: Server([str(tmp_path / "nowhere")], 0, 5.0), "nowhere does not exist")
+    refused(lambda: Server([str(tmp_path / "nowhere")], 0, 5.0), "nowhere")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused(lambda: Server([str(runs)], port, 5.0), f"port {port}", "serve=PORT")

@@ -134,8 +134,8 @@ def test_settings_side_by_side_have_a_return_each_and_no_mean_over_them(tmp_path
 @pytest.mark.parametrize(
     ("file", "content", "note"),
     [
-        ("config.yaml", b"learning_rate: 3\n", "config.yaml holds no settings of a run"),
-        ("config.yaml", b"\xff\xfe\x00", "config.yaml holds no settings of a run"),
+        ("config.yaml", b"learning_rate: 3\n", "config.yaml"),
+        ("config.yaml", b"\xff\xfe\x00", "config.yaml"),
         ("metrics.csv", b"run,step,name,value\n\x80\x00\x01\n", "metrics.csv is damaged"),
         ("metrics.csv", b"run,step,name,value\n0,x,eval/return,1.0\n", "metrics.csv is damaged"),
         ("timing.csv", b"a\nb,c\nd\n", "timing.csv is damaged"),

@@ -230,7 +230,7 @@ def test_a_window_that_ends_before_it_begins_is_refused_and_one_that_never_begin
     refused(lambda: command.prepare(given), "until_epoch", "from_epoch=3", "got 2")
     assert not (tmp_path / "run").exists()
     run_supervised([*SMALL, "epochs_per_task=1", "reg=l2", "reg.from_epoch=2"], tmp_path / "run")
-    assert "a method never begins: reg.from_epoch=2, and the run has 2 epochs" in capsys.readouterr().err
+    assert "reg.from_epoch=2" in capsys.readouterr().err
 
 
 def test_a_full_reset_when_all_images_come_is_training_on_all_of_them_from_scratch(tmp_path, monkeypatch):
@@ -274,13 +274,13 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
-    with pytest.raises(FaultyRun, match="net/loss of seed 0 is not finite after 2 updates; the last good checkpoint"):
+    with pytest.raises(FaultyRun, match=r"net/loss of seed 0 .*\b2 updates.*step_000000000\.pt"):
         run_supervised([*SMALL, "lr=1e30"], tmp_path / "run")
 
 
 def test_bad_input_makes_nothing(tmp_path):
     for arguments, said in (
-        (["net=resnet18", "seeds=2"], "one run per process"),
+        (["net=resnet18", "seeds=2"], "seeds=1"),
         (["data=mnist"], "data.root=FOLDER"),  # not bundled; no network in tests
         (["task=stationary", "num_tasks=5"], "stationary"),
         (["data.root=nowhere"], "digits"),

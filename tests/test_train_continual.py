@@ -182,22 +182,20 @@ FLIPPING = ["env.changes=[reward_flip]", "env.switch_every_env_steps=25"]
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([*RESET, "reset.every_tasks=2"], "reset.every_tasks=2 (it has 1 task)"),
+        ([*RESET, "reset.every_tasks=2"], "reset.every_tasks=2"),
         ([*FLIPPING, *RESET, "reset.every_tasks=2"], ""),  # of 25, 25 and 10 env steps
-        ([*FLIPPING, *RESET, "reset.every_tasks=3"], "reset.every_tasks=3 (it has 3 tasks)"),
+        ([*FLIPPING, *RESET, "reset.every_tasks=3"], "reset.every_tasks=3"),
         ([*FLIPPING, "reset=periodic", "reset.every_tasks=1"], ""),  # though none by updates
         ([*FLIPPING, "reset=redo", "reset.every_tasks=3", "reset.every_updates=10"], ""),
-        (
-            ["reset=periodic", "reset.every_tasks=1"],
-            "reset.every_updates=2560000 (the run has 40) and reset.every_tasks",
-        ),
-        (["on_change=clear"], "on_change=clear does nothing"),
-        ([*FLIPPING, "env.switch_every_env_steps=60"], "no change will come: env.switch_every_env_steps=60"),
+        (["reset=periodic", "reset.every_tasks=1"], "reset.every_updates=2560000"),
+        (["on_change=clear"], "on_change=clear"),
+        ([*FLIPPING, "env.switch_every_env_steps=60"], "env.switch_every_env_steps=60"),
         ([*FLIPPING, "env.switch_every_env_steps=59", "on_change=clear"], ""),
     ],
 )
 def test_what_changes_that_never_come_would_do_is_said(arguments, says, tmp_path, capsys):
     run([*PENDULUM, *arguments], tmp_path / "run", StopAfter(1))
-    said = [line for line in capsys.readouterr().err.splitlines() if "will come" in line or "does nothing" in line]
+    told = ("every_tasks=", "switch_every_env_steps=", "on_change=")  # and no other line names a setting so
+    said = [line for line in capsys.readouterr().err.splitlines() if any(name in line for name in told)]
     assert len(said) == bool(says)
     assert says in "".join(said)

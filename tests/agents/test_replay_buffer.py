@@ -62,18 +62,6 @@ def test_every_transition_comes_back_across_terminations_truncations_and_the_end
     assert recorder.buffer.size == 7
 
 
-def test_truncated_episodes_are_bootstrapped_from_their_own_last_obs():
-    buffer = ReplayBuffer(1, 5, 1, 1)
-    buffer.start(torch.tensor([[1.0]]))
-    one, true = torch.ones(1, 1), torch.ones(1, dtype=torch.bool)
-    for obs, truncated, next_obs in ((50.0, true, 2.0), (51.0, no(1), 51.0)):
-        arrays = (torch.tensor([[obs]]), one[0], no(1), truncated, torch.tensor([[next_obs]]))
-        buffer.add(one, Step(*(x.numpy() for x in arrays)))
-    batch = buffer.sample(torch.tensor([[0, 1]]))
-    assert batch.next_obs.flatten().tolist() == [2.0, 51.0]
-    assert batch.discount.flatten().tolist() == pytest.approx([0.99, 0.99])
-
-
 def test_slots_of_truncated_episodes_are_used_again_after_their_transition_has_gone():
     recorder = Recorder(ReplayBuffer(1, 8, 2, 1))
     for _ in range(500):

@@ -150,22 +150,6 @@ def test_updates_equal_the_reference_for_every_run(num_critics, bound):
 # --- many runs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["none", "spectral", "churn", "ewc", "continual_backprop"])  # of each hook
-def test_one_run_s_data_does_not_change_another_run(name):
-    ends = []
-    for disturbance in (0.0, 1e3):
-        agent = SAC(4, 2, [0, 1, 2], lambda net: make_regularizer(name, net), hidden=(8, 8))
-        torch.manual_seed(0)
-        for _ in range(3):
-            batch = random_batch(3)
-            batch.reward[1] += disturbance
-            agent.update(batch, agent.noise(1, 32)[0])
-        ends.append([p.detach().clone() for p in agent.parameters()])
-    for a, b in zip(*ends, strict=True):
-        assert torch.equal(a[[0, 2]], b[[0, 2]])
-    assert any(not torch.equal(a[1], b[1]) for a, b in zip(*ends, strict=True))
-
-
 def test_targets_and_temperature_have_no_regularizer_and_metrics_are_detached_and_one_for_each_run():
     agent = SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
     assert isinstance(agent.temperature.regularizer, Unregularized)
@@ -334,5 +318,5 @@ def test_a_network_may_take_what_no_command_line_can_write(monkeypatch):
     monkeypatch.setitem(AGENT_NETWORKS, "own", own)
     agent = SAC(4, 2, [0], network="own", make=lambda widths, seeds: MLP(widths, seeds, layer_norm=False))
     assert [type(module).__name__ for module in agent.actor.net.trunk] == ["StackedLinear", "ReLU", "StackedLinear"]
-    with pytest.raises(ValueError, match=r"width must be an integer, got 2\.5"):
+    with pytest.raises(ValueError, match=r"width\b.*an integer.*2\.5"):
         SAC(4, 2, [0], network="own", width=2.5)

@@ -217,5 +217,5 @@ def test_what_is_better_where_it_is_lower_is_chosen_where_it_is_lowest(tmp_path)
 
 def test_the_command_reads_seeds_as_numbers(tmp_path):
     assert parse(["a", "choose=reg.coef", "choose_seeds=3,4"])[1]["choose_seeds"] == [3, 4]
-    with pytest.raises(SettingsError, match="choose_seeds must be seeds, 3,4, got 'x'"):
+    with pytest.raises(SettingsError, match=r"choose_seeds\b.*'x'"):
         parse(["a", "choose=reg.coef", "choose_seeds=x"])

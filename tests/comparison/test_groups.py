@@ -85,7 +85,7 @@ def test_values_are_written_short(value, text):
 )
 def test_different_tasks_and_lengths_are_refused_with_the_way_out_and_allowed_when_mixed(tmp_path, kind, other, name):
     runs = runs_of(tmp_path, ["reg=none"], [other, "reg=l2"], kind=kind)
-    with pytest.raises(SettingsError, match=f"{name} differs: .* mix={name}$"):
+    with pytest.raises(SettingsError, match=rf"{name}\b.*\bmix={name}\b"):
         group(runs)
     assert len(group(runs, [name])) == 2
 
@@ -109,7 +109,7 @@ def test_mixed_tasks_are_strata_of_one_group_and_a_mixed_net_is_a_group(tmp_path
 
 def test_the_commands_are_never_mixed(tmp_path):
     runs = runs_of(tmp_path / "a", []) + runs_of(tmp_path / "b", [], kind="supervised")
-    with pytest.raises(SettingsError, match=r"is an RL run and .* a supervised one"):
+    with pytest.raises(SettingsError, match=r"RL.*supervised"):
         group(runs)
 
 
@@ -131,17 +131,17 @@ def test_a_run_that_is_there_twice_with_equal_numbers_counts_once_and_the_longer
 
 
 def test_a_run_that_is_there_twice_with_other_numbers_is_refused_and_one_can_be_left_out(tmp_path):
-    with pytest.raises(SettingsError, match="different numbers"):  # no step of both, so nothing tells
+    with pytest.raises(SettingsError, match="leave_out="):  # no step of both, so nothing tells
         group(lists(tmp_path / "apart", curve([1.0]), curve([1.0], every=700)))
     runs = lists(tmp_path, curve([1.0, 2.0]), curve([1.0, 2.5]))
-    with pytest.raises(SettingsError, match=r"\(l2, seed 0\).*different numbers.*leave_out=.*/b:l2"):
+    with pytest.raises(SettingsError, match=r"\(l2, seed 0\).*leave_out=.*/b:l2"):
         group(runs)
     groups = group(runs, leave_out=[f"{tmp_path / 'b'}:l2"])
     assert [(g.label, g.runs[0].folder.path.name) for g in groups] == [("none", "a"), ("l2", "a"), ("swr", "b")]
     assert [g.label for g in group(runs, leave_out=["l2"])] == ["none", "swr"]
     for left, named in (
         (["l3"], "'l3'.*'l2'"),
-        ([f"{tmp_path / 'c'}:l2"], "no runs are called"),
+        ([f"{tmp_path / 'c'}:l2"], "/c:l2"),
         (["l2", "none", "swr"], "leave_out=l2,none,swr"),
     ):
         with pytest.raises(SettingsError, match=named):
@@ -165,10 +165,7 @@ def test_runs_whose_plug_had_other_code_are_not_pooled_and_a_warning_says_so(tmp
     groups = group(runs)
     assert {g.label: len(g.runs) for g in groups} == {"none": 1, "l2 mine=aaaaaaaa": 1, "l2 mine=bbbbbbbb": 2}
     warnings = summarize(groups).warnings
-    assert (
-        "the code of the plug mine changed between runs, which are not pooled: l2 mine=aaaaaaaa, l2 mine="
-        in " ".join(warnings)
-    )
+    assert any(" mine " in warning and "l2 mine=aaaaaaaa, l2 mine=" in warning for warning in warnings)
 
 
 def test_runs_that_use_nothing_of_a_plug_are_pooled_whatever_its_code_and_a_warning_says_so(tmp_path):
@@ -179,7 +176,7 @@ def test_runs_that_use_nothing_of_a_plug_are_pooled_whatever_its_code_and_a_warn
         runs[number] = replace(runs[number], starts=[start])
     groups = group(runs)
     assert {g.label: len(g.runs) for g in groups} == {"none": 2, "l2 mine=aaaaaaaa": 1, "l2 mine=bbbbbbbb": 1}
-    assert "none: the plug mine, of which it uses nothing, changed: its runs are pooled" in summarize(groups).warnings
+    assert [w for w in summarize(groups).warnings if w.startswith("none: ") and " mine" in w]
 
 
 def test_equal_code_and_plugs_that_others_were_made_without_keep_a_group_together(tmp_path):
@@ -194,4 +191,4 @@ def test_equal_code_and_plugs_that_others_were_made_without_keep_a_group_togethe
 def test_a_plug_that_changed_while_a_run_was_trained_is_named(tmp_path):
     (run,) = runs_of(tmp_path, ["reg=l2"], seeds=1)
     run = replace(run, starts=[{"plugin_sources": {"mine": d * 64}} for d in "ab"])
-    assert f"the code of the plug mine changed while {run} was trained" in summarize(group([run])).warnings
+    assert [w for w in summarize(group([run])).warnings if " mine " in w and str(run) in w]

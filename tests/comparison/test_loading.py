@@ -83,8 +83,8 @@ def test_task_metrics_are_counted_by_task_borders_are_steps_and_a_task_that_was_
         ("metrics.csv", "run,step,name,value\n0,ten,eval/return,1.0\n", "ten"),
         ("metrics.csv", "run,step,name,value\nreg.coef=1 last,5,q_mean,1.0\n", "'reg.coef=1 last'"),
         ("metrics.csv", "epoch,loss\n1,2\n", "'run,step,name,value'"),
-        ("config.yaml", "learning_rate: 3\n", "no settings of a run"),
-        ("config.yaml", "a: [1\n", "no settings of a run"),
+        ("config.yaml", "learning_rate: 3\n", "config.yaml"),
+        ("config.yaml", "a: [1\n", "config.yaml"),
     ],
 )
 def test_a_missing_damaged_or_foreign_file_is_named_with_what_is_wrong(tmp_path, file, text, said):

@@ -2,12 +2,11 @@
 
 import copy
 import random
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
-from conftest import CASES, assert_equal_states, plain_mlp
+from conftest import CASES, Functional, TwoInputs, assert_equal_states, nothing_drawn, plain_mlp
 from torch import nn
 
 import rl_plasticity
@@ -74,7 +73,7 @@ def test_what_somebody_adds_is_measured_of_every_layer_or_unit_like_the_others(m
     assert values["positive/1"].tolist() == (hidden > 0).sum((-1, -2)).tolist()
     assert values["gradient_norms"].shape == (2,)
     monkeypatch.setitem(METRICS, "wrong", OfWeights(lambda matrix, s: s))
-    with pytest.raises(ValueError, match=r"metric 'wrong': expected the shape \[2\], got \[2, 5\]"):
+    with pytest.raises(ValueError, match=r"'wrong'.*\[2\].*\[2, 5\]"):
         Probe(learner, [x]).measure(cross_entropy, [y])
 
 
@@ -137,16 +136,6 @@ def test_balancedness_is_measured_only_where_rescaling_keeps_the_function():
     assert "balancedness" not in Probe(tanh, [x[0]]).weights()
 
 
-@contextmanager
-def nothing_drawn():
-    """No global random state has moved in the end."""
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
-    yield
-    drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
-    assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
-
-
 @pytest.mark.parametrize("case", ["plain", "stacked_cnn_bn", "foreign"])
 def test_measuring_changes_nothing_of_the_training(case):
     kind = CASES[case]
@@ -207,18 +196,6 @@ def test_behind_tokens_the_units_are_in_the_last_axis():
     torch.testing.assert_close(found["feature_rank"], effective_rank(singular_values(hidden)))
 
 
-class Functional(nn.Module):
-    """Activations are functions, and the forward depends on data."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.ModuleList(plain_mlp()[::2])
-
-    def forward(self, x):
-        x = x / 2 if len(x) > 1 and x.abs().amax() > 1e9 else x
-        return self.body[2](self.body[1](self.body[0](x).relu()).relu())
-
-
 def test_functions_as_activations_and_a_forward_that_depends_on_data_are_measured_alike():
     net, x = Functional(), torch.randn(6, 5)
     alike = plain_mlp()
@@ -234,15 +211,6 @@ def test_a_parametrized_network_whose_call_cannot_be_followed_is_measured_by_its
     net = CASES["stacked_cnn_bn"].of_seeds(range(3))
     standardize_weights_(net)
     assert "dormant" in measure(net, CASES["stacked_cnn_bn"].input())
-
-
-class TwoInputs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = plain_mlp()
-
-    def forward(self, obs, act):
-        return self.body(obs - 2 * act)
 
 
 def test_an_example_is_a_tensor_a_tuple_or_a_dict_and_targets_are_one_or_several():
@@ -325,13 +293,13 @@ MLP_, ROWS = plain_mlp(), torch.ones(6, 5)
         ((nn.Sequential(nn.ReLU()), ROWS), "no layer"),
         ((MLP_, torch.ones(5)), r"example.*batch.*\[8\]"),
         ((MLP_, {"input": 3}), "example.*tensors.*int"),
-        ((TwoInputs(), ROWS), "tuple"),
+        ((nn.Bilinear(5, 5, 2), ROWS), "tuple"),
         ((MLP_, ROWS, None, torch.ones(6)), "targets.*loss"),
         ((MLP_, ROWS, ROWS), "loss.*function.*Tensor"),
         ((MLP_, ROWS, nn.functional.mse_loss, torch.ones(5, 3)), r"examples.*\[6, 5\], \[5, 3\]"),
         ((MLP_, ROWS, lambda output: output.square()), r"loss.*shape \[\], got \[1, 3\]"),
         ((MLP_, ROWS, lambda output: 1.0), r"shape \[\], got float"),
-        ((MLP_, ROWS, lambda output: output.sum() * output.sum().item()), "one example at a time: RuntimeError"),
+        ((MLP_, ROWS, lambda output: output.sum() * output.sum().item()), "RuntimeError"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_one_line(given, named):
@@ -485,7 +453,7 @@ def test_a_metric_that_raises_is_nan_by_name_and_takes_no_other_with_it(monkeypa
 
     x, expected = torch.randn(6, 5), measure(plain_mlp(), torch.randn(6, 5)).keys()
     monkeypatch.setitem(METRICS, "mine", OfWeights(raises))
-    with pytest.warns(UserWarning, match="mine of '4' is NaN, it cannot be computed: ZeroDivisionError: no such thing"):
+    with pytest.warns(UserWarning, match="mine of '4'.*ZeroDivisionError: no such thing"):
         found = measure(plain_mlp(), x)
     assert found["mine/4"].isnan()
     assert found["mine/0"] > 0
@@ -524,12 +492,12 @@ class BehindAnLSTM(nn.Module):
 
 def test_an_lstm_has_no_dormant_units_and_says_why_and_units_beside_it_are_measured():
     for hidden, measured in (([], False), ([nn.Linear(8, 8), nn.ReLU()], True)):
-        with pytest.warns(UserWarning, match="the units inside 'lstm'"):
+        with pytest.warns(UserWarning, match="'lstm'"):
             values = measure(BehindAnLSTM(hidden), torch.randn(8, 5, 4))
         assert ("dormant" in values) == measured == ("dormant" not in values.left_out)
         assert set(METRICS) <= {*values, *values.left_out}  # no name is missing without a word
         if not measured:
-            with pytest.raises(KeyError, match=r"dormant.*the units inside 'lstm'"):
+            with pytest.raises(KeyError, match=r"dormant.*'lstm'"):
                 values["dormant"]
 
 
@@ -540,10 +508,10 @@ def test_what_a_network_or_a_call_has_not_is_listed_with_the_reason():
     assert {*values.left_out} == {
         *("gradient_condition", "gradient_rank", "saturated", "distance", "representation_change")
     }
-    assert values.left_out["gradient_rank"] == "it needs a loss"
+    assert "loss" in values.left_out["gradient_rank"]
     assert "gradient_rank" not in measure(net, x, nn.functional.cross_entropy, labels).left_out
     assert "balancedness" in measure(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), x).left_out
-    with pytest.raises(KeyError, match="no metric is called 'dormnat'; did you mean 'dormant'"):
+    with pytest.raises(KeyError, match=r"'dormnat'.*'dormant'"):
         values["dormnat"]
     assert values.get("dormnat") is None
 

@@ -178,7 +178,6 @@ CONTINUAL = {
 
 
 # Around a change, which is when the next episode begins.
-# Around a change, which is when the next episode begins.
 @pytest.mark.parametrize(("steps", "workers"), [(14, False), (15, False), (16, 1), (31, False)])
 def test_environments_saved_around_a_change_go_on_bit_for_bit(steps, workers, monkeypatch):
     monkeypatch.setattr("rl_plasticity.envs.vector.START", "fork")

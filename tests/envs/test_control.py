@@ -93,7 +93,7 @@ def test_a_physics_error_ends_the_episode_with_a_warning_not_the_run_and_keeps_w
     env.reset()
     for _ in range(2):
         good = env.step(np.zeros(2, np.float32))[0]
-    with pytest.warns(UserWarning, match="episode 1 .* ended early"):
+    with pytest.warns(UserWarning, match=r"episode 1\b"):
         obs, reward, terminated, truncated, _ = env.step(np.zeros(2, np.float32))
     assert np.array_equal(obs, good)
     assert (reward, terminated, truncated) == (0.0, False, True)
@@ -101,7 +101,7 @@ def test_a_physics_error_ends_the_episode_with_a_warning_not_the_run_and_keeps_w
     assert not env.step(np.zeros(2, np.float32))[3]
     env = Control(Counting(**{fault: 3}), 0, action_repeat=4)
     env.reset()
-    with pytest.warns(UserWarning, match="ended early"):
+    with pytest.warns(UserWarning, match=r"episode \d+"):
         assert env.step(np.zeros(2, np.float32))[1] == 1 + 2
 
 

@@ -254,7 +254,7 @@ def test_workers_that_cannot_be_started_are_one_line_and_no_process_stays(fault,
 
 def test_an_environment_that_cannot_be_made_in_a_worker_is_one_line(forked, monkeypatch):
     monkeypatch.setattr(vector, "check_name", lambda name: None)
-    with pytest.raises(EnvFault, match="an environment raised SettingsError: unknown env 'gym:Nowhere-v0'"):
+    with pytest.raises(EnvFault, match=r"SettingsError: .*'gym:Nowhere-v0'"):
         Envs("gym:Nowhere-v0", [0, 1], workers=True)
     assert multiprocessing.active_children() == []
 

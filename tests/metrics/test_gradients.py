@@ -122,9 +122,9 @@ def test_measuring_moves_neither_statistics_nor_gradients_nor_modes(make):
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match=r"'wieght'; did you mean 'weight'"):
+    with pytest.raises(ValueError, match=r"'wieght'.*'weight'"):
         gradient_spectrum(nn.Linear(2, 1), ["wieght"], squared_error, (torch.ones(3, 2),), ())
-    with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"chunk\b.*\b1\b.*\b0$"):
         gradient_spectrum(nn.Linear(2, 1), ["weight"], squared_error, (torch.ones(3, 2),), (), chunk=0)
 
 

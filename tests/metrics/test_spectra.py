@@ -59,5 +59,5 @@ def test_the_dtype_is_kept():
 
 @pytest.mark.parametrize("delta", [-0.1, 1.0])
 def test_a_delta_outside_its_range_is_named(delta):
-    with pytest.raises(ValueError, match="delta must be in"):
+    with pytest.raises(ValueError, match="delta"):
         srank(torch.ones(2), delta)

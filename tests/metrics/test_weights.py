@@ -160,9 +160,9 @@ def test_a_unit_without_weights_on_one_side_stays_and_gives_no_nan():
 
 
 def test_layers_that_do_not_follow_each_other_are_named():
-    with pytest.raises(ValueError, match="4 units cannot be followed by one of 6 inputs"):
+    with pytest.raises(ValueError, match=r"\b4 units.*\b6 inputs"):
         balancedness([torch.ones(4, 3), torch.ones(2, 6)])
-    with pytest.raises(ValueError, match="positive and finite"):
+    with pytest.raises(ValueError, match="finite"):
         balancedness([torch.ones(4, 3)], p=float("inf"))
 
 

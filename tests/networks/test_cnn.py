@@ -50,18 +50,6 @@ def test_every_run_computes_what_an_ordinary_cnn_with_its_weights_computes(batch
             torch.testing.assert_close(p.grad[run], q.grad, rtol=1e-3, atol=1e-3 * q.grad.abs().max().item())
 
 
-def test_the_statistics_of_a_run_do_not_see_another_run_s_images():
-    x = torch.randn(3, 6, 1, 8, 8)
-    ends = []
-    for disturbance in (1.0, 50.0):
-        net = CNN((1, 8, 8), 4, [0, 1, 2], batch_norm=True)
-        x[1] *= disturbance
-        ends.append([net(x).detach(), *net.buffers()])
-    for a, b in zip(*ends, strict=True):
-        assert torch.equal(a[[0, 2]], b[[0, 2]])
-    assert not torch.equal(ends[0][1][1], ends[1][1][1])
-
-
 def test_the_layers_are_those_of_the_paper_with_our_choices_where_it_is_silent():
     def sizes(net):
         return [tuple(y.weight(net).shape[1:]) for y in layers(net)]
@@ -122,7 +110,7 @@ def test_the_network_of_kumar_et_al_has_the_layers_of_their_appendix():
     fewer = kumar_cnn((3, 32, 32), 2, [0], activation="crelu", channels=11, widths=(72, 72))
     assert count(fewer) < count(smaller)
     assert abs(count(smaller) / count(kumar_cnn((3, 32, 32), 2, [0])) - 1) < 0.05
-    with pytest.raises(ValueError, match="sides of at least 16, got"):
+    with pytest.raises(ValueError, match=r"\b16\b"):
         kumar_cnn((3, 15, 32), 2, [0])
     assert kumar_cnn((3, 16, 17), 2, [0])(torch.randn(1, 4, 3, 16, 17)).shape == (1, 4, 2)
 
@@ -153,7 +141,7 @@ def test_initial_weights_as_torch_makes_them_are_the_numbers_of_its_own_layers()
 
 @pytest.mark.parametrize("shape", [(1, 3, 8), (8, 8), (64,)])
 def test_a_shape_that_is_no_image_or_too_small_is_an_error(shape):
-    with pytest.raises(ValueError, match="sides of at least 4, got"):
+    with pytest.raises(ValueError, match=r"\b4\b"):
         CNN(shape, 10, [0])
 
 

@@ -28,7 +28,7 @@ def test_it_maps_images_of_any_channels_to_classes(name):
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_a_net_without_a_runs_axis_refuses_several_seeds(name):
-    with pytest.raises(ValueError, match=r"runs axis.*seeds=1.*2 seeds"):
+    with pytest.raises(ValueError, match=r"seeds=1.*\b2\b"):
         NETWORKS[name]((3, 32, 32), 10, [0, 1])
 
 
@@ -94,7 +94,7 @@ def test_a_network_made_by_name_has_bounded_weights_in_all_layers_but_the_heads(
 def test_weight_standardization_by_name_is_of_convolutions_that_a_norm_layer_follows_or_refused(name):
     with torch.device("cpu" if name in STACKED else "meta"):
         if name not in OF_NORMED_CONVOLUTIONS:
-            with pytest.raises(SettingsError, match="convolutions that a norm layer follows, and the network has none"):
+            with pytest.raises(SettingsError, match=r"weight.standardization"):
                 make_network(name, (1, 32, 32), 4, [0], "weight_standardization")
             return
         net = make_network(name, (1, 32, 32), 4, [0], "weight_standardization")
@@ -154,5 +154,5 @@ def test_what_somebody_adds_is_made_and_checked_like_the_others(monkeypatch):
 
     monkeypatch.setitem(NETWORKS, "linear", linear)
     assert len(list(make_network("linear", (3, 1, 1), 4, [0], bias=False).parameters())) == 1
-    with pytest.raises(SettingsError, match="bias must be true or false, got 3"):
+    with pytest.raises(SettingsError, match=r"bias\b.*true or false.*\b3\b"):
         make_network("linear", (3, 1, 1), 4, [0], bias=3)

@@ -5,7 +5,7 @@ from torch import nn
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MeanOnlyBatchNorm2d
-from rl_plasticity.regularizers import REGULARIZERS, hidden_units, layers, make_regularizer
+from rl_plasticity.regularizers import hidden_units, layers, make_regularizer
 from rl_plasticity.structure import read
 
 
@@ -91,8 +91,8 @@ def test_the_spectral_penalty_draws_its_shift_to_zero():
     torch.testing.assert_close(gradient, 4 * bias.square().sum() * bias)  # of |s|^4
 
 
-@pytest.mark.parametrize("name", REGULARIZERS)
-def test_every_regularizer_and_redo_train_a_network_with_it(name):
+@pytest.mark.parametrize("name", ["l2", "weight_clipping", "continual_backprop"])
+def test_regularizers_of_every_kind_and_redo_train_a_network_with_it(name):
     learner = Learner(chain, [3], lambda net: make_regularizer(name, net))
     for _ in range(2):
         learner.minimize(learner.net(X).square().mean(), X)

@@ -179,7 +179,7 @@ def test_the_first_step_of_a_task_is_over_the_weight_that_interventions_left():
 
 
 def test_an_optimizer_whose_step_is_not_known_afterwards_is_refused():
-    with pytest.raises(ValueError, match="the steps of AdamP are not known after an update: measure those of Adam or"):
+    with pytest.raises(ValueError, match=r"\bAdamP\b.*\bAdam\b"):
         EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner_of(optimize=AdamP)))
 
 
@@ -310,7 +310,7 @@ def test_a_run_that_was_looked_at_closely_is_not_resumed_without(tmp_path):
     with pytest.raises(SettingsError, match=r"add plugins=\[papers.looks.tasks\]"):
         go(command, [f"resume={folder}"])
     shutil.move(folder / "provenance.json", tmp_path)  # what names the plugs
-    with pytest.raises(FaultyRun, match=r"the state of callbacks\.task_starts, which is not loaded"):
+    with pytest.raises(FaultyRun, match=r"callbacks\.task_starts"):
         go(command, [f"resume={folder}"])
     assert (folder / "metrics.csv").read_bytes() == before
 

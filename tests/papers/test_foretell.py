@@ -41,7 +41,7 @@ def test_the_early_measure_meets_the_later_return_and_its_interval_is_of_groups(
     ((_, rho, nothing),) = foretell.table(foretell.seen(runs[3:], 1000), [])
     assert rho < -0.9
     assert nothing is None  # of four groups
-    with pytest.raises(ValueError, match="nothing that varies was measured in all 15 runs by env step 599"):
+    with pytest.raises(ValueError, match=r"\b15 runs.*env step 599\b"):
         foretell.text(foretell.seen(runs, 599), [])
 
 

@@ -34,7 +34,7 @@ def test_a_panel_can_be_chosen_and_one_that_there_is_not_is_an_error_that_names_
     lines = ["run,none,,m,0,3.0,,,1", "run,none,,m,,3.0,,,1", "walk,l2,,m,0,7.0,,,1", "walk,l2,,m,,7.0,,,1"]
     (tmp_path / "file.csv").write_text("\n".join([FIGURE, *lines]))
     assert results_table.table(tmp_path / "file.csv", panel="walk") == ["|  | walk |", "| --- | --- |", "| l2 | 7.00 |"]
-    with pytest.raises(ValueError, match="no panel 'wlak'; it has run, walk"):
+    with pytest.raises(ValueError, match=r"'wlak'.*run, walk"):
         results_table.table(tmp_path / "file.csv", panel="wlak")
 
 
@@ -97,8 +97,8 @@ def test_against_a_method_there_are_the_gaps_of_the_means_over_a_run_seed_by_see
     assert l2 == "| l2 | 15.0 | +12.0 [+10.8, +13.2] | +12.0 [+10.4, +13.6] |"
     # 20 21 20 21 18: 20, s^2 = 1.5, s / sqrt 5 = .5477
     assert swr == "| swr | 23.0 | +20.0 [+18.5, +21.5] | +20.0 [+18.1, +21.9] |"
-    with pytest.raises(ValueError, match="has no method 'nothing'; it has none, l2, swr"):
+    with pytest.raises(ValueError, match=r"'nothing'.*none, l2, swr"):
         results_table.table(tmp_path / "file.csv", against="nothing")
     (tmp_path / "other.csv").write_text("\n".join([COMPARISON, *compared("none", 0.5)]) + "\n")
-    with pytest.raises(ValueError, match=r"has no method 'none'$"):
+    with pytest.raises(ValueError, match=r"'none'$"):
         results_table.table(tmp_path / "other.csv", against="none")

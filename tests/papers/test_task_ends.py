@@ -27,5 +27,5 @@ def test_there_is_a_line_for_each_run_and_task_with_its_method_and_what_was_know
 
 def test_runs_of_one_task_are_none(tmp_path):
     write_run(tmp_path / "a", ["total_env_steps=200"], {0: curve([1.0, 2.0], "eval/return", 100)})
-    with pytest.raises(SettingsError, match=r"no run of train below .* has tasks that change"):
+    with pytest.raises(SettingsError, match=r"no run"):
         task_ends.lines(tmp_path)

@@ -1,13 +1,11 @@
 """What holds for every regularizer, on every kind of network."""
 
 import copy
-import random
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from conftest import CASES, STACKED, assert_equal_states, loss_of, plain_mlp
+from conftest import CASES, STACKED, assert_equal_states, loss_of, nothing_drawn, plain_mlp, refused
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
@@ -89,11 +87,8 @@ def name(request):
 def test_creating_one_leaves_every_random_state_and_the_net_alone(name, case):
     net = case.make(1)
     before = {n: p.clone() for n, p in net.state_dict().items()}
-    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
-    make(name, net, structure=None)
-    drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
-    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
-    assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
+    with nothing_drawn():
+        make(name, net, structure=None)
     assert all(torch.equal(before[n], p) for n, p in net.state_dict().items())
     assert not any(m._forward_hooks for m in net.modules())
 
@@ -115,13 +110,8 @@ def test_saving_rebuilding_and_loading_equals_never_having_stopped_and_every_ten
     assert_equal_states(net.state_dict(), other.state_dict())
 
 
-# Tracing takes a second each: one for each shape of hook, on one kind of network.
-TRACED = [("churn", "stacked3_small"), ("ewc", "stacked3_small"), ("feature_rank", "stacked3_small")]
-TRACED += [("continual_backprop", "stacked3_small"), (WINDOWED, "stacked3_small")]
-TRACED += [(CHAIN, "foreign"), ("orthogonal", "stacked_cnn_bn")]
-
-
-@pytest.mark.parametrize(("name", "case"), TRACED, indirect=["case"])
+# Tracing takes seconds: other methods are traced together in test_side_by_side.py.
+@pytest.mark.parametrize(("name", "case"), [(WINDOWED, "stacked3_small"), (CHAIN, "foreign")], indirect=["case"])
 def test_it_traces_whole_and_gives_what_eager_gives(name, case):
     torch._dynamo.reset()
     results, batch = [], case.input()
@@ -136,7 +126,6 @@ def test_it_traces_whole_and_gives_what_eager_gives(name, case):
         torch.testing.assert_close(eager, traced, rtol=1e-5, atol=1e-7)
 
 
-# Of a network with statistics an eager call by churn looks whether they are as they were, which no graph has.
 # Called eagerly, churn looks whether a network's statistics are as they were, which no graph has.
 @pytest.mark.parametrize(
     ("name", "case"),
@@ -229,10 +218,9 @@ def test_training_goes_on_after_every_intervention_with_state_in_place_and_as_if
     assert any(not torch.equal(in_one[1], never[1]) for _, in_one, never in zip(*ends, strict=True))
 
 
-@pytest.mark.parametrize("kind", STACKED)
 @pytest.mark.parametrize("name", WITH_COEF)
-def test_each_run_may_have_its_own_strength(name, kind):
-    case = CASES[kind]
+def test_each_run_may_have_its_own_strength(name):
+    case = CASES["stacked_cnn_bn"]
     batch = case.input()
     strengths = [0.03, 0.01, 0.3] if name != "weight_clipping" else [0.5, 1.0, 0.1]
     together = trained(name, case, batch, coef=torch.tensor(strengths))
@@ -250,24 +238,47 @@ def test_strength_zero_is_a_no_op_and_another_changes_training(name, case):
 
 
 @pytest.mark.parametrize("name", WITH_COEF)
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), torch.tensor([0.1, 0.1]), "1e-4", None, True])
+@pytest.mark.parametrize("bad", [-1.0, torch.tensor([0.1, 0.1])])
 def test_a_bad_strength_is_an_error_that_names_the_argument_and_the_value(name, bad):
     with pytest.raises(ValueError, match="coef") as error:
         make(name, MLP((5, 8, 8, 3), [0, 1, 2]), coef=bad)
     assert str(bad) in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "names"),
+    [
+        ("swr", {"coef": 1.5}, ["coef", "0 to 1", "1.5"]),
+        ("swr", {"coef_classifier": 2.0}, ["coef_classifier", "0 to 1", "null", "2.0"]),
+        ("swr", {"scope": "some"}, ["scope", "all", "preserving", "'some'"]),
+        ("swr", {"accumulate": "no"}, ["accumulate", "exact", "paper", "'no'"]),
+        ("swr", {"scope": "preserving", "accumulate": "paper"}, ["accumulate=exact"]),
+        ("wrs", {"every_updates": 0}, ["every_updates", "1", "0"]),
+        ("wrs", {"norm_decay": 1.0}, ["norm_decay", "0", "1.0"]),
+        ("wrs", {"per": "row"}, ["per", "unit", "layer", "'row'"]),
+        ("wrs", {"per": "layer", "variant": "input_channel"}, ["per=layer"]),
+        ("weight_clipping", {"coef": 0.0}, ["coef", "above 0", "0.0"]),
+        ("weight_decay", {"coef": 1.5}, ["coef", "0 to 1", "1.5"]),
+        ("orthogonal", {"scale": 0.0}, ["scale", "above 0", "0.0"]),
+        ("hare_tortoise", {"momentum": 1.5}, ["momentum", "0 to 1", "1.5"]),
+        ("hare_tortoise", {"every_updates": 0}, ["every_updates", "1", "0"]),
+        ("self_normalized_resets", {"least": 20, "most": 10}, ["least", "most=10"]),
+        ("l2", {"from_update": 60, "until_update": 60}, ["until_update", "from_update=60"]),
+        ("l2", {"from_update": 60, "until_update": 3}, ["until_update", "from_update=60", "3"]),
+        ("l2", {"from_update": -1}, ["from_update", "an integer from 0 up", "-1"]),
+        ("l2", {"of": "kernels_and_gains"}, ["of=kernels_and_gains"]),
+        ("weight_decay", {"of": "kernels_and_gains"}, ["of=kernels_and_gains"]),
+        ("l2", {"of": "weight"}, ["of", "kernels_and_gains", "'weight'"]),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(name, settings, names):
+    refused(lambda: make_regularizer(name, plain_mlp(), **settings), *names, error=ValueError)
+
+
 @pytest.mark.parametrize("name", [n for n in REGULARIZERS if n != "none"])
 def test_a_network_without_anything_to_act_on_is_an_error(name):
-    with pytest.raises(ValueError, match="nothing to act on"):
+    with pytest.raises(ValueError, match=rf"\b({name}|{REGULARIZERS[name].__name__})\b"):
         make_regularizer(name, plain_mlp().requires_grad_(False))
-
-
-def test_an_unknown_regularizer_or_setting_is_an_error_that_names_the_nearest():
-    with pytest.raises(ValueError, match=r"'spectra'.*'spectral'"):
-        make_regularizer("spectra", plain_mlp())
-    with pytest.raises(ValueError, match=r"'coeff'.*'coef'"):
-        make_regularizer("spectral", plain_mlp(), coeff=1)
 
 
 def test_a_chain_adds_the_penalties_and_projects_in_order():

@@ -211,7 +211,7 @@ def test_a_resumed_run_keeps_the_decay_and_warns_of_no_other_strength():
     same_to(0, learner.net, other.net)
     LearningRateDecay(at_updates=[1]).apply_(other)
     assert torch.allclose(other.regularizer.lr_share, torch.tensor(0.01, dtype=torch.float64))
-    with pytest.warns(UserWarning, match=r"coef is 0\.5; the loaded state makes it 0\.003"):
+    with pytest.warns(UserWarning, match=r"\bcoef\b.*\b0\.5\b.*\b0\.003\b"):
         WeightDecay(other.net, coef=0.5).load_state_dict(learner.regularizer.state_dict())
 
 
@@ -295,7 +295,7 @@ def test_attached_while_the_rate_is_zero_it_is_refused_before_the_first_step(kep
         adam.param_groups[0]["initial_lr"] = LR
         attach("weight_decay", adam, net)
     else:
-        with pytest.raises(SettingsError, match=r"the learning rate is 0, .*\.follow_\(lr, initial_lr=lr\)"):
+        with pytest.raises(SettingsError, match=r"learning rate.*\b0\b.*\.follow_\(lr, initial_lr=lr\)"):
             attach("weight_decay", adam, net)
         attach("l2", adam, net)
     step(net, adam, LambdaLR(adam, lambda n: 1.0), torch.randn(8, 5))
@@ -307,7 +307,7 @@ def test_attached_behind_such_a_scheduler_it_is_refused_unless_it_was_told_the_r
     net = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3)).double()
     adam = torch.optim.Adam(net.parameters(), lr=LR)
     scheduler = OVERWRITING[kind](adam)
-    with pytest.raises(SettingsError, match=f"{kind} has overwritten .* attach before the scheduler is made"):
+    with pytest.raises(SettingsError, match=rf"{kind}\b.*attach"):
         attach(method, adam, net)
     attach("l2", adam, net)  # does not depend on it
     regularizer = make_regularizer(method, net)

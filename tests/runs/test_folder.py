@@ -196,7 +196,7 @@ def test_a_name_that_is_not_utf_8_is_written_as_escapes(tmp_path):
 
 @pytest.mark.parametrize("name", ["a" * 300 + ".csv", "a" * 251 + ".csv"])  # the second would be for the temporary file
 def test_a_name_too_long_for_what_is_to_be_written_is_refused_before_the_work(tmp_path, name):
-    with pytest.raises(SettingsError, match=r"cannot write to .*: File name too long"):
+    with pytest.raises(SettingsError, match=r"File name too long"):
         require_new(tmp_path / name, ".csv")
 
 

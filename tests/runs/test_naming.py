@@ -113,13 +113,13 @@ def test_a_folder_of_something_else_is_passed_over_and_a_run_that_cannot_be_read
     assert naming.place(here, settings) == here / naming.name(settings, 2)
     (path / "config.yaml").write_text("of: another version\n")
     assert naming.place(here, settings) == path
-    with pytest.raises(SettingsError, match="exists; continue that run with resume="):
+    with pytest.raises(SettingsError, match=r"exists.*resume="):
         train.command.prepare(LONG)
 
 
 def test_a_run_that_was_made_is_not_made_again_but_offered_to_be_resumed(here):
     write(here / naming.name(load(*LONG)), load(*LONG, "device=auto", "threads=auto"))
-    with pytest.raises(SettingsError, match=r"results/\S+_seed0 exists; continue that run with resume="):
+    with pytest.raises(SettingsError, match=r"results/\S+_seed0 exists.*resume="):
         train.command.prepare(LONG)
     assert len([*here.iterdir()]) == 1
 
@@ -153,5 +153,5 @@ def test_a_folder_that_another_process_filled_meanwhile_is_not_written_into(here
 def test_a_run_that_another_process_is_beginning_is_said_to_be(here):
     path = here / naming.name(load(*LONG))
     path.mkdir(parents=True)
-    with Lock(RunFolder(path)), pytest.raises(SettingsError, match=r"is being written by process \d+ on"):
+    with Lock(RunFolder(path)), pytest.raises(SettingsError, match=r"process \d+ on"):
         train.command.prepare(LONG)

@@ -113,7 +113,7 @@ def test_settings_for_another_machine_can_be_checked_on_one_without_a_gpu(of, ki
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     settings = schema.load(kind, once([*arguments, "device=cuda"]))
     of.command.check(settings)
-    with pytest.raises(SettingsError, match="device=cuda, but torch finds no GPU here"):
+    with pytest.raises(SettingsError, match="device=cuda"):
         of.command.prepare(once([*arguments, "device=cuda"]))
 
 

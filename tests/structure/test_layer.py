@@ -1,8 +1,7 @@
 import pytest
 import torch
-from conftest import CASES, Foreign, SmallCNN, plain_mlp
+from conftest import CASES, SmallCNN, plain_mlp
 from torch import nn
-from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
 from rl_plasticity.networks import MLP
@@ -35,27 +34,6 @@ def test_the_order_is_forward_order_even_where_modules_were_registered_in_anothe
             return self.head(self.norm(self.first(x)).relu())
 
     assert [(n, h) for n, _, h in summary(Backwards())] == [("first", False), ("norm", False), ("head", True)]
-
-
-def test_a_foreign_module_has_a_role_for_every_parameter():
-    net = Foreign()
-    by_name = {layer.name: layer for layer in layers(net)}
-    assert {n: layer.role for n, layer in by_name.items()} == {
-        "embedding": "embedding", "position": "parameter", "token": "parameter", "norm1": "norm",
-        "attention": "linear", "attention.out_proj": "linear", "norm2": "norm", "mlp.0": "linear",
-        "mlp.2": "linear", "head": "linear",
-    }  # fmt: skip
-    assert [n for n, layer in by_name.items() if layer.head] == ["head"]
-    named = {n for layer in by_name.values() for n in (layer.weight_name, layer.bias_name) if n}
-    assert named == {n for n, _ in net.named_parameters()}
-
-
-def test_position_tables_are_matrices_and_single_tokens_are_vectors():
-    net = Foreign()
-    by_name = {layer.name: layer for layer in layers(net)}
-    assert by_name["position"].matrix(net).shape == (5, 8)
-    assert by_name["token"].matrix(net) is None
-    assert [v.shape for v in by_name["token"].vectors(net)] == [(8,)]
 
 
 def test_a_kernel_is_the_matrix_out_times_in_kh_kw_and_views_the_parameter():
@@ -95,24 +73,6 @@ def test_scaling_rows_reaches_a_channels_last_kernel():
     torch.testing.assert_close(conv.weight, before * torch.tensor([1.0, 2.0, 3.0])[:, None, None, None])
 
 
-def test_a_tied_layer_s_own_bias_is_kept():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding, self.body, self.head = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 7)
-            self.head.weight = self.embedding.weight
-
-        def forward(self, x):
-            return self.head(self.body(self.embedding(x)))
-
-    ordered = layers(Tied())
-    assert [(layer.name, layer.weight_name, layer.bias_name, layer.head) for layer in ordered] == [
-        ("embedding", "embedding.weight", None, False),
-        ("body", "body.weight", "body.bias", False),
-        ("head", None, "head.bias", True),
-    ]
-
-
 def test_frozen_layers_keep_their_place_without_their_tensors():
     net = plain_mlp()
     net[0].requires_grad_(False)
@@ -124,21 +84,9 @@ def test_frozen_layers_keep_their_place_without_their_tensors():
     ]
 
 
-def test_weights_used_functionally_are_found():
-    class Functional(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return F.linear(self.first(x), self.second.weight, self.second.bias)
-
-    assert [layer.name for layer in layers(Functional())] == ["first", "second"]
-
-
 def test_layers_that_disagree_about_the_runs_are_an_error():
     net = nn.Sequential(*MLP((3, 4, 2), [0, 1]), *MLP((2, 3), [0]))
-    with pytest.raises(ValueError, match="disagree"):
+    with pytest.raises(ValueError, match=r"runs"):
         layers(net)
 
 
@@ -209,7 +157,7 @@ def test_units_that_are_joined_with_others_are_not_hidden_units_whose_columns_ar
 def test_unwrapping_goes_through_every_wrapper_and_stops_at_the_network():
     net = plain_mlp()
     assert unwrapped(net) is net
-    assert unwrapped(torch.compile(nn.DataParallel(net))) is net
+    assert unwrapped(torch.compile(nn.DataParallel(net), backend="eager")) is net
     averaged = AveragedModel(nn.DataParallel(net))  # which copies
     assert type(unwrapped(averaged)) is nn.Sequential
     assert unwrapped(averaged) is averaged.module.module

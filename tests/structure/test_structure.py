@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from conftest import FabricModule, RMSNorm, plain_mlp
+from conftest import FabricModule, RMSNorm, nothing_drawn, plain_mlp
 from torch import nn
 from torch.nn import functional as F
 
@@ -110,12 +110,9 @@ def test_reading_leaves_the_network_and_all_random_states_as_they_were(example):
     for p in net.parameters():
         p.grad = torch.ones_like(p)
     before = copy.deepcopy(net.state_dict())
-    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
-    structure = read(net, torch.randn(5, 4, generator=torch.Generator().manual_seed(1)) if example else None)
-    assert structure.unknown is None
-    drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
-    random.seed(3), np.random.seed(3), torch.manual_seed(3)  # noqa: NPY002
-    assert drawn == (random.random(), np.random.rand(), torch.rand(()).item())  # noqa: NPY002
+    x = torch.randn(5, 4) if example else None
+    with nothing_drawn():
+        assert read(net, x).unknown is None
     assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
     assert all(torch.equal(p.grad, torch.ones_like(p)) for p in net.parameters())
     assert [m.training for m in (net, net.body, net.norm, net.drop)] == [True, True, False, True]
@@ -148,18 +145,13 @@ def test_without_a_trace_or_an_example_what_depends_on_order_or_heads_says_what_
     make_regularizer(name, net, example={"x": torch.randn(3, 4)})
 
 
-@pytest.mark.parametrize("name", [n for n in REGULARIZERS if n not in ORDERED])
-def test_what_needs_no_order_works_without(name):
-    make_regularizer(name, Twin(looked_at)).penalty(Twin(), torch.randn(3, 4))
-
-
 def test_modules_without_a_forward_are_regularized_where_that_needs_no_order():
     net = nn.ModuleDict({"actor": plain_mlp(), "critic": plain_mlp()})
     regularizer = make_regularizer("spectral", net, coef=1.0)
     parts = [make_regularizer("spectral", part, coef=1.0) for part in net.values()]
     expected = sum(r.penalty(p) for r, p in zip(parts, net.values(), strict=True))
     torch.testing.assert_close(regularizer.penalty(net), expected)
-    with pytest.raises(ValueError, match=r"WeightRescaling .*ModuleDict"):
+    with pytest.raises(ValueError, match=r"WeightRescaling\b.*ModuleDict"):
         make_regularizer("wrs", net)
     make_regularizer("wrs", net, heads=["actor.4", "critic.4"])
 
@@ -167,7 +159,7 @@ def test_modules_without_a_forward_are_regularized_where_that_needs_no_order():
 def test_heads_can_be_said():
     net = Twin(looked_at)
     make_regularizer("wrs", net, rescale_head=True)  # of both heads, which needs no order
-    with pytest.raises(ValueError, match=r"head.* Twin\.forward"):
+    with pytest.raises(ValueError, match=r"head.*Twin\.forward"):
         make_intervention("head").apply_(net, ())
     regularizer = make_regularizer("wrs", net, heads=["q0.2", "q1.2"], every_updates=1)
     before = [net.q0[2].weight.clone(), net.q1[2].weight.clone()]
@@ -213,12 +205,12 @@ def test_a_regularizer_that_was_added_is_made_for_what_was_read_with_an_argument
     assert [layer.name for layer in made.layers if layer.head] == ["q0.2", "q1.2"]
     if not passes_it_on:
         assert len(made.other.layers) == 3
-    with pytest.raises(ValueError, match=r"plain .*output layers"):
+    with pytest.raises(ValueError, match=r"plain\b.*heads="):
         make_regularizer("plain", net)  # what was read was for that one
 
 
 def test_an_example_that_does_not_fit_says_so():
-    with pytest.raises(ValueError, match=r"example: Sequential .*shapes cannot be multiplied"):
+    with pytest.raises(ValueError, match=r"example\b.*Sequential.*shapes cannot be multiplied"):
         read(plain_mlp(), torch.randn(2, 4))
 
 
@@ -245,14 +237,14 @@ def test_what_cannot_be_followed_is_not_guessed_at():
     net = Custom()
     assert summary(read(net, torch.randn(2, 3))) == [("a", "linear", (), False), ("b", "linear", (0,), True)]
     net.kept = net.a(torch.randn(1, 3))  # made of its weights in another call
-    with pytest.raises(ValueError, match="followed"):
+    with pytest.raises(ValueError, match=r"heads=\["):
         make_regularizer("wrs", net, example=(torch.randn(2, 3),))
 
 
 @pytest.mark.parametrize(
     ("name", "wrap"),
     [
-        *((name, torch.optim.swa_utils.AveragedModel) for name in REGULARIZERS if name != "none"),
+        *((name, torch.optim.swa_utils.AveragedModel) for name in ("spectral", "ewc", "wrs", "continual_backprop")),
         *(("churn", wrap) for wrap in (torch.compile, nn.DataParallel, FabricModule)),
     ],
 )
@@ -289,12 +281,12 @@ class Between(nn.Module):
 
 
 OTHERS = {
-    "padded with ones": (lambda x: F.pad(x.relu(), (0, 2), value=1.0)[..., :8], "the addition of a constant"),
+    "padded with ones": (lambda x: F.pad(x.relu(), (0, 2), value=1.0)[..., :8], "constant"),
     "tanh": (torch.tanh, "tanh"),
     "tanh module": (nn.Tanh(), "Tanh"),
     "gelu": (F.gelu, "gelu"),
-    "shifted": (lambda x: x + 1, "the addition of a constant"),
-    "square": (lambda x: x * x, "a product of two activations"),
+    "shifted": (lambda x: x + 1, "constant"),
+    "square": (lambda x: x * x, "product"),
     "softmax": (nn.Softmax(-1), "oftmax"),
     "by hand": (lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True), "std"),
 }
@@ -325,9 +317,9 @@ def test_scope_preserving_refuses_a_network_that_returns_what_it_would_scale(nor
 
 
 ENDS = {
-    "sum of heads": (lambda net, h: net.b(h) + net.c(h), "several branches"),
+    "sum of heads": (lambda net, h: net.b(h) + net.c(h), "branches"),
     "squashed": (lambda net, h: torch.tanh(net.b(h)), "tanh"),
-    "shifted": (lambda net, h: net.b(h) + 2, "the addition of a constant"),
+    "shifted": (lambda net, h: net.b(h) + 2, "constant"),
 }
 
 
@@ -457,7 +449,7 @@ def test_roles_say_what_bare_parameters_are():
     structure = read(net, roles={"log_std": "ignore", "m*": "matrix", "sigma": "ignore"})
     assert structure.undecided == ()
     assert "sigma" not in [layer.weight_name for layer in structure.layers]
-    with pytest.raises(SettingsError, match=r"'nrom' .*'log_std'.*'norm'"):
+    with pytest.raises(SettingsError, match=r"'nrom'.*'norm'"):
         read(net, roles={"log_std": "nrom"})
     with pytest.raises(SettingsError, match=r"'log_sdt'.*'log_std'"):
         read(net, roles={"log_sdt": "norm"})
@@ -489,15 +481,12 @@ def test_stacked_matrices_are_as_many_layers_and_undecided_until_said_where_no_u
 def test_without_a_forward_a_log_std_is_nothing_until_it_is_said():
     net = nn.ModuleDict({"actor": plain_mlp(), "critic": plain_mlp()})
     net.log_std = nn.Parameter(torch.full((1, 3), -0.3))  # as single-file agents have it
-    with pytest.raises(ValueError, match=r"log_std .*'ignore'"):
+    with pytest.raises(ValueError, match=r"log_std\b.*'ignore'"):
         make_regularizer("spectral", net)
     regularizer = make_regularizer("spectral", net, coef=1.0, roles={"log_std": "ignore"})
     regularizer.penalty(net).backward()
     assert net.log_std.grad is None
     assert net["actor"][0].weight.grad is not None
-
-
-# --- modules of torch whose weights are linear maps -------------------------------------------------------------------
 
 
 # --- precision --------------------------------------------------------------------------------------------------------
@@ -583,33 +572,19 @@ def test_what_is_unfrozen_later_is_an_error_that_says_to_make_the_regularizer_ag
         regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
         regularizer.project_(net)
 
-    with pytest.raises(RuntimeError, match=r"0\.weight was frozen"):
+    with pytest.raises(RuntimeError, match=r"\b0\.weight\b"):
         update()
 
 
 def test_a_strength_that_a_loaded_state_replaces_is_said():
     old, new = (make_regularizer("spectral", plain_mlp(), coef=coef) for coef in (1e-3, 1e-4))
-    with pytest.warns(UserWarning, match=r"coef .*0\.0001.* 0\.001"):
+    with pytest.warns(UserWarning, match=r"coef\b.*\b0\.0001\b.*\b0\.001\b"):
         new.load_state_dict(old.state_dict())
     assert new.coef == old.coef
     new.load_state_dict(old.state_dict())  # the same: nothing to say
     old, new = (make_regularizer("wrs", plain_mlp(), norm_decay=decay) for decay in (1e-3, 1e-4))
     with pytest.warns(UserWarning, match="norm_decay"):
         new.load_state_dict(old.state_dict())
-
-
-# --- the first value --------------------------------------------------------------------------------------------------
-
-
-def test_the_first_largest_singular_values_are_right():
-    net = make_network("vit_tiny", (3, 8, 8), 10, [0])
-    regularizer = make_regularizer("spectral", net)
-    for layer in regularizer.layers:
-        matrix = layer.matrix(net)
-        if matrix is not None and matrix.numel() < 400_000:
-            sigma = regularizer._sigma1_(layer.key, matrix.detach()).item()
-            # As close as the first iterations come where the two largest are close together, whatever was drawn.
-            assert sigma == pytest.approx(torch.linalg.svdvals(matrix.detach())[0].item(), rel=2e-2), layer.name
 
 
 # --- what is not supported --------------------------------------------------------------------------------------------
@@ -642,11 +617,11 @@ def hooked():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lazy, r"0\.weight has no shape yet: call the network once on real inputs"),
-        (complex_, r"0\.weight is complex, which is not supported"),
-        (sparse, r"0\.weight is sparse, which is not supported"),
-        (quantized, "1 is quantized, which is not supported"),
-        (hooked, r"0 computes its weight in a hook \(WeightNorm\): use torch.nn.utils.parametrizations"),
+        (lazy, r"\b0\.weight\b.*shape"),
+        (complex_, r"\b0\.weight\b.*complex"),
+        (sparse, r"\b0\.weight\b.*sparse"),
+        (quantized, r"\b1\b.*quantized"),
+        (hooked, r"\b0\b.*WeightNorm.*torch\.nn\.utils\.parametrizations"),
     ],
 )
 def test_parameters_that_no_method_can_act_on_are_one_clear_line(make, said):

@@ -119,7 +119,7 @@ def test_each_method_is_checked_once_whatever_the_seeds_and_before_the_first_run
             raise SettingsError("no layer for wrs")
 
     monkeypatch.setattr(command, "check", check)
-    with pytest.raises(SettingsError, match="no layer for wrs"):
+    with pytest.raises(SettingsError, match=r"\bwrs\b"):
         sweep(command, [f"out={tmp_path}", "seed=0,1", "reg=none,swr,wrs"])
     assert checked == ["none", "swr", "wrs"]
 

@@ -228,7 +228,7 @@ def test_only_the_stationary_task_has_settings_and_its_learning_rate_may_decay(d
     assert not any(make(data, SEEDS).decay_at_epochs for make in TASKS.values())
     made = TASKS["stationary"](data, SEEDS, decay_at_epochs=[100, 150], decay=0.5, rebase=False)
     assert (made.decay_at_epochs, made.decay, made.rebase) == ((100, 150), 0.5, False)
-    with pytest.raises(SettingsError, match="decay must be a number above 0, got 0"):
+    with pytest.raises(SettingsError, match=r"decay\b.*a number above 0.*\b0$"):
         TASKS["stationary"](data, SEEDS, decay=0)
 
 
@@ -277,9 +277,9 @@ def test_a_number_of_tasks_that_cannot_be_is_one_line(name, count, named, data):
 def test_there_is_no_task_outside_the_sequence_and_no_sequence_without_a_seed(data):
     sequence = TASKS["random_labels"](data, SEEDS, num_tasks=2)
     for index in (-1, 2):
-        with pytest.raises(IndexError, match=f"task {index} of random_labels, which has the tasks 0 to 1"):
+        with pytest.raises(IndexError, match=rf"{index}\b.*random_labels.*\b0 to 1"):
             sequence.task(index)
-    with pytest.raises(ValueError, match="at least one seed"):
+    with pytest.raises(ValueError, match="seed"):
         TASKS["random_labels"](data, [])
 
 
@@ -287,7 +287,7 @@ def test_there_is_no_task_outside_the_sequence_and_no_sequence_without_a_seed(da
 def test_a_class_without_images_is_one_line(name):
     digits = load("digits", train_size=5)
     missing = int((digits.train_y.bincount(minlength=10) == 0).nonzero()[0])
-    with pytest.raises(DataError, match=f"{name} needs every class in the train images of digits, and class {missing}"):
+    with pytest.raises(DataError, match=rf"{name}\b.*digits.*\b{missing}\b"):
         TASKS[name](digits, [0]).task(0)
 
 
