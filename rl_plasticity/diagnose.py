@@ -1,4 +1,4 @@
-"""Whether a run's networks still learn as fresh ones do: ``python -m rl_plasticity.diagnose RUN``."""
+"""Find out whether a run's networks still learn as fresh ones do: ``python -m rl_plasticity.diagnose RUN``."""
 
 import sys
 
@@ -54,7 +54,7 @@ STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something e
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found of one network of one run at one checkpoint, on some data."""
+    """The report on one network of one run at one checkpoint, on some data."""
 
     step: int
     run: RunName
@@ -64,16 +64,16 @@ class Diagnosis:
 
 
 def look(folder: RunFolder, d: Diagnose) -> int:
-    """Print the verdict on every network of every run at every saved checkpoint; write `out` if wanted.
+    """Print the verdict on every network of every run at every saved checkpoint, and write `out` if it is given.
 
     Returns:
-        The exit status, of the newest checkpoint: 1 if a network is not plastic, 3 if that cannot be told, else 0.
+        The exit status for the newest checkpoint: 1 if a network is not plastic, 3 if that cannot be told, else 0.
     """
     if d.out is not None:
         require_new(Path(d.out), ".json")
         require_new(Path(d.out).with_suffix(".png"), ".png")
     if not folder.path.is_dir():
-        saved_settings(Train, folder)  # which says what there is
+        saved_settings(Train, folder)  # raises, and names what there is
     of_kind = of_supervised if folder.kind == "supervised" else of_agent
     saved = [*folder.saved_steps]
     steps = [step for step in saved if d.checkpoint in (None, step)]
@@ -82,18 +82,16 @@ def look(folder: RunFolder, d: Diagnose) -> int:
         raise SettingsError(f"no checkpoint in {folder.checkpoints}{of_step}")
     found = [*of_kind(folder, d, steps)]
     header = ["step", "run", "network", "data", "verdict", "learned of what a fresh network learns"]
-    lines = [[str(f.step), f.run.in_words, f.network, f.data, f.report.verdict, _learned(f.report)] for f in found]
-    print("\n".join(command_line.aligned([header, *lines])))
+    rows = (
+        (f.step, f.run.in_words, f.network, f.data, f.report.verdict, f.report.evidence.get(NOW, "")) for f in found
+    )
+    print("\n".join(command_line.aligned([header, *([*map(str, row)] for row in rows)])))
     last = [f for f in found if f.step == steps[-1]]
     for f in (f for f in last if f.report.verdict != "plastic"):
         print(f"\n{f.run.in_words}, {f.network}, {f.data}, step {f.step}\n{f.report}")
     if d.out is not None:
         _write(Path(d.out), found, folder)
     return max((STATUS[f.report.verdict] for f in last), key=(0, 3, 1).index)
-
-
-def _learned(report: Report) -> str:
-    return str(report.evidence.get(NOW, ""))
 
 
 def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
@@ -114,7 +112,7 @@ def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
 
 
 class Unbounded(nn.Module):
-    """An actor without the bounds of its log standard deviation, beyond which no target could be reached."""
+    """An actor without the bounds of its log standard deviation, because no target beyond them could be learned."""
 
     def __init__(self, actor: Actor) -> None:
         super().__init__()
@@ -126,9 +124,10 @@ class Unbounded(nn.Module):
 
 
 def of_agent(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[Diagnosis]:
-    """An RL run's networks at these env steps: on transitions of random actions, and of its replay buffer at the last.
+    """Diagnose an RL run's networks at these env steps, on transitions of random actions.
 
-    The random transitions are those of the first task, the same at every env step.
+    At the last env step the replay buffer's transitions are used too. The random transitions are those of the first
+    task, the same at every env step.
     """
     trained = Trained.of(folder, d.device, steps[0])
     names, seeds = trained.plan.names, trained.plan.seeds
@@ -160,12 +159,12 @@ def of_agent(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[D
 
 
 def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
-    """A learner's network, with new weights from its own seeds; running statistics of observations stay.
+    """A learner's network. New weights come from its own seeds, with its running statistics of observations.
 
     Args:
-        shown: the network as it is looked at.
+        shown: returns the part of a network that is diagnosed.
     """
-    source = copy.deepcopy(learner)  # which counts the weights that it draws
+    source = copy.deepcopy(learner)  # a learner counts its draws of weights
 
     def fresh() -> nn.Module:
         net = source.fresh()
@@ -179,7 +178,7 @@ def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
 
 
 def _replayed(trained: Trained, folder: RunFolder, agent: Agent, obs_dim: int, act_dim: int, step: int) -> Batch:
-    """Transitions of the replay buffer of this checkpoint, as many of each run as are looked at."""
+    """Transitions from the replay buffer of this checkpoint, `PROBE_SIZE` of each run."""
     s = trained.settings
     seeds = trained.plan.seeds
     buffer = ReplayBuffer(len(seeds), min(s.buffer_size, s.total_env_steps), obs_dim, act_dim, agent.discount, s.device)
@@ -193,7 +192,7 @@ def _replayed(trained: Trained, folder: RunFolder, agent: Agent, obs_dim: int, a
 
 
 def _beside(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
-    """What is found of each network of each run that is no matter of learning."""
+    """Findings on each network of each run that are no matter of learning."""
     found: dict[str, list[list[str]]] = {name: [[] for _ in batch.reward] for name in agent.learners}
     with torch.no_grad():
         values = agent.value(batch.obs, batch.act)
@@ -209,7 +208,7 @@ def _beside(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
 
 
 def of_supervised(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[Diagnosis]:
-    """A supervised run's network at these epochs, on the first images of its task, with labels drawn too."""
+    """Diagnose a supervised run's network at these epochs, on the first images of its task, also with drawn labels."""
     s = saved_settings(Supervised, folder)
     plan = Plan.of(s)
     parts = supervised.build(s, plan)
@@ -234,7 +233,7 @@ def of_supervised(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Itera
 
 
 def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
-    """``my_module:make_net weights.pt inputs.pt``: a network that a function makes, with saved weights and inputs."""
+    """Diagnose a network from files, ``my_module:make_net weights.pt inputs.pt``; returns the exit status."""
     module, _, name = make.partition(":")
     try:
         maker = getattr(importlib.import_module(plugins.as_module(module)), name, None)
@@ -267,7 +266,7 @@ def _loaded(path: str) -> Any:
 
 
 def act(arguments: Sequence[str]) -> int:
-    """What the command does; returns its exit status."""
+    """Run the command; returns its exit status."""
     if len(arguments) >= 3 and ":" in arguments[0] and not Path(arguments[0]).exists():
         make, weights, inputs, *others = arguments
         return of_files(make, weights, inputs, schema.load(Diagnose, others))
@@ -275,7 +274,7 @@ def act(arguments: Sequence[str]) -> int:
 
 
 class _Command(types.ModuleType):
-    """``rl_plasticity.diagnose`` is a function; to import this module, which has its name, does not hide it."""
+    """Makes this module callable: an import of it hides the function ``rl_plasticity.diagnose``."""
 
     __call__ = staticmethod(diagnose)
 
