@@ -457,10 +457,18 @@ class Sample(NamedTuple):
         return [of_task[:, -1] for of_task in self.curves]
 
     @property
-    def of_baseline(self) -> list[Array]:
-        """The baseline's final scores."""
+    def by_seed(self) -> list[dict[int, float]]:
+        """The final scores on each task by seed."""
+        runs = [self.group.tasks[task] for task in self.c.tasks]
+        return [
+            {run.seed: score for run, score in zip(of_task, scores.tolist(), strict=True)}
+            for of_task, scores in zip(runs, self.final, strict=True)
+        ]
+
+    @property
+    def of_baseline(self) -> "Sample":
         assert self.c.baseline is not None
-        return [of_task[:, -1] for of_task in _curves(self.c, self.c.baseline)]
+        return self._replace(group=self.c.baseline, curves=_curves(self.c, self.c.baseline))
 
     @property
     def has_gap(self) -> bool:
@@ -477,12 +485,6 @@ class Sample(NamedTuple):
         rounds = max(len(r.settings.get("env.sequence") or [None]) for r in self.group.runs)
         several = self.c.unit == "task" and self.changes
         return min(values.shape[1] for values in self.curves) // (3 * rounds) * rounds if several else 0
-
-    def by_seed(self, group: Group | None) -> list[dict[int, float]]:
-        """The final scores of a group on each task."""
-        assert group is not None
-        curves = zip(self.c.tasks, _curves(self.c, group), strict=True)
-        return [dict(zip([r.seed for r in group.tasks[t]], v[:, -1].tolist(), strict=True)) for t, v in curves]
 
     def of_tasks(self, metric: str) -> list[list[Array]]:
         """The values of another metric of tasks, for each task and run, up to the step of the comparison."""
@@ -534,19 +536,19 @@ def _median(numbers: list[Array]) -> Estimate:
 
 
 def _improvement(s: Sample) -> Estimate:
-    signed = [[s.c.sign * scores for scores in of_group] for of_group in (s.final, s.of_baseline)]
+    signed = [[s.c.sign * scores for scores in of_group] for of_group in (s.final, s.of_baseline.final)]
     return _of_ranks(statistics.probability_of_improvement, *signed)
 
 
 def _gap(s: Sample, level: float = 0.95) -> Estimate:
     """The difference of means, by seed where each task has 2 or more that both groups have."""
-    x, y = s.by_seed(s.group), s.by_seed(s.c.baseline)
+    x, y = s.by_seed, s.of_baseline.by_seed
     pairs = _finite([statistics.paired_differences(a, b) for a, b in zip(x, y, strict=True)])
     number = min(map(len, pairs))
     if number > 1 or (number == 1 and all(len(of_task) == 1 for of_task in (*x, *y))):
         samples, note = [pairs], counted(number, "seed")
     else:
-        samples, note = [_finite(s.final), _finite(s.of_baseline)], UNPAIRED
+        samples, note = [_finite(s.final), _finite(s.of_baseline.final)], UNPAIRED
     fewest = min(len(of_task) for strata in samples for of_task in strata)
     first, *others = (float(statistics.mean(strata)) if fewest else math.nan for strata in samples)
     n = sum(map(len, samples[0]))

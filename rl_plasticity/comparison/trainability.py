@@ -33,12 +33,11 @@ def draw(points: Sequence[Point], folder: RunFolder) -> Figure:
     metric = "eval/return" if folder.kind == "train" else "eval/train_accuracy"
     reached = {run.in_words: of_run[metric] for run, of_run in folder.metrics().items() if metric in of_run}
     networks, runs, data = (list(dict.fromkeys(getattr(p, of) for p in points)) for of in ("network", "run", "data"))
-    handles = {}
+    looks = {run: cycled(place) for place, run in enumerate(runs)}
     with mpl.rc_context(STYLE):
         figure, axes = panels(len(networks) + 1, len(networks) + 1, height=2.2)
-        for place, run in enumerate(runs):
-            look = cycled(place)
-            for network, panel in zip(networks, axes, strict=False):
+        for network, panel in zip(networks, axes, strict=False):
+            for run, look in looks.items():
                 here = [p for p in points if (p.run, p.network) == (run, network)]
                 main = [p for p in here if p.data == data[0]]
                 means, low, high = (np.array([p.learned[i] for p in main]) for i in range(3))
@@ -46,19 +45,17 @@ def draw(points: Sequence[Point], folder: RunFolder) -> Figure:
                 for p in here:
                     if p.data != data[0]:
                         panel.plot(p.step, p.learned.mean, marker="x", ms=5, color=look["color"])
-            if run in reached:
-                line(axes[-1], reached[run].steps, reached[run].values, **look)
-            handles[run] = Line2D([], [], **look)
-        for network, panel in zip(networks, axes, strict=False):
             for threshold in (LOST, PLASTIC):
                 panel.axhline(threshold, color="0.7", lw=0.6, zorder=0)
             panel.set_ylim(min(0.0, panel.get_ylim()[0]), max(1.1, panel.get_ylim()[1]))
             panel.set_title(network)
+        for run in filter(reached.__contains__, runs):
+            line(axes[-1], reached[run].steps, reached[run].values, **looks[run])
         axes[0].set_ylabel("learned, a fresh network: 1")
         axes[-1].set_title("return" if folder.kind == "train" else "training accuracy")
         for panel in axes:
             panel.set_xlabel("env step" if folder.kind == "train" else "epoch")
             count_steps(panel, of_tasks=False)
-        legend(figure, handles)
+        legend(figure, {run: Line2D([], [], **look) for run, look in looks.items()})
         take_literally(figure)
     return figure

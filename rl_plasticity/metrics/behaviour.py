@@ -116,8 +116,8 @@ def fit_fresh_targets(
     Source: Lyle et al. (2023), "Understanding plasticity in neural networks" (a probe of an agent's checkpoints), and
     target-fitting capacity, Lyle et al. (2022). Deviations: their targets are the mean of the network's predictions
     plus functions of the input, outputs of random networks, so the spread of the predictions has to be unlearned first.
-    Ours keep the predictions and add independent noise, so it is memorizing that is measured. Up to version 0.2.0 the
-    targets here were the mean prediction plus noise. Variants: noise of the size of the outputs' spread; loss of the
+    Ours keep the predictions and add independent noise, which measures memorizing. Up to version 0.2.0 the targets here
+    were the mean prediction plus noise. Variants: noise of the size of the outputs' spread; loss of the
     mean predictor minus final loss.
 
     The copy is in evaluation mode: no dropout, BatchNorm with its running statistics. Half precision becomes float32 in
@@ -127,35 +127,37 @@ def fit_fresh_targets(
     Args:
         net: returns a tensor or a tuple of tensors ``[*runs, ...]``, all of them fitted.
         inputs: tensors ``[*runs, n, ...]``: one, a tuple (``net(*inputs)``) or a dict (``net(**inputs)``).
-        generator: draws the noise (and is advanced), or its seed.
-        updates: how many.
-        lr: Adam's.
+        generator: the generator of the noise, which is advanced, or its seed.
+        updates: the number of updates.
+        lr: Adam's learning rate.
         runs: the leading axes; losses are summed over them, so gradients stay within a run.
             ``rl_plasticity.fit_fresh_targets`` finds them by itself.
 
     Raises:
         ValueError: inputs or outputs do not begin with the runs axes, the network cannot be called with the inputs, or
-            it returns something else than tensors.
+            it returns anything but tensors.
     """
     if isinstance(generator, int):
         generator = torch.Generator().manual_seed(generator)
     student = copy.deepcopy(net).eval()
     for tensor in (*student.parameters(), *student.buffers()):
         tensor.data = _full_precision(tensor.data)
-    names = [*inputs] if isinstance(inputs, Mapping) else None
-    passed = _parts(inputs) if names is None else [*inputs.values()]  # type: ignore[union-attr]
-    given = [_full_precision(_beginning_with(runs, x, "inputs").detach()) for x in passed]
+
+    def given(x: Any) -> Tensor:
+        return _full_precision(_beginning_with(runs, x, "inputs").detach())
+
+    args = [] if isinstance(inputs, Mapping) else [given(x) for x in _parts(inputs)]
+    named = {name: given(x) for name, x in inputs.items()} if isinstance(inputs, Mapping) else {}
 
     def predict() -> Tensor:  # [*runs, outputs of all examples]
-        output: Any = student(*given) if names is None else student(**dict(zip(names, given, strict=True)))
-        parts = [_beginning_with(runs, part, "outputs") for part in _parts(output)]
+        parts = [_beginning_with(runs, part, "outputs") for part in _parts(student(*args, **named))]
         return torch.cat([part.flatten(len(runs)) for part in parts], dim=-1)
 
     with torch.no_grad():
         try:
             start = predict()
         except (RuntimeError, TypeError, IndexError) as error:
-            shapes = ", ".join(str([*x.shape]) for x in given)
+            shapes = ", ".join(str([*x.shape]) for x in (*args, *named.values()))
             said = (str(error).splitlines() or [type(error).__name__])[0]
             raise ValueError(f"the network cannot be called with inputs of shape {shapes}: {said}") from error
         noise = torch.randn(start.shape[-1], generator=generator, device=generator.device).to(start)

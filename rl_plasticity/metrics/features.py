@@ -47,8 +47,8 @@ def dead_units(activations: Tensor) -> Tensor:
 def saturated_fraction(activations: Tensor, low: float, high: float) -> Tensor:
     """The share of outputs, over units and examples, that are within 0.5 % of the range of a bound: tanh's |h| > 0.99.
 
-    There the slope of tanh is below 0.02, so hardly any gradient passes. Of a non-linearity with values in `low` to
-    `high`. Source: Glorot and Bengio (2010), "Understanding the difficulty of training deep feedforward neural
+    The non-linearity has values from `low` to `high`. The slope of tanh there is below 0.02, so hardly any gradient
+    passes. Source: Glorot and Bengio (2010), "Understanding the difficulty of training deep feedforward neural
     networks", section 3, who look at the outputs' distribution; the limit is ours. Variants: the share of units that
     are there on all examples; the weighted measure of Rakitianskaia and Engelbrecht (2015).
     """

@@ -28,7 +28,7 @@ def effective_learning_rate(gradient_norm: Tensor, weight_norm: Tensor) -> Tenso
     return torch.where(gradient_norm > 0, gradient_norm / weight_norm, torch.zeros_like(gradient_norm))
 
 
-@torch.no_grad()  # parameters that are not named keep no graph alive; torch.func.grad works inside all the same
+@torch.no_grad()  # no graph of the other parameters is kept; torch.func.grad works inside nevertheless
 def gradient_spectrum(
     net: nn.Module,
     names: Sequence[str],
@@ -62,10 +62,10 @@ def gradient_spectrum(
             be given as it is.
         inputs, targets, named: tensors ``[*runs, n, ...]``.
         runs: the leading axes of inputs, targets and parameters; ``()`` for an ordinary network.
-        chunk: how many examples at a time.
+        chunk: the number of examples at a time.
 
     Raises:
-        ValueError: no parameter of that name (the nearest is named); chunk below 1.
+        ValueError: a name that no parameter has (the nearest one is named), or a chunk below 1.
     """
     parameters = {name: p.detach() for name, p in net.named_parameters(remove_duplicate=False)}
     for name in names:
@@ -92,7 +92,10 @@ def gradient_spectrum(
 
 
 def _gradients_of_examples(net: nn.Module, loss: Callable[..., Tensor], axis: int) -> Callable[..., dict[str, Tensor]]:
-    """A function of parameters by name, inputs and targets: their gradients, with the examples of `axis` in front."""
+    """A function that returns the gradients of single examples, which lead its results.
+
+    Its arguments are parameters by name, inputs, inputs by name, and targets, with the examples along `axis`.
+    """
 
     def total(
         parameters: dict[str, Tensor], x: tuple[Tensor, ...], named: dict[str, Tensor], y: tuple[Tensor, ...]

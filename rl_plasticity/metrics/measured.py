@@ -1,9 +1,9 @@
-"""What a probe measures of every layer, by name: add to `METRICS` and it is logged like the others.
+"""The metrics that a probe measures for every layer, by name. A metric added to `METRICS` is logged like the others.
 
-`better` says of all that is logged whether a higher or a lower value is a sign of health.
+`better` tells for everything that is logged whether higher or lower values are better.
 
-Metrics are functions of tensors with leading runs axes, ``-> [*runs]``, and draw no random numbers. Singular values are
-computed once for all metrics that read them.
+Metrics are functions of tensors with leading runs axes, ``-> [*runs]``. They draw no random numbers. Singular values
+are computed once for all metrics that read them.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from rl_plasticity.metrics.spectra import condition_number, effective_rank, sran
 from rl_plasticity.metrics.weights import frobenius_norm, generalized_gaussian_shape
 
 Direction = Literal["higher", "lower"]
-"""Which values of a metric are the better ones."""
+"""Which values of a metric are better."""
 
 
 class OfWeights(NamedTuple):
@@ -56,9 +56,9 @@ METRICS: dict[str, OfWeights | OfFeatures | OfGradients] = {
     "gradient_condition": OfGradients(condition_number, "lower"),
     "gradient_rank": OfGradients(effective_rank, "higher"),
 }
-"""What a probe measures of every layer, in the order in which it is logged."""
+"""The metrics that a probe measures for every layer, in the order in which they are logged."""
 
-_BESIDE: dict[str, Direction] = {  # what commands log beside METRICS
+_BESIDE: dict[str, Direction] = {  # other numbers that commands log
     **dict.fromkeys(("return", "first_return", "area"), "higher"),
     **dict.fromkeys(("online_accuracy", "train_accuracy", "validation_accuracy", "test_accuracy"), "higher"),
     **dict.fromkeys(("train_loss", "validation_loss", "test_loss", "drop", "recovery_env_steps"), "lower"),
@@ -67,8 +67,8 @@ _BESIDE: dict[str, Direction] = {  # what commands log beside METRICS
 
 
 def better(quantity: str) -> Direction | None:
-    """Which values of a logged quantity, ``dormant``, are the better ones.
+    """Which values of a logged quantity, ``dormant``, are better.
 
-    None where neither is (norms, distances, entropies) and of names that are not known here.
+    None where neither are (norms, distances, entropies) and for names that are not known here.
     """
     return METRICS[quantity].better if quantity in METRICS else _BESIDE.get(quantity)
