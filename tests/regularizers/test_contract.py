@@ -196,7 +196,11 @@ def test_a_run_that_starts_afresh_takes_over_the_fresh_state_and_the_others_keep
             torch.testing.assert_close(v[runs - 1], fresh.state_dict()[k][runs - 1])
 
 
-@pytest.mark.parametrize("reset", INTERVENTIONS)
+OF_EACH_HOOK = ("spectral", "ewc", "churn", "wrs", "hare_tortoise", "continual_backprop", CHAIN, WINDOWED)
+RESETS = [(name, reset) for name in NAMES for reset in INTERVENTIONS if reset == "periodic" or name in OF_EACH_HOOK]
+
+
+@pytest.mark.parametrize(("name", "reset"), RESETS, indirect=["name"])
 def test_training_goes_on_after_every_intervention_with_state_in_place_and_as_if_the_other_runs_had_none(name, reset):
     x = torch.randn(3, 6, 5)
     ends = []
