@@ -372,8 +372,8 @@ def test_feature_rank_takes_a_head_that_is_called_by_keyword():
 @pytest.mark.parametrize(
     ("net", "example", "says"),
     [
-        (nn.LSTM(5, 5), X, "no linear or convolution module"),
-        (Bare(), X, "'out' is no linear or convolution module"),
+        (nn.LSTM(5, 5), X, "not a linear or convolution module"),
+        (Bare(), X, "'out' is not a linear or convolution module"),
         (Tied(True), torch.arange(6), "tied.*'table.weight'"),
         (Tied(False), torch.arange(6), "tied.*'table.weight'"),
     ],
