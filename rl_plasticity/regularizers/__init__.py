@@ -1,4 +1,4 @@
-"""The core: what a network's layers are, and every regularizer, found by name in `REGULARIZERS`."""
+"""The regularizers: methods that keep a network plastic while it trains, listed by name in `REGULARIZERS`."""
 
 from rl_plasticity.regularizers.base import Chain, Regularizer, Unregularized
 from rl_plasticity.regularizers.making import REGULARIZERS, make_regularizer

@@ -1,4 +1,4 @@
-"""The frame that all regularizers share, and several of them in a chain."""
+"""The base class of all regularizers, and a chain of several."""
 
 import functools
 import math
@@ -22,72 +22,73 @@ Strength = Annotated[float | Tensor, Setting("strength, in the paper's conventio
 Of = Annotated[
     Literal["all", "weights", "hidden_weights", "heads", "biases", "norms", "kernels_and_gains"],
     Setting(
-        "parameters it acts on; weights: matrices, kernels, tables; kernels_and_gains: those of convolutions and norms"
+        "parameters acted on; weights: matrices, kernels, tables; kernels_and_gains: those of convolutions and norms"
     ),
 ]
-Runs = slice | EllipsisType  # of a regularizer that is part of another: the runs it acts on, ``...`` for all
+Runs = slice | EllipsisType  # the runs that a part of a composite regularizer acts on; ``...`` for all
 
 
 class Look(Protocol):
-    """Who keeps a little of what modules of a network return, without gradient; see `Regularizer.looks`.
+    """A reader of module outputs that keeps something from each, without gradient; see `Regularizer.looks`.
 
     Attributes:
-        names: of the modules.
+        names: names of the modules to look at.
     """
 
     names: list[str]
 
     def keep(self, name: str, call: int, output: Tensor) -> object:
-        """What is kept of what the module `name` returned in its call number `call`; None: nothing can be."""
+        """What to keep of `output`, which module `name` returned in call number `call`; None if nothing can be kept."""
 
 
-COUNTED = "counted/"  # what the names of buffers that count begin with
+COUNTED = "counted/"  # prefix of the names of buffers that count
 NO_BATCH = "has seen no batch: add regularizer.penalty(net, inputs) to the loss, or give Learner.minimize the inputs"
-GIVEN: ContextVar[tuple[nn.Module, Structure] | None] = ContextVar("GIVEN", default=None)  # by `make_regularizer`
+GIVEN: ContextVar[tuple[nn.Module, Structure] | None] = ContextVar("GIVEN", default=None)  # set by `make_regularizer`
 
 
 class Regularizer(nn.Module):
-    """Keeps a network plastic while it trains.
+    """Base class of all methods that keep a network plastic while it trains.
 
-    Use, in any training loop::
+    Usage, in any training loop::
 
         regularizer = make_regularizer("spectral", net, coef=1e-4)
         loss = task_loss + regularizer.penalty(net)
         ...; optimizer.step(); regularizer.project_(net)
 
-    A method says in its constructor which layers or parameters it acts on (`_act_on`). Then it overrides `term`, the
-    penalty of one of them (or `terms`, that of all at once), or `project`, the change of one of them. All else is the
-    same in all methods and done here: strengths, periods, windows, autocast, half precision, and parameters that are
-    frozen.
+    To write a method, say in the constructor which layers or parameters it acts on (`_act_on`). Then override one hook:
+    `term`, the penalty of one part (or `terms`, the penalty of all parts), or `project`, the change of one part. This
+    class handles all the rest: strengths, periods, windows, autocast, half precision and frozen parameters.
 
-    All state lives in buffers, so ``state_dict`` saves it and ``.to`` moves it. Creating one captures what it needs of
-    the initial weights and leaves every global random state alone. `penalty` and `project_` have no data-dependent
-    branch and no host sync, keep every buffer's address, and trace under ``torch.compile(fullgraph=True)``.
+    All state lives in buffers, so ``state_dict`` saves it and ``.to`` moves it. The constructor captures what the
+    method needs of the initial weights. It leaves every global random state alone. `penalty` and `project_` have no
+    data-dependent branch and no host sync. They keep every buffer's address and trace under
+    ``torch.compile(fullgraph=True)``.
 
-    Strengths, norms and factors are float32 or wider, whatever the network's type. Parameters that were frozen
-    (``requires_grad`` false) when the regularizer was made are left alone for good, and it says so if they are unfrozen
-    later; what is frozen later is left alone while it is. A loaded state brings its strengths along: where they are
-    not those given, a warning says so.
+    Strengths, norms and factors are float32 or wider, whatever the network's type. Parameters frozen
+    (``requires_grad`` false) when the regularizer is made are never changed; unfreezing one later raises an error.
+    Parameters frozen later are skipped while they are frozen. Loading a state restores its strengths, with a warning
+    where they differ from those given.
 
     Args:
         net: the network; stacked networks have tensors ``[*runs, ...]``, ordinary ones have ``runs = ()``.
-        coef: the strength, in the paper's convention: a number, or a tensor ``[*runs]``, one for each run.
-        structure: what was read of `net` (`rl_plasticity.structure.read`); by default what `make_regularizer` was
-            given, else it is read here.
+        coef: the strength, in the paper's convention: a number, or a tensor ``[*runs]`` with one number per run.
+        structure: the structure of `net`, from `rl_plasticity.structure.read`. By default the one that
+            `make_regularizer` was given; without that, it is read here.
 
     Attributes:
         looks_at_data: whether `penalty` needs the inputs.
-        halved: whether `penalty` is coef/2 * what `terms` returns, not coef times it.
-        needs: what an error says if `project_` comes without what has to come before it; then `seen` says if it came.
-        rounds: whether a projection remembers what half precision rounds away.
-        steady: kinds of buffers (`_remember`) that `project` leaves as they are: a window need not copy them.
-        acts_on: the layers or the names of parameters that the method acts on.
-        names: the parameters that it acts on; by default those of all layers.
-        active: the runs ``[*runs]`` that are inside their window (`Windowed`) while a hook is called; None: all.
+        halved: whether `penalty` is coef/2 times what `terms` returns, rather than coef times.
+        needs: the error message of `project_` when a call that must precede it is missing; empty if none must. `seen`
+            records whether that call was made.
+        rounds: whether projections keep track of what half precision rounds away.
+        steady: kinds of buffers (`_remember`) that `project` never changes, so a window need not copy them.
+        acts_on: the layers or the parameter names that the method acts on.
+        names: the names of the parameters that the method acts on; by default those of all layers.
+        active: the runs ``[*runs]`` that are inside their window (`Windowed`) while a hook is called; None means all.
 
     Raises:
-        SettingsError: a setting is out of range, or a strength not of shape ``()`` or ``[*runs]``.
-        ValueError: the network has no layer the method can act on.
+        SettingsError: a setting is out of range, or the shape of a strength is neither ``()`` nor ``[*runs]``.
+        ValueError: the network has no layer that the method can act on.
     """
 
     looks_at_data: bool = False
@@ -114,7 +115,7 @@ class Regularizer(nn.Module):
         self.structure = structure
         self.layers = structure.layers
         self.runs = runs_of(net)
-        self.shapes = {n: p.shape[len(self.runs) :] for n, p in unwrapped(net).named_parameters()}  # of a run
+        self.shapes = {n: p.shape[len(self.runs) :] for n, p in unwrapped(net).named_parameters()}  # of one run
         self.frozen = [name for name, p in unwrapped(net).named_parameters() if not p.requires_grad]
         self.acts_on: list[Any] = []
         self.names = [name for layer in self.layers for name in layer.parameter_names]
@@ -130,8 +131,8 @@ class Regularizer(nn.Module):
         """The term ``[*runs]`` to add to the loss.
 
         Args:
-            inputs: what the network was called with for the loss, if the regularizer `looks_at_data`: a tensor, a tuple
-                of arguments, or a mapping.
+            inputs: what the network was called with for the loss; needed if the regularizer `looks_at_data`. A tensor,
+                a tuple of arguments, or a mapping.
         """
         if not self.penalizes:
             return self._zeros()
@@ -146,18 +147,19 @@ class Regularizer(nn.Module):
     def differentiated(
         self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`penalty` and its gradients, of the sum over runs, by the name of those `parameters` that have one.
+        """The penalty, and the gradients of its sum over runs, by parameter name.
 
-        By autograd, unless a method has them in closed form. `attach` calls this.
+        Parameters that the penalty does not depend on are left out. Autograd computes the gradients, unless a method
+        has them in closed form. `attach` calls this.
         """
         penalty = term_of(self, net, inputs)
-        if not penalty.requires_grad or not parameters:  # projections have a constant as their penalty
+        if not penalty.requires_grad or not parameters:  # the penalty of a projection is a constant
             return penalty, {}
         found = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
         return penalty, {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
-        """See the gradients of loss and penalty, by parameter name, before ``optimizer.step()``; only `ewc` looks."""
+        """Read the gradients of loss plus penalty, by parameter name, before ``optimizer.step()`` (for `ewc`)."""
         self._forward("observe_", net, gradients)
 
     @torch.no_grad()
@@ -165,8 +167,8 @@ class Regularizer(nn.Module):
         """Change the weights in place, right after ``optimizer.step()``.
 
         Returns:
-            Where values are new, if any may be: by parameter name masks of its shape. The optimizer's moments of these
-            entries become 0 (`Learner` and `attach` see to it).
+            For methods that reinitialize entries: boolean masks of them by parameter name, of the parameter's shape;
+            otherwise None or an empty mapping. `Learner` and `attach` zero the optimizer's moments of these entries.
         """
         if self.made_of():
             return self._forward("project_", net)
@@ -182,18 +184,20 @@ class Regularizer(nn.Module):
         return masks
 
     def follow_(self, lr: float | Mapping[str, float], initial_lr: float | Mapping[str, float] | None = None) -> None:
-        """Rescale strengths that are learning rate * decay, by lr / initial_lr.
+        """Rescale strengths defined as learning rate * decay by lr / initial_lr.
 
-        They are `weight_decay`'s and `orthogonal`'s coef and `wrs`'s norm_decay; the others do not depend on it.
-        `attach` and a `Learner` call this by themselves. A reset leaves it as it is, as it leaves the learning rate.
+        These are the coef of `weight_decay` and `orthogonal`, and the norm_decay of `wrs`; other strengths do not
+        depend on the learning rate. `attach` and `Learner` call this themselves. A reset keeps the scale, as it keeps
+        the learning rate.
 
         Args:
-            lr: of all parameters, or by parameter name: those without a name here keep theirs.
-            initial_lr: what the strengths were given for, alike; needed the first time. What was told first is kept
-                and saved: strengths are given once.
+            lr: the learning rate of all parameters, or a mapping by parameter name. Parameters missing from the
+                mapping keep their rate.
+            initial_lr: the learning rate that the strengths were given for, in the same form; required the first time.
+                The first value is kept and saved, because strengths are given once.
 
         Raises:
-            SettingsError: no `initial_lr` the first time, or one that is 0 while `lr` is another.
+            SettingsError: `initial_lr` is missing the first time, or it is 0 while `lr` is not.
         """
         for part, _ in self.made_of():
             part.follow_(lr, initial_lr)
@@ -206,22 +210,22 @@ class Regularizer(nn.Module):
                 continue
             initial[i] = initial[i] or told
             if initial[i] is None or (initial[i] == 0 != now):
-                raise SettingsError(f"initial_lr must be what the strengths were given for, above 0, got {initial[i]}")
+                raise SettingsError(f"initial_lr must be the rate of the given strengths, above 0, got {initial[i]}")
             shares[i] = 1.0 if now == initial[i] else now / initial[i]
         for buffer, values in ((self.initial_lr, initial), (self.lr_share, shares)):
             buffer.copy_(torch.tensor(values, dtype=buffer.dtype))
 
     @torch.no_grad()
     def recapture_(self, source: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """Take another reference for what was captured when the regularizer was made.
+        """Replace the reference that was captured when the regularizer was made.
 
         Args:
-            source: a network, whose weights are the new reference of what `capture` remembers: the norms of `swr` and
-                `normalize_project`, the weights of `l2_init`. Counts and running statistics stay. Or a regularizer
-                that the same call made for newly initialized weights: its whole state is taken over, besides the
-                learning rate's share and `counts`.
+            source: a network or a regularizer. The weights of a network become the new reference for everything that
+                `capture` remembers: the norms of `swr` and `normalize_project`, the weights of `l2_init`. Counts and
+                running statistics stay. A regularizer, made by the same call for newly initialized weights, gives its
+                whole state, except the learning rate's share and `counts`.
             runs: indices of the runs concerned; all by default.
-            only: parameter names; all by default, and then the number of updates too.
+            only: parameter names. By default all, and then the number of updates is replaced too.
         """
         for i, (part, its) in enumerate(self.made_of()):
             other = source.made_of()[i][0] if isinstance(source, Regularizer) else seen_by(its, source)
@@ -237,27 +241,27 @@ class Regularizer(nn.Module):
             mine[name][chosen] = value[chosen]
 
     def looks(self) -> Sequence[Look]:
-        """Those who can look at a loop's own call instead of calling the network in `penalty`; none by default."""
+        """Objects that can read the loop's own forward call, so that `penalty` needs no second one; default none."""
         return [look for part, runs in self.made_of() if runs is ... for look in part.looks()]
 
     @property
     def counts(self) -> dict[str, Tensor]:
-        """How often it did what it does now and then, ``[*runs]`` by name, since training began; empty for most.
+        """Counts of the method's occasional events since training began, ``[*runs]`` by name; empty for most methods.
 
-        They are logged, saved and resumed. A run that starts afresh goes on counting.
+        They are logged, saved and resumed. A reset of a run does not reset them.
         """
         return added_up([counted_by(self), *(self._whole(part.counts, runs) for part, runs in self.made_of())])
 
     @property
     def holds_on(self) -> bool:
-        """Whether it remembers something of weights it has seen, which `recapture_` can replace."""
+        """Whether the regularizer keeps values derived from earlier weights, which `recapture_` can replace."""
         names = (name.rpartition(".")[2] for name in self.state_dict())
         return any("/" in name and not name.startswith((COUNTED, "rounding/")) for name in names)
 
     def first_update(self, batch_size: int) -> Tensor:
-        """Which update, from 1, is the first in which it can change a weight or a gradient, ``[*runs]``.
+        """The first update, counted from 1, in which the method can change a weight or a gradient, ``[*runs]``.
 
-        Methods that act late override it, so that a run that is too short for them can say so.
+        Methods that act late override it, so that a run too short for them can be reported.
         """
         first = torch.full(self.runs, math.inf if self.made_of() else float(self.every_updates))
         for part, runs in self.made_of():
@@ -267,11 +271,11 @@ class Regularizer(nn.Module):
     # --- what a method overrides ----------------------------------------------------------------------------------
 
     def term(self, part: Any, net: nn.Module) -> Tensor | None:
-        """The penalty ``[*runs]`` of one of `acts_on`, without the strength; None: it has none."""
+        """The penalty ``[*runs]`` of one element of `acts_on`, without the strength; None if it has none."""
         return None
 
     def terms(self, parts: Sequence[Any], net: nn.Module, inputs: Any) -> Tensor:
-        """The penalty ``[*runs]`` of all of them, without the strength: the sum of `term`."""
+        """The penalty ``[*runs]`` of all parts, without the strength; by default the sum of `term`."""
         total = self._zeros()
         for part in parts:
             if (term := self.term(part, net)) is not None:
@@ -279,24 +283,24 @@ class Regularizer(nn.Module):
         return total
 
     def project(self, part: Any, net: nn.Module, due: Tensor) -> None:
-        """Change one of `acts_on` in place, without gradient, in the runs that are `due` (``[*runs]``)."""
+        """Change one element of `acts_on` in place, without gradient, in the runs that are `due` (``[*runs]``)."""
 
     def project_all(self, parts: Sequence[Any], net: nn.Module, due: Tensor) -> Mapping[str, Tensor] | None:
-        """Change all of them, and return what `project_` returns: `project` of each."""
+        """Change all parts, by default with `project` for each, and return what `project_` returns."""
         for part in parts:
             self.project(part, net, due)
         return None
 
     def capture(self, part: Any, net: nn.Module) -> Mapping[str, Tensor]:
-        """The reference that is remembered of one of `acts_on`, by kind; see `_recall`, `recapture_`."""
+        """The reference values to remember for one element of `acts_on`, by kind; see `_recall`, `recapture_`."""
         return {}
 
     def made_of(self) -> Sequence[tuple["Regularizer", Runs]]:
-        """The regularizers that this one is made of, each with the runs it acts on; none by default."""
+        """The regularizers that this one consists of, each with the runs it acts on; none by default."""
         return ()
 
     def methods(self, net: nn.Module) -> Iterator[tuple["Regularizer", nn.Module]]:
-        """Itself or, in the end, those it is made of, each with the network as it sees it."""
+        """This regularizer, or the innermost ones it consists of, each with its view of the network."""
         if not self.made_of():
             yield self, net
         for part, runs in self.made_of():
@@ -307,15 +311,15 @@ class Regularizer(nn.Module):
     def _act_on(
         self, net: nn.Module, parts: Sequence[Layer] | Sequence[str], what: str = "such layer", least_axes: int = 2
     ) -> None:
-        """The layers or the names of parameters that the method acts on; `capture` remembers what it needs of them.
+        """Set the layers or the parameter names that the method acts on, and capture what it needs of them.
 
         Args:
             what: the kind of part, for the error.
-            least_axes: a warning names the bare parameters with so many axes that cannot be told apart; see
+            least_axes: bare parameters of unknown role with at least this many axes are named in a warning; see
                 `_require_told`.
 
         Raises:
-            ValueError: there is none; a projection is to change a weight that is computed from others.
+            ValueError: there is no such part, or a projection would change a weight that is computed from others.
         """
         self._require(parts, what)
         self.acts_on = [*parts]
@@ -331,17 +335,17 @@ class Regularizer(nn.Module):
             self._remember_rounding(net, self.names)
 
     def _captured(self, net: nn.Module) -> dict[str, Tensor]:
-        """What `capture` says of all parts, by the names of the buffers that keep it."""
+        """What `capture` returns for all parts, by the names of the buffers that keep it."""
         of_parts = [(part, self.capture(part, net)) for part in self.acts_on]
         return {_key(kind, _owner(part)): value for part, captured in of_parts for kind, value in captured.items()}
 
     def _acts_every(self, updates: int) -> None:
-        """Count the updates, in the buffer ``updates``; `project` is due in those that `updates` divides."""
+        """Count the updates in the buffer ``updates``; `project` is due in every `updates`-th one."""
         self.every_updates = updates
         self.register_buffer("updates", torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
 
     def _strength(self, name: str, value: float | Tensor, net: nn.Module) -> Tensor:
-        """`value` as a tensor: one number, or one for each run; float32 or wider."""
+        """A strength as a tensor, float32 or wider: one number, or one per run."""
         like = next(net.parameters(), torch.zeros(()))
         dtype = torch.promote_types(like.dtype, torch.float32)
         strength = torch.as_tensor(value, dtype=dtype, device=like.device).detach().clone()
@@ -351,19 +355,19 @@ class Regularizer(nn.Module):
         return strength
 
     def _counts(self, name: str) -> None:
-        """From now on `counts` has this name, to which `_add_to_count_` adds."""
+        """Add a count of this name to `counts`, starting at 0; `_add_to_count_` increases it."""
         self.register_buffer(COUNTED + name, torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
 
     def _decays(self, names: Iterable[str]) -> None:
-        """The parameters with a strength that is learning rate * decay; see `follow_`, `_decay_of`."""
+        """Declare the parameters whose strength is learning rate * decay; see `follow_`, `_decay_of`."""
         self.decayed = [*dict.fromkeys(names)]
         shape = (*self.runs, len(self.decayed))
         self.register_buffer("lr_share", torch.ones(shape, dtype=self.coef.dtype, device=self.coef.device))
-        # 0: not told yet.
+        # 0 means that the rate is not known yet.
         self.register_buffer("initial_lr", torch.zeros(shape, dtype=torch.float64, device=self.coef.device))
 
     def _remember(self, kind: str, parameter: str, value: Tensor, saved: bool = True) -> None:
-        """A buffer of this `kind` that belongs to the parameter of that name; `saved` in checkpoints or not."""
+        """Register a buffer of this `kind` for the named parameter; `saved` says whether checkpoints contain it."""
         self.register_buffer(_key(kind, parameter), value.detach().clone(), persistent=saved)
 
     def _recall(self, kind: str, parameter: str) -> Tensor:
@@ -372,16 +376,17 @@ class Regularizer(nn.Module):
         return value
 
     def _remember_rounding(self, net: nn.Module, names: Iterable[str]) -> None:
-        """Half-precision weights keep beside them, in float32, what their rounding leaves out.
+        """Keep, in float32, what half-precision weights lose to rounding.
 
-        A factor of 0.9999 rounds to 1 there; with what is left out it counts as soon as it adds up to a digit.
+        In half precision a factor of 0.9999 rounds to 1. With the lost part kept, many such factors add up until they
+        change a digit.
         """
         self.rounded = [n for n in dict.fromkeys(names) if lookup(net, n).dtype in (torch.bfloat16, torch.float16)]
         for name in self.rounded:
             self._remember("rounding", name, torch.zeros_like(lookup(net, name), dtype=torch.float32))
 
     def _linear_maps(self, heads: bool = True, biases: bool = True) -> list[Layer]:
-        """The linear and convolution layers, with the output layers or without, with their biases or without."""
+        """The linear and convolution layers, with or without output layers, with or without their biases."""
         if not heads:
             self.structure.require_heads(type(self).__name__)
         of_heads = self.structure.of_heads
@@ -389,12 +394,12 @@ class Regularizer(nn.Module):
         return found if biases else [y.without_bias() for y in found]
 
     def _trainable(self) -> list[str]:
-        """The names of the parameters that require gradients: at least one."""
+        """The names of the parameters that require gradients; raises ValueError if there is none."""
         self._require(self.structure.trained, "trainable parameter")
         return [*self.structure.trained]
 
     def _those(self, net: nn.Module, of: str) -> list[str]:
-        """The names of the trainable parameters that `of` (`Of`) chooses, each once: at least one."""
+        """The trainable parameters that `of` (`Of`) selects, each name once; raises ValueError if there is none."""
         if of == "all":
             return self._trainable()
         if of in ("hidden_weights", "heads"):
@@ -412,10 +417,11 @@ class Regularizer(nn.Module):
             raise ValueError(f"{type(self).__name__} has nothing to act on: the network has no {what}")
 
     def _require_told(self, net: nn.Module, layers: Iterable[Layer], least_axes: int = 2) -> None:
-        """A warning that names the bare parameters that are left alone because nothing tells what they are.
+        """Warn about bare parameters that are left alone because their role is unknown.
 
         Raises:
-            ValueError: the network was not read at all, and has some; `layers`, on which the method acts, are factors.
+            ValueError: the network's structure could not be read at all and it has such parameters; or `layers`, which
+                the method acts on, include factors of a low-rank adapter.
         """
         self.structure.require_whole(type(self).__name__, layers)
         if said := self.structure.left_alone(type(self).__name__, net, least_axes):
@@ -439,7 +445,7 @@ class Regularizer(nn.Module):
         """`acts_on` without the parameters that are frozen now.
 
         Raises:
-            RuntimeError: a parameter was frozen when the regularizer was made and is not now.
+            RuntimeError: a parameter was frozen when the regularizer was made and is not frozen now.
         """
         self._check_frozen(net)
         return [
@@ -454,7 +460,7 @@ class Regularizer(nn.Module):
                 raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
 
     def _count_(self) -> Tensor:
-        """Count an update; the runs ``[*runs]`` in which the projection is due."""
+        """Count one update and return the runs ``[*runs]`` in which the projection is due."""
         if "updates" not in self._buffers:
             always = torch.ones(self.runs, dtype=torch.bool, device=self.coef.device)
             return always if self.active is None else self.active
@@ -463,11 +469,11 @@ class Regularizer(nn.Module):
         return due if self.active is None else due & self.active
 
     def _add_to_count_(self, name: str, number: Tensor) -> None:
-        """Add a `number` ``[*runs]`` to the count of this name."""
+        """Add `number` ``[*runs]`` to the count of this name."""
         self.get_buffer(COUNTED + name).add_(number)
 
     def _decay_of(self, strength: Tensor) -> dict[str, Tensor]:
-        """The `strength` of each of the decayed parameters at the learning rate of now, ``[*runs]``, by name."""
+        """The `strength` of each decayed parameter at the current learning rate, ``[*runs]`` by name."""
         if self.active is not None:
             strength = torch.where(self.active, strength, 0)
         return dict(zip(self.decayed, (strength.unsqueeze(-1) * self.lr_share).unbind(-1), strict=True))
@@ -482,7 +488,7 @@ class Regularizer(nn.Module):
         return Widened(net, {name: lookup(net, name).float() + t for name, t in left_out.items()})
 
     def _round_(self, widened: nn.Module) -> None:
-        """Write the widened weights back."""
+        """Write the widened weights back, and keep what rounding loses."""
         if self.rounded and isinstance(widened, Widened):
             for name, value in widened.tensors.items():
                 parameter = lookup(widened.net, name)
@@ -490,7 +496,7 @@ class Regularizer(nn.Module):
                 self._recall("rounding", name).copy_(value - parameter.float())
 
     def _outside_autocast(self) -> AbstractContextManager[None]:
-        """Within it, operations have the types of their arguments, whatever the loop around has switched on."""
+        """A context in which autocast is off, so operations keep the types of their arguments."""
         device = self.coef.device.type
         return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
@@ -504,14 +510,14 @@ class Regularizer(nn.Module):
     # --- the rest -------------------------------------------------------------------------------------------------
 
     def _has(self, *hooks: str) -> bool:
-        """Whether its class overrides one of these."""
+        """Whether the subclass overrides one of these hooks."""
         return any(getattr(type(self), hook) is not getattr(Regularizer, hook) for hook in hooks)
 
     def _forward(self, hook: str, net: nn.Module, *by_name: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Call a hook of all that it is made of, each with the network and the tensors as it sees them.
+        """Call a hook of every part, each with its view of the network and of the tensors.
 
         Returns:
-            The sums of the tensors that they return by name.
+            The sums of the tensors that the parts return, by name.
         """
         returned = []
         for part, runs in self.made_of():
@@ -520,7 +526,7 @@ class Regularizer(nn.Module):
         return added_up(returned)
 
     def _whole(self, of_runs: Mapping[str, Tensor], runs: Runs) -> dict[str, Tensor]:
-        """Tensors of some runs as those of all, zero elsewhere."""
+        """Tensors of some runs, extended to all runs with zeros elsewhere."""
         if runs is ...:
             return dict(of_runs)
         whole = {name: value.new_zeros((*self.runs, *value.shape[1:])) for name, value in of_runs.items()}
@@ -534,18 +540,18 @@ class Regularizer(nn.Module):
         super().__setattr__(name, value)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Continue from a saved state.
+        """Restore a saved state, to continue training from it.
 
         Raises:
-            RuntimeError: it is of another method or network; nothing has changed then.
+            RuntimeError: the state belongs to another method or network; nothing has changed then.
         """
         mine, theirs = self.state_dict().keys(), state_dict.keys()
         if mine != theirs:
             wrong = sorted(mine ^ theirs)[0]
             raise RuntimeError(
                 f"the state does not fit this {type(self).__name__}: {wrong!r} is only in "
-                f"{'the state' if wrong in theirs else 'the regularizer'}. It is of another method or network, or was "
-                "made with other settings (roles=, only=, heads=)"
+                f"{'the state' if wrong in theirs else 'the regularizer'}. The state is from another method or "
+                "network, or was made with other settings (roles=, only=, heads=)"
             )
         return super().load_state_dict(state_dict, *args, **kwargs)
 
@@ -560,10 +566,12 @@ class Regularizer(nn.Module):
 
 
 def term_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None = None) -> Tensor:
-    """The regularizer's `penalty`, ``[*runs]``: outside autocast, or as the network was called if it looks at data.
+    """The regularizer's `penalty`, ``[*runs]``, computed outside autocast unless it looks at data.
+
+    If it looks at data, autocast is as it was when the loop called the network.
 
     Raises:
-        SettingsError: there are no inputs to look at; it is something else, which a plug may return.
+        SettingsError: inputs are needed and missing, or a plug returned something other than one number per run.
     """
     if regularizer.looks_at_data:
         regularizer._require_inputs(inputs)
@@ -577,18 +585,18 @@ def term_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None = N
         return term.reshape(runs)
     got = f"shape {[*term.shape]}" if isinstance(term, Tensor) else f"a {type(term).__name__}"
     raise SettingsError(
-        f"{type(regularizer).__name__}.penalty must return one number for each run, of shape {[*runs]}, got {got}"
+        f"{type(regularizer).__name__}.penalty must return one number per run, of shape {[*runs]}, got {got}"
     )
 
 
 def counted_by(module: nn.Module) -> dict[str, Tensor]:
-    """The module's own buffers that count, by name."""
+    """The module's own counting buffers, by the name of the count."""
     counts = ((name, b) for name, b in module._buffers.items() if b is not None and name.startswith(COUNTED))
     return {name.removeprefix(COUNTED): buffer for name, buffer in counts}
 
 
 def added_up(each: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The sums of several tensors, by name; of masks, where any is true."""
+    """Sums of tensors by name; for masks, their elementwise OR."""
     total: dict[str, Tensor] = {}
     for one in each:
         total |= {name: total[name] + value if name in total else value for name, value in one.items()}
@@ -596,14 +604,14 @@ def added_up(each: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def forget_(moments: Callable[[str], list[Tensor]], anew: Mapping[str, Tensor]) -> None:
-    """Zero an optimizer's `moments` where `project_` says that values are new, by parameter name."""
+    """Zero the optimizer's `moments` where `project_` reinitialized entries (masks by parameter name)."""
     for name, where in anew.items():
         for moment in moments(name):
             moment.masked_fill_(where, 0)
 
 
 def _names(layer: Layer, net: nn.Module, of: str) -> list[str | None]:
-    """Which of a layer's parameters `of` (`Of`, but "all") means."""
+    """The parameter names of a layer that `of` (`Of`, except "all") selects."""
     normalizes = layer.role in ("norm", "gain", "shift")
     if of == "weights":
         return [layer.weight_name] if layer.matrix(net) is not None else []
@@ -619,13 +627,13 @@ def _names(layer: Layer, net: nn.Module, of: str) -> list[str | None]:
 
 
 def _goes_on(name: str) -> bool:
-    """Whether a regularizer's buffer goes on where a run starts afresh: what `follow_` was told, and what it counts."""
+    """Whether a reset of a run keeps this buffer: the state of `follow_`, and counts."""
     own = name.rpartition(".")[2]
     return own in ("lr_share", "initial_lr") or own.startswith(COUNTED)
 
 
 def _own_state(regularizer: Regularizer) -> dict[str, Tensor]:
-    """The buffers that are saved, without those of regularizers that it is made of."""
+    """The saved buffers of this regularizer, without those of its parts."""
     made_of_others = bool(regularizer.made_of())
     return {name: b for name, b in regularizer.state_dict().items() if "." not in name or not made_of_others}
 
@@ -635,7 +643,7 @@ def _key(kind: str, parameter: str) -> str:
 
 
 def _owner(part: Layer | str) -> str:
-    """The parameter that what is captured of a part belongs to."""
+    """The name of the parameter that a part's captured values belong to."""
     return part if isinstance(part, str) else part.key
 
 
@@ -644,12 +652,12 @@ def _names_of(part: Layer | str) -> list[str]:
 
 
 def _among(runs: Tensor | None, part: Runs) -> Tensor | None:
-    """Those of `runs` that a part acts on, counted from its first."""
+    """Those of `runs` that a part acts on, as indices relative to its first run."""
     return runs if runs is None or part is ... else runs[(runs >= part.start) & (runs < part.stop)] - part.start
 
 
 def seen_by(runs: Runs, net: nn.Module) -> nn.Module:
-    """The network as a part that acts on these runs sees it."""
+    """The view of the network for a part that acts on these runs."""
     return SomeRuns(net, runs.start, runs.stop) if isinstance(runs, slice) else net
 
 
@@ -661,7 +669,7 @@ class Unregularized(Regularizer):
 
 
 class Chain(Regularizer):
-    """Several regularizers as one: penalties add up, projections run in the order given."""
+    """Several regularizers as one: penalties add up, and projections run in the given order."""
 
     def __init__(self, net: nn.Module, *regularizers: Regularizer) -> None:
         super().__init__(net, structure=regularizers[0].structure if regularizers else None)

@@ -1,4 +1,4 @@
-"""What modules deep inside a network return or read, in a call that a compiled update can trace."""
+"""Reading the inputs or outputs of modules deep inside a network, in a call that a compiled update can trace."""
 
 import copy
 import sys
@@ -22,11 +22,11 @@ _HOOKS = [name for name in nn.Module().__dict__ if name.startswith("_forward")]
 
 
 class Call(Arguments):
-    """A call that a loop has made, and what those who looked into it kept of it: nothing has to be called again.
+    """Arguments of a call that a loop has made, with what readers kept of it, so that no second call is needed.
 
     Attributes:
-        autocast: device, type and whether it was switched on.
-        seen: by who looked and by the name of a module: what was kept of each of its returns, in order.
+        autocast: device, type, and whether autocast was on.
+        seen: for each reader and each module name, what was kept of each of the module's outputs, in order.
     """
 
     def __init__(self, *_: Any) -> None:
@@ -34,28 +34,29 @@ class Call(Arguments):
         self.seen: dict[object, dict[str, list[Any]]] = {}
 
     def autocasting(self) -> AbstractContextManager[None]:
-        """Within it, autocast is on or off as it was in the call."""
+        """A context in which autocast is on or off as it was in the call."""
         device, dtype, enabled = self.autocast
         return torch.autocast(device, dtype, enabled=enabled)
 
 
 class Inside:
-    """A network's call with a look at some of its modules.
+    """A callable that runs a network and returns the inputs or outputs of some of its modules.
 
-    The call is made on a copy of the network without tensors of its own, whose modules have hooks: hooks that come and
-    go cannot be traced, and the network itself stays without. It reads the tensors of the network that is passed, and
-    what else its modules hold (but in a traced update, which is for what they held at first). Hooks of the network
-    are called too, for they may be part of what it computes. What it draws, as dropout does, is drawn anew. Activation
-    checkpointing, which would call modules of the copy again in the backward pass, is refused where the call has a
-    gradient.
+    It calls a copy of the network that has hooks but no tensors of its own, because hooks that are added and removed
+    cannot be traced; the network itself gets no hooks. The copy reads the tensors of the network that is passed, and
+    the other attributes of its modules. A traced update keeps the attributes of its first call.
+
+    The network's own hooks are called too, because they may be part of its computation. Random layers such as dropout
+    draw new numbers. Activation checkpointing is refused where the call has a gradient, because it would call modules
+    of the copy again in the backward pass.
 
     Args:
         net: the network.
-        returning: names of modules; what they return is wanted.
-        reading: names of modules; what they are called with first is wanted.
+        returning: names of the modules whose outputs are wanted.
+        reading: names of the modules whose first argument is wanted.
 
     Raises:
-        ValueError: a network that cannot be copied, or whose weights are made by torch's pruning hooks.
+        ValueError: the network cannot be copied, or torch's pruning hooks compute its weights.
     """
 
     def __init__(self, net: nn.Module, returning: Sequence[str] = (), reading: Sequence[str] = ()) -> None:
@@ -63,15 +64,15 @@ class Inside:
         for name, module in inner.named_modules():
             if kind_of(module) is not None and isinstance(vars(module).get("weight"), Tensor):
                 raise ValueError(
-                    f"{name} computes its weight in a hook, which cannot be copied for a look inside: use "
-                    "torch.nn.utils.parametrize, or prune.remove for what is pruned for good"
+                    f"{name} computes its weight in a hook, which cannot be copied to read activations: use "
+                    "torch.nn.utils.parametrize, or prune.remove to make pruning permanent"
                 )
         tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}
         tensors |= {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for p in inner.parameters()}
         try:
             self.copied = copy.deepcopy(inner, tensors)
-        except Exception as error:  # anything a module's own copying may raise
-            raise ValueError(f"a network that is looked into has to be copied: {first_line(error)}") from error
+        except Exception as error:  # a module's own copying may raise anything
+            raise ValueError(f"the network must be copied to read its activations: {first_line(error)}") from error
         self.seen: dict[str, list[Tensor]] = {}
         self.calling = self.with_gradient = False
         theirs = [{kind: {*module.__dict__[kind]} for kind in _HOOKS} for module in self.copied.modules()]
@@ -94,22 +95,23 @@ class Inside:
             raise _checkpointed()
 
     def _returned(self, name: str, module: nn.Module, args: Any, output: Tensor) -> None:
-        self.seen[name].append(output.clone())  # what follows may work in place
+        self.seen[name].append(output.clone())  # later operations may work in place
 
     def _read(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         self.seen[name].append((args[0] if args else next(iter(kwargs.values()))).clone())
 
     def __call__(self, net: nn.Module, inputs: Example) -> dict[str, list[Tensor]]:
-        """What was seen in each module, call by call, when `net` is called on `inputs`; its buffers stay.
+        """The values seen in each module, call by call, when `net` is called on `inputs`; its buffers are not changed.
 
         Raises:
-            RuntimeError: the network is no longer made of the modules that it was made of, or does not call one.
+            RuntimeError: the network's modules are not those it had at construction, or it does not call one of the
+                modules to look at.
         """
         inner = innermost(net)
         mine, theirs = [*self.copied.modules()], [*inner.modules()]
         if len(mine) != len(theirs):
             raise RuntimeError(
-                f"{type(inner).__name__} has other modules than when the regularizer was made: make it again"
+                f"{type(inner).__name__} has other modules than when the regularizer was made: make a new regularizer"
             )
         for module, its, hooks in zip(mine, theirs, self.hooks, strict=True):
             if module.training != its.training:
@@ -129,20 +131,20 @@ class Inside:
         for name, tensors in seen.items():
             if not tensors:
                 raise RuntimeError(
-                    f"{type(inner).__name__} did not call its module {name!r}, which has to be looked at"
+                    f"{type(inner).__name__} did not call its module {name!r}, whose activations are needed"
                 )
         return seen
 
 
 def _checkpointed() -> RuntimeError:
     return RuntimeError(
-        "a network that is looked into cannot use activation checkpointing (torch.utils.checkpoint): switch it off, or "
-        "take a method that does not look at features"
+        "a network whose activations are read cannot use activation checkpointing (torch.utils.checkpoint): switch it "
+        "off, or take a method that does not look at features"
     )
 
 
 def _in_checkpoint() -> bool:
-    """Whether this is called by torch's checkpointing, of which the reentrant kind calls without gradients."""
+    """Whether torch's checkpointing is the caller; its reentrant kind calls modules without gradients."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
         frame = frame.f_back
@@ -150,17 +152,17 @@ def _in_checkpoint() -> bool:
 
 
 def _is_plain(name: str, value: object) -> bool:
-    """Whether it is a setting of a module, and not what torch or a network's own code keeps there."""
+    """Whether an attribute is a module's setting, rather than state kept by torch or by the network's code."""
     return not name.startswith("_") and isinstance(value, bool | int | float | str | tuple | None)
 
 
 def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> Any:
-    """What `module` returns for `inputs` with the tensors of `net`, its parameters replaced by `values`.
+    """Call `module` on `inputs` with the tensors of `net`, its parameters replaced by `values`.
 
     Args:
         module: `innermost` of `net`, or a copy of it.
-        net: also some runs of a stacked network (`SomeRuns`), whose inputs are those runs'. Its buffers stay, and what
-            the modules keep in attributes.
+        net: a network, or some runs of a stacked one (`SomeRuns`) with the inputs of those runs. Its buffers and the
+            attributes of its modules are not changed.
     """
     tensors = {name: lookup(net, name) for name, _ in module.named_parameters()} | dict(values or {})
     tensors |= {name: lookup(net, name).clone() for name, _ in module.named_buffers()}
@@ -170,7 +172,7 @@ def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str
 
 
 def innermost(net: nn.Module) -> nn.Module:
-    """The module that is called: without views of some runs and what torch wraps around a network."""
+    """The network's own module, without views of some runs and without wrappers of torch."""
     while isinstance(net, SomeRuns):
         net = net._net[0]
     return unwrapped(net)

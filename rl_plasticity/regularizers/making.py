@@ -1,4 +1,4 @@
-"""Every regularizer by its name, and the one function that makes them."""
+"""The table of regularizers by name, and the function that makes one from it."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,21 +25,24 @@ def make_regularizer(
     until_update: int | None = None,
     **settings: Any,
 ) -> Regularizer:
-    """The regularizer called `name` for `net`, with its settings by keyword.
+    """Create the regularizer called `name` for `net`.
 
     Args:
-        example: real inputs for one call of the network, where it cannot be read without: a tensor, a tuple of
-            arguments or a mapping of named ones.
+        name: a key of `REGULARIZERS`, such as "spectral".
+        net: the network to keep plastic.
+        example: real inputs for one call of the network, for networks whose structure cannot be read without a call: a
+            tensor, a tuple of arguments, or a mapping of named ones.
         heads, roles, only: see `rl_plasticity.structure.read`.
-        structure: what `read` gave, instead of these.
-        from_update, until_update: the updates in which it is switched on, see `Windowed`; all by default.
+        structure: the result of `read`, instead of these.
+        from_update, until_update: the window of updates in which the method is on, see `Windowed`; all by default.
+        **settings: the method's own settings, such as ``coef=1e-4``.
 
     Raises:
-        SettingsError: an unknown name or setting (the nearest valid one is named), or a setting out of range.
-        ValueError: the network has nothing that the method can act on, or what it must know cannot be read.
+        SettingsError: a name or setting is unknown (the nearest valid one is named), or a setting is out of range.
+        ValueError: the network has nothing that the method can act on, or something it must know cannot be read.
     """
     if name not in REGULARIZERS and "+" in name:
-        raise SettingsError(f"{name!r}: several regularizers are one as Chain(net, make_regularizer(...), ...)")
+        raise SettingsError(f"{name!r}: combine several regularizers with Chain(net, make_regularizer(...), ...)")
     make = choose(REGULARIZERS, name, settings, "regularizer")
     if structure is None and not (example is None and heads is None and roles is None and only is None):
         structure = read(net, example, heads=heads, roles=roles, only=only)
@@ -49,11 +52,11 @@ def make_regularizer(
     finally:
         GIVEN.reset(token)
     if structure is not None:
-        regularizer.structure = dataclasses.replace(structure, example=None)  # which nothing needs any longer
+        regularizer.structure = dataclasses.replace(structure, example=None)  # no longer needed
     if (from_update, until_update) == (0, None):
         return regularizer
     return Windowed(net, regularizer, from_update, until_update)
 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {}
-"""What ``reg=`` chooses from, each called as ``kind(net, **settings)``."""
+"""Regularizer classes by the name that ``reg=`` takes; each is called as ``kind(net, **settings)``."""

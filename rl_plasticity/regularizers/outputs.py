@@ -1,4 +1,4 @@
-"""Penalties that look at data: terms of the loss on what a network returns for a batch."""
+"""Penalties that look at data: terms of the loss computed from a network's outputs or features on a batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -14,37 +14,42 @@ from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, runs_of, wide
 
 
 class Churn(Regularizer):
-    """coef * how far the last update moved what the network returns: the distance of f_t(x) and f_{t-1}(x).
+    """Churn penalty: coef * the distance of f_t(x) and f_{t-1}(x), or how far the last update moved the outputs.
 
-    f_t is the network now, f_{t-1} as it was one update earlier, without gradient; x is the update's own batch, drawn
-    after the step that it judges. "squared" is the mean of (f_t(x) - f_{t-1}(x))^2 over batch and outputs, added up
-    over the tensors that the network returns; "cross_entropy", for logits with the classes on their last axis, the mean
-    over all else of -sum_a p_{t-1}(a) log p_t(a), whose gradient is that of the Kullback-Leibler divergence of p_{t-1}
-    from p_t. Numbers that are one for the whole batch, as a loss, do not count.
+    f_t is the network now, and f_{t-1} the network one update earlier, without gradient. x is the current update's
+    batch, drawn after the step that it judges. The distance is one of:
 
-    Several batches of one update, accumulated or of a closure that LBFGS calls again, have the same f_{t-1}. Batch
-    statistics of norm layers move no further for it. Layers that draw, as dropout, draw anew at each call, which
-    counts as churn.
+    - "squared": the mean of (f_t(x) - f_{t-1}(x))^2 over batch and outputs, summed over the tensors that the network
+      returns;
+    - "cross_entropy", for logits with the classes on their last axis: the mean over all other axes of
+      -sum_a p_{t-1}(a) log p_t(a). Its gradient is that of the Kullback-Leibler divergence of p_{t-1} from p_t.
+
+    Outputs that are one number for the whole batch, such as a loss, do not count.
+
+    All batches of one update, whether accumulated or from the closure of LBFGS, share the same f_{t-1}. The extra call
+    does not move the batch statistics of norm layers. Random layers such as dropout draw new numbers in each call,
+    which counts as churn.
 
     Source: Tang and Berseth (2024), "Improving Deep Reinforcement Learning by Reducing the Chain Effect of Value and
     Policy Churn" (CHAIN), arXiv 2409.04792, and Tang et al. (2025), "Mitigating Plasticity Loss in Continual
     Reinforcement Learning by Reducing Churn" (C-CHAIN), arXiv 2506.00592, as in their code (github.com/bluecontra/CHAIN
-    and C-CHAIN); the texts beyond the abstracts could not be read. Deviations:
+    and C-CHAIN). We could read only the abstracts of the papers. Deviations:
 
     - `coef` is constant here, and 0.1 in theirs for values in TD3. For policies and for the values of double DQN theirs
       is beta * mean |loss| / mean churn over the last 100 updates, from update 50 or 100 on, with beta 0.05 for PPO on
-      DeepMind Control and 0.01 for double DQN. That makes their method free of the losses' scale; this one is not.
-    - There the batch is a second one, as large as the loss's and drawn independently; here it is the loss's own.
-    - There a Gaussian policy's means alone count (PPO) or the divergence of the Gaussians (SAC); here its mean and its
-      log standard deviation.
-    - There several critics are added up, here averaged.
+      DeepMind Control and 0.01 for double DQN. That makes their method independent of the scale of the loss; this one
+      is not.
+    - Their batch is a second one, as large as the loss's and drawn independently; here it is the loss's own batch.
+    - They compare only the means of a Gaussian policy (PPO) or take the divergence of the Gaussians (SAC); here both
+      the mean and the log standard deviation count as outputs.
+    - They sum over several critics; here they are averaged.
 
     Args:
         distance: "squared" or "cross_entropy".
 
     Raises:
-        ValueError: from `penalty`, where the network returns no tensor of numbers for each example.
-        RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
+        ValueError: from `penalty`, if the network returns no tensor of numbers for each example.
+        RuntimeError: from `project_`, if `penalty` was not called since the last `project_`.
     """
 
     looks_at_data = True
@@ -64,12 +69,12 @@ class Churn(Regularizer):
         self._act_on(net, self._trainable())
         for name in self.names:
             self._remember("previous", name, lookup(net, name))
-            self._remember("earlier", name, lookup(net, name), saved=False)  # for all calls of one update
+            self._remember("earlier", name, lookup(net, name), saved=False)  # shared by all calls of one update
 
     def terms(self, names: Sequence[str], net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
-            if not self.seen:  # else a further call of the same update: of a closure, or of accumulated batches
-                for name in self.names:  # what is frozen now too: it has not moved
+            if not self.seen:  # else another call of the same update: a closure's, or an accumulated batch's
+                for name in self.names:  # including those frozen now: they have not moved
                     self._recall("earlier", name).copy_(self._recall("previous", name))
                     self._recall("previous", name).copy_(lookup(net, name))
             earlier = {name: self._recall("earlier", name) for name in self.names}
@@ -86,23 +91,25 @@ class Churn(Regularizer):
 
 
 class FeatureRank(Regularizer):
-    """coef * (sigma_max^2 - sigma_min^2) of the features of the update's batch: what keeps their singular values alike.
+    """Feature rank penalty: coef * (sigma_max^2 - sigma_min^2) of the features of a batch.
 
-    Features are what an output layer reads, the matrix Phi ``[examples (and positions), features]``; several output
-    layers add up. Both are |Phi v| with persistent unit vectors v, one step of power iteration each penalty without
-    gradient: on Phi^T Phi, and for the smallest one on sigma_max^2 I - Phi^T Phi. So they follow the features with a
-    delay; the smallest is found slowly where others lie close, and until then what counts as it is larger. Where a
-    batch has fewer examples than there are features, it goes to what is smallest in all batches, and not to the
-    smallest of the batch's own singular values.
+    It keeps the singular values of the features alike. Features are the inputs of an output layer, as the matrix Phi
+    ``[examples (and positions), features]``; the terms of several output layers add up. Both singular values are
+    |Phi v| with persistent unit vectors v. Each penalty takes one step of power iteration without gradient: on
+    Phi^T Phi for the largest, and on sigma_max^2 I - Phi^T Phi for the smallest.
+
+    The vectors therefore follow the features with a delay. The smallest singular value is found slowly where others
+    lie close to it, and its estimate is too large until then. Where a batch has fewer examples than there are features,
+    the estimate approaches the smallest value over all batches, not the smallest of the batch's own singular values.
 
     Source: Kumar et al. (2021), "Implicit Under-Parameterization Inhibits Data-Efficient Deep Reinforcement Learning",
-    arXiv 2010.14498, as others report it, coefficient 0.001, with exact singular values; the text itself could not be
-    read. (Of its like, DR3 needs the features of the next actions too, which no batch here brings, and InFeR's
-    auxiliary heads an optimizer of their own.)
+    arXiv 2010.14498, as others report it, coefficient 0.001, with exact singular values; we could not read the text
+    itself. (Of related methods, DR3 also needs the features of the next actions, which no batch here contains, and
+    InFeR needs auxiliary heads with their own optimizer.)
 
     Raises:
-        ValueError: it cannot be read which layers are heads; a head is no linear or convolution module.
-        RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
+        ValueError: which layers are heads cannot be read, or a head is not a linear or convolution module.
+        RuntimeError: from `project_`, if `penalty` was not called since the last `project_`.
     """
 
     looks_at_data = True
@@ -115,7 +122,7 @@ class FeatureRank(Regularizer):
         self.heads = [y for y in self.layers if y.head and (y.is_linear_map or y.kind == COMPUTED)]
         if not self.heads and (tied := sorted(self.structure.of_heads & self.structure.shared)):
             raise ValueError(
-                f"feature_rank looks at what output layers read, and the only one is tied: it shares {tied[0]!r} with "
+                f"feature_rank reads the inputs of output layers, and the only one is tied: it shares {tied[0]!r} with "
                 "another layer. Give it a weight of its own, or use another method"
             )
         self._require(self.heads, "trainable output layer")
@@ -124,8 +131,8 @@ class FeatureRank(Regularizer):
             weights = {y.weight_name for y in self.layers if y.name == layer.name and y.weight_name is not None}
             if layer.name not in modules or len(weights) > 1 or layer.kind == COMPUTED:
                 raise ValueError(
-                    f"feature_rank looks at what output layers read, and {layer.name!r} is no linear or convolution "
-                    "module: use one of torch.nn there, or pass heads=[names of such modules]"
+                    f"feature_rank reads the inputs of output layers, and {layer.name!r} is not a linear or "
+                    "convolution module: use one of torch.nn there, or pass heads=[names of such modules]"
                 )
         self.inside = Inside(net, reading=[layer.name for layer in self.heads])
         for layer in self.heads:
@@ -152,9 +159,8 @@ class FeatureRank(Regularizer):
                     top = _squares(features, u).unsqueeze(-1)
                     v = _normalized(top * smallest - _gram(features, smallest), smallest)
                 of_u, of_v = _squares(features, u), _squares(features, v)
-                with (
-                    torch.no_grad()
-                ):  # what u is along may have died, and v turned to what lives: then they change roles
+                with torch.no_grad():
+                    # What u points along may have died, and what v points along may have grown: then they swap.
                     changed = (of_v > of_u).unsqueeze(-1)
                     largest.copy_(torch.where(changed, v, u))
                     smallest.copy_(torch.where(changed, u, v))
@@ -173,14 +179,14 @@ def _squares(features: Tensor, vector: Tensor) -> Tensor:
 
 
 def _normalized(vector: Tensor, otherwise: Tensor) -> Tensor:
-    """A unit vector; `otherwise` where there is none: all is zero, or not finite."""
-    scaled = vector / vector.abs().amax(-1, keepdim=True)  # so that no square overflows
+    """A unit vector, or `otherwise` where there is none because all entries are zero or one is not finite."""
+    scaled = vector / vector.abs().amax(-1, keepdim=True)  # prevents overflow of the squares
     norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
     return torch.where(norm.isfinite(), scaled / norm, otherwise)
 
 
 def returned(net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> list[Tensor]:
-    """The numbers that `net` returns for `inputs`, its parameters replaced by `values`; see `call`.
+    """The floating-point tensors that `net` returns for `inputs`, its parameters replaced by `values`; see `call`.
 
     Raises:
         ValueError: it returns none.

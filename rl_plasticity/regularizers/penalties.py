@@ -19,22 +19,28 @@ def _sum(value: Tensor, runs: tuple[int, ...]) -> Tensor:
 
 
 class L2(Regularizer):
-    """coef/2 * sum of p^2 over all parameters, or over some.
+    """L2 penalty: coef/2 * sum of p^2 over all parameters, or over those that `of` selects.
 
-    Its gradient is coef * p: coupled weight decay, the ``weight_decay`` of ``torch.optim.SGD`` and ``Adam``, step for
-    step. `weight_decay` is the decoupled one.
+    Its gradient is coef * p. This is coupled weight decay: it equals the ``weight_decay`` of ``torch.optim.SGD`` and
+    ``Adam`` step for step. For the decoupled form, see `weight_decay`.
 
     Source: Krogh and Hertz (1991), in the form of Oh et al. (2024), Appendix D.2. Lewandowski et al. (2024), section 4,
     have no 1/2: their strength is half of ours.
 
     Args:
-        of: "all"; "weights", the matrices, kernels and tables without biases, gains and shifts; "hidden_weights", those
-            of linear and convolution layers that are no heads; "heads", weights and biases of the output layers;
-            "biases", without the shifts of norm layers; "norms", their gains and shifts; "kernels_and_gains", the
-            convolution kernels and the gains of norm layers, as weight decay in Liu et al. (2021), section VI-A.
+        of: the parameters to penalize:
+
+            - "all";
+            - "weights": matrices, kernels and tables, without biases, gains and shifts;
+            - "hidden_weights": the weights of linear and convolution layers that are not heads;
+            - "heads": weights and biases of the output layers;
+            - "biases": without the shifts of norm layers;
+            - "norms": gains and shifts of norm layers;
+            - "kernels_and_gains": convolution kernels and the gains of norm layers, as weight decay in Liu et al.
+              (2021), section VI-A.
 
     Raises:
-        ValueError: the network has no such parameter, or it cannot be read which layers are heads.
+        ValueError: the network has no such parameter, or which layers are heads cannot be read.
     """
 
     halved = True
@@ -49,7 +55,9 @@ class L2(Regularizer):
 
 
 class L2Init(Regularizer):
-    """coef/2 * sum of (p - p0)^2 over all parameters, p0 the values when the regularizer was made.
+    """Regenerative penalty: coef/2 * sum of (p - p0)^2 over all parameters, with p0 the initial values.
+
+    The initial values are those when the regularizer is made.
 
     Source: Kumar et al. (2023), regenerative regularization, in the form of Oh et al. (2024), Appendix D.2. Lewandowski
     et al. (2024), section 4, have no 1/2: their strength is half of ours.
@@ -70,9 +78,11 @@ class L2Init(Regularizer):
 
 
 class Wasserstein(Regularizer):
-    """coef * sum over parameter tensors of the mean of (sort(p) - sort(p0))^2.
+    """Wasserstein penalty: coef * sum over parameter tensors of the mean of (sort(p) - sort(p0))^2.
 
-    The squared 2-Wasserstein distance between the empirical distributions of a tensor's entries now and at the start.
+    The mean is the squared 2-Wasserstein distance between the empirical distributions of a tensor's entries, now and
+    when the regularizer is made (p0).
+
     Source: Lewandowski et al. (2023), "Curvature explains loss of plasticity".
     """
 
@@ -89,26 +99,31 @@ class Wasserstein(Regularizer):
 
 
 class EWC(Regularizer):
-    """coef/2 * sum of F (p - a)^2: elastic weight consolidation with a running Fisher F and a running anchor a.
+    """Elastic weight consolidation: coef/2 * sum of F (p - a)^2, with a running Fisher F and a running anchor a.
 
-    After each backward pass F <- fisher_decay F + (1 - fisher_decay) g^2, g the gradient of the loss without this
-    penalty, and a <- anchor_decay a + (1 - anchor_decay) p. F starts at 0, a at the initial weights. No task boundary
-    is needed. In a loop of your own, call ``observe_(net, gradients)`` between ``backward`` and ``step``; without it F
-    would stay 0 and the method do nothing, so `project_` refuses. Where several optimizers step one after another, call
-    it before each with the gradients of its parameters: those of the others keep their F and a.
+    After each backward pass F <- fisher_decay F + (1 - fisher_decay) g^2, where g is the gradient of the loss without
+    this penalty, and a <- anchor_decay a + (1 - anchor_decay) p. F starts at 0 and a at the initial weights. No task
+    boundary is needed.
+
+    In a loop of your own, call ``observe_(net, gradients)`` between ``backward`` and ``step``. Without that call F
+    would stay 0 and the method would do nothing, so `project_` raises. Where several optimizers step one after another,
+    call it before each step with the gradients of that optimizer's parameters; F and a of the others stay as they are.
 
     Source: Kirkpatrick et al. (2017), in the streaming form that Elsayed and Mahmood (2024), "Addressing Loss of
-    Plasticity and Catastrophic Forgetting in Continual Learning", compare with. Their factor 1/2 and the form of g are
-    not printed there; they are ours.
+    Plasticity and Catastrophic Forgetting in Continual Learning", compare with. Their paper does not print the factor
+    1/2 and the form of g; both are our choice.
 
     Args:
-        coef: Lewandowski et al. (2024), Appendix B, found 1e-4 (on SVHN 1e-3) to work for all their regularizers, of
-            1e-2, 1e-3 and 1e-4, so 1e-4 is what all penalties begin with here. F, a mean of squared gradients, is often
-            far below 1: with our form of it such strengths may pull little, and it is worth while to look above.
+        coef: the strength. Lewandowski et al. (2024), Appendix B, tried 1e-2, 1e-3 and 1e-4 and found 1e-4 (on SVHN
+            1e-3) to work for all their regularizers, so 1e-4 is the default of all penalties here. F is a mean of
+            squared gradients and often far below 1. With our form of F such strengths may have little effect, so
+            larger ones are worth trying.
+        fisher_decay: decay of F per update.
+        anchor_decay: decay of a per update.
 
     Raises:
-        RuntimeError: from `project_`, when `observe_` was not called since the last `project_`; from `observe_`, given
-            the gradient of no parameter of the network.
+        RuntimeError: from `project_`, if `observe_` was not called since the last `project_`; from `observe_`, if no
+            gradient belongs to a parameter of the network.
     """
 
     halved = True
@@ -137,7 +152,7 @@ class EWC(Regularizer):
         return {"anchor": wide(lookup(net, name))}
 
     def term(self, name: str, net: nn.Module) -> Tensor:
-        # Clones, because both move before the next backward pass might have read them.
+        # Clones, because both may change before the backward pass reads them.
         fisher, anchor = self._recall("fisher", name).clone(), self._recall("anchor", name).clone()
         return _sum(fisher * (wide(lookup(net, name)) - anchor).square(), self.runs)
 
@@ -170,30 +185,32 @@ class EWC(Regularizer):
             parameter = wide(lookup(net, name))
             fisher, anchor = self._recall("fisher", name), self._recall("anchor", name)
             of_penalty = (per_run(self.coef, parameter) * fisher).mul_(parameter - anchor)
-            less = of_penalty.sub_(wide(gradients[name]))  # the gradient of the loss alone, with its sign turned
+            less = of_penalty.sub_(wide(gradients[name]))  # the negative gradient of the loss alone
             fisher.lerp_(less.square_(), 1 - self.fisher_decay)
             anchor.lerp_(parameter, 1 - self.anchor_decay)
         self.seen = True
 
 
 class Spectral(Regularizer):
-    """coef * sum over layers of (sigma1(W)^k - 1)^2 + ||b||^(2k), sigma1 the largest singular value of the weights.
+    """Spectral penalty: coef * sum over layers of (sigma1(W)^k - 1)^2 + ||b||^(2k), for weight W and bias b.
 
-    A norm layer adds the sum of (g_i - 1)^2 over its gain and ||s||^(2k) of its shift. A kernel is the matrix
-    out x (in * kh * kw); tables count as matrices, bare vectors and tokens as biases. The head is included.
+    sigma1 is the largest singular value. A norm layer adds the sum of (g_i - 1)^2 over its gain, and ||s||^(2k) of its
+    shift. A kernel counts as the matrix out x (in * kh * kw), tables count as matrices, and bare vectors and tokens as
+    biases. The head is included.
 
-    sigma1 = u^T W v, where the unit vectors u, v are buffers that follow W by one power-iteration step
-    v <- W^T u / |W^T u|, u <- W v / |W v| at each call, without gradient: the gradient of sigma1 is u v^T.
+    sigma1 = u^T W v, where the unit vectors u, v are buffers. At each call they follow W by one power-iteration step
+    without gradient: v <- W^T u / |W^T u|, u <- W v / |W v|. The gradient of sigma1 is u v^T.
 
     Source: Lewandowski et al. (2024), arXiv 2406.06811, section 4 (the regularizer R(theta)) and Appendix A.7 (norm and
-    convolution layers); k = 2 and one power iteration as there. Where the paper does not say, tables and
-    attention's in_proj are matrices, and u, v start after at least `warmup` steps, and as many as bring sigma1 within
-    1e-3. Bare parameters of which nothing tells what they are (a `log_std`) are left alone, with a warning.
+    convolution layers); k = 2 and one power iteration, as there. The paper does not say how to treat tables and
+    attention's in_proj, or how u, v start. Here both kinds count as matrices. u, v start after at least `warmup` steps
+    and as many more as bring sigma1 within 1e-3. Bare parameters of unknown role (such as a `log_std`) are left alone,
+    with a warning.
 
     Args:
         coef: lambda of the paper; 1e-4 for actor and critic in its reinforcement learning experiments.
         k: the exponent.
-        warmup: power-iteration steps when the regularizer is made, at least.
+        warmup: the least number of power-iteration steps when the regularizer is made.
     """
 
     @checked
@@ -202,22 +219,22 @@ class Spectral(Regularizer):
         net: nn.Module,
         coef: Strength = 1e-4,
         k: Annotated[int, Setting("exponent of the singular value", least=1)] = 2,
-        warmup: Annotated[int, Setting("power-iteration steps at the start, at least", least=0, most=100_000)] = 15,
+        warmup: Annotated[int, Setting("least number of initial power-iteration steps", least=0, most=100_000)] = 15,
     ) -> None:
         super().__init__(net, coef)
         told = [layer for layer in self.layers if layer.role != "undecided"]
         self._require([layer for layer in told if layer.parameter_names], "trainable layer")
         self._act_on(net, self.layers, least_axes=0)
         self.k = k
-        generator = torch.Generator().manual_seed(0)  # the global random state stays as it is
-        sigmas: dict[str, float] = {}  # of tables that are looked up
+        generator = torch.Generator().manual_seed(0)  # leaves the global random state alone
+        sigmas: dict[str, float] = {}  # sigma1 of embedding tables, by weight name
         for layer in self.layers:
             matrix = layer.matrix(net)
             if layer.weight_name is None or matrix is None:
                 continue
             matrix = wide(matrix).detach()
             out, fan_in = matrix.shape[-2:]
-            # All runs start from the same two, so that none depends on how many train beside it.
+            # All runs start from the same u and v, so that none depends on how many train beside it.
             u = torch.randn(1, out, generator=generator).to(matrix).expand(*self.runs, 1, out)
             v = torch.randn(fan_in, 1, generator=generator).to(matrix).expand(*self.runs, fan_in, 1)
             self._remember("u", layer.key, _unit(u, u))
@@ -230,15 +247,18 @@ class Spectral(Regularizer):
         self._say_heavy(sigmas)
 
     def _say_heavy(self, sigmas: Mapping[str, float]) -> None:
-        """A warning where a table's term outweighs a loss of 1: torch starts them with numbers of variance 1."""
+        """Warn where the term of a table outweighs a loss of 1.
+
+        torch initializes tables with unit variance, so their sigma1 starts far above 1.
+        """
         terms = {name: float(self.coef.max()) * (sigma1**self.k - 1) ** 2 for name, sigma1 in sigmas.items()}
         heavy = [name for name, term in terms.items() if term > 1]
         if heavy:
             told = ", ".join(f"{terms[name]:.3g} for {name} (sigma1 {sigmas[name]:.3g})" for name in heavy)
             ignored = ", ".join(f"{name!r}: 'ignore'" for name in heavy)
             warn(
-                f"spectral starts with a penalty of {told}: sigma1 should be 1, and it may outweigh the loss. "
-                f"roles={{{ignored}}} leaves that alone; or start with smaller numbers"
+                f"spectral starts with a penalty of {told}: sigma1 should be 1, and the penalty may outweigh the loss. "
+                f"Pass roles={{{ignored}}} to leave it out, or start with smaller numbers"
             )
 
     def _converge(self, key: str, matrix: Tensor) -> Tensor:
@@ -250,7 +270,7 @@ class Spectral(Regularizer):
             kept = [vector.clone() for vector in vectors]
             for _ in range(10):
                 after = self._sigma1_(key, matrix)
-            for vector, old in zip(vectors, kept, strict=True):  # whoever has arrived waits for the others
+            for vector, old in zip(vectors, kept, strict=True):  # runs that have converged stay as they are
                 vector.copy_(torch.where(arrived, old, vector))
             close = (after - sigma1).abs() <= 1e-5 * after
             sigma1 = torch.where(arrived, sigma1, after)
@@ -260,7 +280,7 @@ class Spectral(Regularizer):
         return sigma1
 
     def _sigma1_(self, name: str, matrix: Tensor) -> Tensor:
-        """sigma1 ``[*runs, 1, 1]`` of a matrix ``[*runs, out, fan_in]``, after a power-iteration step of u and v."""
+        """sigma1 ``[*runs, 1, 1]`` of a matrix ``[*runs, out, fan_in]``, after one power-iteration step of u and v."""
         u, v = self._recall("u", name), self._recall("v", name)  # a row and a column
         with torch.no_grad():
             new_v = _unit(_product(u, matrix).mT, v)
@@ -274,7 +294,7 @@ class Spectral(Regularizer):
     def terms(self, layers: Sequence[Layer], net: nn.Module, inputs: Any) -> Tensor:
         sigmas: list[Tensor] = []
         gains: list[Tensor] = []
-        vectors: dict[int, list[Tensor]] = {}  # those of one length make one operation
+        vectors: dict[int, list[Tensor]] = {}  # grouped by length, for one operation each
         for layer in layers:
             matrix, gain = layer.matrix(net), layer.gain(net)
             if matrix is not None:
@@ -296,16 +316,17 @@ class Spectral(Regularizer):
 
 
 class Parseval(Regularizer):
-    """coef * sum over hidden layers of |W W^T - scale I|_F^2: rows orthogonal and sqrt(scale) long.
+    """Parseval penalty: coef * sum over hidden layers of |W W^T - scale I|_F^2.
 
-    W is the matrix out x fan_in of a linear layer, out x (in * kh * kw) of a convolution, of each of its groups by
-    itself; heads, biases and all else are left alone. Of singular values sigma it is the sum of (sigma^2 - scale)^2,
-    and scale^2 for each row beyond the rank: a layer with more outputs than inputs cannot reach 0.
+    It makes rows orthogonal, with length sqrt(scale). W is the matrix out x fan_in of a linear layer, or
+    out x (in * kh * kw) of a convolution, separately for each of its groups. Heads, biases and all else are left alone.
+    In terms of singular values sigma, a layer's penalty is the sum of (sigma^2 - scale)^2, plus scale^2 for each row
+    beyond the rank. A layer with more outputs than inputs therefore cannot reach 0.
 
     Source: Chung et al. (2024), "Parseval Regularization for Continual Reinforcement Learning", arXiv 2412.07224, as in
-    their code (github.com/wechu/parseval_reg, parseval_reg/agent.py); its text beyond the abstract could not be read.
-    There coef is 1e-3 or 1e-4 times (64 / width)^2, with which a strength found at width 64 is carried over, and scale
-    the square of the gain of the orthogonal initialization, 2. Convolutions are ours.
+    their code (github.com/wechu/parseval_reg, parseval_reg/agent.py). We could read only the abstract of the paper. In
+    their code coef is 1e-3 or 1e-4 times (64 / width)^2, a factor that carries a strength found at width 64 over to
+    other widths; scale is the square of the gain of the orthogonal initialization, 2. Convolutions are our addition.
 
     Args:
         coef: lambda times (64 / width)^2.
@@ -317,7 +338,7 @@ class Parseval(Regularizer):
         self,
         net: nn.Module,
         coef: Strength = 1e-4,
-        scale: Annotated[float, Setting("the squared length of a row", above=0)] = 2.0,
+        scale: Annotated[float, Setting("squared length of a row", above=0)] = 2.0,
     ) -> None:
         super().__init__(net, coef)
         self.scale = scale
@@ -354,7 +375,10 @@ class Parseval(Regularizer):
         return self.coef * total, added_up(gradients)
 
     def _with_gram(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """|W W^T - s I|^2 = |W W^T|^2 - 2 s |W|^2 + s^2 out, where W W^T and the smaller W^T W are as long."""
+        """The squared norm |W W^T - s I|^2 of a matrix, and the smaller of its two Gram matrices.
+
+        |W W^T - s I|^2 = |W W^T|^2 - 2 s |W|^2 + s^2 out, and W W^T and W^T W have the same norm.
+        """
         out, fan_in = matrix.shape[-2:]
         gram = _product(matrix, matrix.mT) if out <= fan_in else _product(matrix.mT, matrix)
         squares = gram.square().sum((-2, -1)) - 2 * self.scale * matrix.square().sum((-2, -1))
@@ -362,12 +386,15 @@ class Parseval(Regularizer):
 
 
 def _unit(vector: Tensor, otherwise: Tensor) -> Tensor:
-    """A row or column over its length; `otherwise` where that is 0: a zero matrix must not hold u and v at 0."""
+    """A row or column divided by its length, or `otherwise` where that is 0.
+
+    Otherwise a zero matrix would hold u and v at 0 for good.
+    """
     nonzero = torch.add(vector, otherwise, alpha=1e-12)
     length: Tensor = torch.linalg.vector_norm(nonzero, dim=(-2, -1), keepdim=True)
     return nonzero / length
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b; for the usual single runs axis through bmm, which costs half of matmul's dispatch."""
+    """Matrix product a @ b; for the usual single runs axis by bmm, which costs half of matmul's dispatch."""
     return torch.bmm(a, b) if a.ndim == 3 else a @ b

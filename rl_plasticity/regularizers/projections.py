@@ -1,4 +1,4 @@
-"""Projections that clip, shrink, turn or set back the weights right after the optimizer's step."""
+"""Projections that clip, shrink, rotate or reset the weights right after the optimizer's step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,15 @@ from rl_plasticity.structure.layer import Layer, lookup, per_run, wide
 
 
 class WeightClipping(Regularizer):
-    """Every weight and bias of a linear or convolution layer is clipped to +- coef / sqrt(fan_in).
+    """Weight clipping: every weight and bias of a linear or convolution layer is clipped to +- coef / sqrt(fan_in).
 
-    Source: Elsayed et al. (2024), "Weight Clipping for Deep Continual and Reinforcement Learning", Algorithm 1: the
-    bound is `coef` (their kappa) times that of the usual uniform initialization, for the bias the same as for its
-    weight. Norm layers, embeddings and bare parameters, for which that initialization does not exist, are left alone.
+    Source: Elsayed et al. (2024), "Weight Clipping for Deep Continual and Reinforcement Learning", Algorithm 1. The
+    bound is `coef` (their kappa) times that of the usual uniform initialization; a bias has the same bound as its
+    weight. Norm layers, embeddings and bare parameters are left alone, because that initialization is not defined for
+    them.
 
     Args:
-        coef: kappa (0 would set every weight to zero, so this method has no strength that does nothing).
+        coef: kappa. Unlike for other methods, 0 is not allowed: it would set every weight to zero.
     """
 
     rounds = False
@@ -48,25 +49,25 @@ class WeightClipping(Regularizer):
 
 
 class WeightDecay(Regularizer):
-    """Decoupled weight decay: p <- p_after_step - coef * p_before_step, over all parameters, or over some.
+    """Decoupled weight decay: p <- p_after_step - coef * p_before_step, over all parameters or those that `of` selects.
 
     That is theta <- (1 - coef) theta - optimizer's update, so Adam with this equals ``torch.optim.AdamW(lr,
-    weight_decay=coef / lr)`` step for step. There torch multiplies by the learning rate of each step; `coef` is the
-    product at the first one, and where the learning rate changes it changes alike, see `follow_`.
+    weight_decay=coef / lr)`` step for step. torch multiplies its weight_decay by the learning rate of each step. `coef`
+    is the product at the first rate, and it is rescaled when the rate changes, see `follow_`.
 
-    `penalty` (zero) keeps a copy of the weights before the step: call it for each update, as the contract has it;
-    without it the same weights would be subtracted for ever, so `project_` refuses. Of several calls for one update, as
-    LBFGS makes with its closure, the first counts.
+    `penalty` (zero) copies the weights before the step, so call it for each update, as the contract requires. Without
+    that call the same old weights would be subtracted forever, so `project_` raises. Of several calls in one update,
+    such as those of LBFGS and its closure, the first counts.
 
     Source: Loshchilov and Hutter (2019), "Decoupled Weight Decay Regularization", equation 1; `coef` is their lambda,
     which torch multiplies by the learning rate.
 
     Args:
-        of: as for `l2`.
+        of: the parameters to decay, as for `l2`.
 
     Raises:
         ValueError: the network has no such parameter.
-        RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
+        RuntimeError: from `project_`, if `penalty` was not called since the last `project_`.
     """
 
     steady = ("before",)
@@ -99,24 +100,27 @@ class WeightDecay(Regularizer):
 
 
 class Orthogonal(Regularizer):
-    """AdamO's step towards orthogonal weights, beside any optimizer: W <- W - coef * grad R(W) after each update.
+    """AdamO's step toward orthogonal weights, for any optimizer: W <- W - coef * grad R(W) after each update.
 
     R = |W W^T - scale I|_F^2, or |W^T W - scale I|_F^2 where a layer has more outputs than inputs (the smaller of the
-    two), so grad R = 4 (W W^T - scale I) W. Of hidden linear and convolution layers, a kernel as the matrix
-    out x (in * kh * kw), each group by itself; heads, biases and all else are left alone. The moments of the optimizer
-    do not see it.
+    two), so grad R = 4 (W W^T - scale I) W. It acts on hidden linear and convolution layers, with a kernel as the
+    matrix out x (in * kh * kw), separately for each group. Heads, biases and all else are left alone. The optimizer's
+    moments do not see this step.
 
     Source: Rosseau et al. (2026), "Preserving Plasticity in Continual Learning via Dynamical Isometry", arXiv
-    2606.09762, equations 16 and 20, as others quote them: the text itself could not be read. `coef` is their learning
-    rate times lambda (1e-3) at the first rate: where the learning rate changes it changes alike, see `follow_`. As in
-    the first author's code for another network (github.com/Arosseau/nanochat-isometry, nanochat/ortho_reg.py) the
-    gradient is that of the weights after the optimizer's step, and heads are left out. Deviations from that code: there
-    R has a factor 1/2, and by default the target of a layer with more outputs than inputs is scale * outputs / inputs,
-    which is `rect_scale` here. It is off because the equations as quoted have no such factor.
+    2606.09762, equations 16 and 20, as others quote them; we could not read the text itself. `coef` is their learning
+    rate times lambda (1e-3) at the first rate, and it is rescaled when the rate changes, see `follow_`. Two choices
+    follow the first author's code for another network (github.com/Arosseau/nanochat-isometry, nanochat/ortho_reg.py):
+    the gradient is taken at the weights after the optimizer's step, and heads are left out. Deviations from that code:
+
+    - There R has a factor 1/2.
+    - There the default target of a layer with more outputs than inputs is scale * outputs / inputs. That is
+      `rect_scale` here; it is off because the equations as quoted have no such factor.
 
     Args:
         coef: eta * lambda at the first learning rate.
-        scale: the squared singular values to go to, 1; 2 keeps the size of what goes through ReLUs.
+        scale: the target of the squared singular values; 1 by default, while 2 preserves the size of signals through
+            ReLUs.
         rect_scale: whether the target of a layer with more outputs than inputs is multiplied by outputs / inputs.
     """
 
@@ -125,7 +129,7 @@ class Orthogonal(Regularizer):
         self,
         net: nn.Module,
         coef: Annotated[float | Tensor, Setting("learning rate * strength", least=0)] = 3e-7,
-        scale: Annotated[float, Setting("the squared singular values to go to", above=0)] = 1.0,
+        scale: Annotated[float, Setting("target of the squared singular values", above=0)] = 1.0,
         rect_scale: Annotated[
             bool, Setting("target times outputs / inputs in layers with more outputs, as in the author's later code")
         ] = False,
@@ -150,22 +154,24 @@ class Orthogonal(Regularizer):
 
 
 class HareAndTortoise(Regularizer):
-    """A slow average follows the network, and every `every_updates` updates the network is set back to it.
+    """Hare and tortoise: a slow average follows the network, which is reset to it every `every_updates` updates.
 
-    After each update slow <- momentum * slow + (1 - momentum) * p, and when it is due p <- slow, over all parameters;
-    the optimizer's moments stay. slow starts as the weights at first. What is trained and evaluated is the fast
-    network, the hare.
+    After each update slow <- momentum * slow + (1 - momentum) * p, and when a reset is due p <- slow, over all
+    parameters. slow starts at the initial weights. The optimizer's moments stay. The network that is trained and
+    evaluated is the fast one, the hare.
 
     Source: Lee et al. (2024), "Slow and Steady Wins the Race: Maintaining Plasticity with Hare and Tortoise Networks",
     arXiv 2406.02596, as in their code for supervised learning (github.com/dojeon-ai/Hare-Tortoise,
     src/trainers/base.py): momentum 0.999, a reset after the first epoch of each task and every 10 after it, both
-    networks evaluated. There the running statistics of BatchNorm are averaged and set back too; here they stay the
-    hare's. And there both networks share their memory from a reset to the next average, so that the tortoise takes one
-    step of each period whole; not here. What they use in reinforcement learning could not be read.
+    networks evaluated. We could not read what they use in reinforcement learning. Deviations:
+
+    - There the running statistics of BatchNorm are averaged and reset too; here they stay the hare's.
+    - There both networks share their memory from a reset to the next average, so that the tortoise takes one step of
+      each period in full; here they do not.
 
     Args:
         every_updates: the period of the resets.
-        momentum: of the slow average.
+        momentum: share of the slow average that each update keeps.
     """
 
     rounds = False

@@ -1,4 +1,4 @@
-"""Projections that scale weights: of layers or of units, towards their first norm or to unit length."""
+"""Projections that rescale the weights of layers or units, to their initial norm or to unit length."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, per_
 
 
 class SoftWeightRescaling(Regularizer):
-    """SWR: every layer's norm is pulled towards its initial one, the biases along, so that f' = C f.
+    """SWR: pulls every layer's norm toward its initial one and scales biases to match, so that f' = C f.
 
     For layer l with norm |W_l| (Frobenius) and initial norm n_l::
 
@@ -23,23 +23,25 @@ class SoftWeightRescaling(Regularizer):
         W_l <- c_l W_l,   b_l <- C_l b_l,            C_l = c_l * C of the layer that feeds l
                                                      C_l = c_l where l is a norm layer
 
-    A norm layer counts as a layer with (W, b) = (gain, shift); embeddings as layers without bias. Bare parameters
-    are left alone.
+    A norm layer counts as a layer with (W, b) = (gain, shift), and an embedding as a layer without bias. Bare
+    parameters are left alone.
 
     Source: Oh et al. (2024), "Recovering Plasticity of Neural Networks via Soft Weight Rescaling", Algorithm 1 and
-    Theorem 1. Deviation: the printed algorithm multiplies C only from the last norm layer on and multiplies that
-    layer's own shift by the factor of the layer before it, which is not proportional when a norm layer is present;
-    `accumulate="paper"` does as printed. Exact for chains of linear, convolution and norm layers with positively
-    homogeneous activations (ReLU, leaky ReLU); across a residual sum with different C, and for a BatchNorm in
-    evaluation mode (its running statistics lag), only approximate.
+    Theorem 1. Deviation: the printed algorithm multiplies C only from the last norm layer on, and multiplies that
+    layer's own shift by the factor of the layer before it. This is not proportional when a norm layer is present;
+    `accumulate="paper"` follows the printed algorithm.
+
+    f' = C f is exact for chains of linear, convolution and norm layers with positively homogeneous activations (ReLU,
+    leaky ReLU). It is only approximate across a residual sum of branches with different C, and for a BatchNorm in
+    evaluation mode, whose running statistics lag.
 
     Args:
         coef: lambda; the paper's grid is 1e-4 to 1.
-        coef_classifier: lambda_c for the classifier: the head, and the fully connected layers of a network with
-            convolutions (`Structure.classifier`). `coef` unless given.
-        scope: "all" as the paper; "preserving" leaves the function unchanged: c = 1 for layers that no norm layer
-            follows, and in a network without norm layers the head's weight takes the inverse of the product before it
-            (and a layer that started at zero keeps c = 1). For networks without branches.
+        coef_classifier: lambda_c for the classifier; equal to `coef` unless given. The classifier is the head, and in a
+            network with convolutions also the fully connected layers (`Structure.classifier`).
+        scope: "all" as in the paper, or "preserving", which leaves the function unchanged. Then c = 1 for layers that
+            no norm layer follows. In a network without norm layers the head's weight takes the inverse of the product
+            before it, and a layer that started at zero keeps c = 1. For networks without branches.
         accumulate: "exact" or "paper", see above.
 
     Raises:
@@ -75,7 +77,7 @@ class SoftWeightRescaling(Regularizer):
         self.rescaled = {i: layer for i, layer in enumerate(self.layers) if _has_norm(layer)}  # by position
         everything = self.names
         self._act_on(net, [*self.rescaled.values()], "linear, convolution, norm or embedding layer")
-        # The product goes through all layers, and through the biases of layers whose weight is frozen.
+        # The product runs through all layers, including the biases of layers whose weight is frozen.
         self.acts_on, self.names = self.layers, everything
         self._remember_rounding(net, everything)
         self.structure.require_order("swr")
@@ -92,7 +94,7 @@ class SoftWeightRescaling(Regularizer):
             self._try(unwrapped(net), self.structure.example)
 
     def _check_exactness(self, net: nn.Module) -> None:
-        """Where f' = C f does not hold: an error where the function was to be preserved, else said in a warning."""
+        """Find where f' = C f does not hold: an error with scope="preserving", else a warning."""
         trained = {*self.structure.trained}
         left = [name for name, _ in unwrapped(net).named_parameters() if name not in trained]
         if self.scope == "preserving" and left:
@@ -106,7 +108,7 @@ class SoftWeightRescaling(Regularizer):
             if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
                 if self.before_norm & {*layer.inputs}:
                     inexact.append(f"{layer.name} (which reads what a norm layer follows elsewhere)")
-                continue  # nothing before it is rescaled but what a norm layer takes out again
+                continue  # the only rescaling before it is one that a norm layer undoes
             reasons = [*not_homogeneous(layer.through), *(["several branches"] if layer.joins_branches else [])]
             if reasons:
                 inexact.append(f"{layer.name} (behind {', '.join(reasons[:3])})")
@@ -130,7 +132,7 @@ class SoftWeightRescaling(Regularizer):
 
     @torch.no_grad()
     def _try(self, net: nn.Module, example: Example) -> None:
-        """Whether f' = C f on the example, for grown weights and a strength of 1/2."""
+        """Test whether f' = C f on the example, for grown weights and a strength of 1/2."""
         generator = torch.Generator().manual_seed(0)
         grown = {name: lookup(net, name).detach().double() for name in self.structure.trained}
         grown = {name: value * (1 + 2 * torch.rand((), generator=generator).item()) for name, value in grown.items()}
@@ -151,7 +153,7 @@ class SoftWeightRescaling(Regularizer):
             warn(f"swr keeps f' = C f only approximately: on the example it is off by {off:.1%}")
 
     def _off(self, after: Tensor, before: Tensor) -> float:
-        """How far `after` is from C `before`, relatively, C of each run the factor that fits best, or 1."""
+        """Relative error of `after` against C `before`; C is 1 ("preserving") or fits best, for each run."""
         k = len(self.runs) if before.shape[: len(self.runs)] == self.runs else 0
         after, before = (t.nan_to_num(0, 0, 0).reshape(*t.shape[:k], -1) for t in (after, before))
         factor = (after * before).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True)
@@ -191,26 +193,28 @@ class SoftWeightRescaling(Regularizer):
 
 
 class WeightRescaling(Regularizer):
-    """WRS: every `every_updates` updates each output unit's weights are scaled to unit l2 norm.
+    """WRS: every `every_updates` updates, each output unit's weights are scaled to unit l2 norm.
 
     W[i] <- W[i] / |W[i]| for every unit i of a linear layer and every kernel i of a convolution (a zero row stays
-    zero). The head only with `rescale_head` (the paper: for classification). Norm layers are not rescaled; at every
-    update their gain and shift decay by the factor 1 - norm_decay.
+    zero). The head is included only with `rescale_head` (the paper: for classification). Norm layers are not rescaled;
+    at every update their gain and shift decay by the factor 1 - norm_decay.
 
     Source: Liu et al. (2021), "Weight Rescaling: Effective and Robust Regularization for Deep Neural Networks with
-    Batch Normalization", Algorithm 1; WRS(IC) in section VI-B. `norm_decay` is their eta * lambda (line 7): where the
-    learning rate decays, it decays alike, see `follow_`. Per-unit scaling
-    leaves the function unchanged where a BatchNorm follows (in training mode: running statistics follow with their
-    momentum), not where a LayerNorm does; `per="layer"`, which is ours, leaves it unchanged under both.
+    Batch Normalization", Algorithm 1; WRS(IC) in section VI-B. `norm_decay` is their eta * lambda (line 7), and it is
+    rescaled when the learning rate changes, see `follow_`.
+
+    Per-unit scaling leaves the function unchanged where a BatchNorm follows (in training mode; running statistics
+    follow with their momentum), but not where a LayerNorm does. `per="layer"`, our addition, leaves it unchanged under
+    both.
 
     Args:
         every_updates: tau, 10 to 50 in the paper.
         norm_decay: eta * lambda at the first learning rate; the paper's lambda is 5e-3, 5e-4 or 5e-5.
-        rescale_head: rescale output layers too.
-        per: "unit" as the paper; "layer": one factor for each layer so that |W|_F = sqrt(out), the bias
-            scaled alike.
-        variant: "output" as Algorithm 1; "input_channel" is WRS(IC): a kernel is scaled to unit norm over its input
-            channels at each spatial position (for linear layers the same as "output").
+        rescale_head: whether to rescale output layers too.
+        per: "unit" as in the paper, or "layer": one factor for each layer so that |W|_F = sqrt(out), with the bias
+            scaled by the same factor.
+        variant: "output" as in Algorithm 1, or "input_channel", which is WRS(IC): a kernel is scaled to unit norm over
+            its input channels at each spatial position (for linear layers the same as "output").
 
     Raises:
         SettingsError: per="layer" with WRS(IC).
@@ -226,7 +230,7 @@ class WeightRescaling(Regularizer):
         norm_decay: Annotated[
             float | Tensor, Setting("learning rate * decay of gain and shift", least=0, below=1)
         ] = 5e-7,
-        rescale_head: Annotated[bool, Setting("rescale the output layer too (for classification)")] = False,
+        rescale_head: Annotated[bool, Setting("whether to rescale the output layer too (for classification)")] = False,
         per: Annotated[
             Literal["unit", "layer"], Setting("rows that share a scale: unit (the paper) or layer")
         ] = "unit",
@@ -237,7 +241,7 @@ class WeightRescaling(Regularizer):
     ) -> None:
         super().__init__(net)
         if per == "layer" and variant == "input_channel":
-            raise SettingsError("variant=input_channel scales each position; it does not go with per=layer")
+            raise SettingsError("variant=input_channel scales each position, so it cannot be combined with per=layer")
         self.register_buffer("norm_decay", self._strength("norm_decay", norm_decay, net))
         self.per, self.variant = per, variant
         self._acts_every(every_updates)
@@ -282,25 +286,26 @@ class WeightRescaling(Regularizer):
 
 
 class NormalizeProject(Regularizer):
-    """NaP's projection: every `every_updates` updates each weight is scaled to the norm it had at first.
+    """NaP's projection: every `every_updates` updates, each weight is scaled to its initial norm.
 
-    W <- W |W_0|_F / |W|_F for every linear and convolution layer but the heads; biases and all else are left alone. A
-    zero weight stays zero. It is `swr` with coef=1 on weights alone. The method is meant for networks where a norm
-    layer stands behind each of these layers, which then have no biases: there the function stays the same, and the
-    learning rate is all that decides how far a step turns a weight. Biases that there are change it, since they are not
-    scaled along; where no norm layer follows, a warning says so.
+    W <- W |W_0|_F / |W|_F for every linear and convolution layer except the heads; biases and all else are left alone.
+    A zero weight stays zero. This equals `swr` with coef=1 on weights alone.
 
-    Norm layers' gains and shifts have no rule here: they train freely. The paper's Appendix D, as others report it, has
-    three: scale each layer's (gain, shift) together to norm sqrt(n), n its units; let them decay towards (1, 0); or
-    leave them free. So this is the third, and the network is not made to have no biases.
+    The method is meant for networks where a norm layer follows each of these layers, which then have no biases. There
+    the function stays the same, and only the learning rate decides how far a step turns a weight. Existing biases
+    change the function, because they are not scaled along. Where no norm layer follows, a warning says so.
+
+    The gains and shifts of norm layers train freely here. The paper's Appendix D, as others report it, has three rules:
+    scale each layer's (gain, shift) together to norm sqrt(n), with n its number of units; let them decay toward (1, 0);
+    or leave them free. So this is the third rule. Biases are not removed from the network.
 
     Source: Lyle et al. (2024), "Normalization and effective learning rates in reinforcement learning", arXiv
-    2407.01800, abstract. Their code is not public and the rest of the text could not be read: that a layer's weight is
-    scaled as a whole, and that heads are left alone, is as others report it.
+    2407.01800, abstract. Their code is not public, and we could not read the rest of the text. Others report that a
+    layer's weight is scaled as a whole and that heads are left alone.
 
     Args:
-        every_updates: they find each update and each thousand alike, as others report.
-        rescale_head: rescale output layers too.
+        every_updates: the period; others report that the authors find every update and every thousand alike.
+        rescale_head: whether to rescale output layers too.
     """
 
     @checked
@@ -308,7 +313,7 @@ class NormalizeProject(Regularizer):
         self,
         net: nn.Module,
         every_updates: Annotated[int, Setting("period in updates", least=1)] = 1,
-        rescale_head: Annotated[bool, Setting("rescale the output layers too")] = False,
+        rescale_head: Annotated[bool, Setting("whether to rescale the output layers too")] = False,
     ) -> None:
         super().__init__(net)
         self._acts_every(every_updates)
@@ -324,15 +329,16 @@ class NormalizeProject(Regularizer):
 
 
 class Hypersphere(Regularizer):
-    """Every update each output unit's weights are scaled to unit l2 norm, the heads' too: W[i] <- W[i] / |W[i]|.
+    """Hyperspherical weights: each update scales every output unit's weights to unit l2 norm, W[i] <- W[i] / |W[i]|.
 
-    Of all linear and convolution layers (a kernel is one row of out x (in * kh * kw)); biases, norm layers and all else
-    are left alone, a zero row stays zero. It is `wrs` with every_updates=1, rescale_head=true and norm_decay=0.
+    It acts on all linear and convolution layers, heads included (a kernel is one row of out x (in * kh * kw)). Biases,
+    norm layers and all else are left alone, and a zero row stays zero. It equals `wrs` with every_updates=1,
+    rescale_head=true and norm_decay=0.
 
     Source: Lee et al. (2025), "Hyperspherical Normalization for Scalable Deep Reinforcement Learning" (SimbaV2), arXiv
-    2502.15280, as in their code (github.com/DAVIAN-Robotics/SimbaV2, simbaV2_update.py). There learned scalers, l2
-    norms of the features and weights that start on the sphere go with it: those are the network's. In a network with
-    norm layers their gains are such scalers.
+    2502.15280, as in their code (github.com/DAVIAN-Robotics/SimbaV2, simbaV2_update.py). Their method also has learned
+    scalers, l2 norms of the features, and weights that start on the sphere; here these are up to the network. In a
+    network with norm layers, their gains are such scalers.
     """
 
     @checked
@@ -347,7 +353,7 @@ class Hypersphere(Regularizer):
 
 
 def _warn_of_no_norm(name: str, method: Regularizer, rescaled: Iterable[Layer]) -> None:
-    """Warn where `rescaled` hidden layers have no norm layer behind them, which would take their scale out again."""
+    """Warn about `rescaled` hidden layers that no norm layer follows: there the scale changes the function."""
     known = {layer.name for layer in method.structure.before_norms}
     changing = dict.fromkeys(layer.name for layer in rescaled if layer.name not in known and not layer.head)
     if changing:
@@ -355,13 +361,13 @@ def _warn_of_no_norm(name: str, method: Regularizer, rescaled: Iterable[Layer]) 
 
 
 def _has_unit_rows(layer: Layer, net: nn.Module) -> bool:
-    """Whether each unit's weights have unit norm already, as in networks that are made for it."""
+    """Whether each unit's weights already have unit norm, as in networks built that way."""
     matrix = layer.matrix(net)
     return matrix is not None and bool(((torch.linalg.vector_norm(wide(matrix), dim=-1) - 1).abs() < 1e-3).all())
 
 
 def _factor(due: Tensor, norm: Tensor, target: float | Tensor = 1.0) -> Tensor:
-    """What brings `norm` to `target` in the runs that are due, 1 elsewhere and where the norm is 0."""
+    """The factor that brings `norm` to `target` in the runs that are due; 1 elsewhere and where the norm is 0."""
     return torch.where(per_run(due, norm) & (norm > 0), target / norm, 1.0)
 
 

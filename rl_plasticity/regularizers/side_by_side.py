@@ -1,4 +1,4 @@
-"""Several regularizers in one stacked network, each on runs of its own."""
+"""Several regularizers in one stacked network, each acting on its own runs."""
 
 import copy
 import itertools
@@ -13,14 +13,14 @@ from rl_plasticity.structure import Arguments, Example, arguments_of, with_tenso
 
 
 class SideBySide(Regularizer):
-    """Several regularizers in one stacked network, each on runs of its own, as if those trained apart.
+    """Several regularizers in one stacked network, each acting on its own runs as if they trained separately.
 
     Args:
-        net: stacked along one runs axis.
-        parts: for each regularizer the number of its runs, which follow each other, and what makes it from a network.
+        net: a network stacked along one runs axis.
+        parts: for each regularizer, the number of its consecutive runs, and a function that makes it from a network.
 
     Raises:
-        ValueError: the network has no runs axis, or the parts do not add up to it.
+        ValueError: the network has no runs axis, or the numbers of runs do not add up to it.
     """
 
     def __init__(self, net: nn.Module, *parts: tuple[int, Callable[[nn.Module], Regularizer]]) -> None:
@@ -47,7 +47,7 @@ class SideBySide(Regularizer):
 
 
 def _cut(net: nn.Module, runs: slice) -> nn.Module:
-    """A copy of `net` with the parameters of some runs only: to make regularizers of, not to be called."""
+    """A copy of `net` with the parameters of some runs only. Regularizers are made from it; it is never called."""
     copied = copy.deepcopy(net)
     for module in copied.modules():
         for name, parameter in module._parameters.items():

@@ -1,4 +1,4 @@
-"""Methods that look at hidden units at every update and start single ones anew."""
+"""Methods that observe hidden units at every update and reinitialize single ones."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,37 +17,44 @@ from rl_plasticity.structure.layer import Layer, SomeRuns, is_trained, lookup, p
 
 
 class ContinualBackprop(Regularizer):
-    """Continual backpropagation: a small share of the mature hidden units, those of least use, start anew all the time.
+    """Continual backpropagation: steadily reinitializes a small share of the mature hidden units, least useful first.
 
-    Of each layer of hidden units, at each update, with h the activations on the loss's batch before the step and the
-    outgoing weights w_out after it::
+    For each layer of hidden units, at each update, with h the activations on the loss's batch before the step and w_out
+    the outgoing weights after it::
 
         age <- age + 1
-        u   <- decay * u + (1 - decay) * mean |h| * mean |w_out|         use: u / (1 - decay^age)
-        c   <- c + coef * (how many units are mature: age > maturity)    what is due, a fraction
-        if c >= 1: the mature unit of least use starts anew; c <- c - 1
+        u   <- decay * u + (1 - decay) * mean |h| * mean |w_out|         utility: u / (1 - decay^age)
+        c   <- c + coef * (number of mature units: age > maturity)       number of units due, a fraction
+        if c >= 1: reinitialize the mature unit of least utility; c <- c - 1
 
-    It gets new incoming weights, bias 0, outgoing weights 0, the initial gain and shift of a norm layer in between, age
-    0 and use 0. The optimizer's moments of these entries become 0 where it is known (a `Learner`'s, or with `attach`),
-    its step count stays. New weights are uniform in +- sqrt(3) times the root mean square of the layer's initial
-    weights, which is torch's own initialization, or Kaiming's, where those were. Output layers stay.
+    A reinitialized unit gets new incoming weights, bias 0, outgoing weights 0, the initial gain and shift of a norm
+    layer in between, age 0 and utility 0. The optimizer's moments of these entries become 0 where the optimizer is
+    known (in a `Learner`, or with `attach`); its step count stays. New weights are uniform in +- sqrt(3) times the root
+    mean square of the layer's initial weights. This equals torch's own initialization, or Kaiming's, where the initial
+    weights came from it. Output layers stay.
 
     Source: Dohare et al. (2024), "Loss of plasticity in deep continual learning", Algorithm 1 with the contribution
     utility, as in their code (github.com/shibhansh/loss-of-plasticity, lop/algos/gnt.py and convGnT.py). Deviations:
-    there several units may start anew in one update, here what is due waits for the next; of fully connected networks
-    c is by default drawn and not added up; of a unit that is read through a flattened feature map |h| |w_out| is taken
-    position by position, here the product of the means; moments start anew with their own Adam alone. That the next
-    layer's biases take over what a unit gave on average comes to nothing in their code and is left out. BatchNorm's
-    running statistics follow a new unit by themselves.
+
+    - There several units may be reinitialized in one update; here those due beyond the first wait for the next update.
+    - There, in fully connected networks, c is by default drawn rather than added up.
+    - For a unit read through a flattened feature map they take |h| |w_out| position by position; here it is the product
+      of the means.
+    - There moments become 0 only with their own Adam.
+    - There the biases of the next layer are meant to take over a unit's average output, but in their code this has no
+      effect; it is left out here.
+
+    The running statistics of BatchNorm adapt to a new unit by themselves.
 
     Args:
         coef: rho, the replacement rate; 1e-4 in their reinforcement learning.
-        maturity: in updates; 100 in most of their supervised experiments, 10 000 in reinforcement learning.
-        decay: eta, of the running mean of the use.
+        maturity: age in updates beyond which a unit may be replaced; 100 in most of their supervised experiments,
+            10 000 in reinforcement learning.
+        decay: eta, the decay of the running mean of the utility.
 
     Raises:
         ValueError: the network has no chain of (linear or conv), activation module, (linear or conv).
-        RuntimeError: from `project_`, when `penalty` was not called since the last `project_`.
+        RuntimeError: from `project_`, if `penalty` was not called since the last `project_`.
     """
 
     looks_at_data = True
@@ -88,7 +95,7 @@ class ContinualBackprop(Regularizer):
         chosen = []
         for unit in self.recycled.units_now(net):
             size, use, age, owed = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
-            age += size.isfinite()  # no example came to an expert that the batch was not sent to
+            age += size.isfinite()  # not finite for an expert that received no example of the batch
             now = use.lerp(size * _reach(unit, net, size.shape[-1]), 1 - self.decay)
             use.copy_(torch.where(now.isfinite(), now, use))
             mature = age > self.maturity
@@ -103,32 +110,34 @@ class ContinualBackprop(Regularizer):
 
 
 class SelfNormalizedResets(Regularizer):
-    """Self-normalized resets: a hidden unit that is silent for longer than it nearly ever was starts anew.
+    """Self-normalized resets: reinitializes a hidden unit that is silent for longer than almost ever before.
 
-    A unit fires on a batch where it is above 0 for an example; its age is the number of examples since. Of the units of
-    a layer whose age reaches their threshold the one that is furthest beyond starts anew, as with `ContinualBackprop`:
-    incoming and outgoing weights, bias and moments. A unit's threshold comes from how long it was silent before it
-    fired, or started anew: q is where a share `quantile` of the silences since the last setting is as short. At every
-    `every_updates` updates::
+    A unit fires on a batch if it is above 0 for at least one example. Its age is the number of examples since it last
+    fired or was reinitialized. Of the units in a layer whose age reaches their threshold, the one furthest beyond is
+    reinitialized as in `ContinualBackprop`: incoming and outgoing weights, bias and moments.
+
+    A unit's threshold comes from its silences: how long it was silent before it fired or was reinitialized. q is the
+    quantile `quantile` of the silences since the thresholds were last set. Every `every_updates` updates::
 
         threshold <- q if q < threshold else 2 * threshold,   within least and most; least where there was no silence
 
-    It is `most` at first. Silences are counted in bins, two to an octave: where q is below the threshold, it may be too
-    small by a factor of up to 1.4.
+    The first threshold is `most`. Silences are counted in bins, two per octave, so where q is below the threshold, it
+    may be too small by a factor of up to 1.4.
 
     Source: Farias and Jozefiak (2025), "Self-Normalized Resets for Plasticity in Continual Learning", arXiv 2410.20098,
-    as in their code (github.com/ajozefiak/SelfNormalizedResets, src/algorithms/snr.py); the text beyond the abstract
-    could not be read. Deviations: there thresholds are set at every 16th change of task, from exact counts, and all
-    units beyond theirs start anew at once. Where the non-linearity is no ReLU, above 0 is what it returns.
+    as in their code (github.com/ajozefiak/SelfNormalizedResets, src/algorithms/snr.py). We could read only the abstract
+    of the paper. Deviations: there thresholds are set at every 16th change of task, from exact counts, and all units
+    beyond their threshold are reinitialized at once. Where the non-linearity is not ReLU, its output decides whether a
+    unit is above 0.
 
     Args:
         quantile: 1 minus their eta.
-        every_updates: how often thresholds are set.
-        least, most: of a threshold, in examples.
+        every_updates: the number of updates between settings of the thresholds.
+        least, most: bounds of a threshold, in examples.
 
     Raises:
-        ValueError: as `ContinualBackprop`; least above most.
-        RuntimeError: as `ContinualBackprop`.
+        ValueError: as for `ContinualBackprop`, or `least` is above `most`.
+        RuntimeError: as for `ContinualBackprop`.
     """
 
     looks_at_data = True
@@ -155,13 +164,13 @@ class SelfNormalizedResets(Regularizer):
         for unit in self.recycled.units:
             key, zero = unit.incoming.key, self.recycled.zeros(unit, net)
             self._remember("fires", key, zero.bool())
-            self._remember("batch", key, zero[..., :1])  # how many examples
+            self._remember("batch", key, zero[..., :1])  # number of examples
             self._remember("age", key, zero)
             self._remember("threshold", key, zero + most)
             self._remember("silences", key, zero.unsqueeze(-1).expand(*zero.shape, self.BINS))
 
     def first_update(self, batch_size: int) -> Tensor:
-        # Of a unit that never fires: the first threshold, or the least one, which it gets at the first setting.
+        # A unit that never fires reaches its first threshold, or the least one, which it gets at the first setting.
         at_first, at_least = (math.ceil(threshold / batch_size) for threshold in (self.most, self.least))
         return torch.full(self.runs, float(min(at_first, max(at_least, self.every_updates + 1))))
 
@@ -183,9 +192,9 @@ class SelfNormalizedResets(Regularizer):
             silent = age + batch
             anew = first_of(torch.where(fires, math.inf, threshold - silent)) & ~fires & (silent >= threshold)
             ends = fires | anew
-            took = torch.where(fires, age, silent)  # of the silence that ends
+            took = torch.where(fires, age, silent)  # length of the silence that ends
             bins = (took.clamp(min=1).log2() * self.AN_OCTAVE + 1e-3).long()
-            # What lasted as long as the threshold is in a bin that is not below it, or q would seem to be shorter.
+            # A silence as long as the threshold goes into a bin not below it, or q would seem to be shorter.
             enough = (threshold.log2() * self.AN_OCTAVE).ceil().long()
             bins = torch.where(took >= threshold, bins.maximum(enough), bins).clamp(max=self.BINS - 1)
             counts = (ends & (took > 0)).to(silences.dtype)
@@ -196,7 +205,7 @@ class SelfNormalizedResets(Regularizer):
         return self.recycled.renew_(net, chosen)
 
     def _set_(self, threshold: Tensor, silences: Tensor, due: Tensor) -> None:
-        """In the runs that are `due`, set thresholds ``[*runs, units]`` by the silences, and forget these."""
+        """In the runs that are `due`, set thresholds ``[*runs, units]`` from the silences, and clear the silences."""
         due = per_run(due, threshold)
         counts = silences.cumsum(-1)
         total = counts[..., -1:]
@@ -208,11 +217,11 @@ class SelfNormalizedResets(Regularizer):
 
 
 class _Recycled:
-    """The hidden units of a regularizer's network: looking at them, and starting some of them anew.
+    """The hidden units of a regularizer's network: reads their activations and reinitializes some of them.
 
     Args:
-        owner: gets the buffers, made for `net`.
-        of: what is wanted of activations ``[*runs, units, examples and positions]``: ``[*runs, units]``.
+        owner: the regularizer, made for `net`, that the buffers are registered in.
+        of: a function that reduces activations ``[*runs, units, examples and positions]`` to ``[*runs, units]``.
     """
 
     def __init__(self, owner: Regularizer, net: nn.Module, of: Callable[[Tensor], Tensor]) -> None:
@@ -234,14 +243,14 @@ class _Recycled:
         if left := owner.structure.not_among(self.units):
             warn(
                 f"{method} leaves alone what is behind {some(left)}: its units are joined, shared, frozen, moved or "
-                "read by something that is no layer"
+                "read by something that is not a layer"
             )
         self.names = [*dict.fromkeys(unit.activation for unit in self.units)]
         self.inside = Inside(net, returning=self.names)
         self.widths = {unit.incoming.key: self.zeros(unit, net).shape[-1] for unit in self.units}
         self.checked = owner.structure.example is not None
-        self.renewed = False  # once, in whatever units
-        # Draws are for a run, a layer and an update: what tells runs apart is what they started with.
+        self.renewed = False  # whether `renew_` has run once
+        # Draws depend on run, layer and update; the key of a run comes from its initial weights.
         trained = [lookup(net, name) for name in owner.structure.trained]
         owner.register_buffer("key", key_of(trained, len(owner.runs)))
         owner._counts("reset_units")
@@ -254,15 +263,16 @@ class _Recycled:
                     owner._remember("initial", name, lookup(net, name))
 
     def zeros(self, unit: HiddenUnits, net: nn.Module) -> Tensor:
-        """``[*runs, units]``."""
+        """Zeros of shape ``[*runs, units]``."""
         matrix, _ = _tensors(unit.incoming, net)
         return torch.zeros(matrix.shape[:-1], dtype=self.owner.coef.dtype, device=matrix.device)
 
     def look(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor, int]]:
-        """The units, what is wanted of their activations ``[*runs, units]``, and how many examples there are.
+        """Yield each group of units, their reduced activations ``[*runs, units]``, and the number of examples.
 
         Raises:
-            ValueError: the inputs are no batch; without an example, the first batch shows that the units were misread.
+            ValueError: the inputs are not a batch; or, where no example was given, the first batch shows that the
+                units were misread.
         """
         if not (self.checked or torch.compiler.is_compiling() or isinstance(net, SomeRuns)):
             self._check(net, inputs)
@@ -277,18 +287,18 @@ class _Recycled:
                 yield unit, *self._of_unit(unit, seen[unit.activation][unit.call])
 
     def _check(self, net: nn.Module, inputs: Example) -> None:
-        """Without an example the first batch shows whether the units' columns are what they were read as."""
+        """Where no example was given, check on the first batch that the units' columns were read correctly."""
         kept = recyclable(net, self.units, inputs)
         wrong = [unit.activation for unit in self.units if unit not in kept]
         if wrong:
             raise ValueError(
-                f"{type(self.owner).__name__} would change what the network returns by new units behind "
-                f"{', '.join(wrong[:3])}: pass example=(a real input, ...), with which they are left alone"
+                f"{type(self.owner).__name__} would change the network's outputs by new units behind "
+                f"{', '.join(wrong[:3])}: pass example=(a real input, ...), so that they are left alone"
             )
         self.checked = True
 
     def keep(self, name: str, call: int, output: Tensor) -> tuple[Tensor, int] | None:
-        """For a look at a loop's own call; None where the inputs are no batch, which `look` says."""
+        """Reduced activations from a loop's own call; None if the inputs are not a batch, which `look` reports."""
         found = [unit for unit in self.units if (unit.activation, unit.call) == (name, call)]
         try:
             return self._of_unit(found[0], output) if found else None
@@ -300,7 +310,7 @@ class _Recycled:
         return self.of(of_units), activation.shape[len(self.owner.runs)]
 
     def units_now(self, net: nn.Module) -> list[HiddenUnits]:
-        """The units all of whose parameters are trained now."""
+        """The units whose parameters are all trainable now."""
         return [
             unit
             for unit in self.units
@@ -308,7 +318,7 @@ class _Recycled:
         ]
 
     def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> dict[str, Tensor]:
-        """Start one unit of each layer anew, or none (mask ``[*runs, units]``); returns where values are new."""
+        """Reinitialize at most one unit per layer (mask ``[*runs, units]``); returns masks of the new entries."""
         if self.owner.active is not None:
             chosen = [(unit, anew & self.owner.active.unsqueeze(-1)) for unit, anew in chosen]
         numbered = self._due(chosen)
@@ -333,10 +343,11 @@ class _Recycled:
         return {name: where for name, (where, _) in new.items()}
 
     def _due(self, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> list[tuple[int, HiddenUnits, Tensor]]:
-        """With their numbers those of `chosen` that have to be gone through.
+        """Those of `chosen` that must be processed, with their numbers.
 
-        That is all where it is not known without waiting whether one starts anew: in a traced update and on a GPU. And
-        all the first time, so that an optimizer without moments of single entries is refused at once.
+        These are all of them in a traced update and on a GPU, where finding out whether any unit is chosen would mean
+        waiting. They are also all of them the first time, so that an optimizer without moments of single entries is
+        refused at once.
         """
         numbered = [(i, unit, anew) for i, (unit, anew) in enumerate(chosen)]
         if torch.compiler.is_compiling() or self.owner.coef.device.type != "cpu" or not self.renewed:
@@ -362,16 +373,16 @@ def _fires(activations: Tensor) -> Tensor:
 
 
 def first_of(score: Tensor) -> Tensor:
-    """Where the lowest score ``[*runs, units]`` is, the first one of equal ones: a mask like it."""
+    """A mask of the lowest score ``[*runs, units]``; of equal scores, the first."""
     return torch.arange(score.shape[-1], device=score.device) == score.argmin(-1, keepdim=True)
 
 
 def _reach(unit: HiddenUnits, net: nn.Module, units: int) -> Tensor:
-    """The mean size of the weights that read each unit, ``[*runs, units]``."""
+    """The mean absolute weight with which the next layers read each unit, ``[*runs, units]``."""
     total: Tensor | float = 0.0
     for layer in unit.outgoing:
         matrix, _ = _tensors(layer, net)
-        # A linear layer behind a flattened feature map reads each unit from several columns, a kernel at each position.
+        # A unit may be read from several columns: behind a flattened feature map, or by a kernel, one per position.
         means = wide(matrix).abs().mean(-2)  # [*runs, columns]
         total = total + means.reshape(*means.shape[:-1], units, -1).mean(-1)
     assert isinstance(total, Tensor)

@@ -1,4 +1,4 @@
-"""Any regularizer, switched on for a window of updates."""
+"""A wrapper that switches any regularizer on for a window of updates."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,27 +15,28 @@ from rl_plasticity.structure.layer import lookup, per_run
 
 
 class Windowed(Regularizer):
-    """`regularizer` in the updates from `from_update` on until `until_update`; outside of them it changes nothing.
+    """A regularizer that acts only from update `from_update` until update `until_update`.
 
-    A run's update number n, counted from 0, is inside if from_update <= n < until_update. Outside the penalty is 0, and
-    weights and the regularizer's state are after `project_` and `observe_` what they were before, bit for bit. What it
-    does without changing anything goes on: `spectral`'s vectors follow the weights, so they are right when it starts.
-    The penalty is computed all the time and must be finite: if it overflows, its gradient outside is not 0 but NaN.
+    A run's update number n, counted from 0, is inside the window if from_update <= n < until_update. Outside, the
+    penalty is 0, and `project_` and `observe_` leave the weights and the regularizer's state as they were, bit for bit.
+    Tracking continues outside the window: `spectral` keeps its singular vectors current, so they are right when the
+    window begins. The penalty is computed in every update and must be finite. If it overflows outside the window, its
+    gradient there is NaN rather than 0.
 
-    What a method captures it captures when it is made, whenever its window begins: `swr` pulls to the norms that the
-    network had then and `l2_init` to those weights. `recapture_(net)` at the beginning of the window takes
-    those of then. `ewc` begins to watch when its window begins, and `wrs` to count its updates.
+    A method captures its reference when it is made, whenever its window begins: `swr` pulls toward the norms of that
+    time and `l2_init` toward those weights. Call `recapture_(net)` when the window begins to take the current ones
+    instead. `ewc` starts to observe when its window begins, and `wrs` starts to count its updates.
 
-    A run that starts afresh counts its updates afresh, as a new run does: with a periodic reset every period has a
-    window of its own. An intervention that changes only part of a network, as a reset of the head, counts on.
+    When a run is reset, its count of updates restarts from 0, as in a new run: with a periodic reset, every period has
+    its own window. An intervention that changes only part of a network, such as a head reset, does not restart it.
 
     Source: Liu et al. (2021), Figures 1 and 6a: weight decay and WRS in epochs 0-200, 0-60 and 60-200.
 
     Args:
         net: the network that `regularizer` was made for.
-        regularizer: any, also several in a `Chain` or `SideBySide`.
-        from_update: the updates before it.
-        until_update: how many updates the run has made when it ends; None: it does not.
+        regularizer: any regularizer, including a `Chain` or `SideBySide`.
+        from_update: number of updates before the window begins.
+        until_update: number of updates after which the window ends; None means never.
 
     Raises:
         SettingsError: the window ends before it begins.
@@ -46,9 +47,9 @@ class Windowed(Regularizer):
         self,
         net: nn.Module,
         regularizer: Regularizer,
-        from_update: Annotated[int, Setting("updates of a run before the method begins", least=0)] = 0,
+        from_update: Annotated[int, Setting("number of a run's updates before the method starts", least=0)] = 0,
         until_update: Annotated[
-            int | None, Setting("end of the method, counted like its beginning; null: never", least=1)
+            int | None, Setting("number of a run's updates after which the method stops; null: never", least=1)
         ] = None,
     ) -> None:
         super().__init__(net, structure=regularizer.structure)
@@ -61,14 +62,14 @@ class Windowed(Regularizer):
         return [(self.inner, ...)]
 
     def _inside(self) -> Tensor:
-        """Whether the update under way is inside the window, ``[*runs]``."""
+        """Whether the current update is inside the window, ``[*runs]``."""
         inside = self.updates >= self.from_update
         if self.until_update is not None:
             inside = inside & (self.updates < self.until_update)
         return inside if self.active is None else inside & self.active
 
     def first_update(self, batch_size: int) -> Tensor:
-        first = self.from_update + super().first_update(batch_size)  # its state stands still until then
+        first = self.from_update + super().first_update(batch_size)  # its state does not change before the window
         ends = math.inf if self.until_update is None else self.until_update
         return torch.where(first > ends, math.inf, first)
 
@@ -83,7 +84,7 @@ class Windowed(Regularizer):
 
     @torch.no_grad()
     def _forward(self, hook: str, net: nn.Module, *by_name: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """As for all; what the hook cannot leave alone outside of the window gets back the values it had."""
+        """Call the hook as usual, and undo in runs outside the window what the hook changes in spite of `active`."""
         inside = self._inside()
         _switch(self.inner, inside)
         changed = [both for method, view in self.inner.methods(net) for both in _changed(method, view, hook)]
@@ -96,17 +97,17 @@ class Windowed(Regularizer):
 
 
 def _switch(regularizer: Regularizer, inside: Tensor | None) -> None:
-    """Tell it and what it is made of which runs are inside the window."""
+    """Tell a regularizer and its parts which runs are inside the window."""
     regularizer.active = inside
     for part, runs in regularizer.made_of():
         _switch(part, None if inside is None else inside[runs])
 
 
 def _changed(method: Regularizer, net: nn.Module, hook: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """The tensors that a method's hook may change in runs that are not `active`, each with those that are.
+    """The tensors that a hook may change in runs that are not `active`, each with the mask of active runs.
 
-    That is its state. The weights are among them only if the method has a `project_` of its own: `project` heeds what
-    is due.
+    These are the method's state, and the weights only if it overrides `project_`: `project` itself respects the runs
+    that are due.
     """
     own, inside = method._has(hook), method.active
     if inside is None or not (own or (hook == "project_" and method.projects)):
@@ -114,13 +115,13 @@ def _changed(method: Regularizer, net: nn.Module, hook: str) -> Iterator[tuple[T
     for name, buffer in method._buffers.items():
         if buffer is None or name in method._non_persistent_buffers_set or name.partition("/")[0] in method.steady:
             continue
-        if buffer.ndim >= inside.ndim:  # a strength may be one for all runs; no hook changes it
+        if buffer.ndim >= inside.ndim:  # skips a strength shared by all runs, which no hook changes
             yield buffer, inside
     if own and hook == "project_":
         yield from ((lookup(net, name), inside) for name in method.structure.trained)
 
 
 def require_window(unit: str, start: int, end: int | None) -> None:
-    """Raises SettingsError if the window ends before it begins; `unit` is what it is counted in."""
+    """Raise SettingsError if a window ends before it begins; `unit` is the unit it is counted in."""
     if end is not None and end <= start:
         raise SettingsError(f"until_{unit} must be above from_{unit}={start}, got {end}")
