@@ -32,6 +32,15 @@ THIN = 200  # the most steps of the thin line of a single run
 FIRST = ("sigma1", "weight_norm", "gradient_norm", "q_overestimation")  # of the metrics, as in the papers
 FAMILIES = {"critic": "Critic", "actor": "Actor", "net": "Network", "task": "By task", "eval": "Evaluation"}
 OTHER = "other"
+IN_WORDS = {
+    "eval/return": "return",
+    "task/return": "return at the end of the task",
+    "task/train_accuracy": "task accuracy (training)",
+    "task/test_accuracy": "task accuracy (test)",
+    "eval/train_accuracy": "accuracy (training)",
+    "eval/test_accuracy": "accuracy (test)",
+}
+"""Metrics as axes call them."""
 
 
 class MeanCurve(NamedTuple):
@@ -167,7 +176,7 @@ def _learning_curves(c: Comparison, rows: Rows, width: float | None = None) -> D
 
 
 def _final(c: Comparison, rows: Rows) -> Drawn:
-    figure, axes = _rows_of([row.label + (f" ({row.diverged} not finite)" if row.diverged else "") for row in c.rows])
+    figure, axes = _rows_of([row.name + (f" ({row.diverged} not finite)" if row.diverged else "") for row in c.rows])
     for y, (row, look) in enumerate(rows):
         points = np.concatenate(row.final)
         points = points[np.isfinite(points)]
@@ -216,7 +225,7 @@ def _profiles(c: Comparison, rows: Rows) -> Drawn:
 def _improvement(c: Comparison, rows: Rows) -> Drawn:
     assert c.baseline is not None
     found = [(row, look, row["improvement"]) for row, look in rows if row.get("improvement")]
-    figure, axes = _rows_of([row.group.label for row, *_ in found])
+    figure, axes = _rows_of([row.group.name for row, *_ in found])
     for y, (_, look, estimate) in enumerate(found):
         if estimate.interval:
             band: dict[str, Any] = {"lw": 5, "alpha": 0.4, "solid_capstyle": "butt"}
@@ -224,11 +233,11 @@ def _improvement(c: Comparison, rows: Rows) -> Drawn:
         axes.plot(estimate.value, y, "o", color=look.colour, ms=4, gid=look.gid)
     axes.axvline(0.5, color="#888888", lw=0.6, ls=DOTTED, zorder=0)
     axes.set_xlim(-0.03, 1.03)
-    axes.set_xlabel(f"P(better than {c.baseline.label})")
+    axes.set_xlabel(f"P(better than {c.baseline.name})")
     intervals = _intervals(c, "95 % stratified bootstrap intervals")
     caption = (
         f"Probability that a run of the group has a {c.better} {c.metric} at {c.where} than a run of "
-        f"{c.baseline.label}{intervals}. At 0.5 neither is better."
+        f"{c.baseline.name}{intervals}. At 0.5 neither is better."
     )
     return Drawn("probability_of_improvement", "Probability of improvement", figure, caption)
 
@@ -287,7 +296,7 @@ def _strengths(axes: Axes, c: Comparison, name: str, families: Sequence[Sequence
         plotting.line(axes, x, means, band, marker="o", label=label, **plotting.cycled(i))
     plain = [row for row in c.rows if row.group.is_plain]
     if len(plain) == 1 and not any(plain[0] in rows for rows in families):
-        axes.axhline(plain[0]["mean"].value, color="black", lw=0.9, ls="--", label=plain[0].group.label)
+        axes.axhline(plain[0]["mean"].value, color="black", lw=0.9, ls="--", label=plain[0].group.name)
     plotting.mark_strengths(axes, [float(row.group.settings[name]) for rows in families for row in rows])
     axes.set_xlabel(name)
 
@@ -410,7 +419,7 @@ def _curve(axes: Axes, c: Comparison, runs: Sequence[Run], metric: str, look: Lo
 def _legend(figure: Figure, rows: Rows) -> None:
     """Add a legend below the panels, in as many columns as fit."""
     named = [(row, look) for row, look in rows if look.colour != GREY]
-    handles = {row.label: Line2D([], [], color=look.colour, ls=look.style) for row, look in named}
+    handles = {row.name: Line2D([], [], color=look.colour, ls=look.style) for row, look in named}
     if len(named) < len(rows):
         handles[f"{len(rows) - len(named)} others"] = Line2D([], [], color=GREY)
     drawn = plotting.legend(figure, handles)
@@ -438,7 +447,8 @@ def _priority(name: str) -> tuple[int, str]:
 
 
 def _metric_label(c: Comparison) -> str:
-    return f"{c.metric} / 1000" if c.scale != 1 else c.metric
+    words = IN_WORDS.get(c.metric, c.metric)
+    return f"{words} / 1000" if c.scale != 1 else words
 
 
 def _axis_of_steps(unit: str) -> str:

@@ -1,5 +1,6 @@
 """Sort runs into groups by their settings, name the groups, and refuse to mix what cannot be compared."""
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -46,6 +47,16 @@ class Group:
     settings: Settings
     tasks: Mapping[str, Sequence[Run]]
     never_reset: bool = False
+
+    @property
+    def name(self) -> str:
+        """The label in the words of a paper: ``no method``, ``LayerNorm + spectral``."""
+        rest = re.sub(r" ?layer_norm=(true|false)", "", self.label).strip()
+        rest = re.sub(r"^none( \+ |$|(?= ))", lambda none: "no method" if none[1] == "" else "", rest)
+        if "layer_norm=true" in self.label:
+            return "LayerNorm" if rest in ("", "no method") else f"LayerNorm + {rest}"
+        without = "layer_norm=false" in self.label and rest != "no method"
+        return ", ".join([rest] * bool(rest) + ["no LayerNorm"] * without)
 
     @property
     def runs(self) -> list[Run]:

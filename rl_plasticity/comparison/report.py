@@ -63,7 +63,7 @@ def page(title: str, parts: Sequence[str], head: Mapping[str, str], live: bool =
 
 def groups_of(comparison: Comparison, colours: Sequence[str]) -> str:
     """The labels and colors of the groups for the script, in the order of the comparison's rows."""
-    known = [{"label": row.group.label, "colour": c} for row, c in zip(comparison.rows, colours, strict=True)]
+    known = [{"label": row.group.name, "colour": c} for row, c in zip(comparison.rows, colours, strict=True)]
     text = json.dumps(known).replace("<", "\\u003c")  # so that it ends no element
     return f'<script type="application/json" id="groups">{text}</script>'
 
@@ -145,9 +145,10 @@ def table(comparison: Comparison) -> str:
     """The table of the statistics, which the script can sort."""
     header, *lines = comparison.table()
     rows = []
-    for place, (row, line) in enumerate(zip(comparison.rows, lines, strict=True)):
+    for place, (row, (label, *line)) in enumerate(zip(comparison.rows, lines, strict=True)):
+        called = label if row.name == label else f"{row.name} ({label})"  # as in figures, and as arguments say it
         baseline = ' class="baseline"' if row.group is comparison.baseline else ""
-        rows.append(f'<tr data-group="{place}"{baseline}>{_cells(line)}</tr>')
+        rows.append(f'<tr data-group="{place}"{baseline}>{_cells([called, *line])}</tr>')
     return rows_of(header, rows, ' class="sortable"')
 
 

@@ -87,6 +87,11 @@ class Row:
         """The group's label, with * where some of its runs are unfinished."""
         return f"{self.group.label}*" if self.unfinished else self.group.label
 
+    @property
+    def name(self) -> str:
+        """The same in the words of a paper, for figures and papers' tables."""
+        return f"{self.group.name}*" if self.unfinished else self.group.name
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -204,15 +209,20 @@ class Comparison:
             )
         return text + ("* has unfinished runs." if any(row.unfinished for row in self.rows) else "")
 
+    def _named(self) -> list[list[str]]:
+        """The table with the groups' names as in figures."""
+        head, *lines = self.table()
+        return [head, *([row.name, *line[1:]] for row, line in zip(self.rows, lines, strict=True))]
+
     def to_latex(self) -> str:
         """The table as a LaTeX ``table`` with its caption. It needs ``\\usepackage{booktabs}`` and nothing else."""
         escaped = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "±": r"$\pm$"})
         escaped |= str.maketrans({"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"})
         minus = re.compile(r"(?<![\w.])-(?=\d)")
         head, *lines = [
-            " & ".join(minus.sub("$-$", cell.translate(escaped)) for cell in line) + r" \\" for line in self.table()
+            " & ".join(minus.sub("$-$", cell.translate(escaped)) for cell in line) + r" \\" for line in self._named()
         ]
-        columns = "l" + "r" * (len(self.table()[0]) - 1)
+        columns = "l" + "r" * (head.count(" & "))
         caption = self.caption.strip().translate(escaped)
         begin = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{columns}}}"]
         rows = [r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
@@ -220,7 +230,7 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """The table in Markdown, with its caption below."""
-        head, *lines = [[cell.replace("|", r"\|") for cell in line] for line in self.table()]
+        head, *lines = [[cell.replace("|", r"\|") for cell in line] for line in self._named()]
         rule = ["---", *["---:"] * (len(head) - 1)]
         rows = "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
         return f"{rows}\n\n{self.caption.strip()}\n"

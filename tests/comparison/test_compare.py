@@ -215,7 +215,7 @@ def test_values_that_are_not_finite_or_huge_are_drawn_without_a_warning_and_empt
     assert "2 (2 not finite)" in out
     assert [text.get_text() for text in drawn["metrics_other"].axes[0].texts] == ["no finite value"]
     bars = [text.get_text() for text in drawn["final_performance"].axes[0].get_yticklabels()]
-    assert {"none", "l2 (1 not finite)", "swr (2 not finite)"} <= {*bars}
+    assert {"no method", "l2 (1 not finite)", "swr (2 not finite)"} <= {*bars}
     assert not drawn["learning_curves"].axes[0].texts
 
 

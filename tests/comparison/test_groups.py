@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from folders import curve, tasks, write_run
 
-from rl_plasticity.comparison.groups import group, labels, short
+from rl_plasticity.comparison.groups import Group, group, labels, short
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.summary import summarize
 from rl_plasticity.errors import SettingsError
@@ -31,6 +31,27 @@ def test_runs_that_differ_in_the_seed_and_in_what_changes_no_result_are_one_grou
 def test_labels_are_the_choices_that_differ(tmp_path):
     found = labels_of(tmp_path, ["reg=swr"], ["reg=none"], ["reset=periodic"], ["reg=spectral", "reset=head"])
     assert found == ["none", "none + periodic", "spectral + head", "swr"]
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("none", "no method"),
+        ("none + periodic", "periodic"),
+        ("none layer_norm=false", "no method"),
+        ("none layer_norm=true", "LayerNorm"),
+        ("none + redo layer_norm=true", "LayerNorm + redo"),
+        ("spectral layer_norm=true coef=1e-3", "LayerNorm + spectral coef=1e-3"),
+        ("spectral layer_norm=false", "spectral, no LayerNorm"),
+        ("layer_norm=false", "no LayerNorm"),
+        ("layer_norm=true lr=1e-3", "LayerNorm + lr=1e-3"),
+        ("none (never reset)", "no method (never reset)"),
+        ("none lr=1e-3", "no method lr=1e-3"),
+        ("swr", "swr"),
+    ],
+)
+def test_figures_name_a_group_in_the_words_of_a_paper(label, name):
+    assert Group(label, {}, {}).name == name
 
 
 def test_a_strength_is_named_only_where_it_tells_groups_apart(tmp_path):
