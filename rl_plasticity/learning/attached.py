@@ -330,7 +330,7 @@ class Attached:
 
 
 class _Hook:
-    """A forward hook that tells a handle about a call. After its network is copied or loaded, it does nothing.
+    """A forward hook that tells a handle about a call; in a copied or loaded network, it does nothing.
 
     Args:
         handle: the handle; None for a hook that does nothing.
@@ -482,7 +482,7 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
 
 
 def _check_first_rate(regularizer: Regularizer, optimizer: Optimizer, net: nn.Module) -> None:
-    """Check that the learning rate is known for which strengths are given that are learning rate * decay."""
+    """Check that the learning rate that strengths are for is known, if any is learning rate * decay."""
     told = all(method.initial_lr.all() for method, _ in regularizer.methods(net) if method.decayed)
     made_with = optimizer.defaults.get("lr")
     kept = [rate for group in optimizer.param_groups if (rate := _rate(group, "initial_lr")) is not None]
