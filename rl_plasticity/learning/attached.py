@@ -94,7 +94,7 @@ def attach(
     elif not isinstance(regularizer, Regularizer):
         raise SettingsError(f"regularizer must be a Regularizer or the name of one, got {type(regularizer).__name__}")
     elif settings:
-        raise SettingsError(f"settings are for a regularizer given by name; this one is already made: {_few(settings)}")
+        raise SettingsError(f"settings are for a regularizer given by name; this one is made already: {_few(settings)}")
     _check_covered(regularizer, optimizers, net)
     _check_dense(regularizer, net)
     for optimizer in optimizers:
