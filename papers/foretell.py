@@ -1,15 +1,18 @@
 """Find the measures that predict whether an agent stays bad: ``python -m papers.foretell FOLDER --at 3500``.
 
-It takes every finished run of ``train`` below FOLDER (of the priming study, for example). From each run it takes the
-critic's plasticity metrics at one early env step, Q's mean and overestimation at the nearest step up to that one, and
-the mean return over the second half of the run. ``--write FILE.csv`` keeps these numbers, one line per run; such a file
-can be given in place of FOLDER.
+It takes every finished run of ``train`` below FOLDER (of the priming study, for example). From each run it takes:
+
+- the critic's plasticity metrics at one early env step;
+- Q's mean and overestimation at the nearest step up to that one;
+- the mean return over the second half of the run.
+
+``--write FILE.csv`` keeps these numbers, one line per run; such a file can be given in place of FOLDER.
 
 It prints Spearman's rank correlation of each measure with the return, with ranks taken within each task. With
 ``--within agent.layer_norm prime_updates``, ranks are also taken within each value of these settings. With ``--where
 prime_updates=30000``, only runs with this setting count. Brackets show the 95 % percentile interval of 10 000 bootstrap
-samples of whole groups, because runs that differ only in the seed are no independent evidence of what a method does.
-There is no interval for few groups.
+samples of whole groups. Runs that differ only in the seed are no independent evidence of what a method does. There is
+no interval for few groups.
 
 ``--means q_overestimation critic/dormant`` prints the mean of these measures in each group instead.
 

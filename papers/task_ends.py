@@ -1,8 +1,8 @@
 """Returns before and after each task of runs with changing tasks: ``python -m papers.task_ends FOLDER > FILE.csv``.
 
-For every finished run of ``train`` below FOLDER, it writes one line per task: the run's folder, its method, its seed,
-the task's number from 0, the return before anything of the task was learned (and before an intervention), and the
-return at the task's end.
+For every finished run of ``train`` below FOLDER, it writes one line per task: the run's folder, its method, its seed
+and the task's number from 0. Two returns follow: the one before anything of the task was learned (and before an
+intervention), and the one at the task's end.
 """
 
 import argparse

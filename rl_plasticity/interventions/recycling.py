@@ -88,9 +88,9 @@ class SelectiveReinit(Intervention):
     """Selective weight reinitialization: gives the individual weights of least utility new initial values.
 
     The utility of a weight w is |g w| (first order), or |w|. Weights are chosen within each tensor, including biases,
-    gains and heads: those whose utility is at most `factor` times the tensor's mean ("threshold"), or the share
-    `factor` of lowest utility ("share"; more where several are equal). The optimizer's moments stay. Targets are not
-    changed; they follow by averaging.
+    gains and heads. With "threshold", they are those whose utility is at most `factor` times the tensor's mean. With
+    "share", they are the share `factor` of lowest utility, and more where several are equal. The optimizer's moments
+    stay. Targets are not changed; they follow by averaging.
 
     Source: Hernandez-Garcia et al. (2025), "Reinitializing weights vs units for maintaining plasticity in neural
     networks", arXiv 2508.00212, as in their code (github.com/JFernando4/collas_2025_swr_paper,

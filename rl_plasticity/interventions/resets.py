@@ -192,8 +192,8 @@ class Fire(Intervention):
         iterations: 10 in their code, 5 for a language model.
 
     Raises:
-        ValueError: the network has no linear or convolution layer, or has one whose weight is computed, or factors of
-            low-rank adapters; or it has bare parameters, cannot be traced, and no example was given.
+        ValueError: the network has no linear or convolution layer; it has one whose weight is computed; it has factors
+            of low-rank adapters; or it has bare parameters and cannot be traced, and no example was given.
     """
 
     @checked

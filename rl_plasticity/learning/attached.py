@@ -72,11 +72,16 @@ def attach(
         The handle: its ``penalty`` is that of the last step, and ``remove()`` detaches it.
 
     Raises:
-        SettingsError: an unknown name or setting; settings for a regularizer that is already made; an embedding with
-            sparse gradients that has a penalty; an optimizer that holds nothing of `net`; a trainable parameter that is
-            regularized but not optimized; two optimizers with one parameter; complex or sharded parameters; the same
-            regularizer attached twice; an optimizer that steps in two parts (SAM); a learning rate that a scheduler has
-            overwritten, or that is 0.
+        SettingsError: an argument is not supported:
+
+            - an unknown name or setting, or settings for a regularizer that is made already;
+            - an optimizer that holds nothing of `net`, two optimizers with one parameter, or a trainable parameter that
+              is regularized but not optimized;
+            - an embedding with sparse gradients that has a penalty;
+            - complex or sharded parameters;
+            - the same regularizer attached twice;
+            - an optimizer that steps in two parts (SAM);
+            - a learning rate that a scheduler has overwritten, or that is 0.
         SettingsError: from the first ``optimizer.step()``, after the step: a regularizer that reinitializes units, with
             an optimizer whose state cannot be reset at single entries (LBFGS, Rprop, ASGD, Adafactor).
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that

@@ -97,9 +97,9 @@ class Learner(nn.Module):
     def counts(self) -> dict[str, Tensor]:
         """Counts ``[*runs]`` of changes of the weights other than training, by name, since training began.
 
-        They contain the regularizer's counts. After the first intervention they also contain the number of
-        interventions (``resets``), and the numbers of parameter entries (``reset_weights``) and of single hidden units
-        (``reset_units``) that interventions changed.
+        They contain the regularizer's counts. After the first intervention they also contain ``resets``, the number of
+        interventions, and what these changed: ``reset_weights`` entries of parameters and ``reset_units`` single hidden
+        units.
         """
         own = counted_by(self)
         return added_up([own if own["resets"].any() else {}, self.regularizer.counts])

@@ -1,7 +1,12 @@
 """Optimizers for many runs at once: equal to torch's, but with a step count for each run.
 
-They exist for three reasons: a run that is reset starts again at step 0 while other runs continue, moments must be
-found by parameter name, and ``torch.optim.Optimizer.step`` breaks a compiled graph. All state lives in buffers.
+They exist for three reasons:
+
+- a run that is reset starts again at step 0 while other runs continue;
+- moments must be found by parameter name;
+- ``torch.optim.Optimizer.step`` breaks a compiled graph.
+
+All state lives in buffers.
 """
 
 import math
