@@ -1,8 +1,9 @@
-"""What a regularizer is good for, on a language model: ``python examples/changing_text.py [seeds=3] [tasks=10]``.
+"""The benefit of a regularizer, on a small language model: ``python examples/changing_text.py [seeds=3] [tasks=10]``.
 
-A small GPT-2 learns 128 sequences of random tokens by heart, then 128 others, and so on, 300 Adam steps each, with a
-learning rate that suits the first. Nothing but the one line ``attach`` differs between the curves. Prints the loss at
-the end of each task, and draws ``changing_text.png``. About half a minute for each method and seed on one CPU thread.
+A small GPT-2 memorizes 128 sequences of random tokens, then 128 others, and so on, with 300 Adam steps each and a
+learning rate that suits the first. The curves differ only in the one line with ``attach``. The script prints the loss
+at the end of each task and draws ``changing_text.png``. It takes about half a minute for each method and seed on one
+CPU thread.
 """
 
 import sys
@@ -29,7 +30,7 @@ def model() -> GPT2LMHeadModel:
 
 
 def losses(method: str, seed: int, tasks: int, steps: int = STEPS) -> list[float]:
-    """The mean loss of each task's sequences after its last step, in nats a token; ln 32 = 3.47 is chance."""
+    """The mean loss on each task's sequences after its last step, in nats per token; chance is ln 32 = 3.47."""
     torch.manual_seed(seed)
     net = model()
     optimizer = torch.optim.Adam(net.parameters(), lr=LR)

@@ -1,6 +1,6 @@
-"""Soft actor-critic in one file, as CleanRL writes it, with a regularizer: ``python cleanrl_sac.py --reg spectral``.
+"""Soft actor-critic in one file, in CleanRL's style, with a regularizer: ``python cleanrl_sac.py --reg spectral``.
 
-All that the regularizer needs is one line with `attach` for the critics and one for the actor; the loop is as it was.
+The only additions are one line with `attach` for the critics and one for the actor; the loop is unchanged.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class SoftQNetwork(nn.Module):
 
 
 class Critics(nn.Module):
-    """Both Q networks ``[2, batch]``: one network for one optimizer."""
+    """Both Q networks ``[2, batch]`` as one network, for one optimizer."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Critics(nn.Module):
 
 
 class Actor(nn.Module):
-    """Mean and log_std of the Gaussian before the tanh."""
+    """A network that returns the mean and log_std of the Gaussian before the tanh."""
 
     def __init__(self, obs_dim: int, act_dim: int, width: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Actor(nn.Module):
         return self.fc_mean(x), LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (log_std + 1)
 
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """A random action in (-1, 1) and its log-probability."""
+        """Draw a random action in (-1, 1), and return its log-probability too."""
         mean, log_std = self(obs)
         normal = torch.distributions.Normal(mean, log_std.exp())
         u = normal.rsample()
@@ -85,7 +85,7 @@ def main(
     coef: float = 1e-4, seed: int = 1, width: int = 256, batch_size: int = 256, gamma: float = 0.99, tau: float = 0.005,
     critic_lr: float = 1e-3, actor_lr: float = 3e-4, policy_frequency: int = 2,
 ) -> tuple[Actor, Critics, Critics]:  # fmt: skip
-    """Train; returns the actor, the critics and their targets."""
+    """Train the agent; returns the actor, the critics and their targets."""
     torch.manual_seed(seed)
     env = gym.wrappers.RecordEpisodeStatistics(gym.wrappers.RescaleAction(gym.make(env_id), -1, 1))
     env.action_space.seed(seed)
@@ -98,7 +98,7 @@ def main(
     critic_optimizer, actor_optimizer = Adam(critics.parameters(), critic_lr), Adam(actor.parameters(), actor_lr)
     alpha_optimizer = Adam([log_alpha], critic_lr)
 
-    # The regularizer: never for the targets nor the temperature.
+    # The regularizer acts on neither the targets nor the temperature.
     critic_handle = attach(reg, critic_optimizer, critics, coef=coef)
     actor_handle = attach(reg, actor_optimizer, actor, coef=coef)
 
@@ -131,7 +131,7 @@ def main(
         critic_optimizer.step()
 
         if step % policy_frequency == 0:
-            for _ in range(policy_frequency):  # in all as many updates as the critics'
+            for _ in range(policy_frequency):  # in total as many updates as the critics get
                 pi, log_prob = actor.act(batch_obs)
                 actor_loss = (alpha * log_prob - critics(batch_obs, pi).amin(0)).mean()
                 actor_optimizer.zero_grad()

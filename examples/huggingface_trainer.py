@@ -1,7 +1,7 @@
-"""A regularizer in a Hugging Face Trainer, on a small GPT-2 of its own: ``python huggingface_trainer.py``.
+"""A regularizer in a Hugging Face Trainer, with a small GPT-2: ``python huggingface_trainer.py``.
 
-All that the regularizer needs is the callback: the penalty counts once a step, whatever the accumulation, and its state
-is in the checkpoints. To see what it does, compare ``coef=0``.
+The only addition is the callback. The penalty counts once per step, whatever the accumulation, and the regularizer's
+state is in the checkpoints. For a comparison without it, pass ``coef=0``.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ VOCABULARY, LENGTH = 64, 16
 
 
 class Counting(Dataset[dict[str, Tensor]]):
-    """Sequences that count up from a random token by a random step: what comes next can be learned."""
+    """Sequences that count up from a random token by a random step, so that the next token can be learned."""
 
     def __init__(self, size: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -33,7 +33,7 @@ class Counting(Dataset[dict[str, Tensor]]):
 
 
 def main(steps: int = 200, coef: float = 1e-3, out: Path | None = None) -> list[dict[str, float]]:
-    """Train for some steps; returns the Trainer's log. Checkpoints go to `out`, if that is given."""
+    """Train for some steps; returns the Trainer's log. Checkpoints go to `out` if it is given."""
     with TemporaryDirectory() as temporary:
         torch.manual_seed(0)
         config = GPT2Config(
@@ -57,7 +57,7 @@ def main(steps: int = 200, coef: float = 1e-3, out: Path | None = None) -> list[
             train_dataset=Counting(1024),
             callbacks=[Regularize("spectral", coef=coef)],
         )
-        # To go on from the last checkpoint as if nothing had happened: train(resume_from_checkpoint=True).
+        # To continue from the last checkpoint exactly: train(resume_from_checkpoint=True).
         trainer.train()
         history: list[dict[str, float]] = trainer.state.log_history
         return history

@@ -1,7 +1,7 @@
 """A regularizer in a Lightning Trainer, on scikit-learn's digits: ``python lightning_classifier.py``.
 
-All that the regularizer needs is the callback: the penalty's gradient is added, once and unclipped, when the optimizer
-steps, and its state is in the checkpoints. To see what it does, compare ``coef=0``.
+The only addition is the callback. The penalty's gradient is added when the optimizer steps, once and unclipped, and the
+regularizer's state is in the checkpoints. For a comparison without it, pass ``coef=0``.
 """
 
 import torch
@@ -15,7 +15,7 @@ from rl_plasticity.integrations.lightning import Regularize
 
 
 class Classifier(LightningModule):
-    """A multilayer perceptron that tells digits apart."""
+    """A multilayer perceptron that classifies digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,24 +26,24 @@ class Classifier(LightningModule):
         return self.net(x)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """The loss of one batch; no penalty here."""
+        """The loss of one batch, without the penalty."""
         x, labels = batch
         loss = F.cross_entropy(self(x), labels)
         self.log("loss", loss)
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """The share of the images that are told right."""
+        """Log the share of images that are classified correctly."""
         x, labels = batch
         self.log("accuracy", (self(x).argmax(-1) == labels).float().mean())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam."""
+        """Create the optimizer, Adam."""
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 
 
 def main(epochs: int = 10, coef: float = 1e-3) -> dict[str, float]:
-    """Train for some epochs; returns the last loss, penalty and accuracy on images left out."""
+    """Train for some epochs; returns the last loss, the penalty, and the accuracy on held-out images."""
     torch.manual_seed(0)
     digits = load_digits()
     x, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
@@ -52,7 +52,7 @@ def main(epochs: int = 10, coef: float = 1e-3) -> dict[str, float]:
         accumulate_grad_batches=2,
         gradient_clip_val=1.0,
         callbacks=[Regularize("spectral", coef=coef)],
-        logger=False,  # one of Lightning's loggers gets the penalty too
+        logger=False,  # a logger of Lightning would receive the penalty too
         enable_checkpointing=False,  # checkpoints hold the regularizer's state: fit(..., ckpt_path=...) resumes exactly
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -1,4 +1,4 @@
-"""A regularizer as a plug: ``cd examples; python -m rl_plasticity.train plugins=[nuclear_norm] reg=nuclear_norm``."""
+"""A regularizer as a plugin: ``cd examples; python -m rl_plasticity.train plugins=[nuclear_norm] reg=nuclear_norm``."""
 
 from typing import Annotated
 
@@ -11,22 +11,22 @@ from rl_plasticity.structure.layer import Layer
 
 
 class NuclearNorm(Regularizer):
-    """coef * sum over layers of the nuclear norm (the sum of singular values) of the weight matrix.
+    """Nuclear norm penalty: coef * sum over layers of the sum of the singular values of the weight matrix.
 
     Args:
-        head: whether the output layer counts.
+        head: whether to include the output layer.
     """
 
-    @checked  # refuses what is of another type or out of range
+    @checked  # rejects values of a wrong type or out of range
     def __init__(
         self,
         net: nn.Module,
         coef: Annotated[float | Tensor, Setting("strength", least=0)] = 1e-4,
         head: Annotated[bool, Setting("the output layer too")] = True,
     ) -> None:
-        super().__init__(net, coef)  # finds self.layers and self.runs, makes self.coef a tensor
+        super().__init__(net, coef)  # sets self.layers, self.runs and the tensor self.coef
         matrices = [y for y in self.layers if y.matrix(net) is not None and (head or not y.head)]
-        self._act_on(net, matrices, "weight matrix")  # nothing to act on is an error
+        self._act_on(net, matrices, "weight matrix")  # raises ValueError if there is none
 
     def term(self, layer: Layer, net: nn.Module) -> Tensor | None:  # [*runs]
         matrix = layer.matrix(net)  # [*runs, out, fan_in], None while it is frozen

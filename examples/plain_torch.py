@@ -1,7 +1,7 @@
-"""A regularizer in a loop of plain torch, with mixed precision, accumulation and clipping: ``python plain_torch.py``.
+"""A regularizer in a plain torch loop, with mixed precision, accumulation and clipping: ``python plain_torch.py``.
 
-All that the regularizer needs is the line with `attach`: the penalty's gradient is added, once and unclipped, when the
-optimizer steps. To see what it does, compare ``coef=0``.
+The only addition is the line with `attach`. The penalty's gradient is added when the optimizer steps, once and
+unclipped. For a comparison without it, pass ``coef=0``.
 """
 
 import torch
@@ -14,7 +14,7 @@ MICRO_BATCHES, BATCH_SIZE = 4, 32
 
 
 def draw_batch(teacher: nn.Module) -> tuple[Tensor, Tensor]:
-    """Inputs ``[batch, 16]`` and their classes ``[batch]`` as the teacher has them."""
+    """Random inputs ``[batch, 16]``, and the classes ``[batch]`` that the teacher assigns to them."""
     x = torch.randn(BATCH_SIZE, 16, device=next(teacher.parameters()).device)
     with torch.no_grad():
         return x, teacher(x).argmax(-1)
@@ -24,7 +24,7 @@ def main(steps: int = 500, coef: float = 1e-3) -> float:
     """Train for some steps; returns the last loss."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = torch.float16 if device == "cuda" else torch.bfloat16  # bfloat16 has float32's range: nothing to scale
+    dtype = torch.float16 if device == "cuda" else torch.bfloat16  # bfloat16 has float32's range and needs no scaling
     net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
     teacher = nn.Linear(16, 4).to(device)
 
@@ -50,7 +50,7 @@ def main(steps: int = 500, coef: float = 1e-3) -> float:
         optimizer.zero_grad()
         if handle.penalty is not None and step % max(1, steps // 5) == 0:
             print(f"step {step:4d}  loss {total:.3f}  penalty {handle.penalty:.5f}")
-    # To resume exactly, save handle.state_dict() beside those of network and optimizer.
+    # To resume exactly, save handle.state_dict() with the states of network and optimizer.
     return total.item()
 
 

@@ -1,4 +1,4 @@
-"""TD3 as a plug: ``cd examples; python -m rl_plasticity.train plugins=[td3] agent=td3 env=gym:Pendulum-v1``."""
+"""TD3 as a plugin: ``cd examples; python -m rl_plasticity.train plugins=[td3] agent=td3 env=gym:Pendulum-v1``."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from rl_plasticity.settings import checked
 
 
 class Actor(nn.Module):
-    """tanh of an MLP: ``[runs, batch, obs_dim] -> [runs, batch, act_dim]``."""
+    """An MLP followed by tanh: ``[runs, batch, obs_dim] -> [runs, batch, act_dim]``."""
 
     def __init__(self, widths: Sequence[int], seeds: Sequence[int], layer_norm: bool) -> None:
         super().__init__()
@@ -29,18 +29,18 @@ class Actor(nn.Module):
 
 
 def actor_loss(q: Tensor) -> Tensor:
-    """Mean of -Q1(s, pi(s)), ``[runs]``."""
+    """The mean of -Q1(s, pi(s)), ``[runs]``."""
     return -q[:, 0].mean(-1)
 
 
 class TD3(nn.Module):
     """Twin delayed deep deterministic policy gradient, for many runs (Fujimoto et al. 2018, Algorithm 1).
 
-    The updates of actor and targets are made every time and undone where they are not due, so that `update` has no
-    branch and can be one compiled graph. All runs share the count of updates, which no reset starts anew.
+    Every update changes actor and targets, and undoes the change where it is not due. Therefore `update` has no branch
+    and can be one compiled graph. All runs share one count of updates, which no reset restarts.
 
     Args:
-        regularize: from a network to its regularizer, for actor and critic; never for targets.
+        regularize: a function from a network to its regularizer, for actor and critic but never for targets.
     """
 
     losses = ("critic/loss", "actor/loss")
@@ -84,7 +84,7 @@ class TD3(nn.Module):
         self.streams = RunStreams(own(2), device)
 
     def noise(self, updates: int, batch_size: int) -> Tensor:
-        """Standard normal ``[updates, runs, batch, act_dim]``, for the target's actions."""
+        """Standard normal noise ``[updates, runs, batch, act_dim]`` for the target's actions."""
         return self.streams.normal(updates, batch_size, self.act_dim).movedim(0, 1)
 
     @torch.no_grad()
@@ -103,7 +103,7 @@ class TD3(nn.Module):
         return batch.reward + batch.discount * self.critic_target(batch.next_obs, next_act).amin(1)
 
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """One gradient update of the critic and, every `policy_delay` updates, of actor and targets."""
+        """One gradient update of the critic and, every `policy_delay` updates, of the actor and the targets."""
         critic, actor = self.critic.net, self.actor.net
         self.updates += 1
         due = self.updates % self.policy_delay == 0

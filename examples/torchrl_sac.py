@@ -1,7 +1,7 @@
 """TorchRL's soft actor-critic with a regularizer: ``python torchrl_sac.py``.
 
-A TorchRL loss trains parameters of its own, ``[2, ...]`` for two Q networks: `attach_to_loss` regularizes each of the
-two. The loss trains the very parameters of the actor it was given, so plain `attach` would serve there as well.
+A TorchRL loss trains its own parameters, ``[2, ...]`` for two Q networks; `attach_to_loss` regularizes each of the two.
+For the actor, the loss trains the same parameters as the network it was given, so plain `attach` would work too.
 """
 
 import torch
@@ -18,7 +18,7 @@ from rl_plasticity.integrations.torchrl import attach_to_loss
 
 
 def make_loss(env: GymEnv, width: int, num_qvalue_nets: int = 2) -> tuple[ProbabilisticActor, SACLoss]:
-    """The policy, and the loss with its Q networks."""
+    """Create the policy, and the loss with its Q networks."""
     obs_dim, act_dim = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     sizes = {"num_cells": [width, width], "activation_class": nn.ReLU}
     actor = ProbabilisticActor(
@@ -45,7 +45,7 @@ def main(
     env_id: str = "Pendulum-v1", total_steps: int = 10_000, random_steps: int = 1_000, reg: str = "spectral",
     coef: float = 1e-4, seed: int = 0, width: int = 256, batch_size: int = 256, lr: float = 3e-4,
 ) -> SACLoss:  # fmt: skip
-    """Train; returns the loss, which holds all networks."""
+    """Train the agent; returns the loss, which holds all networks."""
     torch.manual_seed(seed)
     env = TransformedEnv(GymEnv(env_id), RewardSum()).append_transform(StepCounter())
     env.set_seed(seed)
@@ -66,7 +66,7 @@ def main(
             data = env.step(env.rand_action(data) if step < random_steps else actor(data))
         buffer.add(data.select("observation", "action", "next"))
         if data["next", "done"].any():
-            penalty = None if critics.penalty is None else critics.penalty.tolist()  # one for each Q network
+            penalty = None if critics.penalty is None else critics.penalty.tolist()  # one per Q network
             print(f"step {step + 1:6d}  return {data['next', 'episode_reward'].item():.1f}  penalties {penalty}")
             data = env.reset()
         else:
@@ -78,7 +78,7 @@ def main(
 
 
 def update(loss: SACLoss, batch: TensorDict, optimizers: list[torch.optim.Optimizer]) -> None:
-    """One gradient step of everything; each term reaches only its own parameters."""
+    """Take one gradient step on all losses; each one reaches only its own parameters."""
     losses = loss(batch)
     for optimizer in optimizers:
         optimizer.zero_grad()

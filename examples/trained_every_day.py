@@ -1,11 +1,12 @@
 """A network that is trained every day and saved every night: ``python trained_every_day.py [method=spectral]``.
 
 Each day has new labels for the same inputs. A day loads the network, its optimizer and the regularizer's state from a
-file, trains, and writes all three back, so a new process goes on exactly where the last one stopped: run the command
-again and the next days follow. Without a method the network stops learning after some thirty days (``method=none``).
-Go on from its file with another method and that one is attached to the network as it is then.
+file, trains, and writes all three back. A new process therefore continues exactly where the last one stopped: run the
+command again for the next days. Without a method (``method=none``), the network stops learning after some thirty days.
+You can continue from its file with another method, which is then attached to the network as it is.
 
-Settings of the method are given alike: ``method=l2_init coef=1e-3``. Ten days take about five seconds of CPU time.
+Settings of the method are given in the same way: ``method=l2_init coef=1e-3``. Ten days take about five seconds of CPU
+time.
 """
 
 import os
@@ -49,7 +50,7 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, day: int, steps: int
 
 
 def write(state: dict[str, Any], path: Path) -> None:
-    """Whoever reads the file, at whatever moment, finds the old state or the new one, whole."""
+    """Write the file atomically, so that a reader always finds a complete state, old or new."""
     new = path.with_name(path.name + ".new")
     with new.open("wb") as file:
         torch.save(state, file)
@@ -59,7 +60,7 @@ def write(state: dict[str, Any], path: Path) -> None:
 
 
 def one_day(path: Path, method: str, steps: int = STEPS, **settings: Any) -> tuple[int, float]:
-    """All that a day's process does; returns the day, counted from 1, and its accuracy."""
+    """Load, train and save, as one day's process does; returns the day, counted from 1, and its accuracy."""
     torch.manual_seed(0)
     net, day = make_net(), 1
     optimizer = torch.optim.Adam(net.parameters(), lr=LR)
@@ -68,9 +69,9 @@ def one_day(path: Path, method: str, steps: int = STEPS, **settings: Any) -> tup
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
         day = saved["day"] + 1
-    handle = attach(method, optimizer, net, **settings)  # takes this morning's weights as its reference ...
+    handle = attach(method, optimizer, net, **settings)  # the reference is this morning's weights ...
     if saved is not None and saved["method"] == method:
-        handle.load_state_dict(saved["regularizer"])  # ... or goes on with the one that it had
+        handle.load_state_dict(saved["regularizer"])  # ... or the saved one
     accuracy = train(net, optimizer, day, steps)
     state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "regularizer": handle.state_dict()}
     write({**state, "method": method, "day": day}, path)

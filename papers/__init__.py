@@ -1,1 +1,1 @@
-"""The figures and tables of the papers, on what `rl_plasticity` offers to everybody: ``python -m papers``."""
+"""The papers' figures and tables, made with the public API of `rl_plasticity`: ``python -m papers``."""

@@ -1,4 +1,4 @@
-"""The papers' figures and tables: ``python -m papers spectral/figure-3 small=true``."""
+"""The command that makes the papers' figures and tables: ``python -m papers spectral/figure-3 small=true``."""
 
 import csv
 import difflib
@@ -34,7 +34,7 @@ record.json, which says where the numbers come from.
 """
 OUT = "results/reproductions"
 OWN = ("small", "out", "dry_run")
-# In what the runs of a comparison page may differ.
+# Settings in which the runs of a comparison page may differ.
 MIX = {
     "train": ("env", "total_env_steps"),
     "supervised": ("task", "data", "net", "num_tasks", "epochs_per_task"),
@@ -42,7 +42,7 @@ MIX = {
 
 
 def main() -> int:
-    """Do what the command line asks; 2 for bad input, 1 for a fault, each with one line, 130 for Ctrl-C."""
+    """Run the command line; returns 2 for bad input, 1 for a fault (each with one line), and 130 for Ctrl-C."""
     try:
         if {"-h", "--help"} & {*sys.argv[1:]}:
             print(HELP.rstrip())
@@ -56,14 +56,14 @@ def main() -> int:
 
 
 def command(arguments: Sequence[str]) -> int | None:
-    """List all studies, measure what they cost, or make one."""
+    """List all studies, measure their cost, or make one of them."""
     for flag in (a for a in arguments if a.startswith("-") and a != "--cost"):
         raise SettingsError(f"unknown option {flag!r}{nearest(flag, ['--cost', '--help'])}")
     names = [a for a in arguments if "=" not in a and a != "--cost"]
     options = [a for a in arguments if "=" in a and a.partition("=")[0] in OWN]
     given = [a for a in arguments if "=" in a and a not in options]
     for name in (a.partition("=")[0] for a in given):
-        if close := difflib.get_close_matches(name, OWN, n=1, cutoff=0.75):  # no setting of a run is so like one
+        if close := difflib.get_close_matches(name, OWN, n=1, cutoff=0.75):  # no setting of a run is this similar
             raise SettingsError(f"unknown setting {name!r}; did you mean {close[0]!r}?")
     values = {name: _option(options, name) for name in OWN}
     out = Path(values["out"] or OUT).expanduser()
@@ -91,9 +91,9 @@ def command(arguments: Sequence[str]) -> int | None:
 
 
 def listing(out: Path) -> None:
-    """Print every study: what it shows, what the whole and the small version take, and its state.
+    """Print every study: what it shows, the cost of its whole and its small version, and its state.
 
-    What they take was recorded: nothing is measured, started or written here.
+    The costs are recorded ones: nothing is measured, started or written here.
     """
     machines = set()
     for paper_name in dict.fromkeys(name.partition("/")[0] for name in studies.names()):
@@ -118,7 +118,7 @@ def listing(out: Path) -> None:
 
 
 def measure(names: Sequence[str], out: Path) -> None:
-    """Print the CPU hours that updates of the studies `names` take here, of all if it is empty.
+    """Print the CPU hours that the updates of the studies `names` take on this machine; of all studies if it is empty.
 
     Raises:
         FaultyRun: a script fails.
@@ -139,7 +139,7 @@ def measure(names: Sequence[str], out: Path) -> None:
 
 
 def show(study: Study, place: Path, given: Sequence[str]) -> None:
-    """Print each method's runs as a sweep that could be made by hand."""
+    """Print each method's runs as a sweep command that can be run by hand."""
     from rl_plasticity.sweeps import launchers
 
     own, launcher = launchers.apart(given)
@@ -159,7 +159,7 @@ def show(study: Study, place: Path, given: Sequence[str]) -> None:
 
 
 def make(study: Study, place: Path, given: Sequence[str], asked: Sequence[str]) -> int:
-    """Make the runs that are missing, then draw; returns the status of the sweep. `asked` is the whole command line."""
+    """Make the missing runs, then draw; returns the sweep's status. `asked` is the whole command line."""
     from papers import record
     from rl_plasticity.sweeps import launchers, sweep
 
@@ -176,7 +176,7 @@ def make(study: Study, place: Path, given: Sequence[str], asked: Sequence[str]) 
 
 
 def draw(study: Study, place: Path, folders: dict[str, list[Path]]) -> None:
-    """Write figure.png and figure.pdf (figure.csv of rows), or table.md, and the comparison pages."""
+    """Write figure.png and figure.pdf (and figure.csv for rows), or table.md, and the comparison pages."""
     from papers import layout
     from rl_plasticity import compare
     from rl_plasticity.comparison import loading
@@ -214,9 +214,9 @@ def draw(study: Study, place: Path, folders: dict[str, list[Path]]) -> None:
 
 
 def state(study: Study, out: Path) -> str:
-    """``whole`` or ``small`` where all runs are finished, ``small: 3 of 20`` where some are; else empty.
+    """The state of a study: ``whole`` or ``small`` if finished, ``small: 3 of 20`` if some runs are, else empty.
 
-    Other settings than the study's are named: ``small with seeds=3``, as its record has them.
+    Settings given in addition to the study's own are named as in its record: ``small with seeds=3``.
     """
     word = "small" if study.small else "whole"
     place = folder_of(study, out)
@@ -230,12 +230,12 @@ def state(study: Study, out: Path) -> str:
 
 
 def folder_of(study: Study, out: Path) -> Path:
-    """Of a version of a study."""
+    """The folder of a version of a study."""
     return out / ("small" if study.small else "whole") / study.name
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table as text, its columns two spaces apart; those that are empty are left out."""
+    """The lines of a table as text, with columns two spaces apart; empty columns are left out."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(x.ljust(n) for x, n in zip(line, widths, strict=True) if n).rstrip() for line in lines]
 
@@ -244,14 +244,14 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _words(updates: float, hours: float | None, mark: str = "") -> tuple[str, str]:
-    """Run-updates and hours for a table."""
+    """Run-updates and hours as text for a table."""
     if hours is None:
         return f"{updates:.2g}", ""
     return f"{updates:.2g}", (f"{hours:,.0f}" if hours >= 99.5 else f"{hours:.2g}") + mark
 
 
 def _script(study: Study, place: Path, given: Sequence[str], dry_run: bool) -> int | None:
-    """Run a script; ``{out}`` in its arguments is the study's folder, ``name=value`` is an option."""
+    """Run a study's script; ``{out}`` in its arguments is the study's folder, and ``name=value`` is an option."""
     for argument in given:
         if argument.startswith("launcher"):
             raise SettingsError(f"{study.name} is made by one script, not a sweep: leave {argument} out")

@@ -1,6 +1,6 @@
-"""What is measured for figures of the papers alone: it costs time, memory or many rows of ``metrics.csv``.
+"""Measurements needed only for figures of the papers, because they cost time, memory or many rows of ``metrics.csv``.
 
-Each class is a callback of ``rl_plasticity.supervised``. A plug of its own adds it: ``plugins=[papers.looks.tasks]``.
+Each class is a callback of ``rl_plasticity.supervised``, added by its own plugin: ``plugins=[papers.looks.tasks]``.
 """
 
 import math
@@ -23,32 +23,33 @@ from rl_plasticity.metrics import (
 from rl_plasticity.structure import HiddenUnits, activations_of, read, untouched
 from rl_plasticity.training.epochs import first_images, inputs
 
-LARGEST = 16_000_000  # activations of each run that are kept from task to task: 64 MB
-IMAGES = 256  # of the first task, whose activations are looked at
-SPAN_BATCH = 16  # images whose patches are in memory at a time
+LARGEST = 16_000_000  # most activations per run to keep from task to task: 64 MB
+IMAGES = 256  # most images of the first task whose activations are compared
+SPAN_BATCH = 16  # number of images whose patches are in memory at a time
 
 
 class TaskStarts(nn.Module):
-    """How far the hidden activations have moved from the start of one task to the start of the next.
+    """Callback that logs how far hidden activations have moved from the start of one task to the start of the next.
 
-    Of every activation behind a layer, on the same images at every task. Source: Lewandowski et al. (2024), section 5.2
-    and Figure 3, "average representation change". It does not say on which inputs, nor whether the distance is relative
-    to the activations' size: both are measured. The network is in evaluation mode.
+    It compares every activation behind a layer, on the same images at every task, with the network in evaluation mode.
 
-    A task starts before its first update, after the interventions at the change of task: N tasks have N - 1 changes.
+    Source: Lewandowski et al. (2024), section 5.2 and Figure 3, "average representation change". The paper does not say
+    on which inputs, nor whether the distance is relative to the size of the activations; both variants are measured.
+
+    A task starts before its first update, after the interventions at the change of task, so N tasks have N - 1 changes.
     The change from task k to k + 1 is logged at the step where task k ended, and ``compare`` shows it as task k's. A
-    network whose hidden layers are unknown, such as an MLP with CReLU, is not measured, and one line says so. Cost: one
-    forward pass of the images for each task.
+    network whose hidden layers are unknown, such as an MLP with CReLU, is not measured, and one line says so. The cost
+    is one forward pass of the images per task.
 
-    The activations at the last start are saved, so a resumed run goes on measuring as it would have.
+    The activations at the last start are saved, so a resumed run continues to measure as it would have.
 
     Args:
-        settings: of the run.
-        parts: what it is made of; the images are the first ones of its first task, as many as have `LARGEST`
+        settings: the settings of the run.
+        parts: the parts of the run. The images are the first ones of its first task, as many as have `LARGEST`
             activations in all hidden layers (28 images of CIFAR's size in ResNet-18).
 
     Raises:
-        ValueError: there is one task.
+        ValueError: there is only one task.
     """
 
     images: Tensor
@@ -77,7 +78,7 @@ class TaskStarts(nn.Module):
 
     @torch.no_grad()
     def on_task(self, session: Any) -> None:
-        """A task starts: log how far it is from the last start, on average and by layer."""
+        """Log at the start of a task how far it is from the last start, on average and by layer."""
         if not self.units:
             return
         starts = [self.get_buffer(f"start_{i}") for i in range(len(self.units))]
@@ -90,7 +91,7 @@ class TaskStarts(nn.Module):
             log(session, "task", values)
 
     def _activations(self) -> list[Tensor]:
-        """Of each layer ``[*runs, examples, units]``."""
+        """The activations of each layer, ``[*runs, examples, units]``."""
         learner = self._learner[0]
         with untouched(learner.net):
             found = activations_of(learner.net, self.units, self.images)
@@ -98,28 +99,29 @@ class TaskStarts(nn.Module):
 
 
 class EffectiveSteps:
-    """The effective gradient norm of each layer: that of the step that was applied to its weight, over the weight's.
+    """Callback that logs the effective gradient norm of each layer: its applied step's norm over its weight's.
 
-    ||d|| / ||W|| with W <- W - lr * d: for Adam d = m_hat / (sqrt(v_hat) + eps), for SGD its momentum (so without
-    momentum the gradient). What a regularizer's projection does to the weight is no part of the step, a penalty's
-    gradient is. Source: Liu et al. (2021), section III-B and Figure 2a: "the gradient norm is computed using the
-    normalized gradients by the second-order momentum, i.e. the actual gradients applied to parameters".
+    It is ||d|| / ||W|| with W <- W - lr * d. For Adam d = m_hat / (sqrt(v_hat) + eps), and for SGD d is its momentum
+    (without momentum, the gradient). A regularizer's projection is not part of the step; a penalty's gradient is.
 
-    The step is read from the optimizer's moments after each logged update, so the update itself is the same, bit for
-    bit, and may be compiled. Of a weight that is computed (``net.parametrization``) it is the trained tensor that is
-    measured. An intervention that empties the moments at a logged update leaves a step of zero.
+    Source: Liu et al. (2021), section III-B and Figure 2a: "the gradient norm is computed using the normalized
+    gradients by the second-order momentum, i.e. the actual gradients applied to parameters".
+
+    The step is read from the optimizer's moments after each logged update. The update itself is therefore the same, bit
+    for bit, and may be compiled. For a weight that is computed (``net.parametrization``), the trained tensor is
+    measured. After an intervention that zeroes the moments at a logged update, the step is zero.
 
     W is the weight that the step was applied to. SGD's momentum is up to 1 / (1 - mu) times the gradient. The paper
-    smooths SGD's curves by exponential moving averages (0.6); these values are not smoothed. Its VGG-16's 2nd layer is
-    ``3`` in ``vgg16_bn``, and its ResNet-18's 3rd is ``3.residual.3``. Cost: two norms of each weight for each logged
-    update, and single updates where several would be made at once.
+    smooths SGD's curves by exponential moving averages (0.6); these values are not smoothed. The paper's 2nd layer of
+    VGG-16 is ``3`` in ``vgg16_bn``, and its 3rd layer of ResNet-18 is ``3.residual.3``. The cost is two norms of each
+    weight per logged update, and single updates where several would otherwise be made at once.
 
     Args:
-        settings: of the run.
-        parts: with a learner whose optimizer says its last step (``direction``).
+        settings: the settings of the run.
+        parts: the parts of the run, with a learner whose optimizer knows its last step (``direction``).
 
     Raises:
-        ValueError: another optimizer.
+        ValueError: the optimizer does not know its last step.
     """
 
     def __init__(self, settings: Any, parts: Any) -> None:
@@ -134,13 +136,13 @@ class EffectiveSteps:
             ) from error
 
     def on_start(self, session: Any) -> None:
-        """Remember the weights that the next update starts from."""
+        """Remember the norms of the weights that the next update starts from."""
         self.before = self._norms(self.learner.net.get_parameter)
 
-    on_task = on_start  # behind its interventions
+    on_task = on_start  # called after the task's interventions
 
     def on_update(self, session: Any) -> None:
-        """Log the steps of a logged update."""
+        """Log the steps of the update, if it is a logged one."""
         every = session.settings.log_every_updates
         if session.progress.updates % every == 0:
             steps = self._norms(self.learner.optimizer.direction)
@@ -151,7 +153,7 @@ class EffectiveSteps:
 
     @torch.no_grad()
     def _norms(self, tensor_called: Callable[[str], Tensor]) -> dict[str, Tensor]:
-        """Of each layer's own part of a tensor like its weight."""
+        """The norm of each layer's own part of a tensor that has the shape of its weight."""
         runs, norms = self.learner.runs, {}
         for layer in self.layers:
             assert layer.weight_name is not None
@@ -162,12 +164,12 @@ class EffectiveSteps:
 
 
 class ChannelNorms:
-    """The norm of each output channel's kernel, in the 5th convolution or the last if there are fewer.
+    """Callback that logs the norm of each output channel's kernel in the 5th convolution, or the last if fewer.
 
     Source: Liu et al. (2021), Figure 3b, where each line is one output channel of VGG16. Logged at each measurement.
 
     Raises:
-        ValueError: nothing is measured, or the network has no convolution.
+        ValueError: the run measures nothing, or the network has no convolution.
     """
 
     def __init__(self, settings: Any, parts: Any) -> None:
@@ -180,7 +182,7 @@ class ChannelNorms:
 
     @torch.no_grad()
     def on_measurement(self, session: Any) -> None:
-        """Log ``channel_norm/LAYER/CHANNEL``."""
+        """Log each channel's norm as ``channel_norm/LAYER/CHANNEL``."""
         matrix = self.layer.matrix(self.learner.net)
         assert matrix is not None
         norms = torch.linalg.vector_norm(matrix, dim=-1).unbind(-1)  # each [*runs]
@@ -188,20 +190,24 @@ class ChannelNorms:
 
 
 class SpanShapes:
-    """The shape of the generalized Gaussian fitted to each kernel in the span of its inputs, ``span_shape[/LAYER]``.
+    """Callback that logs the shape of the generalized Gaussian fitted to each kernel in the span of its inputs.
 
-    beta of all entries of W U, U the eigenvectors of the covariance of the patches h that the kernel is applied to,
-    Sigma = mean h h^T - mu mu^T. Source: Liu et al. (2021), section V-A, equation 12, Figures 4 and 5; of all training
-    images of the first task. In evaluation mode, at each measurement. Directions that the inputs do not span are left
-    out, see `project_to_span`. The patches of `SPAN_BATCH` images, of a layer n * positions * fan_in numbers, are in
-    memory at a time, and the covariances of all layers, fan_in^2 numbers each.
+    Logged as ``span_shape[/LAYER]``, it is beta of all entries of W U, where U are the eigenvectors of the covariance
+    of the patches h that the kernel is applied to, Sigma = mean h h^T - mu mu^T. The patches come from all training
+    images of the first task, with the network in evaluation mode, at each measurement. Directions that the inputs do
+    not span are left out, see `project_to_span`.
 
-    The kernels of VGG-16 that the paper shows, the 6th and 9th, are ``17`` and ``27`` in ``vgg16_bn``. Cost for each
-    layer with n patches of f numbers: 2 n f^2 operations, about f / channels times the layer's forward pass, and an
+    Source: Liu et al. (2021), section V-A, equation 12, Figures 4 and 5.
+
+    In memory at a time are the patches of `SPAN_BATCH` images, n * positions * fan_in numbers for a layer, and the
+    covariances of all layers, fan_in^2 numbers each.
+
+    The paper shows the 6th and 9th kernels of VGG-16, which are ``17`` and ``27`` in ``vgg16_bn``. The cost for a layer
+    with n patches of f numbers is 2 n f^2 operations, about f / channels times the layer's forward pass, and an
     eigendecomposition of f x f in float64.
 
     Raises:
-        ValueError: nothing is measured, or the network has no convolution of images, ungrouped.
+        ValueError: the run measures nothing, or the network has no ungrouped convolution of images.
     """
 
     def __init__(self, settings: Any, parts: Any) -> None:
@@ -216,7 +222,7 @@ class SpanShapes:
             raise ValueError("papers.looks.span measures convolutions, and the network has no convolution of images")
 
     def on_measurement(self, session: Any) -> None:
-        """Log the shapes."""
+        """Log the shape of each layer's kernel."""
         task, data, runs = self.parts.sequence.task(0), self.parts.data, self.parts.learner.runs
         several = torch.split(torch.arange(task.rows.shape[-1]), SPAN_BATCH)
         batches = (inputs(task, data, rows.expand(len(task.rows), -1), runs)[0] for rows in several)
@@ -224,7 +230,7 @@ class SpanShapes:
 
     @torch.no_grad()
     def shapes(self, batches: Iterable[Tensor]) -> dict[str, Tensor]:
-        """Of each layer, by its inputs for these images ``[*runs, n, c, h, w]``."""
+        """The shape for each layer, from its inputs for these images ``[*runs, n, c, h, w]``."""
         covariances = {layer.name: Covariance() for layer in self.layers}
 
         def add(layer: Any) -> Callable[..., None]:
@@ -248,12 +254,12 @@ class SpanShapes:
 
 
 def log(session: Any, of: str, values: Mapping[str, Tensor]) -> None:
-    """Write values ``[*runs]``."""
+    """Log values ``[*runs]`` by name."""
     session.log({f"{of}/{name}": value.reshape(-1) for name, value in values.items()})
 
 
 def by_layer(name: str, of_layers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A measure of layers by its names in the log: the mean over layers as NAME, of several each as NAME/LAYER."""
+    """A measure by its names in the log: the mean over layers as NAME and, for several layers, NAME/LAYER."""
     values = {name: torch.stack(list(of_layers.values())).mean(0)}
     if len(of_layers) > 1:
         values |= {f"{name}/{layer}": value for layer, value in of_layers.items()}
@@ -261,12 +267,12 @@ def by_layer(name: str, of_layers: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def rows_of_units(unit: HiddenUnits, activation: Tensor, runs: tuple[int, ...]) -> Tensor:
-    """Rows of examples (and positions), columns of units."""
+    """A matrix with rows of examples (and positions) and columns of units."""
     return feature_matrix(activation, runs) if unit.incoming.role == "conv" else activation.flatten(len(runs), -2)
 
 
 def require_measurements(settings: Any, look: str) -> None:
-    """Raises ValueError where a run measures nothing."""
+    """Raise ValueError if the run measures nothing."""
     if not (settings.measure_every_epochs or settings.measure_every_updates):
         raise ValueError(
             f"papers.looks.{look} needs a period: give measure_every_epochs, or measure_every_updates above 0"
@@ -274,16 +280,16 @@ def require_measurements(settings: Any, look: str) -> None:
 
 
 def patches(conv: nn.Conv2d, x: Tensor, runs: tuple[int, ...] = ()) -> Tensor:
-    """What the kernel is applied to: ``[*runs, n, c, h, w] -> [*runs, n * positions, c * kh * kw]``."""
+    """The patches that the kernel is applied to: ``[*runs, n, c, h, w] -> [*runs, n * positions, c * kh * kw]``."""
     shape: Any = (conv.kernel_size, conv.dilation, conv.padding, conv.stride)
     columns = F.unfold(x.flatten(0, len(runs)), *shape)  # [runs * n, fan_in, positions]
     return columns.mT.reshape(*runs, -1, columns.shape[1])
 
 
 class Covariance:
-    """The covariance mean h h^T - mu mu^T of rows ``[*runs, n, size]`` that come in parts.
+    """The covariance mean h h^T - mu mu^T of rows ``[*runs, n, size]``, computed batch by batch.
 
-    Each part is centred before its products are taken, so nothing is lost to a large mean (Chan et al. 1979).
+    Each batch is centered before its products are taken, so a large mean costs no precision (Chan et al. 1979).
     """
 
     def __init__(self) -> None:
@@ -292,11 +298,11 @@ class Covariance:
 
     @property
     def value(self) -> Tensor:
-        """``[*runs, size, size]``."""
+        """The covariance of all rows so far, ``[*runs, size, size]``."""
         return self.products / self.count
 
     def add_(self, rows: Tensor) -> None:
-        """Take in more rows."""
+        """Add a batch of rows."""
         n, mean = rows.shape[-2], rows.mean(-2)
         centred = rows - mean.unsqueeze(-2)
         apart = mean - self.mean if self.count else torch.zeros_like(mean)

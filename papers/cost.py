@@ -1,4 +1,4 @@
-"""What runs cost before any is made: their updates, and the CPU seconds that this machine takes for one."""
+"""The cost of runs before they are made: their number of updates, and the CPU seconds of one on this machine."""
 
 import json
 import math
@@ -23,13 +23,16 @@ from rl_plasticity.envs import make_env
 from rl_plasticity.networks import make_network
 from rl_plasticity.tasks import Data, sizes
 
-Settings = Mapping[str, Any]  # of a run, as its folder has them
-TIMED_S, TIMED = 0.5, 20  # seconds, or updates, after which a measurement ends
-IMAGES = 8  # in a timed batch of a network that trains one run at a time, whose updates take time by the image
+Settings = Mapping[str, Any]  # the settings of a run, as saved in its folder
+TIMED_S, TIMED = 0.5, 20  # CPU seconds or updates after which a measurement ends
+IMAGES = 8  # in a timed batch of a network without a runs axis, whose time per update grows with the images
 
 
 def updates(s: Settings) -> float:
-    """How many updates a process makes, each run's counted; of a data set only the published size is needed."""
+    """The number of updates that a process makes, counted over all of its runs.
+
+    Only the published size of a data set is needed for it.
+    """
     if "env" in s:
         learning = max(0, math.floor((s["total_env_steps"] - s["random_env_steps"]) * s["replay_ratio"] + 1e-6))
         return float(s["seeds"] * (s["prime_updates"] + learning))
@@ -40,10 +43,11 @@ def updates(s: Settings) -> float:
 
 
 def seconds_per_update(s: Settings) -> float:
-    """CPU seconds of one update of one run, measured now on one thread, on images or transitions of noise.
+    """CPU seconds of one update of one run, measured now on one thread, with random images or transitions.
 
-    Another process on the machine can stretch the clock's seconds a hundredfold, CPU seconds hardly. The update is a
-    plain one with this network and batch: no environments, evaluations and measurements, no regularizer, not compiled.
+    Another process on the machine can stretch the seconds of the clock a hundredfold, but hardly those of the CPU. The
+    update is a plain one with this network and batch: without environments, evaluations, measurements and regularizer,
+    and not compiled.
     """
     seeds = range(min(s["seeds"], 5))
     threads = torch.get_num_threads()
@@ -61,7 +65,7 @@ def seconds_per_update(s: Settings) -> float:
 
 
 def key(s: Settings) -> str:
-    """Equal for settings whose updates take about as long: how they are regularized, say, does not count."""
+    """A key that is equal for settings whose updates take about as long, for example with any regularizer."""
     if "env" in s:
         what = [s["env"]["name"], s["agent"]]
     else:
@@ -70,7 +74,7 @@ def key(s: Settings) -> str:
 
 
 class Rates:
-    """CPU seconds of updates, measured once on each machine and kept in a file."""
+    """CPU seconds per update, measured once on each machine and kept in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,10 +85,10 @@ class Rates:
         self.here = self.all.setdefault(self.machine, {})
 
     def of(self, study: Study) -> tuple[float, float]:
-        """Run-updates of a study, and their CPU hours.
+        """The run-updates of a study, and their CPU hours.
 
         Raises:
-            FaultyRun: its script fails.
+            FaultyRun: the study's script fails.
         """
         if study.is_script:
             return self._of_script(study)
@@ -123,9 +127,9 @@ class Rates:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-@cache  # methods and seeds of a study have the same tasks, and to lay out 50 of them takes seconds
+@cache  # methods and seeds of a study share their tasks, and creating 50 of them takes seconds
 def _batches(images: int, classes: int, task: str, num_tasks: int, batch_size: int) -> float:
-    """Of one epoch of each task."""
+    """The number of batches in one epoch of each task, summed over tasks."""
     group = json.loads(task)
     blank, y = torch.zeros(images, 1, 1, 1, dtype=torch.uint8), torch.arange(images) % classes
     data = Data.of("blank", (blank, y), (blank[: 2 * classes], y[: 2 * classes]), classes)
@@ -147,7 +151,7 @@ def _of_agent(s: Settings, seeds: Sequence[int]) -> tuple[Callable[[], object], 
 
 
 def _of_network(s: Settings, seeds: Sequence[int]) -> tuple[Callable[[], object], float]:
-    """An update, and which share of a whole batch it has."""
+    """A function that makes one update, and the share of a whole batch that the update uses."""
     _, shape, classes = sizes(s["data"]["name"])
 
     def make(seeds: Sequence[int]) -> nn.Module:
@@ -167,5 +171,5 @@ def _of_network(s: Settings, seeds: Sequence[int]) -> tuple[Callable[[], object]
 
 
 def _arguments_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What a chosen group's constructor is given: its settings without the name of the choice."""
+    """Constructor arguments of a chosen group: its settings without the name of the choice."""
     return {name: value for name, value in group.items() if name != "name"}

@@ -1,16 +1,20 @@
-"""Which measure foretells that an agent will stay bad: ``python -m papers.foretell FOLDER --at 3500``.
+"""Find the measures that predict whether an agent stays bad: ``python -m papers.foretell FOLDER --at 3500``.
 
-Of every run of ``train`` below FOLDER (the priming study's, say) that has ended it takes each plasticity metric of the
-critic at one early env step, Q's mean and overestimation at the nearest step up to there, and the mean return over the
-second half of the run. ``--write FILE.csv`` keeps these numbers, a line for each run; such a file can stand in
-FOLDER's place.
+It takes every finished run of ``train`` below FOLDER (of the priming study, for example). From each run it takes:
 
-Printed are Spearman's rank correlations of each measure with the return, ranks taken within each task, and, by
-``--within agent.layer_norm prime_updates``, within each value of these settings too. ``--where prime_updates=30000``
-takes only the runs with this setting. In brackets the 95 % percentile interval of 10 000 bootstrap samples of whole
-groups (runs that differ in the seed alone are no independent evidence of what a method does); none of few groups.
+- the critic's plasticity metrics at one early env step;
+- Q's mean and overestimation at the nearest step up to that one;
+- the mean return over the second half of the run.
 
-``--means q_overestimation critic/dormant`` prints instead how large these measures are in each group, on average.
+``--write FILE.csv`` keeps these numbers, one line per run; such a file can be given in place of FOLDER.
+
+It prints Spearman's rank correlation of each measure with the return, with ranks taken within each task. With
+``--within agent.layer_norm prime_updates``, ranks are also taken within each value of these settings. With ``--where
+prime_updates=30000``, only runs with this setting count. Brackets show the 95 % percentile interval of 10 000 bootstrap
+samples of whole groups. Runs that differ only in the seed are no independent evidence of what a method does. There is
+no interval for few groups.
+
+``--means q_overestimation critic/dormant`` prints the mean of these measures in each group instead.
 
 A correlation says that a measure could be used to sort runs; it does not say that the measure is the cause.
 """
@@ -38,13 +42,13 @@ from rl_plasticity.runs.names import short
 OTHERS = ("q_mean", "q_overestimation")
 COLUMNS = ("folder", "seed", "at", "return")
 RESAMPLES = 10_000
-FEW = 5  # groups: with fewer there is no interval
-SMALLEST = 1e-9  # of a sum of squared ranks: below it is rounding, and all ranks are the same
+FEW = 5  # least number of groups for an interval
+SMALLEST = 1e-9  # a smaller sum of squared ranks is rounding error of equal ranks
 Array = NDArray[np.float64]
 
 
 class Seen(NamedTuple):
-    """A run as it is taken here: its settings that differ from others', the return to come, the measures at a step."""
+    """One run: its settings that differ from other runs', the return to come, and the measures at one env step."""
 
     folder: str
     seed: int
@@ -55,17 +59,17 @@ class Seen(NamedTuple):
 
 
 def runs_below(folder: Path) -> list[Run]:
-    """All runs that have come to their end."""
+    """All finished runs below a folder."""
     runs = []
     for config in sorted(folder.rglob("config.yaml")):
-        with suppress(SettingsError):  # it has written no numbers yet
+        with suppress(SettingsError):  # a run without numbers yet
             runs += [run for run in read(RunFolder(config.parent)) if run.kind == "train"]
     ends = [run.curves["eval/return"].steps[-1] if "eval/return" in run.curves else 0 for run in runs]
     return [run for run, end in zip(runs, ends, strict=True) if end == run.settings["total_env_steps"]]
 
 
 def seen(runs: Sequence[Run], at: int) -> list[Seen]:
-    """Each run's measures at this env step."""
+    """The measures of each run at this env step."""
     own = [name for name in differing([run.settings for run in runs]) if name not in IGNORED]
     names = dict.fromkeys(n for run in runs for n in run.curves if n.startswith("critic/") and n.count("/") == 1)
     return [
@@ -82,14 +86,17 @@ def seen(runs: Sequence[Run], at: int) -> list[Seen]:
 
 
 def outcome(run: Run) -> float:
-    """The mean return over the second half; the worst of all if it is not a number."""
+    """The mean return over the second half of a run; -inf if it is not a number."""
     steps, values = run.curves["eval/return"]
     mean = float(values[steps > run.settings["total_env_steps"] / 2].mean())
     return float("-inf") if np.isnan(mean) else mean
 
 
 def measured(run: Run, name: str, at: int) -> float:
-    """A metric's last value up to this env step, what is not a number as the largest; NaN if it was not measured."""
+    """A metric's last value up to this env step; NaN if it was not measured.
+
+    A value that is not a number counts as infinite, the largest of all.
+    """
     curve = run.curves.get(name)
     if curve is None or curve.steps[0] > at:
         return float("nan")
@@ -98,7 +105,7 @@ def measured(run: Run, name: str, at: int) -> float:
 
 
 def write(runs: Sequence[Seen], path: Path) -> None:
-    """A line for each run, in a new file; what it has no value of is left empty."""
+    """Write one line per run to a new file; missing values are left empty."""
     names = [*COLUMNS, *dict.fromkeys(name for run in runs for name in run.settings), *runs[0].measures]
     with path.open("x", newline="") as file:
         lines = csv.DictWriter(file, names, lineterminator="\n")
@@ -110,10 +117,10 @@ def write(runs: Sequence[Seen], path: Path) -> None:
 
 
 def written(path: Path) -> list[Seen]:
-    """What `write` wrote.
+    """Read a file that `write` wrote.
 
     Raises:
-        ValueError: it did not write this.
+        ValueError: the file is not one that `write` wrote.
     """
     with path.open(newline="") as file:
         lines = [*csv.DictReader(file)]
@@ -128,10 +135,10 @@ def written(path: Path) -> list[Seen]:
 
 
 def chosen(runs: Sequence[Seen], where: Sequence[str]) -> list[Seen]:
-    """Those with all these settings, ``name=value`` as on a command line.
+    """The runs that have all these settings, given as ``name=value`` like on a command line.
 
     Raises:
-        SettingsError: none has one of them.
+        SettingsError: no run has one of them.
     """
     for one in where:
         name, _, text = one.partition("=")
@@ -144,7 +151,7 @@ def chosen(runs: Sequence[Seen], where: Sequence[str]) -> list[Seen]:
 
 
 def _value(text: str) -> object:
-    """A number, a truth value or null as JSON writes it; everything else is text."""
+    """A number, a truth value or null as JSON writes it; any other text unchanged."""
     try:
         value: object = json.loads(text)
     except ValueError:
@@ -163,7 +170,7 @@ def ranks(values: Array, strata: Sequence[object]) -> Array:
 
 
 def correlation(x: Array, y: Array) -> float:
-    """Pearson's, of ranks; NaN where one of them is constant."""
+    """Pearson's correlation of ranks; NaN if one of them is constant."""
     x, y = x - x.mean(), y - y.mean()
     size = np.sqrt((x**2).sum() * (y**2).sum())
     return float((x * y).sum() / size) if size else float("nan")
@@ -172,7 +179,10 @@ def correlation(x: Array, y: Array) -> float:
 def interval(
     x: Array, y: Array, groups: Mapping[object, list[int]], rng: np.random.Generator
 ) -> tuple[float, float] | None:
-    """Of the correlation, from samples of whole groups; a correlation needs sums over its runs alone."""
+    """The 95 % interval of the correlation, from bootstrap samples of whole groups; None for few groups.
+
+    Sums over the runs of each group are enough to compute the correlation of a sample.
+    """
     if len(groups) < FEW:
         return None
     of_runs = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=-1)
@@ -187,7 +197,7 @@ def interval(
 
 
 def table(runs: Sequence[Seen], within: Sequence[str]) -> list[tuple[str, float, tuple[float, float] | None]]:
-    """Each measure's correlation with the return and the interval, the strongest first."""
+    """The correlation of each measure with the return, with its interval, strongest first."""
     strata = [tuple(run.settings.get(name) for name in ("env.name", *within)) for run in runs]
     groups: dict[object, list[int]] = defaultdict(list)
     for i, run in enumerate(runs):
@@ -206,10 +216,10 @@ def table(runs: Sequence[Seen], within: Sequence[str]) -> list[tuple[str, float,
 
 
 def text(runs: Sequence[Seen], within: Sequence[str]) -> str:
-    """The table in Markdown, after what it is of.
+    """The table in Markdown, after a line that describes the runs.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: no measure that varies was measured in all runs.
     """
     rows = table(runs, within)
     if not rows:
@@ -226,7 +236,7 @@ def means(runs: Sequence[Seen], measures: Sequence[str]) -> str:
     """The mean of each measure over the runs of each group, in Markdown.
 
     Raises:
-        SettingsError: a measure that there is not.
+        SettingsError: an unknown measure.
     """
     for name in measures:
         if name not in runs[0].measures:
@@ -266,10 +276,10 @@ def run(
     where: Sequence[str],
     measures: Sequence[str] = (),
 ) -> str:
-    """What is printed.
+    """Run the command with these options; returns the text to print.
 
     Raises:
-        ValueError, OSError: an option is wrong.
+        ValueError, OSError: an option is invalid.
     """
     if to and (to.exists() or not to.parent.is_dir()):
         raise SettingsError(f"{to} {'exists' if to.exists() else 'lies in no folder that there is'}")

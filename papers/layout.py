@@ -1,17 +1,17 @@
-"""A figure or a table in a paper's layout: the same panels, axes and lines, from runs of one's own.
+"""Figures and tables in a paper's layout, with the same panels, axes and lines, from runs of your own.
 
-What to draw is data (``draw:`` of a study, see `study`)::
+The layout is data (``draw:`` of a study, see `study`)::
 
-    rows: net.name                     # a setting, each of whose values is a row of panels; or left out
-    columns: data.name                 # likewise
-    metrics: [task/test_accuracy]      # several: each is a row
+    rows: net.name                     # a setting, each of whose values is a row of panels; optional
+    columns: data.name                 # the same for columns
+    metrics: [task/test_accuracy]      # each of several is a row
     kind: curves                       # or rows, heat, strengths, layers, family, table
-    x: task                            # of curves: task, epoch, update, env step (as the metric has it)
+    x: task                            # for curves: task, epoch, update, env step (as the metric has it)
 
-or, where panels differ more than that, ``columns: 3`` (a number) and ``panels: [{kind: ..., metric: ..., ...}, ...]``.
-A panel may have ``where: {setting: value}`` (runs that have this setting and another value are left out), ``methods``
+Where panels differ more than that, use ``columns: 3`` (a number) and ``panels: [{kind: ..., metric: ..., ...}, ...]``.
+A panel may have ``where: {setting: value}`` (runs with another value of this setting are left out), ``methods``
 (labels), ``title``, ``x_label``, ``y_label``, ``log``, ``over``, ``by``, ``choose``, ``tasks_before`` (see `Panel`). A
-table has a column for each combination of the values of the settings in ``by``.
+table has one column for each combination of the values of the settings in ``by``.
 """
 
 import math
@@ -45,7 +45,7 @@ from rl_plasticity.comparison.summary import Estimate, mean
 from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.names import Curve, short
 
-Methods = Mapping[str, Sequence[Run]]  # by their label
+Methods = Mapping[str, Sequence[Run]]  # runs by their method's label
 WORDS = {
     "task/train_accuracy": "training accuracy",
     "task/test_accuracy": "test accuracy",
@@ -68,21 +68,24 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One of a figure.
+    """One panel of a figure.
 
     Args:
-        kind: curves over `x`; rows: for each method the mean of the metric over a run, with its 95 % Student's t
-            interval over seeds, a mark for each value of the setting `by`; heat: that mean for each value of the one
-            setting that was swept for a method, from the smallest to the largest; strengths: the mean of the metric
-            over a run against the setting `over`; layers: the last value of a metric of layers against the layer's
-            place; family: of each method's first run a line for each member of a metric's family (channels of a
-            layer).
-        metric: its name; of a family the beginning.
-        where: settings that runs have, as far as they have them.
-        tasks_before: how many tasks are left out; `x` then counts from their end.
+        kind: the kind of plot:
+
+            - curves: the metric over `x`;
+            - rows: for each method the mean of the metric over a run, with its 95 % Student's t interval over seeds,
+              and one mark for each value of the setting `by`;
+            - heat: that mean for each value of the one setting that was swept for a method, from smallest to largest;
+            - strengths: the mean of the metric over a run against the setting `over`;
+            - layers: the last value of a metric of layers against the layer's position;
+            - family: for each method's first run, one line for each member of a metric's family (channels of a layer).
+        metric: its name; for layers and family, the beginning of the names.
+        where: required values of settings, ignored for runs that do not have the setting.
+        tasks_before: number of tasks to leave out at the beginning; `x` then counts from their end.
         methods: labels; all by default.
-        choose: seeds by whose mean over a run one value is chosen of the setting that was swept for a method, the one
-            with the largest; the others' numbers are shown.
+        choose: seeds used to choose one value of the setting that was swept for a method: the value with the largest
+            mean over a run. Only the other seeds are shown.
     """
 
     kind: str = "curves"
@@ -100,7 +103,7 @@ class Panel:
     log: bool = False
 
     def runs(self, methods: Methods) -> dict[str, list[Run]]:
-        """Those that belong here."""
+        """The runs that belong in this panel, by label."""
         found = {
             label: [run for run in runs if has(run, self.where)]
             for label, runs in methods.items()
@@ -113,12 +116,12 @@ class Panel:
 
 
 def has(run: Run, where: Mapping[str, Any]) -> bool:
-    """Whether a run has these settings, as far as it has them at all."""
+    """Whether a run has these values of settings; settings that it does not have are ignored."""
     return all(run.settings.get(name, value) == value for name, value in where.items())
 
 
 def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
-    """The figure of a study's runs."""
+    """Draw the figure of a study from its runs."""
     panels, columns = _panels(spec, methods)
     with matplotlib.rc_context(STYLE):
         kinds = {panel.kind for panel in panels}
@@ -135,11 +138,11 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
 
 
 def _name(axes: Axes, panel: Panel, left: Panel | None) -> None:
-    """The panel's title, the name of its metric, or why it is empty."""
+    """Add the panel's title and the name of its metric, or the reason that it is empty."""
     axes.set_title(panel.title)
     if panel.kind == "heat":
         axes.figure.colorbar(axes.images[0], ax=axes, shrink=0.5, label=WORDS.get(panel.metric, panel.metric))
-    elif panel.kind == "rows":  # named once where the panel to the left has the same
+    elif panel.kind == "rows":  # labeled once if the panel to the left has the same rows
         axes.tick_params(labelleft=not (left and left.kind == "rows" and left.methods == panel.methods))
     else:
         axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
@@ -150,7 +153,10 @@ def _name(axes: Axes, panel: Panel, left: Panel | None) -> None:
 
 
 def table(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
-    """The table of a study's runs, the first row its header: mean ± standard deviation at the end, and the seeds."""
+    """The table of a study's runs; the first row is its header.
+
+    Cells show the mean ± standard deviation of the last values, and the number of seeds.
+    """
     metric = spec["metrics"][0]
     by = spec.get("by", ())
     strata = _values([run for runs in methods.values() for run in runs], by)
@@ -167,9 +173,9 @@ def table(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
 
 
 def numbers(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
-    """The numbers of a figure's panels of rows and heat, the first line their header; none of other panels.
+    """The numbers behind a figure's panels of kinds rows and heat, with a header; empty if there are no such panels.
 
-    A line for each run, and one without a seed for the mean of those that are finite, with its 95 % Student's t
+    There is one line per run, and one without a seed for the mean of the finite ones, with its 95 % Student's t
     interval and their number.
     """
     lines = []
@@ -190,7 +196,7 @@ def numbers(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
 
 
 def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int]:
-    """The panels row by row, and how many a row has."""
+    """The panels row by row, and the number of columns."""
     if "panels" in spec:
         return [Panel(**panel) for panel in spec["panels"]], int(spec["columns"])
     runs = [run for of_method in methods.values() for run in of_method]
@@ -203,13 +209,13 @@ def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int
             for column in across:
                 where = dict(zip([*rows, *columns], [*row, *column], strict=True))
                 names = [_named(setting, value) for setting, value in where.items()]
-                title = ("\n" if sum(map(len, names)) > 28 else ", ").join(names)  # as wide as a panel is
+                title = ("\n" if sum(map(len, names)) > 28 else ", ").join(names)  # breaks titles wider than a panel
                 panels.append(Panel(metric=metric, where=where, title=title, **rest))
     return panels, len(across)
 
 
 def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
-    """A line for each method where one is drawn, a mark for each value that rows tell apart."""
+    """One line for each method that is drawn as a line, and one mark for each value of `by`."""
     drawn = [panel.methods or methods for panel in panels if panel.kind not in ("rows", "heat")]
     lines = {label: _look(methods, label) for label in methods if any(label in labels for labels in drawn)}
     marks = {
@@ -222,12 +228,12 @@ def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
 
 
 def _named(setting: str, value: Any) -> str:
-    """What a value is called above a panel: a choice by its name, a number or a flag with its setting's."""
+    """The name of a value above a panel: a choice by itself, a number or a flag with its setting's name."""
     return value if isinstance(value, str) else f"{setting.rpartition('.')[2]}={short(value)}"
 
 
 def _values(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The different values of these settings, in the order of the runs."""
+    """The distinct values of these settings, in the order of the runs."""
     found = dict.fromkeys(tuple(_hashable(run.settings.get(name)) for name in names) for run in runs)
     return [*found]
 
@@ -237,7 +243,11 @@ def _hashable(value: Any) -> Any:
 
 
 def _look(methods: Methods, label: str) -> dict[str, Any]:
-    """Black for the first method if it is neither a regularizer nor an intervention, then a palette; then dashed."""
+    """The line style of a method.
+
+    The first method is black if it is neither a regularizer nor an intervention. The others go through a palette, then
+    again with dashes.
+    """
     first, *others = methods
     plain = all(r.settings.get("reg.name") == r.settings.get("reset.name") == "none" for r in methods[first])
     if plain and label == first:
@@ -246,12 +256,12 @@ def _look(methods: Methods, label: str) -> dict[str, Any]:
 
 
 def _mean(values: Array) -> Estimate:
-    """Of the finite ones, with Student's 95 % interval where there are two."""
+    """The mean of the finite values, with Student's 95 % interval if there are at least two."""
     return mean([values], enough=2)
 
 
 def _mean_and_error(values: Array) -> tuple[Array, Array]:
-    """Over the first axis: the mean and its standard error, which the papers shade."""
+    """The mean over the first axis and its standard error, which the papers shade."""
     if len(values) < 2:
         return values.mean(0), np.zeros(values.shape[1:])
     return values.mean(0), values.std(0, ddof=1) / math.sqrt(len(values))
@@ -319,7 +329,7 @@ def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
 
 
 def _means(panel: Panel, methods: Methods) -> Iterator[tuple[str, Any, list[int], Array]]:
-    """Each method and value of `by` with its runs' seeds and their metric's means over the run."""
+    """Yield each method, each value of `by`, the seeds of its runs, and the metric's means over each run."""
     for label, runs in panel.runs(methods).items():
         measured = [run for run in runs if panel.metric in run.curves]
         setting = (_swept(label, measured) or "") if panel.kind == "heat" else panel.by
@@ -327,17 +337,17 @@ def _means(panel: Panel, methods: Methods) -> Iterator[tuple[str, Any, list[int]
             here = [run for run in measured if _values([run], [setting]) == [(value,)]]
             curves = [run.curves[panel.metric] for run in here]
             common = steps.shared(panel.metric, curves)
-            if not len(common):  # as curves have no line then
+            if not len(common):  # curves draw no line then either
                 continue
             means = [statistics.area_under_curve(common, steps.at(curve, common)) for curve in curves]
             yield label, value, [run.seed for run in here], np.array(means)
 
 
 def _swept(label: str, runs: Sequence[Run]) -> str | None:
-    """The setting in which a method's runs differ.
+    """The setting in which a method's runs differ; None if there is none.
 
     Raises:
-        SettingsError: there are several.
+        SettingsError: they differ in several settings.
     """
     names = {name for run in runs for name in run.settings} - {"seed", "out"}
     swept = sorted(name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1)
@@ -347,7 +357,7 @@ def _swept(label: str, runs: Sequence[Run]) -> str | None:
 
 
 def _chosen(label: str, runs: Sequence[Run], metric: str, seeds: Sequence[int]) -> tuple[str, list[Run]]:
-    """Of a method's runs those with the value of the swept setting that is best for these seeds; a label with it."""
+    """The runs with the value of the swept setting that is best for these seeds, after a label that names the value."""
     setting = _swept(label, runs)
     if setting is None:
         return label, [*runs]
@@ -387,7 +397,7 @@ def _heat(axes: Axes, panel: Panel, methods: Methods) -> None:
 
 
 def _marks(by: str, methods: Methods) -> dict[Any, dict[str, Any]]:
-    """How each value of a setting is marked."""
+    """The mark for each value of a setting."""
     values = {value for (value,) in _values([run for runs in methods.values() for run in runs], [by])}
     return {
         value: {"color": PALETTE[i % len(PALETTE)], "marker": "os^Dv"[i % 5], "ms": 3.5, "ls": ""}
@@ -396,7 +406,7 @@ def _marks(by: str, methods: Methods) -> dict[Any, dict[str, Any]]:
 
 
 def _in_order(value: Any) -> tuple[bool, Any]:
-    """Numbers and flags before words, whichever runs there are as yet."""
+    """A sort key that puts numbers and flags before words, so that the order does not depend on missing runs."""
     return (False, value) if isinstance(value, int | float) else (True, str(value))
 
 
@@ -429,19 +439,22 @@ _DRAWN = {
 
 
 def _family(run: Run, metric: str) -> Iterator[tuple[str, Curve]]:
-    """The metrics whose names go on where this one's ends, at a slash: a quantity's layers, a layer's channels."""
+    """The metrics whose names continue this one after a slash: a quantity's layers, a layer's channels."""
     for name, curve in run.curves.items():
         if name.startswith(f"{metric}/"):
             yield name, curve
 
 
 def _unit(panel: Panel, methods: Methods) -> str:
-    """What the metric's steps count."""
+    """The unit that the metric's steps count."""
     return next((run.unit(panel.metric) for runs in methods.values() for run in runs), "")
 
 
 def _axis(at: NDArray[np.int64], before: int, run: Run, panel: Panel) -> Array:
-    """Steps as the panel counts them: from `before` on, in epochs of the task that begins there if it says so."""
+    """Steps on the panel's axis, counted from `before`.
+
+    With ``x: epoch`` they are in epochs of the task that begins there.
+    """
     if panel.x != "epoch":
         return np.asarray(at - before, np.float64)
     ends = run.borders[run.borders > before]

@@ -1,4 +1,4 @@
-"""Where a study's numbers come from, in one file to be kept with them when its runs are thrown away."""
+"""A record of where a study's numbers come from, in one file that is kept after its runs are deleted."""
 
 import json
 import math
@@ -18,13 +18,15 @@ MACHINE = ("processor", "cores", "device", "threads", "platform")
 
 
 def text(study: Study, command: str, given: Sequence[str], folders: Mapping[str, Sequence[Path]]) -> str:
-    """JSON: the command, versions, machines and time; the settings that all runs share; each folder's method and own.
+    """The record of a study's runs as JSON.
 
-    Both kinds of hours are of one run after another; how long a start took that was killed is not known.
+    It contains the command, versions, machines and times, the settings that all runs share, and for each folder its
+    method and its own settings. Both kinds of hours are sums over runs. The duration of a start that was killed is not
+    known.
 
     Args:
-        given: settings over the study's own.
-        folders: of each method's runs, by its label.
+        given: settings that override the study's own.
+        folders: the folders of each method's runs, by its label.
     """
     labelled = [(label, RunFolder(path)) for label, paths in folders.items() for path in paths]
     starts = [start for _, folder in labelled for start in folder.starts]
@@ -52,9 +54,10 @@ def text(study: Study, command: str, given: Sequence[str], folders: Mapping[str,
 
 
 def hours(folder: RunFolder) -> tuple[float, float]:
-    """How long a run took: hours by the clock, and CPU hours of all cores together; NaN if they were not counted.
+    """The duration of a run: hours by the clock, and CPU hours of all cores together (NaN if they were not counted).
 
-    Of the starts that came to an end, as ``log.txt`` has them. When one was killed is not known, and it counts nothing.
+    Only starts that ended count, as recorded in ``log.txt``. A start that was killed counts nothing, because the time
+    of its end is not known.
     """
     clock, cpu, started, used = 0.0, 0.0, None, math.nan
     with suppress(OSError):
@@ -62,7 +65,7 @@ def hours(folder: RunFolder) -> tuple[float, float]:
             when, _, what = line.partition(" ")
             try:
                 at = datetime.strptime(when, "%Y-%m-%dT%H:%M:%S%z")
-            except ValueError:  # cut off, as is what it would have said
+            except ValueError:  # a truncated line, so the start it belongs to is not counted
                 started = None
                 continue
             word, _, rest = what.partition(" ")

@@ -1,10 +1,12 @@
-"""A study's numbers as a page's table: ``python -m papers.results_table FILE.csv``, see ``--help``.
+"""A study's numbers as a Markdown table for the documentation: ``python -m papers.results_table FILE.csv``.
 
-Of a ``figure.csv`` (``python -m papers``) a row for each method and a column for each panel and mark, and against a
-method the differences of the means over a run, seed by seed, likewise; of a ``comparison.csv`` (``compare``) each
-group's final mean, the mean over the run, for tasks that change the last third less the first, and the gap to the
-baseline. Intervals are of 95 %; the last column's hold for all groups at once. A column has three digits of its largest
-number; means are of the runs that are finite, and it says where some are not.
+From a ``figure.csv`` (``python -m papers``), the table has one row per method and one column per panel and mark. With
+--against, it also has the differences to a method of the means over a run, seed by seed. From a ``comparison.csv``
+(``compare``), it has for each group the final mean, the mean over the run, the last third minus the first (where tasks
+change), and the gap to the baseline.
+
+Intervals are 95 %; those of the last column hold for all groups at once. A column shows three digits of its largest
+number. Means are of finite runs, and a note says where some are not finite.
 """
 
 import argparse
@@ -22,7 +24,7 @@ NUMBERS = {"mean": "final", "area_under_curve": "mean of the run", "last_minus_f
 
 
 class Cell(NamedTuple):
-    """A mean with the ends of its interval, as far as there are numbers; `note` follows them."""
+    """A mean and the ends of its interval, as far as there are numbers; `note` follows them."""
 
     numbers: tuple[float, ...]
     note: str = ""
@@ -30,11 +32,11 @@ class Cell(NamedTuple):
 
 
 def table(path: Path, against: str | None = None, panel: str | None = None) -> list[str]:
-    """Its lines, in Markdown.
+    """The lines of the table, in Markdown.
 
     Raises:
-        ValueError: the file is neither of the two, or has no line; it is not of a figure with the method `against`, or
-            with that panel.
+        ValueError: the file is neither kind of file or has no line; or it has no such method `against`, or no such
+            panel.
     """
     with path.open(newline="") as file:
         lines = [*csv.DictReader(file)]
@@ -62,7 +64,7 @@ def table(path: Path, against: str | None = None, panel: str | None = None) -> l
 
 
 def _of_figure(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]]:
-    """Each column's cells by the method."""
+    """Each column's cells, by method."""
 
     def key(line: dict[str, str]) -> tuple[str, ...]:
         return tuple(line[name] for name in ("panel", "metric", "mark", "method"))
@@ -80,7 +82,10 @@ def _of_figure(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]]:
 
 
 def _gaps(lines: Sequence[dict[str, str]], against: str) -> dict[str, dict[str, Cell]]:
-    """The gaps to a method, of the means over a run, seed by seed; and with intervals that hold for all at once."""
+    """Columns of the gaps to a method in the means over a run, paired by seed.
+
+    Each has a second column with intervals that hold for all gaps at once.
+    """
     scores: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for line in lines:
         if line["seed"] and math.isfinite(score := float(line["mean_of_run"])):
@@ -102,7 +107,7 @@ def _gaps(lines: Sequence[dict[str, str]], against: str) -> dict[str, dict[str, 
 
 
 def _of_comparison(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]]:
-    """Likewise by the group; without a baseline there is no column of gaps."""
+    """Each column's cells, by group; without a baseline there are no columns of gaps."""
     runs = Counter(line["group"] for line in lines if line["seed"] and line["statistic"] == "final")
     names = [*NUMBERS.values(), "gap to the baseline", "for all gaps at once"]
     columns: dict[str, dict[str, Cell]] = {name: {} for name in names}
@@ -130,7 +135,7 @@ def _finite(n: int, runs: int) -> str:
 
 
 def _texts(cells: dict[str, Cell]) -> dict[str, str]:
-    """A column's, by the row."""
+    """The texts of a column's cells, by row."""
     write = _fine([number for cell in cells.values() for number in cell.numbers])
     texts = {}
     for row, cell in cells.items():
@@ -141,7 +146,7 @@ def _texts(cells: dict[str, Cell]) -> dict[str, str]:
 
 
 def _fine(values: Sequence[float]) -> Callable[[float], str]:
-    """How numbers of a column are written: three digits of the largest of them, as many decimals for all."""
+    """A format for the numbers of a column: three digits of the largest, and equal decimals for all."""
     largest = max(map(abs, filter(math.isfinite, values)), default=0)
     decimals = 3 - math.ceil(math.log10(largest)) if largest else 1
     if decimals > 6:

@@ -1,17 +1,18 @@
-"""A large spectral norm can impede trainability, Figure 6 of the spectral paper: ``python papers/spectral_figure6.py``.
+"""Figure 6 of the spectral paper, how a large spectral norm impedes training: ``python papers/spectral_figure6.py``.
 
 Appendix A.1: a network without biases, f(x) = w2 ReLU(W1 x) with W1 = [[-1, c], [1/c, -1]] and w2 = [1/c, c], fits the
-inputs x1 = (0, 1) and x2 = (1, 0), both with target 1, without error, whatever c is; the spectral norm of W1 is
-c + 1/c. Then the target of x1 becomes 0. The steps are gradient descent on the mean of (f(x) - y)^2 / 2 over both
-inputs, from each c and with each step size. Nothing is random.
+inputs x1 = (0, 1) and x2 = (1, 0), both with target 1, without error for every c. The spectral norm of W1 is c + 1/c.
+Then the target of x1 becomes 0. The steps are gradient descent on the mean of (f(x) - y)^2 / 2 over both inputs, from
+each c and with each step size. Nothing is random.
 
-The paper gives the network, the inputs, the targets and the gradients. Ours are c, the step sizes, how many updates,
-that the target of x1 becomes 1 again afterwards, and what is plotted: the text of the paper that this was made from has
-no pictures. (It says that the squared gradient norm of w2 is c; of its own gradient, [c, 0], it is c^2.)
+The paper gives the network, the inputs, the targets and the gradients. We chose c, the step sizes, the number of
+updates, the return of x1's target to 1 afterwards, and what is plotted: the text of the paper that this was made from
+has no pictures. (The paper says that the squared gradient norm of w2 is c; by its own gradient, [c, 0], it is c^2.)
 
-What comes out: a large c is not slower. With a small step size it is faster, because its gradient is larger. But from
-a step size of about 4 / c^2 on it overshoots: the loss rises by orders of magnitude, and soon the hidden unit ends up
-below zero for both inputs, which fits the target 0 perfectly and never learns the target 1 again. A c near 1 does not.
+Result: a large c is not slower. With a small step size it is faster, because its gradient is larger. But from a step
+size of about 4 / c^2 on it overshoots: the loss rises by orders of magnitude. Soon the hidden unit ends up below zero
+for both inputs, which fits the target 0 perfectly and never learns the target 1 again. This does not happen for a c
+near 1.
 """
 
 import argparse
@@ -35,7 +36,7 @@ STEP_SIZES = tuple(float(f"{10 ** (k / 4):.2g}") for k in range(-12, 1))  # 0.00
 
 
 class Outcomes(NamedTuple):
-    """The highest loss, the last with the target 0, the last with the target 1 again; each ``[c, step sizes]``."""
+    """The highest loss, the last with target 0, and the last with target 1 again, each ``[c, step sizes]``."""
 
     highest: Tensor
     changed: Tensor
@@ -43,7 +44,7 @@ class Outcomes(NamedTuple):
 
 
 def solution(c: float) -> tuple[Tensor, Tensor]:
-    """W1 ``[2, 2]`` and w2 ``[2]``, which fit both targets of the first task."""
+    """Weights W1 ``[2, 2]`` and w2 ``[2]`` that fit both targets of the first task."""
     return torch.tensor([[-1, c], [1 / c, -1]], dtype=torch.float64), torch.tensor([1 / c, c], dtype=torch.float64)
 
 
@@ -59,7 +60,7 @@ def descend_(w1: Tensor, w2: Tensor, targets: Tensor, step_sizes: Tensor, update
     for _ in range(updates):
         now = loss(w1, w2, targets)
         losses.append(now.detach())
-        of_w1, of_w2 = torch.autograd.grad(now.sum(), (w1, w2))  # each loss is of its own weights
+        of_w1, of_w2 = torch.autograd.grad(now.sum(), (w1, w2))  # each loss depends only on its own weights
         with torch.no_grad():
             w1 -= step_sizes[..., None, None] * of_w1
             w2 -= step_sizes[..., None] * of_w2
@@ -67,7 +68,7 @@ def descend_(w1: Tensor, w2: Tensor, targets: Tensor, step_sizes: Tensor, update
 
 
 def outcomes_of(scales: Sequence[float], step_sizes: Sequence[float], updates: int) -> Outcomes:
-    """Both tasks from each solution with each step size."""
+    """Train both tasks, from each solution and with each step size."""
     steps = torch.tensor(step_sizes, dtype=torch.float64).expand(len(scales), -1)
     w1, w2 = (
         torch.stack(w).unsqueeze(1).repeat(1, len(step_sizes), *([1] * w[0].ndim)).requires_grad_()
@@ -79,12 +80,12 @@ def outcomes_of(scales: Sequence[float], step_sizes: Sequence[float], updates: i
 
 
 def sizes(small: bool) -> tuple[int, Sequence[float]]:
-    """How many updates for each target, and the step sizes."""
+    """The number of updates for each target, and the step sizes."""
     return (50, STEP_SIZES[::4]) if small else (300, STEP_SIZES)
 
 
 def cost(small: bool) -> tuple[int, float]:
-    """Updates of all solutions and step sizes, and the CPU seconds of one, measured now."""
+    """The number of updates of all solutions and step sizes, and the CPU seconds of one, measured now."""
     updates, step_sizes = sizes(small)
     start = time.process_time()
     outcomes_of(SCALES, step_sizes, 5)
@@ -107,7 +108,7 @@ def main(small: bool = False, out: str = "spectral_figure6.png") -> Outcomes:
     figure, axes = plt.subplots(1, 3, figsize=(9, 2.8), layout="constrained")
     for axis, title, losses in zip(axes, titles, outcomes, strict=True):
         for i, c in enumerate(SCALES):
-            values = losses[i].clamp(min=1e-12)  # below it no line goes
+            values = losses[i].clamp(min=1e-12)  # the lower end of the lines
             colour = plt.get_cmap("viridis")(i / len(SCALES))
             axis.plot(step_sizes, values, marker=".", color=colour, label=f"{c + 1 / c:.3g}")
         axis.set(title=title, xlabel="step size", xscale="log", yscale="log")

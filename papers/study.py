@@ -1,7 +1,7 @@
-"""A figure or a table: which runs it takes, and how many of them there are. Data, in ``studies``.
+"""Studies: the runs behind each figure and table, described by data in the folder ``studies``.
 
-A file there is a paper. It names methods once, by the labels of the paper's legends, and has an entry for each figure
-and table::
+A file there describes a paper. It lists methods once, by the labels in the paper's legends, and has one entry for each
+figure and table::
 
     methods: {none: reg=none, L2: reg=l2, ...}
     studies:
@@ -9,17 +9,18 @@ and table::
         shows: one line
         where: section 5.1
         command: supervised                  # train, or a script of the repository with its arguments in `settings`
-        settings: task=pixel_permutation preset=spectral-svhn,spectral-cifar10 seed=range(0,10)   # as a sweep's
-        methods: [none, L2]                  # labels, or a mapping like the one above for methods of its own
+        settings: task=pixel_permutation preset=spectral-svhn,spectral-cifar10 seed=range(0,10)   # as for a sweep
+        methods: [none, L2]                  # labels, or a mapping like the one above for other methods
         draw: ...                            # see `layout`
-        pages:                               # comparison pages by their folder; without it one of all
+        pages:                               # comparison pages by their folder; by default one page of all runs
           primed: {where: {prime_updates: 30000}, baseline: none}
-        small: {settings: ..., methods: ..., draw: ...}      # in minutes; what it does not name is as above
-      figure-9: {shows: one line, where: section 5.1, comes_with: figure-2}     # drawn by another one, in its folder
+        small: {settings: ..., methods: ..., draw: ...}      # takes minutes; missing entries are as above
+      figure-9: {shows: one line, where: section 5.1, comes_with: figure-2}     # drawn by figure-2, in its folder
 
-``costs.csv`` beside the files has what each version takes.
+``costs.csv`` beside the files has the cost of each version.
 
-A method's settings come after the study's, and those that somebody gives come last; of one name the last counts.
+A method's settings follow the study's, and the user's settings come last; of several values for one name, the last
+counts.
 """
 
 import csv
@@ -43,14 +44,14 @@ FOLDER = Path(__file__).parent / "studies"
 
 
 class Cost(NamedTuple):
-    """What a version of a study takes: a row of ``costs.csv``.
+    """The cost of one version of a study: a row of ``costs.csv``.
 
     Args:
-        runs: how many processes; 0 of a script.
-        run_updates: updates of all runs; a process that trains five seeds makes five at once.
-        hours: CPU hours of all runs from start to end, as a record has them; None if there is no record.
+        runs: number of processes; 0 for a script.
+        run_updates: updates of all runs; a process that trains five seeds makes five at a time.
+        hours: CPU hours of all runs from start to end, from a record; None if there is no record.
         by_clock: whether the record is of an earlier version and the hours are by the clock.
-        machine: whose hours they are.
+        machine: the machine on which the hours were recorded.
     """
 
     runs: int
@@ -62,18 +63,18 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """A figure or a table, whole or small.
+    """A figure or a table, in its whole or small version.
 
     Args:
-        name: ``spectral/figure-2``.
-        shows: one line.
-        where: the paper's section.
+        name: for example ``spectral/figure-2``.
+        shows: one line that says what it shows.
+        where: the section of the paper.
         command: ``train``, ``supervised`` or a script.
         settings: arguments of all runs, or of the script.
         methods: arguments of each method, by its label in the paper.
-        needs: of a script: options that must be given, and what each is.
-        draw: how the figure looks.
-        pages: comparison pages by their folder's name: `where`, settings that whole folders have, and the
+        needs: for a script: the options that must be given, each with a description.
+        draw: the layout of the figure, see `layout`.
+        pages: comparison pages by their folder's name: `where`, settings that select whole folders, and the
             label of the `baseline`.
     """
 
@@ -94,23 +95,26 @@ class Study:
 
     @property
     def script(self) -> Path:
-        """Its file."""
+        """The script's file."""
         return REPOSITORY / self.command
 
     @property
     def makes(self) -> Any:
         """The command that trains."""
-        from rl_plasticity import supervised, train  # not to list studies, which takes no torch
+        from rl_plasticity import supervised, train  # imported here, because listing studies needs no torch
 
         return {"train": train.command, "supervised": supervised.command}[self.command]
 
     @property
     def cost(self) -> Cost:
-        """What it takes, as far as that is known without a measurement."""
+        """The recorded cost, as far as it is known without a measurement."""
         return _costs()[self.name, "small" if self.small else "whole"]
 
     def arguments(self, given: Sequence[str] = ()) -> dict[str, list[str]]:
-        """What each method's sweep is given, with what is given besides; ``seeds=3`` says how many in any case."""
+        """The arguments of each method's sweep, followed by the `given` ones.
+
+        ``seeds=3`` sets the number of seeds in any case, also where each seed trains in its own process.
+        """
         one_by_one = any(a.startswith("seed=") for a in self.settings)  # networks without a runs axis
         seeds = [f"seed=range(0,{a.removeprefix('seeds=')})" for a in given if a.startswith("seeds=") and one_by_one]
         given = [*(a for a in given if not (seeds and a.startswith("seeds="))), *seeds]
@@ -120,7 +124,7 @@ class Study:
         """The runs of each method, in folders below `out`.
 
         Raises:
-            SettingsError: bad settings.
+            SettingsError: a setting is invalid.
         """
         from rl_plasticity.sweeps import sweep
 
@@ -136,10 +140,10 @@ class Study:
 
 
 def load(name: str, small: bool = False) -> Study:
-    """The study called ``paper/figure``.
+    """Load the study called ``paper/figure``.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: there is no such study.
     """
     paper, _, which = name.partition("/")
     if name not in names():
@@ -170,7 +174,7 @@ def load(name: str, small: bool = False) -> Study:
 
 @cache
 def names() -> list[str]:
-    """All studies, paper by paper in the files' order."""
+    """The names of all studies, paper by paper, in the order of the files."""
     papers = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     return [f"{paper}/{which}" for paper in papers for which in _read(paper)["studies"]]
 
@@ -201,7 +205,7 @@ def _costs() -> dict[tuple[str, str], Cost]:
 
 
 def _last_of_each(arguments: Iterable[str]) -> list[str]:
-    """Of several arguments for one setting the last, in the place of the first."""
+    """The last argument for each setting, in the position of the first."""
     kept: dict[str, str] = {}
     for argument in arguments:
         kept[argument.partition("=")[0]] = argument

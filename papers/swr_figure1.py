@@ -1,14 +1,15 @@
-"""Weights scaled with and without proportionality, Figure 1 of the SWR paper.
+"""Figure 1 of the SWR paper: weights scaled with and without proportionality.
 
 ``python papers/swr_figure1.py --data cifar10``
 
-Section 3.2: a CNN is trained for 100 epochs; its weights are scaled by a ratio in every layer, once alone and once as
-in Theorem 1, the bias of layer l by the ratio to the power of l, so that f' = C f; then it is trained for 50 more.
-Dashed: the test accuracy right after scaling. Solid: the best one of the further epochs. Black: the best one before.
+Section 3.2: a CNN is trained for 100 epochs. Then the weights of every layer are scaled by a ratio. In one branch
+nothing else changes. In the other the bias of layer l is scaled by the ratio to the power of l, as in Theorem 1, so
+that f' = C f. Each branch is trained for 50 more epochs. Dashed: the test accuracy right after scaling. Solid: the best
+one of the further epochs. Black: the best one before.
 
-The paper gives epochs, data and 5 runs; Appendix D the CNN, Adam with 0.001, batches of 256. It does not say which
-network this figure is of, the ratios, what becomes of Adam's moments (here they stay), and whether the biases without
-proportionality are scaled (here they are not).
+The paper gives the epochs, the data and 5 runs. Its Appendix D gives the CNN, Adam with 0.001, and batches of 256. It
+does not say which network this figure shows, which ratios, what happens to Adam's moments (here they stay), and whether
+the biases are scaled without proportionality (here they are not).
 """
 
 import argparse
@@ -35,12 +36,12 @@ from rl_plasticity.training.epochs import batches, cross_entropy, evaluate
 
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 SEEDS = range(5)
-WHOLE = (RATIOS, 100, 50, 256)  # epochs before scaling and after it, images in a batch
+WHOLE = (RATIOS, 100, 50, 256)  # ratios, epochs before scaling, epochs after it, batch size
 SMALL = (RATIOS[::3], 20, 10, 64)
 
 
 class Scaled(NamedTuple):
-    """Test accuracies ``[runs]`` right after scaling, and the best of the further epochs."""
+    """Test accuracies ``[runs]`` right after scaling, and the best ones of the further epochs."""
 
     after: Tensor
     best: Tensor
@@ -48,24 +49,24 @@ class Scaled(NamedTuple):
 
 @torch.no_grad()
 def scale_(net: nn.Module, ratio: float, proportional: bool) -> None:
-    """Scale the weights of every layer by `ratio`; with `proportional` the biases by Theorem 1, else not at all."""
+    """Scale the weights of every layer by `ratio`, and with `proportional` the biases as in Theorem 1."""
     target = copy.deepcopy(net) if proportional else net
     for layer in layers(target):
         weight = layer.weight(target)
         if weight is not None:
             weight.mul_(ratio)
-    if proportional:  # with all its strength SWR goes to the norms that it has seen: its factor is the ratio
+    if proportional:  # SWR with coef=1 restores the norms it was made with, so its factor is the ratio
         make_regularizer("swr", target, coef=1.0).project_(net)
 
 
 def learner_of(shape: tuple[int, ...], num_classes: int, seeds: Sequence[int]) -> Learner:
-    """The CNN with Adam, untrained."""
+    """An untrained CNN with Adam."""
     adam, cnn = OPTIMIZERS["adam"], NETWORKS["cnn"]
     return Learner(lambda s: cnn(shape, num_classes, s), seeds, optimize=lambda net: adam(net, lr=1e-3))
 
 
 def train(learner: Learner, task: Task, data: Data, order: RunStreams, epochs: int, batch_size: int) -> Tensor:
-    """Train on the task; the test accuracy after each epoch, ``[epochs, runs]``."""
+    """Train on the task; returns the test accuracy after each epoch, ``[epochs, runs]``."""
     accuracies = []
     for _ in range(epochs):
         for x, y in batches(task, data, order, batch_size, learner.runs):
@@ -77,7 +78,7 @@ def train(learner: Learner, task: Task, data: Data, order: RunStreams, epochs: i
 def scaled(
     data: Data, seeds: Sequence[int], ratios: Sequence[float], epochs: int, more_epochs: int, batch_size: int
 ) -> tuple[Tensor, dict[tuple[float, bool], Scaled]]:
-    """The best test accuracies before scaling, ``[runs]``, and what came of each ratio, proportional or not."""
+    """The best test accuracies before scaling, ``[runs]``, and the outcomes of each ratio, proportional or not."""
     task = TASKS["stationary"](data, seeds).task(0)
     learner = learner_of(data.shape, data.num_classes, seeds)
     before = train(learner, task, data, RunStreams([derive(s, 0) for s in seeds]), epochs, batch_size).amax(0)
@@ -87,7 +88,7 @@ def scaled(
             branch = copy.deepcopy(learner)
             scale_(branch.net, ratio, proportional)
             after = evaluate(task, data, branch)["test_accuracy"]
-            order = RunStreams([derive(s, 1) for s in seeds])  # the same images in the same order for all
+            order = RunStreams([derive(s, 1) for s in seeds])  # all branches see the same images in the same order
             outcomes[ratio, proportional] = Scaled(
                 after, train(branch, task, data, order, more_epochs, batch_size).amax(0)
             )
@@ -95,13 +96,13 @@ def scaled(
 
 
 def interval(accuracies: Tensor) -> str:
-    """The mean with Student's interval."""
+    """The mean with Student's interval, as text."""
     low, high = student_interval([accuracies.double().numpy()])
     return f"{accuracies.mean():.4f} [{low:.4f}, {high:.4f}]"
 
 
 def cost(small: bool, data: str) -> tuple[int, float]:
-    """Updates of all runs, and the CPU seconds of one, measured now on images of noise."""
+    """The number of updates of all runs, and the CPU seconds of one, measured now on random images."""
     name, (ratios, epochs, more_epochs, batch_size) = ("digits", SMALL) if small else (data, WHOLE)
     images, shape, num_classes = sizes(name)
     learner = learner_of(shape, num_classes, SEEDS)

@@ -1,7 +1,8 @@
-"""The returns at the ends of tasks that change: ``python -m papers.task_ends FOLDER > FILE.csv``.
+"""Returns before and after each task of runs with changing tasks: ``python -m papers.task_ends FOLDER > FILE.csv``.
 
-Of every finished run of ``train`` below FOLDER a line for each task: the run's folder, its method, seed and the task's
-number from 0, the return before anything of it was learned (and before an intervention) and the return at its end.
+For every finished run of ``train`` below FOLDER, it writes one line per task: the run's folder, its method, its seed
+and the task's number from 0. Two returns follow: the one before anything of the task was learned (and before an
+intervention), and the one at the task's end.
 """
 
 import argparse
@@ -17,10 +18,10 @@ COLUMNS = ("folder", "method", "seed", "task", "first_return", "return")
 
 
 def lines(folder: Path) -> list[tuple[str, str, int, int, float, float]]:
-    """Them, by folder, seed and task.
+    """One line per task of every run, ordered by folder, seed and task.
 
     Raises:
-        SettingsError: a run cannot be read; none is of tasks that change.
+        SettingsError: a run cannot be read, or no run has changing tasks.
     """
     folders = [RunFolder(config.parent) for config in sorted(folder.rglob("config.yaml"))]
     runs = [run for one in folders for run in read(one) if "task/return" in run.curves and run.kind == "train"]

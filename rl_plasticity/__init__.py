@@ -1,7 +1,7 @@
-"""High replay-ratio soft actor-critic with interchangeable network regularizers against plasticity loss.
+"""Soft actor-critic with a high replay ratio, and network regularizers against plasticity loss.
 
-The public names below are imported when they are first used, so that ``import rl_plasticity.regularizers`` needs torch
-and numpy alone, and a command can be interrupted before it has imported anything.
+The public names below are imported at first use. Therefore ``import rl_plasticity.regularizers`` needs only torch and
+numpy, and a command can be interrupted before it has imported anything.
 """
 
 import importlib
@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # python -m rl_plasticity.NAME, which `command_line.main` runs when all is imported: until then Ctrl-C ends the
-    # process at once, in whatever library it is.
+    # For python -m rl_plasticity.NAME: until `command_line.main` runs, after all imports, Ctrl-C ends the process at
+    # once, whichever library is being imported.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 if TYPE_CHECKING:
@@ -87,13 +87,13 @@ __all__ = [
 ]
 
 
-# What the extra `rl` brings: the commands and the agents need it, what goes into a loop of torch does not.
+# Packages in the extra `rl`: the commands and the agents need them, regularizers in a loop of torch do not.
 _OF_RL = {"dm_control", "gymnasium", "matplotlib", "mujoco", "omegaconf", "packaging", "scipy", "shimmy"}
 _OF_RL |= {"sklearn", "tensorboard", "tqdm", "yaml"}
 
 
 def which_extra(error: BaseException) -> str:
-    """A clause for the error of an import: what to install; empty where no extra of this package brings it."""
+    """The clause of an import error that says what to install; empty if no extra of this package provides it."""
     module = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
     return ': pip install "rl_plasticity[rl]"' if module.partition(".")[0] in _OF_RL else ""
 

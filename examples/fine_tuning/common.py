@@ -1,8 +1,8 @@
-"""What the three comparisons of this folder share: drawn shapes, the two methods, the loop, the results.
+"""Shared parts of the three comparisons in this folder: drawn shapes, the two methods, the loop, the results.
 
-Weight rescaling against weight decay in fine-tuning, after Liu et al. (2021), "Weight Rescaling: Effective and Robust
-Regularization for Deep Neural Networks with Batch Normalization", section VI-C. A task is a subclass of `Task` in a
-script of its own; all that makes the methods differ is in `optimizer_of` and in the line with `attach`.
+They compare weight rescaling with weight decay in fine-tuning, after Liu et al. (2021), "Weight Rescaling: Effective
+and Robust Regularization for Deep Neural Networks with Batch Normalization", section VI-C. Each script defines a task
+as a subclass of `Task`. The methods differ only in `optimizer_of` and in the line with `attach`.
 """
 
 import argparse
@@ -41,7 +41,7 @@ SHAPES = ("disc", "triangle", "square", "cross", "ring", "star")
 
 
 def shape_mask(kind: str, size: int, x: float, y: float, radius: float, angle: float) -> np.ndarray:
-    """Where a picture ``[size, size]`` shows the shape: boolean. All of it is within `radius` of its center."""
+    """A boolean mask ``[size, size]`` of the shape; all of it is within `radius` of its center."""
     rows, columns = np.mgrid[:size, :size] + 0.5
     u, v = columns - x, rows - y
     u, v = u * math.cos(angle) + v * math.sin(angle), v * math.cos(angle) - u * math.sin(angle)
@@ -60,7 +60,7 @@ def shape_mask(kind: str, size: int, x: float, y: float, radius: float, angle: f
 
 
 def stripes(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
-    """A picture ``[size, size, 3]`` of one random colour in waves of another direction and length each time, 0 to 1."""
+    """A picture ``[size, size, 3]`` of one random color in waves of random direction and length, around 0 to 1."""
     rows, columns = np.mgrid[:size, :size] / size
     angle, waves, phase = rng.uniform(0, math.pi), rng.uniform(2, 10), rng.uniform(0, 2 * math.pi)
     wave = np.sin(2 * math.pi * waves * (columns * math.cos(angle) + rows * math.sin(angle)) + phase)
@@ -68,12 +68,12 @@ def stripes(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
 
 
 def finished(rng: np.random.Generator, picture: np.ndarray, noise: float) -> np.ndarray:
-    """From 0 to 1 to bytes, with noise."""
+    """Add noise to a picture from 0 to 1 and convert it to bytes."""
     return (255 * np.clip(picture + noise * rng.standard_normal(picture.shape), 0, 1)).round().astype(np.uint8)
 
 
 def single_shape(rng: np.random.Generator, size: int) -> tuple[np.ndarray, int]:
-    """The task before: one grey shape on a grey ground, and which it is. No colours, no waves."""
+    """A picture of the pretraining task, one gray shape on a gray ground without waves, and its label."""
     label = int(rng.integers(len(SHAPES)))
     radius = rng.uniform(0.2, 0.4) * size
     x, y = rng.uniform(radius, size - radius, 2)
@@ -83,13 +83,13 @@ def single_shape(rng: np.random.Generator, size: int) -> tuple[np.ndarray, int]:
 
 
 def as_tensor(picture: np.ndarray) -> Tensor:
-    """Bytes ``[h, w, 3]`` as a network wants them: float ``[3, h, w]``, in ImageNet's units."""
+    """A picture of bytes ``[h, w, 3]`` as network input: float ``[3, h, w]``, normalized as for ImageNet."""
     image = torch.tensor(picture).permute(2, 0, 1).float() / 255
     return (image - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(IMAGENET_STD).view(3, 1, 1)
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """An image file as bytes ``[h, w, 3]``."""
+    """Read an image file as bytes ``[h, w, 3]``."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -120,7 +120,7 @@ class Pretraining(nn.Module):
 
 
 def pretrained(backbone: nn.Module, channels: int, seed: int, pictures: int, epochs: int, size: int) -> dict[str, Any]:
-    """The backbone's state after it has learned to tell single shapes, and how well it does on others."""
+    """The backbone's state after it has learned to classify single shapes, and its accuracy on others."""
     drawn = [single_shape(np.random.default_rng((seed, 0, i)), size) for i in range(pictures * 5 // 4)]
     images = torch.stack([as_tensor(picture) for picture, _ in drawn])
     labels = torch.tensor([label for _, label in drawn])
@@ -142,7 +142,7 @@ def pretrained(backbone: nn.Module, channels: int, seed: int, pictures: int, epo
 
 
 def load_backbone_(backbone: nn.Module, file: Path) -> None:
-    """Take over a state dict's entries of the backbone's names; others, as of a classifier, are left out."""
+    """Load the entries of a state dict that the backbone has; others, such as a classifier's, are left out."""
     try:
         state = torch.load(require(file), map_location="cpu", weights_only=True)
         state = state.get("state_dict", state)
@@ -163,7 +163,8 @@ def load_backbone_(backbone: nn.Module, file: Path) -> None:
 def optimizer_of(net: nn.Module, method: str, name: str, lr: float, decay: float) -> torch.optim.Optimizer:
     """The optimizer, which decays kernels and gains for WD (section VI-A) and nothing for WRS.
 
-    As torch's `weight_decay`: coupled in SGD and Adam, decoupled in AdamW. For WRS the norm layers decay in `attach`.
+    The decay is torch's `weight_decay`: coupled in SGD and Adam, decoupled in AdamW. For WRS, `attach` decays the norm
+    layers.
     """
     gains = {m.weight for m in net.modules() if isinstance(m, nn.BatchNorm2d)}
     decayed = [p for p in net.parameters() if p.ndim > 1 or p in gains]
@@ -178,7 +179,10 @@ def optimizer_of(net: nn.Module, method: str, name: str, lr: float, decay: float
 
 
 def schedule_of(name: str, steps: int) -> Callable[[int], float]:
-    """The share of the learning rate at each update: constant, cosine to 0, polynomial (power 0.9) to a hundredth."""
+    """The factor on the learning rate at each update, as a function of the step.
+
+    It is constant, cosine to 0, or polynomial (power 0.9) to a hundredth.
+    """
     return {
         "constant": lambda step: 1.0,
         "cosine": lambda step: 0.5 * (1 + math.cos(math.pi * step / steps)),
@@ -190,12 +194,12 @@ def schedule_of(name: str, steps: int) -> Callable[[int], float]:
 
 
 class Task(ABC):
-    """What a script says of its task. Settings are attributes: those of `small`, or of `paper` with ``--paper``.
+    """Base class of the tasks. Settings are attributes: those of `small`, or of `paper` with ``--paper``.
 
     Attributes:
-        name: of its folder.
+        name: the task's name and that of its folder.
         heads: names of the output layers, which are not rescaled.
-        choose: the metric by whose least value the epoch is chosen that is tested; None: the last epoch counts.
+        choose: the metric whose smallest value chooses the epoch to test; None means the last epoch.
     """
 
     name: str
@@ -203,11 +207,11 @@ class Task(ABC):
     choose: str | None = None
     small: Mapping[str, Any]
     paper: Mapping[str, Any]
-    needs: Sequence[str] = ()  # modules beyond the package's own
-    paper_pictures: int  # for training
+    needs: Sequence[str] = ()  # required modules that the package itself does not need
+    paper_pictures: int  # number of training pictures
 
     def __init__(self, settings: Mapping[str, Any], folder: Path | None = None) -> None:
-        self.settings, self.folder = settings, folder  # the folder of the paper's data; None: pictures are drawn
+        self.settings, self.folder = settings, folder  # the folder of the paper's data; None means drawn pictures
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -222,22 +226,22 @@ class Task(ABC):
 
     @abstractmethod
     def network(self) -> nn.Module:
-        """New, with an attribute `backbone`."""
+        """Create the network, which has an attribute `backbone`."""
 
     @abstractmethod
     def data(self, seed: int) -> dict[str, Sequence[tuple[np.ndarray, Any]]]:
-        """Pictures with their targets: `train`, `validation` and, where an epoch is chosen, `test`."""
+        """Pictures with their targets: `train`, `validation` and, if an epoch is chosen, `test`."""
 
     @abstractmethod
     def prepare(self, picture: np.ndarray, target: Any, train: bool) -> tuple[Tensor, Any]:
-        """What goes into a batch; augmented for training, with torch's random numbers."""
+        """Convert a picture and its target to tensors; for training, augment them with torch's random numbers."""
 
     @abstractmethod
     def loss(self, net: nn.Module, images: Tensor, targets: list[Any]) -> Tensor: ...
 
     @abstractmethod
     def scores(self, net: nn.Module, batches: Iterator[tuple[Tensor, list[Any]]]) -> dict[str, float]:
-        """The metrics, of a network in evaluation mode and without gradients."""
+        """The metrics of a network in evaluation mode, without gradients."""
 
 
 class _Prepared(Dataset):
@@ -273,9 +277,9 @@ def batches(task: Task, data: Sequence[Any], train: bool, device: str) -> Iterat
 def fine_tune(
     task: Task, data: Mapping[str, Sequence[Any]], method: str, seed: int, backbone: Mapping[str, Tensor], device: str
 ) -> list[Row]:
-    """Train with one method from a pretrained backbone; the rows of its CSV.
+    """Train with one method from a pretrained backbone; returns the rows of its CSV.
 
-    Initial heads, order of pictures and augmentation are those of the seed, equal for both methods.
+    Initial heads, the order of pictures and augmentation depend only on the seed, so they are equal for both methods.
     """
     torch.manual_seed(seed)
     net = task.network()
@@ -286,7 +290,7 @@ def fine_tune(
         raise SettingsError(f"a batch of {task.batch_size} is more than the {len(data['train'])} training pictures")
     optimizer = optimizer_of(net, method, task.optimizer, task.lr, task.decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule_of(task.schedule, task.epochs * per_epoch))
-    if method == "wrs":  # its norm_decay follows the learning rate
+    if method == "wrs":  # norm_decay follows the learning rate
         settings = {"every_updates": task.every_updates, "norm_decay": task.lr * task.decay}
         attach("wrs", optimizer, net, heads=task.heads, **settings)
     rows, best, chosen = [], math.inf, None
@@ -325,9 +329,9 @@ def _evaluated(task: Task, net: nn.Module, data: Sequence[Any], device: str) -> 
 
 
 def cost(task: Task, methods: int, seeds: int) -> tuple[int, float]:
-    """Updates of all fine-tunings, and the CPU seconds of one, measured now on pictures of noise and without the loss.
+    """The number of updates of all fine-tunings, and the CPU seconds of one, measured now.
 
-    Timed are two pictures, of a batch that takes its time by the picture.
+    It times two random pictures without the task's loss, and scales the time to a whole batch.
     """
     pictures = task.settings.get("pictures", task.paper_pictures)
     net = task.network()
@@ -346,7 +350,7 @@ def cost(task: Task, methods: int, seeds: int) -> tuple[int, float]:
 
 # --- results: FOLDER/<task>/<method>-seed<n>.csv ------------------------------------------------------------------
 
-PANELS = {  # Figure 7 from the left: the metric, its axis, and how the paper smooths it
+PANELS = {  # panels of Figure 7 from the left: the metric, its axis label, and the paper's smoothing
     "detection": ("mAP", "mAP@0.5", 0.0),
     "segmentation": ("mIOU", "mIOU", 0.0),
     "counting": ("MSE", "validation MSE (root), smoothed", 0.9),
@@ -392,7 +396,7 @@ def results(folder: Path, task: str) -> dict[str, dict[int, list[Row]]]:
 
 
 def curve(rows: Sequence[Row], metric: str, smooth: float = 0.0) -> np.ndarray:
-    """A metric on the validation pictures over epochs; as an exponential moving average with `smooth`."""
+    """A metric on the validation pictures over epochs, as an exponential moving average with `smooth`."""
     values = np.array([row[metric] for row in rows if row["split"] == "validation"])
     for i in range(1, len(values)):
         values[i] = smooth * values[i - 1] + (1 - smooth) * values[i]
@@ -400,7 +404,10 @@ def curve(rows: Sequence[Row], metric: str, smooth: float = 0.0) -> np.ndarray:
 
 
 def table(folder: Path) -> str:
-    """Markdown: for each task and metric the end of both methods and the gap, with Student's intervals over seeds."""
+    """A Markdown table of the last values of both methods and their gap, for each task and metric.
+
+    Intervals are Student's, over seeds.
+    """
     lines = ["| task | metric | seeds | WRS | WD | WRS - WD, of the same seeds |", "|---|---|---|---|---|---|"]
     for task, metrics in FINAL.items():
         found = results(folder, task)
@@ -425,7 +432,7 @@ def _interval(values: Sequence[float]) -> str:
 
 
 def draw(file: Path, folder: Path, panels: Sequence[tuple[str, str, str, float]]) -> None:
-    """Metrics over epochs, WRS against WD: means with Student's 95 % intervals where there are two seeds or more."""
+    """Draw metrics over epochs, WRS against WD: means, with Student's 95 % intervals for two seeds or more."""
     figure, axes = plt.subplots(
         1, len(panels), figsize=(4 * len(panels), 3.2), layout="constrained", squeeze=False, num=file.stem, clear=True
     )
@@ -445,7 +452,7 @@ def draw(file: Path, folder: Path, panels: Sequence[tuple[str, str, str, float]]
 
 
 def report(folder: Path) -> None:
-    """Print the table of all tasks in `folder` and draw the figures anew."""
+    """Print the table of all tasks in `folder` and draw the figures again."""
     print(table(folder))
     figures = {"figure-7.png": [(task, *panel) for task, panel in PANELS.items() if results(folder, task)]}
     if results(folder, "detection"):
@@ -459,7 +466,7 @@ def report(folder: Path) -> None:
 
 
 def main(kind: type[Task], arguments: Sequence[str] | None = None) -> int:
-    """Run a script; 0, or 2 for bad input and 1 for a fault, each with one line."""
+    """Run a script; returns 0, 2 for bad input or 1 for a fault (each with one line), or 130 for Ctrl-C."""
     try:
         run(kind, sys.argv[1:] if arguments is None else arguments)
     except (SettingsError, FaultyRun, OSError) as error:
@@ -476,7 +483,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def run(kind: type[Task], arguments: Sequence[str]) -> None:
-    """Pretrain, fine-tune with each method and seed that is not finished in the folder, and report."""
+    """Pretrain, fine-tune with each method and seed that is not yet finished in the folder, and report."""
     parser = _Parser(prog=f"{kind.name}.py", description=sys.modules[kind.__module__].__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("folder", type=Path, help="where results are written and finished seeds are found")
@@ -518,7 +525,7 @@ def run(kind: type[Task], arguments: Sequence[str]) -> None:
         raise SettingsError(f"--paper {given['paper']} is no folder")
     task = kind(settings, given["paper"])
     data = None
-    if task.folder is not None:  # what is wrong with them is said before anything is written
+    if task.folder is not None:  # errors in the data are raised before anything is written
         require(given["weights"])
         load_backbone_(task.network().backbone, given["weights"])
         data = task.data(0)
@@ -552,7 +559,7 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 
 def remember(home: Path, settings: dict[str, Any]) -> None:
-    """Write the settings into a new folder; in one that has others nothing is trained."""
+    """Write the settings into a new folder, or raise SettingsError if the folder has other settings."""
     file = home / "settings.json"
     if file.exists():
         try:
@@ -570,7 +577,7 @@ def remember(home: Path, settings: dict[str, Any]) -> None:
 
 
 def _backbone(task: Task, home: Path, seed: int, weights: Path | None) -> dict[str, Tensor]:
-    """The pretrained backbone that both methods of a seed start from: made once, or the given one."""
+    """The pretrained backbone that both methods of a seed start from, made once or given as `weights`."""
     torch.manual_seed(seed)
     backbone = task.network().backbone
     file = home / f"backbone-seed{seed}.pt"

@@ -1,8 +1,8 @@
 """Crowd counting, weight rescaling against weight decay: ``python examples/fine_tuning/counting.py FOLDER``.
 
-A CSRNet that is small counts dots among other shapes in drawn pictures; its backbone has learned to tell single grey
-shapes. With ``--paper UCF-QNRF --weights VGG16_BN`` it is the paper's: CSRNet with BatchNorm on UCF-QNRF, Liu et al.
-(2021), section VI-C3. Beyond the package, QNRF's files need Pillow: ``pip install -e '.[fine-tuning]'``.
+A small CSRNet counts dots among other shapes in drawn pictures; its backbone has learned to classify single gray
+shapes. With ``--paper UCF-QNRF --weights VGG16_BN`` it is the paper's experiment: CSRNet with BatchNorm on UCF-QNRF,
+Liu et al. (2021), section VI-C3. QNRF's files need Pillow too: ``pip install -e '.[fine-tuning]'``.
 """
 
 import math
@@ -21,13 +21,13 @@ from torch.nn import functional as F
 
 from rl_plasticity.errors import SettingsError, reason
 
-STRIDE = 8  # of the density map: VGG's first three poolings
+STRIDE = 8  # of the density map, from VGG's first three poolings
 
 # --- the network --------------------------------------------------------------------------------------------------
 
 
 class Vgg(nn.Module):
-    """VGG16's first ten convolutions with BatchNorm; state keys are those of torchvision's `vgg16_bn`."""
+    """The first ten convolutions of VGG16 with BatchNorm; state keys are those of torchvision's `vgg16_bn`."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -45,11 +45,11 @@ class Vgg(nn.Module):
 
 
 class CSRNet(nn.Module):
-    """People on each 8 x 8 pixels: ``[batch, 1, h / 8, w / 8]``.
+    """CSRNet, which returns the number of people on each 8 x 8 pixels: ``[batch, 1, h / 8, w / 8]``.
 
     Source: Li et al. (2018), "CSRNet: Dilated Convolutional Neural Networks for Understanding the Highly Congested
-    Scenes", Table 3 B, with BatchNorm after all convolutions but the output's (Liu et al. 2021, VI-C3). The density is
-    the output's absolute value, as in the code of the Bayesian loss.
+    Scenes", Table 3 B, with BatchNorm after all convolutions except the output's (Liu et al. 2021, VI-C3). The density
+    is the output's absolute value, as in the code of the Bayesian loss.
     """
 
     def __init__(self, width: int = 64) -> None:
@@ -69,17 +69,17 @@ class CSRNet(nn.Module):
 def bayesian_loss(
     density: Tensor, points: Sequence[Tensor], sigma: float = 8.0, background: float = 0.15, stride: int = STRIDE
 ) -> Tensor:
-    """|1 - E[c_n]| summed over a picture's people n, and |0 - E[c_0]| of the ground; the mean over pictures.
+    """Bayesian loss: |1 - E[c_n]| summed over people n, plus |0 - E[c_0]| for the ground, averaged over pictures.
 
-    E[c_n] = sum over cells x of p(n | x) D(x), where p(n | x) is proportional to N(x; z_n, sigma^2) and that of the
-    ground to exp(-(d - |x - z|)^2 / (2 sigma^2)) with z the nearest person and d the share `background` of the
-    picture's shorter side.
+    E[c_n] = sum over cells x of p(n | x) D(x). For a person, p(n | x) is proportional to N(x; z_n, sigma^2). For the
+    ground it is proportional to exp(-(d - |x - z|)^2 / (2 sigma^2)), where z is the nearest person and d is the share
+    `background` of the picture's shorter side.
 
     Source: Ma et al. (2019), "Bayesian Loss for Crowd Count Estimation with Point Supervision", equations 9 to 15.
 
     Args:
-        density: ``[batch, 1, h, w]``, of cells of `stride` pixels.
-        points: of each picture ``[n, 2]``, x and y in pixels.
+        density: ``[batch, 1, h, w]``, for cells of `stride` pixels.
+        points: for each picture ``[n, 2]``, x and y in pixels.
     """
     height, width = density.shape[-2:]
     rows = (torch.arange(height, device=density.device) + 0.5) * stride
@@ -103,7 +103,10 @@ def bayesian_loss(
 
 
 def draw_crowd(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Dots of all colours, denser in some places, among crosses and rings that are none: the picture and ``[n, 2]``."""
+    """Draw dots of all colors, denser in some places, among crosses and rings that do not count.
+
+    Returns the picture and the places of the dots ``[n, 2]``.
+    """
     reach = 4  # pixels from a dot's center that it may cover
     picture = np.pad(stripes(rng, size, 0.3), ((reach, reach), (reach, reach), (0, 0)))
     number = round(math.exp(rng.uniform(math.log(5), math.log(120))))
@@ -125,7 +128,7 @@ def draw_crowd(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndar
 
 
 class Qnrf(Sequence):
-    """UCF-QNRF's pictures with people's places ``[n, 2]``, x and y in pixels: ``img_0001.jpg, img_0001_ann.mat``.
+    """UCF-QNRF's pictures with the places of people ``[n, 2]``, x and y in pixels: ``img_0001.jpg, img_0001_ann.mat``.
 
     A picture is scaled so that its shorter side is at least `least` and at most `most`, as by Ma et al. (2019).
     """
@@ -156,8 +159,8 @@ class Qnrf(Sequence):
 
 # --- the task -----------------------------------------------------------------------------------------------------
 
-# Not in the paper: the optimizer (Adam, as in the Bayesian loss's code), sigma, the ground's share, which pictures
-# are for validation (here every tenth of the training set).
+# Not in the paper: the optimizer (Adam, as in the Bayesian loss's code), sigma, the ground's share, and the choice of
+# pictures for validation (here every tenth of the training set).
 PAPER = {
     "epochs": 300, "batch_size": 32, "eval_batch_size": 1, "optimizer": "adam", "lr": 1e-4, "schedule": "constant",
     "decay": 1e-4, "every_updates": 1, "width": 64, "sigma": 8.0, "workers": 8, "size": 512,
@@ -202,7 +205,7 @@ class Counting(Task):
         return {split: Qnrf(own) for split, own in splits.items()}
 
     def prepare(self, picture: np.ndarray, target: np.ndarray, train: bool) -> tuple[Tensor, Tensor]:
-        """In training a mirrored crop of `size` x `size`; else all of it, with edges that the stride divides."""
+        """In training, crop to `size` x `size` and mirror half; else pad to sides that the stride divides."""
         image, points = as_tensor(picture), torch.from_numpy(target).clone()
         if not train:
             down, right = (-n % STRIDE for n in image.shape[-2:])
@@ -227,7 +230,7 @@ class Counting(Task):
 
 
 def counting_scores(counted: Sequence[float], there: Sequence[float]) -> dict[str, float]:
-    """MAE and what the counting literature calls MSE: the root of the mean squared error."""
+    """MAE, and what the counting literature calls MSE: the root of the mean squared error."""
     return {"MAE": mean_absolute_error(there, counted), "MSE": root_mean_squared_error(there, counted)}
 
 

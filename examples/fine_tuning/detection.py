@@ -1,8 +1,8 @@
 """Object detection, weight rescaling against weight decay: ``python examples/fine_tuning/detection.py FOLDER``.
 
-A YOLOv3 that is small finds coloured shapes in drawn pictures; its backbone has learned to tell single grey ones. With
-``--paper COCO --weights DARKNET53`` it is the paper's: YOLOv3 on COCO 2014, Liu et al. (2021), section VI-C1.
-Beyond the package it needs pycocotools (and Pillow for COCO): ``pip install -e '.[fine-tuning]'``.
+A small YOLOv3 finds colored shapes in drawn pictures; its backbone has learned to classify single gray ones. With
+``--paper COCO --weights DARKNET53`` it is the paper's experiment: YOLOv3 on COCO 2014, Liu et al. (2021), section
+VI-C1. In addition to the package it needs pycocotools (and Pillow for COCO): ``pip install -e '.[fine-tuning]'``.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from rl_plasticity.errors import SettingsError
 
 
 class Unit(nn.Sequential):
-    """Convolution, BatchNorm, leaky ReLU."""
+    """A convolution, BatchNorm and leaky ReLU."""
 
     def __init__(self, fan_in: int, out: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Unit(nn.Sequential):
 
 
 class DarkBlock(nn.Module):
-    """x + 3x3(1x1(x)), half as wide inside."""
+    """A residual block x + 3x3(1x1(x)), half as wide inside."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -55,7 +55,9 @@ class DarkStage(nn.Module):
 
 
 class Darknet(nn.Module):
-    """The maps of all stages, at strides 2, 4, 8, ...; as given, DarkNet53. State keys are those of timm's `darknet53`.
+    """DarkNet, a convolutional network that returns the maps of all stages, at strides 2, 4, 8, ....
+
+    The defaults give DarkNet53. State keys are those of timm's `darknet53`.
 
     Source: Redmon and Farhadi (2018), "YOLOv3: An Incremental Improvement", Table 1.
     """
@@ -77,10 +79,10 @@ class Darknet(nn.Module):
 
 
 class YOLOv3(nn.Module):
-    """Raw boxes of each scale, coarse to fine: ``[batch, anchors * (5 + classes), h, w]``.
+    """YOLOv3, which returns the raw boxes of each scale, coarse to fine: ``[batch, anchors * (5 + classes), h, w]``.
 
-    Each scale has five convolutions on the backbone's map joined with those of the coarser scale, then one more and the
-    output layer (section 2.3). Anchors ``[scales][per scale]`` are widths and heights in pixels.
+    Each scale applies five convolutions to the backbone's map joined with the features of the coarser scale, then one
+    more and the output layer (section 2.3). Anchors ``[scales][per scale]`` are widths and heights in pixels.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class YOLOv3(nn.Module):
             before = half // 2
             if len(self.heads) < len(anchors):
                 self.laterals.append(Unit(half, before, 1))
-        for head, own in zip(self.heads, anchors, strict=True):  # at first few boxes hold an object
+        for head, own in zip(self.heads, anchors, strict=True):  # initially, few boxes are predicted to hold an object
             with torch.no_grad():
                 head.bias.view(len(own), -1)[:, 4] = -4.0
 
@@ -124,11 +126,11 @@ class YOLOv3(nn.Module):
 
 
 class Boxes:
-    """All boxes of a batch in one row: logits ``[batch, n, 5 + classes]``, and each one's cell, stride and anchor."""
+    """All boxes of a batch in one row: logits ``[batch, n, 5 + classes]``, and each box's cell, stride and anchor."""
 
     def __init__(self, net: YOLOv3, outputs: Sequence[Tensor]) -> None:
         logits, cells, strides, anchors = [], [], [], []
-        self.starts, self.shapes = [], []  # where each scale's boxes begin, [anchors, h, w] of each
+        self.starts, self.shapes = [], []  # the index of each scale's first box, and its [anchors, h, w]
         for output, stride, own in zip(outputs, net.strides, net.anchors, strict=True):
             batch, _, h, w = output.shape
             a = len(own)
@@ -144,14 +146,14 @@ class Boxes:
         self.cells, self.strides, self.anchors = (torch.cat(x).to(device) for x in (cells, strides, anchors))
 
     def corners(self) -> Tensor:
-        """``[batch, n, 4]``: left, top, right, bottom in pixels."""
+        """Corners ``[batch, n, 4]``: left, top, right, bottom in pixels."""
         centers = (self.logits[..., :2].sigmoid() + self.cells) * self.strides
         half = self.anchors * self.logits[..., 2:4].clamp(max=4).exp() / 2
         return torch.cat([centers - half, centers + half], -1)
 
 
 def overlaps(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union of boxes ``[..., n, 4]`` and ``[..., m, 4]`` by their corners: ``[..., n, m]``."""
+    """Intersection over union of boxes ``[..., n, 4]`` and ``[..., m, 4]``, given by corners: ``[..., n, m]``."""
     a, b = a[..., :, None, :], b[..., None, :, :]
     sides = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0)
     shared = sides.prod(-1)
@@ -160,11 +162,12 @@ def overlaps(a: Tensor, b: Tensor) -> Tensor:
 
 
 def yolo_loss(net: YOLOv3, outputs: Sequence[Tensor], targets: Sequence[Tensor], ignore: float = 0.5) -> Tensor:
-    """Place, size, objectness and class, each summed and divided by the number of objects.
+    """The losses of place, size, objectness and class, each summed and divided by the number of objects.
 
-    An object ``[left, top, right, bottom, class]`` is for the box of the anchor of its shape in the cell of its center;
-    other boxes hold none, but those that overlap an object by more than `ignore` do not count (section 2.1). Sizes
-    have the squared error of their logarithm, all else binary cross-entropies; small objects' places count more.
+    An object ``[left, top, right, bottom, class]`` is assigned to the box in the cell of its center whose anchor best
+    fits its shape. Other boxes are to hold none, but those that overlap an object by more than `ignore` do not count
+    (section 2.1). Sizes have the squared error of their logarithm; all else has binary cross-entropies. The places and
+    sizes of small objects have more weight.
     """
     boxes = Boxes(net, outputs)
     corners = boxes.corners().detach()
@@ -209,8 +212,8 @@ def yolo_loss(net: YOLOv3, outputs: Sequence[Tensor], targets: Sequence[Tensor],
 def found(net: YOLOv3, outputs: Sequence[Tensor], most: int = 100, overlap: float = 0.5) -> list[np.ndarray]:
     """Each picture's boxes ``[left, top, right, bottom, score, class]``, the best first.
 
-    The score is objectness times class probability; of a class, what overlaps a better box by more than `overlap` is
-    left out (greedy suppression).
+    The score is objectness times class probability. Boxes that overlap a better one of their class by more than
+    `overlap` are left out (greedy suppression).
     """
     boxes = Boxes(net, outputs)
     chances = boxes.logits[..., 4:5].sigmoid() * boxes.logits[..., 5:].sigmoid()
@@ -234,11 +237,11 @@ def found(net: YOLOv3, outputs: Sequence[Tensor], most: int = 100, overlap: floa
 def detection_scores(
     found: Sequence[np.ndarray], truth: Sequence[np.ndarray], num_classes: int, score: float = 0.1
 ) -> dict[str, float]:
-    """mAP@0.5 by pycocotools; precision, recall and F1 of boxes that score `score` or more, means over classes.
+    """mAP@0.5 by pycocotools, and precision, recall and F1 of boxes that score at least `score`, as means over classes.
 
     Args:
-        found: of each picture ``[n, 6]``: corners, score, class.
-        truth: of each picture ``[n, 5]``: corners, class.
+        found: for each picture ``[n, 6]``: corners, score, class.
+        truth: for each picture ``[n, 5]``: corners, class.
     """
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
@@ -288,9 +291,9 @@ def detection_scores(
 
 
 def draw_scene(rng: np.random.Generator, size: int, most: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Coloured, striped shapes on a striped ground: the picture, boxes ``[n, 5]``, and classes of pixels (0: ground).
+    """Draw colored, striped shapes on a striped ground: the picture, boxes ``[n, 5]``, and pixel classes (0: ground).
 
-    Shapes drawn later hide what is below them; a box is of the whole shape.
+    Shapes drawn later hide those below them; a box contains the whole shape.
     """
     picture, classes = stripes(rng, size, 0.1), np.zeros((size, size), dtype=np.uint8)
     boxes: list[tuple[float, ...]] = []
@@ -311,14 +314,14 @@ def draw_scene(rng: np.random.Generator, size: int, most: int = 4) -> tuple[np.n
 
 
 class Coco(Sequence):
-    """COCO's pictures with boxes ``[n, 5]``, fitted into `width` x `height` with their proportions, the rest grey.
+    """COCO's pictures with boxes ``[n, 5]``, scaled to fit into `width` x `height`, with gray around them.
 
-    ``FOLDER/{train2014,val2014}/*.jpg``, ``FOLDER/annotations/instances_{train,val}2014.json``. Boxes of crowds
-    are left out. Classes are the categories in the order of their ids.
+    Files are ``FOLDER/{train2014,val2014}/*.jpg`` and ``FOLDER/annotations/instances_{train,val}2014.json``. The aspect
+    ratio stays. Boxes of crowds are left out. Classes are the categories in the order of their ids.
 
     Args:
-        names: which of the pictures' files, all by default.
-        empty: whether pictures without boxes count.
+        names: a function that selects pictures by the name of their file; all by default.
+        empty: whether to include pictures without boxes.
     """
 
     def __init__(self, folder: Path, splits: Sequence[str], width: int, height: int, names=None, empty=True) -> None:
@@ -352,7 +355,7 @@ class Coco(Sequence):
 
 
 def letterboxed(picture: np.ndarray, boxes: np.ndarray, width: int, height: int) -> tuple[np.ndarray, np.ndarray]:
-    """Picture and boxes scaled by one factor into the middle of a grey `width` x `height`."""
+    """Scale a picture and its boxes by one factor into the middle of a gray `width` x `height`."""
     h, w = picture.shape[:2]
     factor = min(width / w, height / h)
     inner = max(1, round(h * factor)), max(1, round(w * factor))
@@ -369,11 +372,11 @@ def letterboxed(picture: np.ndarray, boxes: np.ndarray, width: int, height: int)
 
 # --- the task -----------------------------------------------------------------------------------------------------
 
-# Redmon and Farhadi (2018), section 2.3: of COCO, for pictures of 416; coarse to fine.
+# Redmon and Farhadi (2018), section 2.3: anchors for COCO, for pictures of 416; coarse to fine.
 COCO_ANCHORS = (
     ((116, 90), (156, 198), (373, 326)), ((30, 61), (62, 45), (59, 119)), ((10, 13), (16, 30), (33, 23)),
 )  # fmt: skip
-# Not in the paper: WRS's period, SGD's momentum (0.9). Boxes of 0.1 and more count for precision and recall.
+# Not in the paper: WRS's period, SGD's momentum (0.9). Boxes that score 0.1 or more count for precision and recall.
 PAPER = {
     "epochs": 100, "batch_size": 8, "eval_batch_size": 8, "optimizer": "sgdm", "lr": 0.01, "schedule": "cosine",
     "decay": 5e-4, "every_updates": 10, "width": 32, "depths": (1, 2, 8, 8, 4), "anchors": COCO_ANCHORS,
@@ -420,7 +423,7 @@ class Detection(Task):
         }
 
     def prepare(self, picture: np.ndarray, target: np.ndarray, train: bool) -> tuple[Tensor, Tensor]:
-        """Mirrored half the time in training."""
+        """Convert to tensors; in training, mirror half of the pictures."""
         image, boxes = as_tensor(picture), torch.from_numpy(target).view(-1, 5).clone()
         if train and torch.rand(()) < 0.5:
             image = image.flip(-1)

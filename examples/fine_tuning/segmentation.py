@@ -1,8 +1,8 @@
 """Semantic segmentation, weight rescaling against weight decay: ``python examples/fine_tuning/segmentation.py FOLDER``.
 
-A DeepLabv3 that is small finds each pixel's shape in drawn pictures; its backbone has learned to tell single grey ones.
-With ``--paper VOC2012 --weights RESNET101`` it is the paper's: DeepLabv3 on PASCAL VOC 2012, Liu et al. (2021), section
-VI-C2. Beyond the package, VOC's files need Pillow: ``pip install -e '.[fine-tuning]'``.
+A small DeepLabv3 finds each pixel's shape in drawn pictures; its backbone has learned to classify single gray ones.
+With ``--paper VOC2012 --weights RESNET101`` it is the paper's experiment: DeepLabv3 on PASCAL VOC 2012, Liu et al.
+(2021), section VI-C2. VOC's files need Pillow too: ``pip install -e '.[fine-tuning]'``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,10 @@ VOID = 255
 
 
 class Bottleneck(nn.Module):
-    """relu(1x1(3x3(1x1 x)) + x), four times as wide outside; a norm after every convolution (He et al. 2016)."""
+    """A bottleneck block relu(1x1(3x3(1x1 x)) + x), four times as wide outside (He et al. 2016).
+
+    A norm layer follows each convolution.
+    """
 
     def __init__(self, fan_in: int, width: int, stride: int, dilation: int) -> None:
         super().__init__()
@@ -46,10 +49,10 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet's last map; as given, ResNet-101 at an output stride of 16. State keys are those of torchvision's.
+    """A ResNet that returns its last map; the defaults give ResNet-101 at an output stride of 16.
 
-    Beyond the output stride, stages keep the resolution and have dilated kernels instead; the last stage's blocks have
-    their dilation times `grid` (Chen et al. 2017, sections 3.1 and 3.2).
+    State keys are those of torchvision's. Beyond the output stride, stages keep the resolution and have dilated kernels
+    instead. The dilation of the last stage's blocks is multiplied by `grid` (Chen et al. 2017, sections 3.1 and 3.2).
     """
 
     def __init__(
@@ -97,10 +100,11 @@ def unit(fan_in: int, out: int, kernel: int = 1, dilation: int = 1) -> nn.Sequen
 
 
 class DeepLabv3(nn.Module):
-    """Logits of each pixel ``[batch, classes, h, w]``.
+    """DeepLabv3, which returns the logits of each pixel ``[batch, classes, h, w]``.
 
     Source: Chen et al. (2017), "Rethinking Atrous Convolution for Semantic Image Segmentation", section 3.3: a 1x1 and
-    three dilated 3x3 convolutions beside the mean of the whole map, joined by a 1x1 convolution; BatchNorm after all.
+    three dilated 3x3 convolutions, parallel to the mean of the whole map, joined by a 1x1 convolution; BatchNorm after
+    all of them.
     """
 
     def __init__(
@@ -126,7 +130,7 @@ class DeepLabv3(nn.Module):
 
 
 def mean_iou(counts: np.ndarray) -> float:
-    """The mean of intersection over union of the classes that are there, of counts ``[true, predicted]``."""
+    """The mean intersection over union of the classes that occur, from counts ``[true, predicted]``."""
     shared = np.diag(counts)
     union = counts.sum(0) + counts.sum(1) - shared
     return float((shared[union > 0] / union[union > 0]).mean())
@@ -136,10 +140,11 @@ def mean_iou(counts: np.ndarray) -> float:
 
 
 class Voc(Sequence):
-    """PASCAL VOC's pictures with classes of pixels ``[h, w]``, 255 for void.
+    """PASCAL VOC's pictures with pixel classes ``[h, w]``, 255 for void.
 
-    ``FOLDER/JPEGImages/*.jpg``, ``FOLDER/ImageSets/Segmentation/<list>.txt``, ``FOLDER/SegmentationClass/*.png``; for
-    SBD's pictures ``FOLDER/SegmentationClassAug/*.png`` or SBD's own ``FOLDER/cls/*.mat``.
+    Files are ``FOLDER/JPEGImages/*.jpg``, ``FOLDER/ImageSets/Segmentation/<list>.txt`` and
+    ``FOLDER/SegmentationClass/*.png``. For SBD's pictures, they are ``FOLDER/SegmentationClassAug/*.png`` or SBD's own
+    ``FOLDER/cls/*.mat``.
     """
 
     def __init__(self, folder: Path, *lists: str) -> None:
@@ -216,7 +221,7 @@ class Segmentation(Task):
         }
 
     def prepare(self, picture: np.ndarray, target: np.ndarray, train: bool) -> tuple[Tensor, Tensor]:
-        """In training scaled, mirrored and cropped; always brought to `size` x `size`, with void around."""
+        """In training, scale, mirror and crop; always bring to `size` x `size`, with void around."""
         image, classes = as_tensor(picture), torch.tensor(target).long()
         if train:
             low, high = self.scales

@@ -1,1 +1,1 @@
-"""Plugs that have a run looked at closely, one for each look: ``plugins=[papers.looks.tasks]``."""
+"""Plugins that add one additional measurement each to a run: ``plugins=[papers.looks.tasks]``."""

@@ -1,4 +1,4 @@
-"""The norm of each channel of a convolution: see `closer_look.ChannelNorms`."""
+"""Plugin that logs the norm of each output channel of a convolution: see `closer_look.ChannelNorms`."""
 
 from papers.closer_look import ChannelNorms
 from rl_plasticity import CALLBACKS

@@ -1,4 +1,4 @@
-"""How far hidden activations move from one task's start to the next's: see `closer_look.TaskStarts`."""
+"""Plugin that logs how far hidden activations move between the starts of tasks: see `closer_look.TaskStarts`."""
 
 from papers.closer_look import TaskStarts
 from rl_plasticity import CALLBACKS

@@ -1,4 +1,4 @@
-"""Interventions: rare, discrete changes of the networks, found by name in `INTERVENTIONS`."""
+"""Interventions: rare, discrete changes of the networks, listed by name in `INTERVENTIONS`."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ INTERVENTIONS: dict[str, type[Intervention]] = {
     "selective_reinit": SelectiveReinit,
     "fire": Fire,
 }
-"""What ``reset=`` chooses from, each called as ``kind(**settings)``."""
+"""Intervention classes by the name that ``reset=`` takes; each is called as ``kind(**settings)``."""
 
 
 def make_intervention(name: str, **settings: Any) -> Intervention:
-    """The intervention called `name`.
+    """Create the intervention called `name`, with its settings by keyword.
 
     Raises:
-        SettingsError: an unknown name or setting (the nearest valid one is named), or a setting out of range.
+        SettingsError: a name or setting is unknown (the nearest valid one is named), or a setting is out of range.
     """
     return choose(INTERVENTIONS, name, settings, "intervention")()
 

@@ -1,4 +1,4 @@
-"""Interventions: rare, discrete changes of the networks. Eager, in place, on all runs or on chosen ones."""
+"""The base class of interventions: rare, discrete, eager changes of networks, in place, for all or chosen runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol, cast
@@ -16,23 +16,23 @@ from rl_plasticity.structure import Example
 
 
 class Moments(Protocol):
-    """The optimizer of a network that an intervention changes."""
+    """The state of an optimizer whose network an intervention changes."""
 
     def moments(self, name: str) -> list[Tensor]:
-        """The tensors stored for the parameter called `name`, zero at first."""
+        """The tensors stored for the parameter called `name`, which start at zero."""
         ...
 
     def gradient(self, name: str) -> Tensor | None:
-        """The last gradient of the parameter called `name`, or a running mean; None if there is none."""
+        """The last gradient of the parameter called `name`, or a running mean of it; None if there is none."""
         ...
 
     def restart_(self, runs: Tensor | None = None) -> None:
-        """Make the state of `runs`, or of all, that of a new optimizer; the learning rate stays."""
+        """Reset the state of `runs` (all by default) to that of a new optimizer; the learning rate stays."""
         ...
 
 
 class Renewable(Protocol):
-    """A network that an intervention changes, with its optimizer: a `Learner`, or a plain network's `PlainNet`."""
+    """A network that interventions can change, with its optimizer: a `Learner`, or a `PlainNet` for a plain network."""
 
     @property
     def net(self) -> nn.Module:
@@ -41,12 +41,12 @@ class Renewable(Protocol):
 
     @property
     def runs(self) -> tuple[int, ...]:
-        """Its leading axes."""
+        """The network's leading axes."""
         ...
 
     @property
     def optimizer(self) -> Moments:
-        """Its optimizer's state."""
+        """The state of the network's optimizer."""
         ...
 
     def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:
@@ -54,54 +54,54 @@ class Renewable(Protocol):
         ...
 
     def initial(self) -> nn.Module:
-        """The network as it was at first."""
+        """The network with its initial weights."""
         ...
 
     def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """Take `fresh` as the regularizer's reference, for the parameters `only`."""
+        """Make `fresh` the regularizer's reference, for the parameters `only` (all by default)."""
         ...
 
     def restart_(self, runs: Tensor | None = None) -> None:
-        """Start `runs` (all by default) afresh with new weights."""
+        """Reset `runs` (all by default) to new weights."""
         ...
 
     def scale_lr_(self, factor: float, rebase: bool = False) -> None:
-        """lr <- factor * lr; with `rebase` SWR takes the current norms as its reference."""
+        """Multiply the learning rate by `factor`; with `rebase`, SWR takes the current norms as its reference."""
         ...
 
     def count_(self, done: Mapping[str, Tensor]) -> None:
-        """Note what an intervention has done, ``[*runs]`` by name."""
+        """Record what an intervention has done, ``[*runs]`` by name."""
         ...
 
 
 class Restartable(Protocol):
-    """An agent as an intervention sees it (`rl_plasticity.agents.base.Agent`)."""
+    """An agent, as interventions see it (`rl_plasticity.agents.base.Agent`)."""
 
     @property
     def learners(self) -> Mapping[str, Learner]:
-        """Those whose networks can lose plasticity, by name."""
+        """The learners whose networks can lose plasticity, by name."""
         ...
 
     @property
     def followers(self) -> Mapping[str, nn.Module]:
-        """The networks that track a learner's, by its name: targets."""
+        """The networks that track a learner's network (targets), by the learner's name."""
         ...
 
     def restart_(self, runs: Tensor | None = None) -> None:
-        """Start `runs` (all by default) afresh with new weights, as a newly made agent would."""
+        """Reset `runs` (all by default) to new weights and a new state, like a newly made agent."""
         ...
 
 
 class Part(NamedTuple):
-    """One network that an intervention changes, and what belongs to it."""
+    """One network that an intervention changes, with what belongs to it."""
 
     learner: Renewable
-    followers: Sequence[nn.Module]  # the networks that track it: targets
-    example: Example | None  # what it is called with, for methods that look at activations
+    followers: Sequence[nn.Module]  # networks that track it (targets)
+    example: Example | None  # a batch of its inputs, for methods that look at activations
 
 
 class Target(NamedTuple):
-    """What an intervention changes: every network of an agent, or a single one, which is called "net"."""
+    """Everything that an intervention changes: all networks of an agent, or one network, called "net"."""
 
     parts: Mapping[str, Part]
     restart_: Callable[[Tensor | None], None]
@@ -112,12 +112,14 @@ EveryTasks = Annotated[int | None, Setting("period in changes of task; null: not
 
 
 class Intervention:
-    """Changes an agent's networks, or one learner's, every so many updates or at every so many changes of task.
+    """Base class of interventions, which change an agent's or a learner's networks periodically.
+
+    The period is counted in updates or in changes of task.
 
     Args:
-        every_updates: the period in updates; None: not by updates.
-        every_tasks: the period in tasks; None: not by tasks.
-        at_updates: numbers of updates at which to intervene besides.
+        every_updates: the period in updates; None means that updates trigger nothing.
+        every_tasks: the period in tasks; None means that tasks trigger nothing.
+        at_updates: additional numbers of updates at which to intervene.
 
     Raises:
         SettingsError: a setting is out of range, or there is no period at all.
@@ -130,10 +132,10 @@ class Intervention:
         self,
         every_updates: EveryUpdates = None,
         every_tasks: EveryTasks = None,
-        at_updates: Annotated[Sequence[int], Setting("numbers of updates at which to intervene besides")] = (),
+        at_updates: Annotated[Sequence[int], Setting("additional numbers of updates at which to intervene")] = (),
     ) -> None:
         if every_updates is None and every_tasks is None and not at_updates:
-            raise SettingsError("an intervention needs every_updates or every_tasks")
+            raise SettingsError("an intervention needs every_updates or every_tasks, got neither")
         self.every_updates, self.every_tasks, self.at_updates = every_updates, every_tasks, set(at_updates)
 
     def due(self, updates: int) -> bool:
@@ -143,7 +145,7 @@ class Intervention:
         return self.every_updates is not None and updates > 0 and updates % self.every_updates == 0
 
     def due_at_task(self, task: int) -> bool:
-        """Whether to intervene before the task of this index (0 is the first, where nothing is due)."""
+        """Whether to intervene before the task of this index; nothing is due before task 0, the first."""
         return self.every_tasks is not None and task > 0 and task % self.every_tasks == 0
 
     def apply_(
@@ -166,35 +168,38 @@ class Intervention:
             make_intervention("shrink_perturb", init="fresh").apply_(net, make=make_net)
             make_intervention("periodic").apply_(net, optimizer, make=make_net, followers=target_net)
 
-        A plain network changes in place, and so does its optimizer's state: the learning rate and groups stay. New
-        weights come from `make`, or else from ``reset_parameters`` of its modules, with draws from torch's global
-        random state; a network whose weights are initialized in another way than its modules' own takes `make`. A
-        regularizer that is not passed keeps its reference (l2_init's initial weights, SWR's norms, spectral's
-        vectors), which then is that of the old weights.
+        A plain network and its optimizer's state change in place; the learning rate and the parameter groups stay. New
+        weights come from `make`, or else from ``reset_parameters`` of the network's modules, which draws from torch's
+        global random state. Pass `make` for a network whose weights are initialized in any other way. A regularizer
+        that is not passed keeps its reference (l2_init's initial weights, SWR's norms, spectral's vectors), which is
+        then that of the old weights.
 
         Args:
-            target: what to change.
-            optimizer: of a plain network, one or several; ``()`` where it has none. shrink_perturb needs none.
+            target: the agent, learner or network to change.
+            optimizer: for a plain network, its optimizer or optimizers; ``()`` if it has none. shrink_perturb needs
+                none.
             runs: indices of the runs to change, or a mask of them ``[runs]`` (bool); all by default.
-            inputs: of an agent or a learner, for methods that look at activations: a batch of each learner's inputs,
-                by the learner's name ("net" for a single learner).
-            example: the same of a plain network: a batch as a tensor, a tuple (``net(*example)``) or a dict
-                (``net(**example)``). redo needs it; head where the forward cannot be traced.
-            make: a function without arguments to a new network like the plain one, with new weights each time. It is
-                moved to the network's devices and dtypes.
-            regularizer: of the plain network. What it holds of the weights that become new is captured anew.
-            regularize: comes with it: a function from a network to a regularizer like that one, as a `Learner` has.
-            followers: of a plain network: those whose weights track it (targets) and change alike.
+            inputs: for an agent or a learner and methods that look at activations, a batch of each learner's inputs by
+                the learner's name ("net" for a single learner).
+            example: the same for a plain network: a batch as a tensor, a tuple (``net(*example)``) or a dict
+                (``net(**example)``). redo needs it; head needs it where the forward cannot be traced.
+            make: for a plain network, a function without arguments that returns a network like it, with new weights
+                each time. It is moved to the network's devices and dtypes.
+            regularizer: for a plain network, its regularizer. Its reference is replaced for the weights that become
+                new.
+            regularize: required with `regularizer`: a function from a network to a regularizer like that one, as a
+                `Learner` has.
+            followers: for a plain network, the networks whose weights track it (targets); they change in the same way.
 
         Returns:
-            What it did, ``[*runs]`` by name: ``resets``, 1 where it acted; ``reset_weights``, how many entries of the
-            network's parameters have another value now; ``reset_units``, how many single hidden units started anew
-            (`redo`). Of an agent the names are ``critic/resets`` and so on. A `Learner` adds all up and saves the sums,
-            see `Learner.counts`.
+            Counts ``[*runs]`` by name: ``resets``, 1 where it acted; ``reset_weights``, the number of entries of the
+            network's parameters whose value changed; ``reset_units``, the number of single hidden units reinitialized
+            (`redo`). For an agent, the names are ``critic/resets`` and so on. A `Learner` adds the counts up and saves
+            the sums, see `Learner.counts`.
 
         Raises:
-            SettingsError: something is missing, or given to a target that has its own.
-            ValueError: runs that do not exist; a network with nothing that the method can act on.
+            SettingsError: an argument is missing, or is given although the target has its own.
+            ValueError: a run does not exist, or a network has nothing that the method can act on.
         """
         plain = {
             "optimizer": optimizer,
@@ -225,11 +230,11 @@ class Intervention:
         return total
 
     def _apply_(self, target: Target, runs: Tensor | None) -> Mapping[str, Tensor] | None:
-        """Intervene on `runs`, indices of them or None for all.
+        """Intervene on `runs`, given as indices, or None for all.
 
         Returns:
-            How many single hidden units started afresh, ``[*runs]`` by the name of the part; None, or nothing of a
-            part: none.
+            The number of single hidden units reinitialized, ``[*runs]`` by the name of the part. None, or no entry for
+            a part, means none.
         """
         raise TypeError(f"{type(self).__name__} is not an intervention: it changes nothing")
 
@@ -237,7 +242,7 @@ class Intervention:
 def _target(
     target: object, inputs: Mapping[str, Example] | None, example: Example | None, plain: Mapping[str, Any]
 ) -> Target:
-    """An agent, a `Learner`, or a network with what belongs to it (`plain`), as an intervention sees it."""
+    """Everything to change in an agent, a `Learner`, or a network with what belongs to it (`plain`)."""
     is_ours = isinstance(target, Learner) or hasattr(target, "learners")
     if not is_ours and isinstance(target, nn.Module):
         if inputs is not None:
@@ -262,7 +267,7 @@ def _target(
 
 @torch.no_grad()
 def _done(learner: Renewable, before: Sequence[Tensor], runs: Tensor | None) -> dict[str, Tensor]:
-    """What an intervention that acted on `runs` has changed of the parameters, which were `before`."""
+    """Counts of what an intervention on `runs` changed in the parameters, whose earlier values are `before`."""
     axes, parameters = learner.runs, [*learner.net.parameters()]
     resets, weights, units = (torch.zeros(axes, dtype=torch.int64) for _ in range(3))
     resets[... if runs is None else runs.cpu()] = 1
@@ -273,7 +278,7 @@ def _done(learner: Renewable, before: Sequence[Tensor], runs: Tensor | None) -> 
 
 
 def _indices(runs: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
-    """`runs` as indices below the number of runs."""
+    """The chosen runs as indices below the number of runs."""
     if runs is None:
         return None
     if len(axes) != 1:

@@ -1,4 +1,4 @@
-"""A plain ``nn.Module`` with ``torch.optim`` optimizers, as interventions see it: what they need of a `Learner`."""
+"""A plain ``nn.Module`` with ``torch.optim`` optimizers, in the form that interventions need."""
 
 import copy
 import math
@@ -16,17 +16,17 @@ from rl_plasticity.structure.layer import runs_of, unwrapped
 
 
 class PlainNet:
-    """A network that somebody's own loop trains.
+    """A network trained by a loop of the user's own, with its optimizers, in the form that interventions need.
 
     Args:
-        net: the network; parameters change in place, so its optimizers still hold them.
-        optimizer: one or several; ``()`` where it has none.
-        make: returns a new network like this one; without it see `renewed`.
-        regularizer, regularize: the network's, and what makes one like it of a new network.
-        followers: networks with the same parameters: targets.
+        net: the network; its parameters change in place, so its optimizers still hold them.
+        optimizer: one or several optimizers; ``()`` if it has none.
+        make: a function that returns a new network like this one; without it, see `renewed`.
+        regularizer, regularize: the network's regularizer, and a function that makes one like it from a new network.
+        followers: networks with the same parameters (targets).
 
     Raises:
-        SettingsError: what is given does not belong together.
+        SettingsError: the arguments do not belong together.
     """
 
     def __init__(
@@ -40,9 +40,7 @@ class PlainNet:
     ) -> None:
         if regularizer is not None and not isinstance(regularizer, Regularizer):
             kind = type(regularizer).__name__
-            raise SettingsError(
-                f"regularizer= takes a regularizer, got {kind}; of what `attach` gives, handle.regularizer"
-            )
+            raise SettingsError(f"regularizer= takes a regularizer, got {kind}; with `attach`, pass handle.regularizer")
         if (regularizer is None) != (regularize is None):
             raise SettingsError(
                 "regularizer= and regularize= go together: regularize is a function from a network to a regularizer "
@@ -57,13 +55,13 @@ class PlainNet:
 
     @property
     def optimizer(self) -> TorchState:
-        """Its optimizers' state."""
+        """The state of the network's optimizers."""
         if self._optimizer is None:
             raise SettingsError("pass the network's torch optimizers: apply_(net, optimizer), or () if it has none")
         return self._optimizer
 
     def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:
-        """A new network like this one; all of it is new, whatever the `runs`, or at least the parameters `names`."""
+        """A new network like this one. All of it is new, whatever the `runs`, or at least the parameters `names`."""
         if self.make is None:
             return renewed(self.net, names)
         made = self.make()
@@ -80,18 +78,18 @@ class PlainNet:
         return fresh
 
     def initial(self) -> nn.Module:
-        """Unknown of a plain network."""
+        """Raises SettingsError, because the initial weights of a plain network are not known."""
         raise SettingsError(
-            "what a plain network's weights started from is not known: use init='fresh', or a Learner, which knows"
+            "the initial weights of a plain network are not known: use init='fresh', or a Learner, which knows them"
         )
 
     def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """The regularizer, if any, takes the values in `fresh` as its reference; `only` for these parameters."""
+        """Make `fresh` the reference of the regularizer, if there is one, for the parameters `only`."""
         if self.regularizer is not None and self.regularize is not None:
             self.regularizer.recapture_(self.regularize(fresh), runs, only)
 
     def restart_(self, runs: Tensor | None = None) -> None:
-        """New weights and buffers, here and in the followers; optimizers and regularizer start afresh."""
+        """Give the network and its followers new weights and buffers, and reset optimizers and regularizer."""
         self.optimizer.require_all(runs)
         fresh = self.fresh(runs)
         self.recapture_(fresh, runs)
@@ -100,14 +98,14 @@ class PlainNet:
         self.optimizer.restart_(runs)
 
     def scale_lr_(self, factor: float, rebase: bool = False) -> None:
-        """Not to be done here."""
+        """Raises SettingsError, because a scheduler of torch changes the rate of a torch optimizer."""
         raise SettingsError(
-            "a torch optimizer's rate decays by torch.optim.lr_scheduler; then SWR's recapture_(net), and where "
-            "nothing is attached follow_(lr)"
+            "decay the rate of a torch optimizer with torch.optim.lr_scheduler; then call SWR's recapture_(net), and "
+            "follow_(lr) where nothing is attached"
         )
 
     def count_(self, done: Mapping[str, Tensor]) -> None:
-        """Warn where something that is attached to the network holds on to its old weights; nothing counts."""
+        """Warn if an attached regularizer keeps values derived from the old weights; nothing is counted."""
         for regularizer in attached_to(self.net) if self.regularizer is None else ():
             if regularizer.holds_on:
                 warn(
@@ -122,18 +120,18 @@ class PlainNet:
 
 @torch.no_grad()
 def renewed(net: nn.Module, names: set[str] | None = None) -> nn.Module:
-    """A copy of `net` with new weights by its modules' own ``reset_parameters``, from torch's global random state.
+    """A copy of `net` with new weights from its modules' own ``reset_parameters`` and torch's global random state.
 
-    Children come first, so that a module that initializes its children has the last word. Frozen parameters, and what
-    no module resets, keep their values. That is how torch initializes: where a network does it another way, it takes
-    ``make=``.
+    Children are reset first, so a module that initializes its children has the last word. Frozen parameters, and
+    parameters that no module resets, keep their values. This is how torch initializes its own modules; a network that
+    is initialized in another way needs ``make=``.
 
     Args:
-        names: the parameters that must be new; by default all that are trainable, and all buffers that are saved.
+        names: the parameters that must be new; by default all trainable parameters and all saved buffers.
 
     Raises:
-        SettingsError: a network with runs, whose draws come from their seeds; one that cannot be copied; something
-            that must be new and that no module resets, or that several modules share.
+        SettingsError: the network has runs, whose draws come from their seeds; it cannot be copied; or something that
+            must be new is reset by no module or shared by several.
     """
     if runs_of(net):
         raise SettingsError("the runs of a stacked network start from seeds: pass make=, which returns a new one")
@@ -141,9 +139,9 @@ def renewed(net: nn.Module, names: set[str] | None = None) -> nn.Module:
         copied = copy.deepcopy(net)
         for parameter in copied.parameters():
             if parameter.requires_grad:
-                parameter.fill_(math.nan)  # what is still so afterwards was not reset
+                parameter.fill_(math.nan)  # parameters that are still NaN afterwards were not reset
         reset = {name for name, module in _children_first(copied) if _reset_(module)}
-    except Exception as error:  # anything a module's own copying or initialization may raise
+    except Exception as error:  # a module's own code may raise anything
         raise SettingsError(
             f"no new weights without make=, which returns a new network: {first_line(error)}"
         ) from error
@@ -172,14 +170,14 @@ def renewed(net: nn.Module, names: set[str] | None = None) -> nn.Module:
 
 
 def _children_first(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """As ``module.apply`` goes, with names."""
+    """Yield modules in the order of ``module.apply``, with their names."""
     for child_name, child in module.named_children():
         yield from _children_first(child, f"{name}.{child_name}".lstrip("."))
     yield name, module
 
 
 def _reset_(module: nn.Module) -> bool:
-    """Call the module's own initialization, if it has one and is not frozen."""
+    """Call the module's own initialization, unless it has none or is frozen; returns whether it was called."""
     reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
     if reset is None or _frozen(module):
         return False
@@ -188,7 +186,7 @@ def _reset_(module: nn.Module) -> bool:
 
 
 def _frozen(module: nn.Module) -> bool:
-    """Whether it has parameters, and none is trainable."""
+    """Whether the module has parameters and none of them is trainable."""
     trainable = [p.requires_grad for p in module.parameters()]
     return bool(trainable) and not any(trainable)
 

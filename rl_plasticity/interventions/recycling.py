@@ -1,4 +1,4 @@
-"""Interventions that recycle single units, and looking at their activations."""
+"""Interventions that reinitialize single hidden units or weights."""
 
 import math
 from typing import Annotated, Literal
@@ -20,12 +20,12 @@ from rl_plasticity.structure.layer import lookup, wide
 
 
 class ReDo(Intervention):
-    """Dormant hidden units are recycled: fresh incoming weights, zero outgoing weights, zero optimizer moments there.
+    """ReDo: recycles dormant hidden units, with new incoming weights, zero outgoing weights and zero optimizer moments.
 
     A unit's score is its mean absolute activation over a batch, after the non-linearity, divided by the mean of that
-    over the layer's units; it is dormant where score <= threshold. A norm layer between the weights and the
-    non-linearity gets its initial gain and shift at the unit too. Moments are matched by parameter name; the
-    step count stays. Targets are left to follow by averaging.
+    over the layer's units. A unit is dormant where score <= threshold. A norm layer between the weights and the
+    non-linearity also gets its initial gain and shift at the unit. Moments are matched by parameter name, and the
+    optimizer's step count stays. Targets are not changed; they follow by averaging.
 
     Source: Sokar et al. (2023), "The Dormant Neuron Phenomenon in Deep Reinforcement Learning", Definition 3.1 and
     Algorithm 1.
@@ -50,10 +50,10 @@ class ReDo(Intervention):
 
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None) -> dict[str, Tensor]:
-        recycled, written = {}, []  # written when everything is known
+        recycled, written = {}, []  # written at the end, so that an error changes nothing
         for name, (learner, _, example) in target.parts.items():
             if example is None:
-                raise ValueError(f"ReDo looks at activations: it needs inputs for {name!r}, a plain network example=")
+                raise ValueError(f"ReDo looks at activations: pass inputs for {name!r}, for a plain network example=")
             net = learner.net
             found = [(unit, self._dormant(a, learner.runs, runs)) for unit, a in _look(net, example)]
             names = {n for unit, _ in found for layer in (unit.incoming, *unit.norms) for n in layer.parameter_names}
@@ -71,9 +71,10 @@ class ReDo(Intervention):
         return recycled
 
     def _dormant(self, activation: Tensor, axes: tuple[int, ...], runs: Tensor | None) -> Tensor:
-        """Which units of the chosen runs are dormant, of activations ``[*runs, units, n]``: ``[*runs, units]``.
+        """A mask ``[*runs, units]`` of the dormant units in the chosen runs, from activations ``[*runs, units, n]``.
 
-        The score is NaN, which is no dormant unit's, where no example came: an expert that the batch was not sent to.
+        Where no example reached a layer, as in an expert that gets none of the batch, the score is NaN and no unit is
+        dormant.
         """
         size = activation.abs().mean(-1)
         mean = size.mean(-1, keepdim=True)
@@ -84,20 +85,25 @@ class ReDo(Intervention):
 
 
 class SelectiveReinit(Intervention):
-    """Selective weight reinitialization: the weights of least use get new initial values, one by one.
+    """Selective weight reinitialization: gives the individual weights of least utility new initial values.
 
-    The use of a weight w is |g w| (first order), or |w|; of each tensor by itself, biases, gains and heads too, those
-    are new whose use is no more than `factor` times the tensor's mean ("threshold"), or a share `factor` of all, the
-    least useful ("share", at least that many where several are equal). The optimizer's moments stay; targets follow by
-    averaging.
+    The utility of a weight w is |g w| (first order), or |w|. Weights are chosen within each tensor, including biases,
+    gains and heads. With "threshold", they are those whose utility is at most `factor` times the tensor's mean. With
+    "share", they are the share `factor` of lowest utility, and more where several are equal. The optimizer's moments
+    stay. Targets are not changed; they follow by averaging.
 
     Source: Hernandez-Garcia et al. (2025), "Reinitializing weights vs units for maintaining plasticity in neural
     networks", arXiv 2508.00212, as in their code (github.com/JFernando4/collas_2025_swr_paper,
-    src/swr_functions/selective_weight_reinitialization.py). The paper calls it SWR too; that name is soft weight
-    rescaling's here. Deviations: g is the last batch's gradient there and for a plain network, with a `Learner` or an
-    agent the optimizer's running mean (or sum) of it; a share that is no whole number is rounded down, theirs is drawn;
-    new values are those of a new network, theirs of distributions written down for each network. As theirs, a tensor
-    none of whose weights is of use, as where all gradients are 0, becomes new as a whole with a threshold.
+    src/swr_functions/selective_weight_reinitialization.py). The paper also calls it SWR; that name means soft weight
+    rescaling here. Deviations:
+
+    - There g is the last batch's gradient. Here it is so for a plain network; for a `Learner` or an agent, g is the
+      optimizer's running mean (or sum) of the gradient.
+    - A share that is not a whole number of weights is rounded down here; in theirs the number is drawn.
+    - New values are those of a new network here; in theirs they come from distributions specified for each network.
+
+    As in theirs, with a threshold a tensor whose weights all have zero utility, for example because all gradients are
+    0, is reinitialized as a whole.
 
     Args:
         utility: "gradient" is |g w|; "magnitude", |w|, did not keep plasticity in their experiments.
@@ -116,10 +122,10 @@ class SelectiveReinit(Intervention):
         utility: Annotated[Literal["gradient", "magnitude"], Setting("utility of a weight: |g w| or |w|")] = "gradient",
         choose: Annotated[
             Literal["threshold", "share"],
-            Setting("weights to renew: those of a utility below a threshold, or a share of all"),
+            Setting("weights to renew: those of low utility (threshold), or a share of all"),
         ] = "threshold",
         factor: Annotated[
-            float, Setting("multiple of the mean utility of a tensor's weights, or share of the weights", least=0)
+            float, Setting("multiple of a tensor's mean utility (threshold), or share of its weights (share)", least=0)
         ] = 1e-5,
     ) -> None:
         super().__init__(every_updates, every_tasks)
@@ -130,7 +136,7 @@ class SelectiveReinit(Intervention):
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None) -> None:
         chosen = ... if runs is None else runs
-        renewed = []  # written when everything is known
+        renewed = []  # written at the end, so that an error changes nothing
         for learner, _, _ in target.parts.values():
             trained = [(name, p) for name, p in learner.net.named_parameters() if p.requires_grad]
             uses = {name: self._use(learner, name, p) for name, p in trained}
@@ -153,7 +159,7 @@ class SelectiveReinit(Intervention):
         return (wide(gradient) * wide(parameter)).abs()
 
     def _least(self, use: Tensor, k: int) -> Tensor:
-        """Which entries of ``[*runs, ...]`` are of least use, within each run."""
+        """A mask of the entries of ``[*runs, ...]`` with the lowest utility, within each run."""
         flat = use.flatten(k) if use.ndim > k else use.unsqueeze(-1)
         if self.choose == "threshold":
             limit = self.factor * flat.mean(-1, keepdim=True)
@@ -166,13 +172,13 @@ class SelectiveReinit(Intervention):
 
 
 def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
-    """The hidden units of `net`, layer by layer, and their activations on `example`, ``[*runs, units, n]``."""
+    """The hidden units of `net`, layer by layer, with their activations on `example`, ``[*runs, units, n]``."""
     structure = read(net, example)
     structure.require_order("ReDo")
-    # Where a weight is computed from what is trained, zero columns would not be zero.
+    # Columns of a weight that is computed from trained tensors cannot be set to zero.
     units = [unit for unit in structure.hidden_units(net) if not any(y.is_computed for y in unit.layers)]
     left = structure.not_among(units)
-    why = "its units are joined, shared, moved, made by computed weights or read by something that is no layer"
+    why = "its units are joined, shared, moved, made by computed weights or read by something that is not a layer"
     if not units:
         behind = f" but behind {some(left)}, where {why}" if left else ""
         raise ValueError(f"ReDo has nothing to act on: the network has no hidden activation{behind}")

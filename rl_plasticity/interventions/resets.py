@@ -1,4 +1,4 @@
-"""Interventions that give networks, heads or all parameters new values; and the decay of the learning rate."""
+"""Interventions that give networks, heads or all parameters new values, and the decay of the learning rate."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,11 @@ from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, wide
 
 
 class PeriodicReset(Intervention):
-    """All networks, targets, temperature, optimizers and regularizers start afresh, with new weights each time.
+    """Periodic reset: all networks, targets, temperature, optimizers and regularizers start over with new weights.
 
-    The replay buffer stays: a reset run equals a fresh agent on the old buffer. Source: Nikishin et al. (2022); D'Oro
-    et al. (2023) reset every 2.56 million updates.
+    The new weights differ each time. The replay buffer stays, so a reset run equals a fresh agent on the old buffer.
+
+    Source: Nikishin et al. (2022); D'Oro et al. (2023) reset every 2.56 million updates.
     """
 
     @checked
@@ -32,15 +33,18 @@ class PeriodicReset(Intervention):
 
 
 class HeadReset(Intervention):
-    """The last layers get new weights; their optimizer moments are zeroed, the step count stays. Targets' heads too.
+    """Head reset: gives the last layers new weights and zeroes their optimizer moments; targets' heads are reset too.
 
-    Source: Nikishin et al. (2022), section 4 (last layers); which ones by default, Oh et al. (2024), Appendix D.2 ("we
-    reinitialized the fully connected layers", of an MLP "the final layer" only). The target's head is set to the new
-    head, since the old one would teach the new one what it has just forgotten.
+    The optimizer's step count stays. The head of a target is set to the new head, because the old one would teach the
+    new one what it has just forgotten.
+
+    Source: Nikishin et al. (2022), section 4 (last layers). The default choice of layers follows Oh et al. (2024),
+    Appendix D.2 ("we reinitialized the fully connected layers", of an MLP "the final layer" only).
 
     Args:
-        num_layers: how many linear or convolution layers, counted from the output, with the norm layers between them.
-            By default the classifier: the fully connected layers of a network with convolutions, else the last layer.
+        num_layers: number of linear or convolution layers to reset, counted from the output, with the norm layers
+            between them. By default the classifier: the fully connected layers of a network with convolutions, else
+            the last layer.
     """
 
     @checked
@@ -59,7 +63,7 @@ class HeadReset(Intervention):
         self.num_layers = num_layers
 
     def _apply_(self, target: Target, runs: Tensor | None) -> None:
-        renewed = []  # written when everything is known
+        renewed = []  # written at the end, so that an error changes nothing
         for learner, followers, example in target.parts.values():
             names = self._last_names(learner.net, example)
             if not names:
@@ -105,9 +109,9 @@ class HeadReset(Intervention):
         if made := [ordered[i].name for i in sorted(chosen) if ordered[i].kind == COMPUTED]:
             raise ValueError(
                 f"a head reset cannot renew {', '.join(made[:3])}: the forward computes its weight. "
-                "Use shrink_perturb, or reset what it is computed from yourself"
+                "Use shrink_perturb, or reset the tensors that it is computed from yourself"
             )
-        behind, ahead = {*chosen}, {*chosen}  # with what lies between two of them, which starts afresh too
+        behind, ahead = {*chosen}, {*chosen}  # with the layers between two of them, which are reset too
         for i, layer in enumerate(ordered):
             if not is_matrix(i) and behind & {*layer.inputs}:
                 behind.add(i)
@@ -122,7 +126,7 @@ class HeadReset(Intervention):
             )
         modules = dict(net.named_modules())
         for layer in (ordered[i] for i in chosen if ordered[i].weight_name and ordered[i].name in modules):
-            # What else the layer's own module holds: the length of its rows, an ensemble's signs, a second bias.
+            # Other parameters of the layer's own module: the length of its rows, an ensemble's signs, a second bias.
             own = [name for name, _ in modules[layer.name].named_parameters()]
             own = [name for name in own if "." not in name or name.startswith("parametrizations.")]
             names |= {f"{layer.name}.{name}".lstrip(".") for name in own} & {*structure.trained} - structure.shared
@@ -130,14 +134,14 @@ class HeadReset(Intervention):
 
 
 class ShrinkAndPerturb(Intervention):
-    """p <- (1 - coef) p + coef * p_init for every parameter; targets alike; optimizers are left alone.
+    """Shrink and perturb: p <- (1 - coef) p + coef * p_init for every parameter, in targets too; optimizers stay.
 
     Source: Ash and Adams (2020), in the one-parameter form of Oh et al. (2024), Appendix D.2.
 
     Args:
-        coef: the SWR paper's grid is 0.2 to 0.8.
-        init: "saved", the values the weights started from (as the SWR paper), which a `Learner` knows, or "fresh", new
-            ones each time.
+        coef: share of the initial values; the SWR paper's grid is 0.2 to 0.8.
+        init: "saved", the run's own initial weights (as in the SWR paper), which only a `Learner` knows; or "fresh",
+            new ones each time.
     """
 
     @checked
@@ -154,7 +158,7 @@ class ShrinkAndPerturb(Intervention):
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None) -> None:
         chosen = ... if runs is None else runs
-        mixed = []  # written when everything is known
+        mixed = []  # written at the end, so that an error changes nothing
         for learner, followers, _ in target.parts.values():
             names = {name for name, _ in learner.net.named_parameters()}
             source = learner.initial() if self.init == "saved" else learner.fresh(runs, names)
@@ -166,27 +170,30 @@ class ShrinkAndPerturb(Intervention):
 
 
 class Fire(Intervention):
-    """FIRE: every weight becomes orthogonal, the orthogonal matrix nearest to it; the optimizer starts afresh.
+    """FIRE: replaces every weight by the nearest orthogonal matrix, and resets the optimizer.
 
-    Of W = U S V^T it is sqrt(out / in) U V^T: for linear layers the matrix out x in, for convolutions each position of
-    the kernel by itself, over the number of positions. Heads too; biases and norm layers stay. U V^T is that of
-    `iterations` Newton-Schulz steps X <- 1.5 X - 0.5 X X^T X from X = W / |W|_F, which a small singular value (below
-    1.5^-iterations of |W|_F) does not survive: it stays smaller. Targets become what the network is then; no
-    regularizer's reference changes.
+    W = U S V^T becomes sqrt(out / in) U V^T. A linear layer's matrix is out x in. A convolution's kernel is treated at
+    each position separately and divided by the number of positions. Heads are included; biases and norm layers stay.
+
+    U V^T is approximated by `iterations` Newton-Schulz steps X <- 1.5 X - 0.5 X X^T X from X = W / |W|_F. A singular
+    value below 1.5^-iterations of |W|_F does not reach its target in them and stays smaller. Targets become copies of
+    the changed network. No regularizer's reference changes.
 
     Source: Han et al. (2026), "FIRE: Frobenius-Isometry Reinitialization for Balancing the Stability-Plasticity
     Tradeoff", arXiv 2602.08040, as in their code (github.com/isaac7778/FIRE, vision/interventions/fire.py and
-    rl/sac/scale_rl/agents/simba/projection.py). Deviations: there the temperature starts afresh too in SAC; of a vision
-    transformer they change queries and keys alone, and a language model's packed queries, keys and values each by
-    itself, here as the one matrix that they are stored as; in DQN all linear layers go back to their first values
-    instead, and Adam's moments stay.
+    rl/sac/scale_rl/agents/simba/projection.py). Deviations:
+
+    - There, in SAC, the temperature is reset too.
+    - In a vision transformer they change only queries and keys.
+    - In a language model they change packed queries, keys and values separately; here these are one matrix, as stored.
+    - In DQN all linear layers return to their initial values there instead, and Adam's moments stay.
 
     Args:
         iterations: 10 in their code, 5 for a language model.
 
     Raises:
-        ValueError: the network has no linear or convolution layer, or one whose weight is computed, or factors of
-            low-rank adapters; it has bare parameters, cannot be traced, and no example was given.
+        ValueError: the network has no linear or convolution layer; it has one whose weight is computed; it has factors
+            of low-rank adapters; or it has bare parameters and cannot be traced, and no example was given.
     """
 
     @checked
@@ -202,7 +209,7 @@ class Fire(Intervention):
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None) -> None:
         chosen = ... if runs is None else runs
-        turned = []  # written when everything is known
+        turned = []  # written at the end, so that an error changes nothing
         for learner, _, example in target.parts.values():
             structure = read(learner.net)
             if (structure.unknown or structure.undecided) and example is not None:
@@ -232,13 +239,13 @@ class Fire(Intervention):
                 copy_runs_(follower, learner.net, runs)
 
     def _orthogonal(self, layer: Layer, weight: Tensor) -> Tensor:
-        """The `weight` ``[*runs, a, b, *positions]`` as it becomes, float32 or wider; a and b are out and in."""
+        """The new value of `weight` ``[*runs, a, b, *positions]``, float32 or wider; a and b are out and in."""
         if layer.role != "conv":
             matrix = layer.matrix_of(wide(weight))
             near = orthogonalized(matrix, self.iterations, (1.5, -0.5, 0.0))
             return layer.of_matrix(near, weight.shape) * math.sqrt(matrix.shape[-2] / matrix.shape[-1])
         k, positions = len(layer.runs), weight[(0,) * (len(layer.runs) + 2)].numel()
-        # [*runs, groups, *positions, a / groups, b]: a polar factor of the transposed is the transposed one's
+        # [*runs, groups, *positions, a / groups, b]; transposing a matrix transposes its polar factor
         split = torch.unflatten(wide(weight), k, (layer.groups, -1))
         matrices = split.movedim((k + 1, k + 2), (-2, -1))
         near = orthogonalized(matrices, self.iterations, (1.5, -0.5, 0.0)).movedim((-2, -1), (k + 1, k + 2))
@@ -247,16 +254,17 @@ class Fire(Intervention):
 
 
 class LearningRateDecay(Intervention):
-    """lr <- factor * lr, and SWR takes the current norms as its new initial ones ("SWR + re-init").
+    """Learning-rate decay: lr <- factor * lr, and SWR takes the current norms as its initial ones ("SWR + re-init").
 
-    `weight_decay`'s and `orthogonal`'s coef and `wrs`'s norm_decay are learning rate * decay: the factor is theirs too.
+    Strengths that are learning rate * decay are multiplied by the same factor: the coef of `weight_decay` and
+    `orthogonal`, and the norm_decay of `wrs`.
 
     Source: Oh et al. (2024), Appendix E: the learning rate is divided by 10 at epochs 100 and 150.
 
     Args:
-        at_updates: when.
-        factor: of the new learning rate to the old.
-        rebase: whether regularizers take the current weights as their new reference; only SWR does anything then.
+        at_updates: numbers of updates after which to decay.
+        factor: ratio of the new learning rate to the old.
+        rebase: whether regularizers take the current weights as their new reference; this affects only SWR.
     """
 
     counted = False
@@ -266,7 +274,7 @@ class LearningRateDecay(Intervention):
         self,
         at_updates: Sequence[int],
         factor: Annotated[float, Setting("ratio of the new learning rate to the old", above=0)] = 0.1,
-        rebase: Annotated[bool, Setting("SWR takes the current norms as its initial ones")] = True,
+        rebase: Annotated[bool, Setting("whether SWR takes the current norms as its initial ones")] = True,
     ) -> None:
         super().__init__(at_updates=tuple(at_updates))
         self.factor, self.rebase = factor, rebase

@@ -1,1 +1,1 @@
-"""Where weights change: one update of a network, in our loops and in other people's."""
+"""One update of a network: learners, optimizers, and `attach` for a training loop of your own."""

@@ -1,4 +1,4 @@
-"""A regularizer in anybody's loop: `attach` makes the optimizer's step do everything."""
+"""Regularizers in any training loop: `attach` makes the optimizer's step apply them."""
 
 import contextlib
 import gc
@@ -30,55 +30,66 @@ def attach(
         ...; loss.backward(); optimizer.step()
 
     equals ``(loss + regularizer.penalty(net)).backward(); optimizer.step(); regularizer.project_(net)``. Before the
-    step the penalty's gradient is added to ``.grad`` and `observe_` called, after it `project_`. So:
+    step, the penalty's gradient is added to ``.grad`` and `observe_` is called. After the step, `project_` is called.
+    The consequences are:
 
-    - *Accumulation*: the penalty counts once a step, whatever the number of backward passes.
-    - *Clipping* before the step clips the loss's gradient alone; the penalty's is added to what it leaves.
+    - *Accumulation*: the penalty counts once per step, whatever the number of backward passes.
+    - *Clipping* before the step clips only the gradient of the loss; the penalty's gradient is added to the result.
     - *Mixed precision*: the penalty is computed in the parameters' own type, outside autocast. A step that
-      ``torch.amp.GradScaler`` skips is no step here either, and scaled gradients get a scaled penalty. (With a fused
-      optimizer only the GPU knows whether the step is skipped: the host waits for it once or twice a step.)
-    - *Closures* (``optimizer.step(closure)``: LBFGS, Lightning): the penalty is added to the gradients and to the
-      returned loss at each call; `observe_` is called at the first, `project_` once after the step.
-    - *Schedulers*: `weight_decay`'s coef and `wrs`'s norm_decay are learning rate * decay and follow the rate of each
-      parameter's group. They are given for the group's rate at `attach`, or for the ``initial_lr`` that a scheduler has
-      kept by then. (Where that is a tensor on a GPU, the host waits for it at each step.)
+      ``torch.amp.GradScaler`` skips is skipped here too, and scaled gradients get a scaled penalty. (With a fused
+      optimizer only the GPU knows whether the step is skipped, so the host waits for it once or twice per step.)
+    - *Closures* (``optimizer.step(closure)``: LBFGS, Lightning): each call adds the penalty to the gradients and to the
+      returned loss. `observe_` is called at the first call, and `project_` once after the step.
+    - *Schedulers*: the coef of `weight_decay` and `orthogonal` and the norm_decay of `wrs` are learning rate * decay,
+      and they follow the rate of each parameter's group. Give them for the group's rate at `attach`, or for the
+      ``initial_lr`` if a scheduler has stored one by then. (Where the rate is a tensor on a GPU, the host waits for it
+      at each step.)
     - *Several optimizers* of one network: each adds the gradients of the parameters that it holds. The penalty is
-      computed when the first of them steps; `project_` follows when all have stepped since the last time.
+      computed when the first of them steps. `project_` follows when all have stepped since the last time.
     - *Several networks* of one optimizer: attach each.
-    - *Data*: a regularizer that looks at data (`churn`) sees what `net` was last called with while gradients were on,
-      of several calls before a step the last one that returned: `net` as it is given here has to be what the loop
-      calls. `continual_backprop` and `self_normalized_resets` look at that call itself, by hooks on the modules whose
-      activations they need; where these see nothing, as in a compiled network, the step calls a copy of the network.
-    - *Compilation*: `net` may be compiled, and ``optimizer.step`` too: the hooks run between its graphs, of which
-      torch makes several anyway (it takes no step with ``fullgraph=True``).
-    - *Data parallel*: every process computes the same penalty, so nothing is exchanged. Sharded parameters are refused,
-      and so is what looks at data in several processes, each of which has data of its own.
-    - *Wrappers*: of accelerate's and Lightning's optimizers it is the torch optimizer inside that steps. Where weights
-      change and no ``step()`` is seen, a warning says so once.
+    - *Data*: a regularizer that looks at data (`churn`) uses the inputs of the last call of `net` that returned while
+      gradients were on. The loop must therefore call `net` in the form given here. `continual_backprop` and
+      `self_normalized_resets` read that call itself, through hooks on the modules whose activations they need. Where
+      these hooks see nothing, as in a compiled network, the step calls a copy of the network.
+    - *Compilation*: `net` may be compiled, and so may ``optimizer.step``. The hooks run between the graphs of the step,
+      of which torch makes several anyway (it takes no step with ``fullgraph=True``).
+    - *Data parallel*: every process computes the same penalty, so nothing is exchanged. Sharded parameters are refused.
+      So are regularizers that look at data in several processes, because each process has its own data.
+    - *Wrappers*: for the optimizers of accelerate and Lightning, the hooks are on the torch optimizer inside. If
+      weights change but no ``step()`` is seen, one warning says so.
 
-    A copied or unpickled optimizer has lost its hooks: attach anew. Move the network to its device before; where it is
-    moved later, ``handle.regularizer.to(device)`` has to follow.
+    A copied or unpickled optimizer has lost its hooks, so attach again. Move the network to its device before
+    attaching; if it is moved later, call ``handle.regularizer.to(device)`` too.
 
     Args:
-        regularizer: made for `net`; or a name, which `make_regularizer` makes one of with the `settings`.
-        optimizer: what trains `net`: one or several.
-        net: the network or the part of it that is trained; wrapped by ``torch.compile``, ``DataParallel``,
-            ``DistributedDataParallel``, ``AveragedModel`` or Lightning's Fabric or not.
+        regularizer: a regularizer made for `net`, or a name, for which `make_regularizer` makes one with the
+            `settings`.
+        optimizer: the optimizer or optimizers that train `net`.
+        net: the network, or the part of it that is trained. It may be wrapped by ``torch.compile``, ``DataParallel``,
+            ``DistributedDataParallel``, ``AveragedModel`` or Lightning's Fabric.
+
+    Returns:
+        The handle: its ``penalty`` is that of the last step, and ``remove()`` detaches it.
 
     Raises:
-        SettingsError: an unknown name or setting; settings for a regularizer that is made already; an embedding with
-            sparse gradients that has a penalty; an optimizer that
-            holds nothing of `net`; a trainable parameter that is regularized but not optimized; two optimizers with
-            one parameter; complex or sharded parameters; the same regularizer attached twice; an optimizer that steps
-            in two parts (SAM); a learning rate that a scheduler has overwritten, or that is 0.
-        SettingsError: from the first ``optimizer.step()``, after it: a regularizer that starts units anew, with an
-            optimizer whose state cannot start anew at single entries (LBFGS, Rprop, ASGD, Adafactor).
+        SettingsError: an argument is not supported:
+
+            - an unknown name or setting, or settings for a regularizer that is made already;
+            - an optimizer that holds nothing of `net`, two optimizers with one parameter, or a trainable parameter that
+              is regularized but not optimized;
+            - an embedding with sparse gradients that has a penalty;
+            - complex or sharded parameters;
+            - the same regularizer attached twice;
+            - an optimizer that steps in two parts (SAM);
+            - a learning rate that a scheduler has overwritten, or that is 0.
+        SettingsError: from the first ``optimizer.step()``, after the step: a regularizer that reinitializes units, with
+            an optimizer whose state cannot be reset at single entries (LBFGS, Rprop, ASGD, Adafactor).
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
-            unscales gradients itself; a regularizer that looks at data, and the loop has not called `net`.
+            unscales gradients itself; a regularizer that looks at data, if the loop has not called `net`.
     """
     if not isinstance(net, nn.Module):
         raise SettingsError(f"net must be a network, got {type(net).__name__}: attach(regularizer, optimizer, net)")
-    # Fabric's wrapper converts inputs: they are seen where they have been.
+    # Fabric's wrapper converts inputs, so they are read in the module inside, where they are already converted.
     called = dict(net._modules.items()).get("_forward_module") or net
     net, optimizers = unwrapped(net), _listed(optimizer)
     _check_held(optimizers, net)
@@ -95,20 +106,20 @@ def attach(
         _check_first_rate(regularizer, optimizer, net)
     if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise SettingsError(
-            f"{type(regularizer).__name__} looks at data, of which each process has its own: the networks would drift "
-            "apart; call penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
+            f"{type(regularizer).__name__} looks at data, and each process has its own: networks would drift apart. "
+            "Call penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
             "processes (torch.distributed.broadcast)"
         )
     return Attached(regularizer, optimizers, net, called)
 
 
 class Attached:
-    """A regularizer at work in the steps of optimizers, from `attach` until `remove`.
+    """The handle that `attach` returns: a regularizer at work in the steps of optimizers, until `remove` is called.
 
     Attributes:
         regularizer: the regularizer.
         net: the network, unwrapped.
-        penalty: its value ``[*runs]`` in the last step, detached; None before the first.
+        penalty: the penalty ``[*runs]`` in the last step, detached; None before the first.
     """
 
     def __init__(
@@ -116,24 +127,24 @@ class Attached:
     ) -> None:
         self.regularizer, self.net, self.optimizers = regularizer, net, list(optimizers)
         self.penalty: Tensor | None = None
-        self._due: dict[Optimizer, dict[str, Tensor]] = {}  # the penalty's gradients that each has still to add
+        self._due: dict[Optimizer, dict[str, Tensor]] = {}  # gradients of the penalty that each has yet to add
         self._stepped: set[Optimizer] = set()  # since the last projection
         self._follows = any(method.decayed for method, _ in regularizer.methods(net))
-        # Learning rates by parameter name that strengths are for. Schedulers that are made later may overwrite theirs.
+        # Learning rates that strengths are given for, by parameter name; schedulers made later may overwrite them.
         self._first = self._rates() | self._rates("initial_lr") if self._follows else {}
         self._told: list[float | None] | None = None
         for other in _ALIVE:
             same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
-            same = same or other.regularizer is regularizer  # parts of others may be of one kind twice
+            same = same or other.regularizer is regularizer  # a composite may contain one kind twice
             if same and other.net is net and {*other.optimizers} & {*optimizers}:
                 raise SettingsError(
-                    f"a regularizer of this kind ({type(regularizer).__name__}) is attached to this optimizer and "
-                    "network already: call remove() of its handle first"
+                    f"a regularizer of this kind ({type(regularizer).__name__}) is already attached to this optimizer "
+                    "and network: call remove() of its handle first"
                 )
         before = [optimizer.register_step_pre_hook(self._before) for optimizer in optimizers]
         after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
         self._hooks = [*before, *after]
-        self._state: TorchState | None = None  # of the optimizers, once something has started anew
+        self._state: TorchState | None = None  # of the optimizers, once an entry was reinitialized
         self._inputs: Call | None = None  # of the last call
         self._under_way: Call | None = None
         self._penalizing = False
@@ -157,21 +168,21 @@ class Attached:
 
     @property
     def counts(self) -> dict[str, Tensor]:
-        """How often the regularizer did what it does now and then, ``[*runs]`` by name: ``reset_units``, say."""
+        """Counts of the regularizer's occasional events, ``[*runs]`` by name, such as ``reset_units``."""
         return self.regularizer.counts
 
     def state_dict(self) -> dict[str, Any]:
-        """The regularizer's state, to save beside network and optimizer."""
+        """The regularizer's state, to save with the network and the optimizer."""
         return self.regularizer.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Restore a saved state, to continue training from it."""
         self.regularizer.load_state_dict(state)
         self._due.clear()
         self._told = None
 
     def remove(self) -> None:
-        """Leave the loop as it was before; may be called twice."""
+        """Detach the regularizer and leave the loop as it was before; may be called twice."""
         for hook in (*self._hooks, *self._waiting):
             hook.remove()
         self._due.clear()
@@ -179,7 +190,7 @@ class Attached:
         _ALIVE.discard(self)
 
     def wait_no_more(self) -> None:
-        """A step was seen, or it was said that none was."""
+        """Stop waiting for the first step: one was seen, or the warning that none was has been given."""
         for hook in self._waiting:
             hook.remove()
         self._waiting = []
@@ -187,14 +198,17 @@ class Attached:
     # --- what the loop's own call of the network calls ------------------------------------------------------------
 
     def _begins(self, net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What it is called with, without its graph, and in which types: kept until the step if the call returns."""
+        """Keep a call's inputs, without their graph, and the state of autocast, until the call returns."""
         if torch.is_grad_enabled() and not self._penalizing:
             self._under_way = Call(*with_tensors((args, kwargs), _without_graph))
             device = next(self.net.parameters()).device.type
             self._under_way.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
 
     def _returns(self, module: nn.Module, args: Any, output: Any, look: Look, name: str) -> None:
-        """A module in it has returned. Compiled modules and replicas say nothing: the step then calls a copy."""
+        """Let `look` read what a module of the network has returned.
+
+        Compiled modules and replicas are not read: the step calls a copy then.
+        """
         call = self._under_way  # None in a backward pass, where checkpointed modules return once more
         if call is None or torch.compiler.is_compiling() or getattr(module, "_is_replica", False):
             return
@@ -208,7 +222,7 @@ class Attached:
 
     @contextlib.contextmanager
     def _unseen(self) -> Iterator[None]:
-        """Within it, calls of the network are no calls of the loop."""
+        """A context in which calls of the network do not count as calls of the loop."""
         self._penalizing = True
         try:
             yield
@@ -218,11 +232,11 @@ class Attached:
     # --- what the optimizers call ---------------------------------------------------------------------------------
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A step's arguments, with the optimizer as the first: changed where there is a closure."""
+        """Regularize before a step; returns the step's arguments, with its closure replaced if it has one."""
         if "grad_scaler" in kwargs:
             raise RuntimeError(
-                f"{type(optimizer).__name__} unscales gradients itself, inside its step, where the penalty's cannot be "
-                "added: call regularizer.penalty and project_ in the loop instead of attach"
+                f"{type(optimizer).__name__} unscales gradients itself, inside its step, where the penalty's gradient "
+                "cannot be added: call regularizer.penalty and project_ in the loop instead of attach"
             )
         self.wait_no_more()
         if _skips(optimizer):
@@ -247,35 +261,38 @@ class Attached:
                 self._follow()
             with torch.no_grad(), _no_autocast(self.net):
                 anew = self.regularizer.project_(self.net) or {}
-                if anew:  # else the state may be of a kind that has no moments
+                if anew:  # else the optimizer's state need not have moments
                     self._state = self._state or TorchState(self.net, self.optimizers)
                     forget_(self._state.moments, anew)
 
     def _follow(self) -> None:
-        """Tell the regularizer the learning rates, if they are others than it knows."""
+        """Tell the regularizer the learning rates, if they have changed."""
         now = [_rate(group, "lr") for optimizer in self.optimizers for group in optimizer.param_groups]
         if now != self._told:
             rates = self._rates()
-            # Groups that were added since have theirs from their scheduler.
+            # Groups added since then have theirs from their scheduler.
             self.regularizer.follow_(rates, initial_lr=rates | self._rates("initial_lr") | self._first)
             self._told = now
 
     def _rates(self, key: str = "lr") -> dict[str, float]:
-        """The learning rates of the optimizers' groups by parameter name, or what schedulers started from."""
+        """The learning rates of the optimizers' groups by parameter name, or the rates that schedulers stored."""
         names = {id(p): name for name, p in self.net.named_parameters()}
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         rated = [(group, rate) for group in groups if (rate := _rate(group, key)) is not None]
         return {names[id(p)]: rate for group, rate in rated for p in group["params"] if id(p) in names}
 
     def _regularized(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
-        """The closure with the penalty in its gradients and its loss: what is added before it, its zero_grad erases."""
+        """The closure, with the penalty added to its gradients and to its loss.
+
+        The gradients are added after it runs, because its zero_grad would erase earlier ones.
+        """
         calls = 0
 
         def regularized() -> Any:
             nonlocal calls
             loss = closure()
             calls += 1
-            self._regularize(optimizer, observe=calls == 1)  # further calls are a line search's: one step, seen once
+            self._regularize(optimizer, observe=calls == 1)  # further calls belong to a line search within one step
             assert self.penalty is not None
             if isinstance(loss, Tensor):
                 return loss + (self.penalty if loss.shape == self.penalty.shape else self.penalty.sum())
@@ -284,11 +301,14 @@ class Attached:
         return regularized
 
     def _regularize(self, optimizer: Optimizer, observe: bool = True) -> None:
-        """Add the penalty's gradients to those of the parameters that `optimizer` holds, and show it the sums."""
+        """Add the penalty's gradients for the parameters that `optimizer` holds.
+
+        With `observe`, pass the sums of loss and penalty to `observe_`.
+        """
         if optimizer not in self._due:
             self._penalize()
         additions = self._due.pop(optimizer)
-        scale = getattr(optimizer, "grad_scale", None)  # a GradScaler's, for fused optimizers, during its step
+        scale = getattr(optimizer, "grad_scale", None)  # set by GradScaler during the step of a fused optimizer
         held = _held(optimizer, self.net)
         with torch.no_grad():
             for name, addition in additions.items():
@@ -297,16 +317,16 @@ class Attached:
                 self.regularizer.observe_(self.net, {name: _seen(p, scale) for name, p in held.items()})
 
     def _penalize(self) -> None:
-        """Compute the penalty and its gradients, for all optimizers at once: one power iteration, one copy of weights.
+        """Compute the penalty and its gradients for all optimizers at once: one power iteration, one copy of weights.
 
-        An optimizer that steps again before the others have stepped once makes all of theirs anew.
+        If an optimizer steps again before the others have stepped once, the gradients of all are computed again.
         """
         held = {optimizer: _held(optimizer, self.net) for optimizer in self.optimizers}
         parameters = {name: p for own in held.values() for name, p in own.items()}
         if self.regularizer.looks_at_data and self._inputs is None:
             raise RuntimeError(
-                f"{type(self.regularizer).__name__} looks at data, and the network that was attached was not called "
-                "before the step: attach what the loop calls"
+                f"{type(self.regularizer).__name__} looks at data, and the attached network was not called before the "
+                "step: attach the network in the form that the loop calls"
             )
         with torch.enable_grad(), _no_autocast(self.net), self._unseen():
             penalty, by_name = self.regularizer.differentiated(self.net, parameters, self._inputs)
@@ -315,11 +335,11 @@ class Attached:
 
 
 class _Hook:
-    """A forward hook that tells a handle of a call; that of a copied or loaded network tells nobody.
+    """A forward hook that tells a handle about a call; in a copied or loaded network, it does nothing.
 
     Args:
-        handle: None: nobody.
-        tell: called with the handle and what a hook is given.
+        handle: the handle; None for a hook that does nothing.
+        tell: called with the handle and the hook's arguments.
     """
 
     def __init__(self, handle: Attached | None = None, tell: Callable[..., None] | None = None) -> None:
@@ -335,17 +355,17 @@ class _Hook:
 
 
 class _Waits:
-    """A hook of gradients, until the first step: says once that the weights change and no step of an optimizer is seen.
+    """A gradient hook, until the first step, that warns once if the weights change while no optimizer step is seen.
 
     Args:
-        handle: of the regularizer, which then does not act.
+        handle: the handle of the regularizer, which then does not act.
     """
 
-    CHANGES = 4  # a step in several parts may change the weights before it calls the optimizer's own
+    CHANGES = 4  # a step in several parts may change the weights before it calls the optimizer's step
 
     def __init__(self, handle: Attached) -> None:
         self.handle = weakref.ref(handle)
-        self.seen: dict[int, tuple[Tensor, int]] = {}  # some of each parameter's values, and how often they changed
+        self.seen: dict[int, tuple[Tensor, int]] = {}  # some values of each parameter, and how often they changed
 
     def __call__(self, parameter: Tensor) -> None:
         handle, now = self.handle(), parameter.detach().reshape(-1)[:64].clone()
@@ -357,8 +377,8 @@ class _Waits:
         handle.wait_no_more()
         kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
         warn(
-            f"{type(handle.regularizer).__name__} does nothing: the weights change, and no step() of {kinds} was "
-            "called; attach to the optimizer whose step() is called, or call penalty and project_ in the loop"
+            f"{type(handle.regularizer).__name__} does nothing: the weights change, but no step() of {kinds} was "
+            "called. Attach to the optimizer whose step() is called, or call penalty and project_ in the loop"
         )
 
 
@@ -372,7 +392,10 @@ def attached_to(net: nn.Module) -> list[Regularizer]:
 
 
 def _held(optimizer: Optimizer, net: nn.Module, frozen: bool = False) -> dict[str, nn.Parameter]:
-    """The parameters of `net` that `optimizer` changes. Asked anew at each step: groups are added, layers thawed."""
+    """The parameters of `net` that `optimizer` changes.
+
+    It is called at each step, because groups may be added and layers unfrozen.
+    """
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return {name: p for name, p in net.named_parameters() if id(p) in own and (frozen or p.requires_grad)}
 
@@ -380,11 +403,11 @@ def _held(optimizer: Optimizer, net: nn.Module, frozen: bool = False) -> dict[st
 def _rate(group: Mapping[str, Any], key: str) -> float | None:
     """A group's learning rate; None where it has none (Adafactor's may be relative)."""
     rate = group.get(key)
-    return None if rate is None else float(rate)  # of a tensor on a GPU the host waits for it
+    return None if rate is None else float(rate)  # the host waits here for a tensor on a GPU
 
 
 def _skips(optimizer: Optimizer) -> bool:
-    """Whether this step will change nothing: a GradScaler found infinite gradients and leaves it to the optimizer."""
+    """Whether this step changes nothing, because GradScaler found infinite gradients and the optimizer must skip it."""
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf)
 
@@ -392,13 +415,13 @@ def _skips(optimizer: Optimizer) -> bool:
 def _add_gradient_(name: str, parameter: nn.Parameter, addition: Tensor) -> None:
     """Add to ``.grad``, in place where that is safe, as torch's own clipping and unscaling do.
 
-    A new tensor would cut ``.grad`` off from what else reads its memory: DistributedDataParallel's buckets, a flat
-    buffer, a captured graph. Not in place where several entries share memory (an expanded tensor) or where it is
-    part of a graph itself (``create_graph=True``).
+    A new tensor would separate ``.grad`` from others that read its memory: DistributedDataParallel's buckets, a flat
+    buffer, a captured graph. The addition is not in place where several entries share memory (an expanded tensor), or
+    where the gradient is itself part of a graph (``create_graph=True``).
     """
     gradient = parameter.grad
     if gradient is None:
-        # A copy, for autograd may give one tensor for two parameters; in the parameter's memory order.
+        # A copy, because autograd may return one tensor for two parameters; in the parameter's memory order.
         parameter.grad = torch.empty_like(parameter).copy_(addition)
     elif gradient.layout != torch.strided:
         raise RuntimeError(
@@ -411,7 +434,7 @@ def _add_gradient_(name: str, parameter: nn.Parameter, addition: Tensor) -> None
 
 
 def _seen(parameter: nn.Parameter, scale: Tensor | None) -> Tensor:
-    """The parameter's gradient as `observe_` wants it: unscaled, zeros where there is none."""
+    """The parameter's gradient as `observe_` expects it: unscaled, and zeros where there is none."""
     if parameter.grad is None:
         return torch.zeros_like(parameter)
     gradient = parameter.grad.detach()
@@ -424,7 +447,7 @@ def _without_graph(tensor: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _no_autocast(net: nn.Module) -> Iterator[None]:
-    """Computing in the parameters' own type, even inside the user's autocast."""
+    """A context in which computation is in the parameters' own type, even inside the user's autocast."""
     with torch.autocast(next(net.parameters()).device.type, enabled=False):
         yield
 
@@ -441,7 +464,7 @@ def _listed(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
         raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {_few(wrong) or 'none'}")
     for one in optimizers:
         if hasattr(one, "first_step") and hasattr(one, "second_step"):  # sharpness-aware minimization
-            inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "what steps in its second one"
+            inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "the optimizer of its second_step"
             raise SettingsError(
                 f"{type(one).__name__} moves the weights in two parts, first_step and second_step, which attach does "
                 f"not see: attach to {inner}"
@@ -464,7 +487,7 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
 
 
 def _check_first_rate(regularizer: Regularizer, optimizer: Optimizer, net: nn.Module) -> None:
-    """Whether it can be told which learning rate strengths are for that are learning rate * decay."""
+    """Check that the learning rate that strengths are for is known, if any is learning rate * decay."""
     told = all(method.initial_lr.all() for method, _ in regularizer.methods(net) if method.decayed)
     made_with = optimizer.defaults.get("lr")
     kept = [rate for group in optimizer.param_groups if (rate := _rate(group, "initial_lr")) is not None]
@@ -472,24 +495,24 @@ def _check_first_rate(regularizer: Regularizer, optimizer: Optimizer, net: nn.Mo
     if not told and 0 in first:
         raise SettingsError(
             f"the learning rate is 0, and the strength of {type(regularizer).__name__} is learning rate * decay: "
-            "attach while it is what the strength is for, or pass a regularizer that was told it, by "
+            "attach while the rate is the one that the strength is for, or tell the regularizer first, with "
             "regularizer.follow_(lr, initial_lr=lr)"
         )
     if told or made_with is None or all(rate == float(made_with) for rate in kept):
         return
-    # Groups may have rates of their own, and of these two schedulers nothing on the optimizer tells for certain.
+    # Groups may have rates of their own, and nothing on the optimizer reveals these two schedulers for certain.
     for kind in (torch.optim.lr_scheduler.OneCycleLR, torch.optim.lr_scheduler.CyclicLR):
         alive = (other for other in gc.get_objects() if issubclass(type(other), kind))
         if any(other.optimizer.param_groups is optimizer.param_groups for other in alive):
             raise SettingsError(
                 f"{kind.__name__} has overwritten the learning rate that the strength of {type(regularizer).__name__} "
-                "is for: attach before the scheduler is made, or pass a regularizer that was told it, by "
+                "is for: attach before the scheduler is made, or tell the regularizer first, with "
                 "regularizer.follow_(lr, initial_lr=lr)"
             )
 
 
 def _check_kinds(net: nn.Module) -> None:
-    # Where these modules are not imported, nothing of their types exists; importing them takes a second.
+    # If these modules are not imported, no object of their types exists; importing them would take a second.
     distributed = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
     sharding = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
     if any(isinstance(module, sharding) for module in net.modules()):
@@ -502,7 +525,10 @@ def _check_kinds(net: nn.Module) -> None:
 
 
 def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], net: nn.Module) -> None:
-    """Whether all that the regularizer acts on is the network's, and what of it is trainable some optimizer's."""
+    """Check that the regularizer was made for this network and that its trainable parameters are optimized.
+
+    All parameters that it acts on must be the network's, and some optimizer must hold each trainable one.
+    """
     parameters = dict(net.named_parameters())
     acted_on = {name: method.shapes.get(name) for method, _ in regularizer.methods(net) for name in method.names}
     unknown = [name for name in acted_on if name not in parameters]
@@ -524,18 +550,18 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
 
 
 def _check_dense(regularizer: Regularizer, net: nn.Module) -> None:
-    """Whether a penalty can be added to the gradients of all that it acts on."""
+    """Check that a penalty can be added to the gradients of all parameters it acts on."""
     penalized = {name for method, _ in regularizer.methods(net) if method.penalizes for name in method.names}
     for prefix, module in net.named_modules():
         name = f"{prefix}.weight".lstrip(".")
         if getattr(module, "sparse", False) is True and name in penalized and net.get_parameter(name).requires_grad:
             raise SettingsError(
-                f"{type(module).__name__} {prefix!r} makes sparse gradients, to which no penalty's can be added: "
+                f"{type(module).__name__} {prefix!r} makes sparse gradients, to which no penalty can be added: "
                 + _INSTEAD_OF_SPARSE.format(name)
             )
 
 
 def _few(names: Any) -> str:
-    """Two names of perhaps many."""
+    """The first two names, and the number of the others."""
     ordered = list(names)
     return ", ".join(map(repr, ordered[:2])) + (f" and {len(ordered) - 2} more" if len(ordered) > 2 else "")

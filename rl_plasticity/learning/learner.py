@@ -15,15 +15,16 @@ from rl_plasticity.structure.layer import runs_of
 
 
 class Learner(nn.Module):
-    """Network, optimizer and regularizer.
+    """A network with its optimizer and its regularizer.
 
     Args:
-        make: a function from seeds, one for each run, to a new network. Interventions call it again for new weights, so
-            a reset run starts exactly as a fresh one does. Global random draws inside it are seeded and undone.
-        seeds: one for each run.
+        make: a function from seeds, one per run, to a new network. Interventions call it again for new weights, so a
+            reset run starts exactly as a fresh one does. Global random draws inside it are seeded and then undone.
+        seeds: one seed per run.
         regularize: a function from the network to its regularizer; none by default.
         optimize: a function from the network to its optimizer; Adam by default.
-        device: where everything lives; networks are initialized on the CPU, so equally on every device.
+        device: the device of all tensors. Networks are initialized on the CPU, so their weights are the same on every
+            device.
     """
 
     net: nn.Module
@@ -41,30 +42,30 @@ class Learner(nn.Module):
     ) -> None:
         super().__init__()
         self.make, self.seeds, self.regularize = make, list(seeds), regularize
-        # How many initializations each run has drawn, and which of them its weights started from.
+        # The number of initializations each run has drawn, and the index of the one its weights started from.
         self.register_buffer("draws", torch.ones(len(seeds), dtype=torch.int64))
         self.register_buffer("origin", torch.zeros(len(seeds), dtype=torch.int64))
         self.net = self._new([0] * len(seeds)).to(device)
         self.runs = runs_of(self.net)
         self.regularizer = regularize(self.net)
         self.optimizer = optimize(self.net)
-        for name in ("resets", "reset_weights", "reset_units"):  # by interventions
+        for name in ("resets", "reset_weights", "reset_units"):  # counted by interventions
             self.register_buffer(COUNTED + name, torch.zeros(self.runs, dtype=torch.int64))
         self.to(device)
 
     def minimize(self, loss: Tensor, inputs: Example | None = None) -> dict[str, Tensor]:
-        """One update of the weights: add the penalty, differentiate, step, project.
+        """Update the weights once: add the penalty, differentiate, step, project.
 
         Args:
             loss: ``[*runs]``; summed over runs, so gradients never cross them.
-            inputs: what the network was called with for it, for regularizers that look at data.
+            inputs: what the network was called with for the loss, for regularizers that look at data.
 
         Raises:
-            SettingsError: no inputs for a regularizer that looks at data, or one whose penalty is not ``[*runs]``;
-                nothing has changed.
+            SettingsError: a regularizer that looks at data got no inputs, or its penalty is not ``[*runs]``; nothing
+                has changed then.
 
         Returns:
-            Detached ``penalty`` and ``gradient_norm`` (of loss and penalty, over all parameters), each ``[*runs]``.
+            Detached ``penalty`` and ``gradient_norm`` (of loss plus penalty, over all parameters), each ``[*runs]``.
         """
         named = dict(self.net.named_parameters())
         parameters: list[Tensor] = [named[name] for name in self.optimizer.names]
@@ -78,7 +79,9 @@ class Learner(nn.Module):
         return {"penalty": penalty.detach(), "gradient_norm": norm}
 
     def scale_lr_(self, factor: float, rebase: bool = False) -> None:
-        """lr <- factor * lr, and strengths that are learning rate * decay follow (`Regularizer.follow_`).
+        """Multiply the learning rate by `factor`, and strengths that are learning rate * decay with it.
+
+        See `Regularizer.follow_` for the strengths.
 
         Args:
             rebase: whether `swr` takes the current norms as its reference.
@@ -92,25 +95,26 @@ class Learner(nn.Module):
 
     @property
     def counts(self) -> dict[str, Tensor]:
-        """How often the weights were changed besides training, ``[*runs]`` by name, since training began.
+        """Counts ``[*runs]`` of changes of the weights other than training, by name, since training began.
 
-        What the regularizer counts, and as soon as there was an intervention how many there were (``resets``), how many
-        entries of the parameters and how many single hidden units they changed.
+        They contain the regularizer's counts. After the first intervention they also contain ``resets``, the number of
+        interventions, and what these changed: ``reset_weights`` entries of parameters and ``reset_units`` single hidden
+        units.
         """
         own = counted_by(self)
         return added_up([own if own["resets"].any() else {}, self.regularizer.counts])
 
     def count_(self, done: Mapping[str, Tensor]) -> None:
-        """Add what an intervention has done, ``[*runs]`` by name."""
+        """Add the counts of what an intervention has done, ``[*runs]`` by name."""
         for name, number in done.items():
             self.get_buffer(COUNTED + name).add_(number)
 
     # --- new weights, for interventions: rare, eager --------------------------------------------------------------
 
     def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:
-        """A network like this one with new initial weights for `runs` (all by default), other than any drawn before.
+        """A network like this one with new initial weights for `runs` (all by default), unlike any drawn before.
 
-        `names` are the parameters that the caller will use; here all are new, whichever they are.
+        `names` is ignored: the whole network is new. (It serves `PlainNet.fresh`.)
         """
         chosen = slice(None) if runs is None else runs
         draw = self.draws.clone()
@@ -118,16 +122,16 @@ class Learner(nn.Module):
         return self._new(draw.tolist()).to(next(self.net.parameters()).device)
 
     def initial(self) -> nn.Module:
-        """The network as it was when its runs' weights were last drawn in full."""
+        """The network with the weights that each run last started from, at its beginning or at a full reset."""
         return self._new(self.origin.tolist()).to(next(self.net.parameters()).device)
 
     def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """The regularizer takes over what one of `fresh` captures, of `runs` and the parameters `only`."""
+        """Make `fresh` the regularizer's reference, for `runs` and the parameters `only` (all by default)."""
         self.regularizer.recapture_(self.regularize(fresh), runs, only)
 
     @torch.no_grad()
     def restart_(self, runs: Tensor | None = None) -> None:
-        """New weights, optimizer and regularizer state for `runs` (all by default), as a new learner would have."""
+        """Reset weights, optimizer and regularizer of `runs` (all by default) to those of a new learner."""
         chosen = slice(None) if runs is None else runs
         self.origin[chosen] = self.draws[chosen]
         fresh = self.fresh(runs)

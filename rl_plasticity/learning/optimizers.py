@@ -1,7 +1,12 @@
-"""Optimizers for many runs at once: as torch's, but with a step count for each run.
+"""Optimizers for many runs at once: equal to torch's, but with a step count for each run.
 
-They exist because a run that is reset starts again at step 0 beside others that do not, because moments must be found
-by parameter name, and because ``torch.optim.Optimizer.step`` breaks a compiled graph. All state lives in buffers.
+They exist for three reasons:
+
+- a run that is reset starts again at step 0 while other runs continue;
+- moments must be found by parameter name;
+- ``torch.optim.Optimizer.step`` breaks a compiled graph.
+
+All state lives in buffers.
 """
 
 import math
@@ -21,12 +26,14 @@ Eps = Annotated[float, Setting("constant added to the root of the second moment"
 
 
 class Optimizer(nn.Module):
-    """Changes the trainable parameters of one network; a subclass says how.
+    """Base class of optimizers, which change the trainable parameters of one network.
+
+    A subclass overrides `update_`.
 
     Args:
         net: the network.
         lr: the learning rate, kept in a buffer so that it can be changed in place.
-        moments: a letter for each tensor that is stored beside each parameter, zero at first.
+        moments: one letter for each tensor to store per parameter; they start at zero.
     """
 
     lr: Tensor
@@ -50,11 +57,11 @@ class Optimizer(nn.Module):
         return [moment for moment in stored if moment is not None]
 
     def gradient(self, name: str) -> Tensor | None:
-        """A running mean or sum of the gradients of the parameter called `name`; None where none is kept."""
+        """A running mean or sum of the gradients of the parameter called `name`; None if none is kept."""
         return self._buffers.get(f"m/{name.replace('.', '/')}")
 
     def restart_(self, runs: Tensor | None = None) -> None:
-        """Moments and step count of `runs` (all by default) become zero; the learning rate stays."""
+        """Set moments and step count of `runs` (all by default) to zero; the learning rate stays."""
         chosen = ... if runs is None else runs
         self.step[chosen] = 0
         for name in self.names:
@@ -62,19 +69,19 @@ class Optimizer(nn.Module):
                 moment[chosen] = 0
 
     def update_(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
-        """One step in place; `parameters` and `gradients` in the order of `names`."""
+        """Take one step in place; `parameters` and `gradients` are in the order of `names`."""
         raise TypeError(f"{type(self).__name__} is not an optimizer: it changes nothing")
 
     def direction(self, name: str) -> Tensor:
-        """The last step d of the parameter called `name`, as in p <- p - lr * d, where the moments tell it."""
+        """The last step d of the parameter called `name`, as in p <- p - lr * d, if the moments determine it."""
         raise TypeError(f"{type(self).__name__} does not know its last step")
 
     def _adam(
         self, gradients: tuple[Tensor, ...], betas: tuple[float, float], eps: float, names: list[str] | None = None
     ) -> list[Tensor]:
-        """Adam's steps: lr * (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps), after the moments have moved.
+        """Update the moments and return Adam's steps: lr * (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps).
 
-        Of the parameters `names`, all by default.
+        They are the steps of the parameters `names`, all by default.
         """
         b1, b2 = betas
         moments = [self.moments(name) for name in names or self.names]
@@ -83,7 +90,7 @@ class Optimizer(nn.Module):
         torch._foreach_mul_(vs, b2)
         torch._foreach_addcmul_(vs, gradients, gradients, 1 - b2)
         correction1, correction2 = 1 - b1**self.step, (1 - b2**self.step).sqrt()  # [*runs], float64
-        # Both fractions are multiplied by correction2, so that whole tensors are touched less often.
+        # Multiplying both fractions by correction2 saves operations on whole tensors.
         scale = (self.lr * correction2 / correction1).to(gradients[0].dtype)
         small = (eps * correction2).to(gradients[0].dtype)
         steps = []
@@ -123,7 +130,7 @@ class AdamW(Adam):
     """Adam with decoupled weight decay: p <- (1 - lr * weight_decay) p, then Adam's step, on all parameters.
 
     Source: Loshchilov and Hutter (2019), Algorithm 2. Equal to ``torch.optim.AdamW`` step for step. The regularizer
-    `weight_decay` is the same rule beside any optimizer, with a strength for each run.
+    `weight_decay` applies the same rule with any optimizer, and with one strength per run.
 
     Args:
         weight_decay: lambda, which is multiplied by the learning rate.
@@ -136,7 +143,7 @@ class AdamW(Adam):
         lr: LearningRate = 3e-4,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: Eps = 1e-8,
-        weight_decay: Annotated[float, Setting("decay, times the learning rate", least=0)] = 1e-2,
+        weight_decay: Annotated[float, Setting("weight decay, multiplied by the learning rate", least=0)] = 1e-2,
     ) -> None:
         super().__init__(net, lr, betas, eps)
         self.weight_decay = weight_decay
@@ -150,8 +157,9 @@ class AdamW(Adam):
 class RMSprop(Optimizer):
     """RMSprop: v <- alpha v + (1-alpha) g^2, p <- p - lr * g / (sqrt(v) + eps).
 
-    With momentum m <- momentum * m + g / (sqrt(v) + eps), p <- p - lr * m. Source: Tieleman and Hinton (2012), Lecture
-    6.5. Equal to ``torch.optim.RMSprop`` step for step.
+    With momentum: m <- momentum * m + g / (sqrt(v) + eps), p <- p - lr * m.
+
+    Source: Tieleman and Hinton (2012), Lecture 6.5. Equal to ``torch.optim.RMSprop`` step for step.
 
     Args:
         alpha: share of the old mean square in the new one.
@@ -170,7 +178,7 @@ class RMSprop(Optimizer):
         self.alpha, self.eps, self.momentum = alpha, eps, momentum
 
     def gradient(self, name: str) -> Tensor | None:
-        """None: with momentum its first moment is of steps, not of gradients."""
+        """None: with momentum, the first moment is of steps rather than gradients."""
         return None
 
     @torch.no_grad()
@@ -222,11 +230,12 @@ class SGD(Optimizer):
 
 
 class AdamP(Optimizer):
-    """Adam whose step is projected onto the tangent of a weight that looks scale-invariant.
+    """AdamP: Adam with its step projected onto the tangent of each weight that appears to be scale-invariant.
 
-    Where the cosine between a weight and its gradient stays below delta / sqrt(n), for every output unit (n its fan-in)
-    or else for the tensor as a whole (n its size), the radial part of the step is removed, unit by unit or for the
-    tensor: d <- d - w_hat (w_hat . d), w_hat = w / |w|. Vectors (biases, gains) take Adam's step.
+    The criterion is that the cosine between a weight and its gradient stays below delta / sqrt(n). It is tested for
+    every output unit (n its fan-in), and else for the tensor as a whole (n its size). Where it holds, the radial part
+    of the step is removed, unit by unit or for the tensor: d <- d - w_hat (w_hat . d), with w_hat = w / |w|. Vectors
+    (biases, gains) take Adam's step.
 
     Source: Heo et al. (2021), "AdamP", Algorithm 2, delta = 0.1, without its weight decay (a regularizer here).
 
@@ -260,7 +269,7 @@ class AdamP(Optimizer):
         """`step` ``[*runs, out, fan_in]`` without its radial part, where the criterion holds."""
         projected = step
         whole = [t.flatten(-2).unsqueeze(-2) for t in (weight, gradient, step)]
-        # Units take precedence over the tensor as a whole, so theirs is decided last.
+        # Units take precedence over the tensor as a whole, so they are handled last.
         for w, g, d in (whole, [weight, gradient, step]):
             cosine = nn.functional.cosine_similarity(w, g, dim=-1).abs().amax(-1)  # [*runs]
             unit = w / (w.norm(dim=-1, keepdim=True) + self.eps)
@@ -271,26 +280,28 @@ class AdamP(Optimizer):
 
 
 class UPGD(Optimizer):
-    """Utility-based perturbed gradient descent: weights of little use are moved and perturbed, those of use protected.
+    """Utility-based perturbed gradient descent: moves and perturbs weights of little utility, protects useful ones.
 
-    With the use u of every single weight, a running mean, and noise of its own for each update::
+    Every single weight has a utility u, a running mean. With new noise at each update::
 
         u <- decay * u - (1 - decay) * g w
         s = sigmoid(u / (1 - decay^t) / max u),     the largest u of all parameters of the run
         w <- (1 - lr * weight_decay) w - lr * (g + sigma * noise) * (1 - s)
 
+    Where the largest u is 0, for example before any gradient, s is 1/2. The noise is derived from the weights and the
+    step, so a run draws the same noise alone, among others and after a restart.
+
     Source: Elsayed and Mahmood (2024), "Addressing Loss of Plasticity and Catastrophic Forgetting in Continual
-    Learning", first-order global UPGD, as in their code (github.com/mohmdelsayed/upgd), whose u in the maximum is not
-    corrected either and some of whose versions step by 2 lr; the text could not be read. Their reinforcement learning
-    uses another optimizer, AdaptiveUPGD (core/run/rl/adaupgd.py), which this is not: with Adam's moments its step is
-    2 lr (m / (sqrt(v) + eps) + noise) (1 - s), both corrected. Where the largest u is 0, as where no gradient has been,
-    s is 1/2. The noise is drawn of the weights and the step, so that a run draws the same alone, among others and after
-    a restart.
+    Learning", first-order global UPGD, as in their code (github.com/mohmdelsayed/upgd). There too, u in the maximum is
+    not corrected; some versions of their code step by 2 lr. We could not read the text.
+
+    This is not AdaptiveUPGD (core/run/rl/adaupgd.py), the optimizer of their reinforcement learning. With Adam's
+    moments, both corrected, its step is 2 lr (m / (sqrt(v) + eps) + noise) (1 - s).
 
     Args:
-        decay: of the running mean of the use.
+        decay: decay of the running mean of the utility.
         sigma: standard deviation of the noise.
-        weight_decay: times the learning rate.
+        weight_decay: weight decay, multiplied by the learning rate.
     """
 
     @checked
@@ -302,7 +313,7 @@ class UPGD(Optimizer):
             float, Setting("decay of the running mean of a weight's utility", least=0, most=0.9999)
         ] = 0.999,
         sigma: Annotated[float, Setting("standard deviation of the noise", least=0)] = 1e-3,
-        weight_decay: Annotated[float, Setting("decay, times the learning rate", least=0)] = 0.0,
+        weight_decay: Annotated[float, Setting("weight decay, multiplied by the learning rate", least=0)] = 0.0,
     ) -> None:
         super().__init__(net, lr, "u")
         self.decay, self.sigma, self.weight_decay = decay, sigma, weight_decay
@@ -315,7 +326,7 @@ class UPGD(Optimizer):
         torch._foreach_mul_(uses, self.decay)
         torch._foreach_add_(uses, torch._foreach_mul(gradients, parameters), alpha=self.decay - 1)
         largest = torch.stack([u.reshape(*u.shape[:k], -1).amax(-1) for u in uses]).amax(0)  # [*runs]
-        # In float32 or wider, and of what is no smaller than its smallest number: else both are as good as 0.
+        # In float32 or wider. Below the smallest normal number the largest use counts as 0, so s becomes 1/2.
         largest, tiny = wide(largest), torch.finfo(wide(largest).dtype).tiny
         scale = torch.where(largest.abs() >= tiny, largest, math.inf) * (1 - self.decay**self.step).to(largest.dtype)
         lr, key = self.lr.to(dtype), key_of(parameters, k)
@@ -326,29 +337,32 @@ class UPGD(Optimizer):
 
 
 class Muon(Optimizer):
-    """Momentum, orthogonalized, for the weights of hidden layers; Adam for all else.
+    """Muon: orthogonalized momentum for the weights of hidden layers, Adam for all other parameters.
 
-    Of a hidden layer's weight matrix (a kernel is the matrix out x (in * kh * kw))::
+    For a hidden layer's weight matrix (a kernel is the matrix out x (in * kh * kw))::
 
         m <- momentum * m + (1 - momentum) g,   d = momentum * m + (1 - momentum) g      (Nesterov's)
         W <- W - lr * scale * orthogonalized(d)
 
-    with scale = 0.2 sqrt(max(out, fan_in)), with which a step is as long as one of Adam, so that one learning rate does
-    for both ("adam"), or sqrt(max(1, out / fan_in)) ("original"). Biases, gains, shifts, embeddings, bare parameters
-    and the heads take Adam's step, and so do weights that are computed, shared or packed with others, and those of
-    transposed and grouped convolutions.
+    The scale is one of:
 
-    Source: Jordan et al. (2024), "Muon"; the scale "adam" is that of Liu et al. (2025), arXiv 2502.16982,
-    without their weight decay (a regularizer here). Equal to ``torch.optim.Muon`` step for step, but for the products
-    of the orthogonalization, which torch rounds to bfloat16. Jordan's own code reads a kernel's "original" scale off
-    the last two axes of its gradient, height / width, which is 1 for square kernels; here it is that of the matrix.
+    - "adam": 0.2 sqrt(max(out, fan_in)). A step is then as long as one of Adam, so one learning rate suits both.
+    - "original": sqrt(max(1, out / fan_in)).
+
+    Adam's step applies to biases, gains, shifts, embeddings, bare parameters and heads. It also applies to weights that
+    are computed, shared or packed with others, and to those of transposed and grouped convolutions.
+
+    Source: Jordan et al. (2024), "Muon"; the scale "adam" is that of Liu et al. (2025), arXiv 2502.16982, without their
+    weight decay (a regularizer here). Equal to ``torch.optim.Muon`` step for step, except that torch rounds the
+    products of the orthogonalization to bfloat16. Jordan's own code takes a kernel's "original" scale from the last two
+    axes of its gradient, height / width, which is 1 for square kernels; here it is that of the matrix.
 
     Args:
-        momentum: of the hidden layers' weights.
-        betas, eps: Adam's, of all else.
+        momentum: momentum for the weights of hidden layers.
+        betas, eps: Adam's, for all other parameters.
 
     Raises:
-        ValueError: it cannot be read which layers are heads; there is no hidden linear or convolution layer.
+        ValueError: which layers are heads cannot be read, or there is no hidden linear or convolution layer.
     """
 
     @checked
@@ -370,7 +384,7 @@ class Muon(Optimizer):
         self.hidden = [i for i, name in enumerate(self.names) if name in hidden]
         if not self.hidden:
             raise ValueError("muon has nothing to act on: the network has no hidden linear or convolution layer")
-        for i in self.hidden:  # a moment that is not needed
+        for i in self.hidden:  # these need no second moment
             self._buffers[f"v/{self.names[i].replace('.', '/')}"] = None
         self.others = [i for i in range(len(self.names)) if i not in {*self.hidden}]
         self.momentum, self.scale, self.betas, self.eps = momentum, scale, betas, eps
@@ -394,11 +408,13 @@ class Muon(Optimizer):
 def orthogonalized(
     matrix: Tensor, steps: int = 5, coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
 ) -> Tensor:
-    """About U V^T of ``[*runs, out, fan_in]`` = U S V^T, by Newton-Schulz iterations on its Gram matrix; 0 stays 0.
+    """Approximately U V^T of a matrix ``[*runs, out, fan_in]`` = U S V^T, by Newton-Schulz iterations; 0 stays 0.
 
-    X <- a X + (b A + c A^2) X with A = X X^T, from X = matrix / |matrix|_F. With the coefficients by default, which
-    are chosen for small singular values to grow fast, 5 steps bring them to 0.7 to 1.2 or so and no number of steps to
-    1. Source: Jordan et al. (2024), "Muon".
+    X <- a X + (b A + c A^2) X with the Gram matrix A = X X^T, from X = matrix / |matrix|_F. The default coefficients
+    are chosen to make small singular values grow fast. With them, 5 steps bring singular values to about 0.7 to 1.2,
+    and no number of steps brings them to 1.
+
+    Source: Jordan et al. (2024), "Muon".
     """
     a, b, c = coefficients
     tall = matrix.shape[-2] > matrix.shape[-1]
@@ -420,4 +436,4 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "muon": Muon,
     "upgd": UPGD,
 }
-"""What ``optimizer=`` chooses from, each called as ``kind(net, lr=lr, **settings)``."""
+"""Optimizer classes by the name that ``optimizer=`` takes; each is called as ``kind(net, lr=lr, **settings)``."""

@@ -42,9 +42,9 @@ class Call(Arguments):
 class Inside:
     """A callable that runs a network and returns the inputs or outputs of some of its modules.
 
-    It calls a copy of the network that has hooks but no tensors of its own, because hooks that are added and removed
-    cannot be traced; the network itself gets no hooks. The copy reads the tensors of the network that is passed, and
-    the other attributes of its modules. A traced update keeps the attributes of its first call.
+    It calls a copy of the network, because hooks that are added and removed cannot be traced. The copy has the hooks
+    but no tensors of its own; the network itself gets no hooks. The copy reads the tensors of the network that is
+    passed, and the other attributes of its modules. A traced update keeps the attributes of its first call.
 
     The network's own hooks are called too, because they may be part of its computation. Random layers such as dropout
     draw new numbers. Activation checkpointing is refused where the call has a gradient, because it would call modules

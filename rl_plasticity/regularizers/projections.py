@@ -166,8 +166,8 @@ class HareAndTortoise(Regularizer):
     networks evaluated. We could not read what they use in reinforcement learning. Deviations:
 
     - There the running statistics of BatchNorm are averaged and reset too; here they stay the hare's.
-    - There both networks share their memory from a reset to the next average, so that the tortoise takes one step of
-      each period in full; here they do not.
+    - There both networks share their memory from a reset to the next average. The tortoise therefore takes one step of
+      each period in full. Here they do not share it.
 
     Args:
         every_updates: the period of the resets.

@@ -295,9 +295,13 @@ class NormalizeProject(Regularizer):
     the function stays the same, and only the learning rate decides how far a step turns a weight. Existing biases
     change the function, because they are not scaled along. Where no norm layer follows, a warning says so.
 
-    The gains and shifts of norm layers train freely here. The paper's Appendix D, as others report it, has three rules:
-    scale each layer's (gain, shift) together to norm sqrt(n), with n its number of units; let them decay toward (1, 0);
-    or leave them free. So this is the third rule. Biases are not removed from the network.
+    The paper's Appendix D, as others report it, has three rules for the gains and shifts of norm layers:
+
+    - scale each layer's (gain, shift) together to norm sqrt(n), with n its number of units;
+    - let them decay toward (1, 0);
+    - leave them free, which is the rule here.
+
+    Biases are not removed from the network.
 
     Source: Lyle et al. (2024), "Normalization and effective learning rates in reinforcement learning", arXiv
     2407.01800, abstract. Their code is not public, and we could not read the rest of the text. Others report that a
