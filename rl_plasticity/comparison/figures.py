@@ -170,7 +170,11 @@ def _learning_curves(c: Comparison, rows: Rows, width: float | None = None) -> D
         plotting.say_why_empty(axes)
         _format_axes(axes, c.metric)
     panels[0].set_ylabel(_metric_label(c))
-    _legend(figure, rows)
+    if width is None:
+        _legend(figure, rows)
+    else:  # beside the curves, in the order of their ends
+        ends = {curve.place: np.nan_to_num(curve.means[-1], nan=-np.inf) for curve in curves[panels[0]]}
+        _legend(figure, sorted(rows, key=lambda one: -ends.get(one[1].place, -np.inf)), beside=True)
     caption = f"{c.metric} {what}: {_band(c)}.{_without_diverged(c)}{cut}"
     return Drawn("learning_curves", "Learning curves", figure, caption, curves)
 
@@ -416,13 +420,13 @@ def _curve(axes: Axes, c: Comparison, runs: Sequence[Run], metric: str, look: Lo
     return MeanCurve(look.place, common, means, low, high)
 
 
-def _legend(figure: Figure, rows: Rows) -> None:
-    """Add a legend below the panels, in as many columns as fit."""
+def _legend(figure: Figure, rows: Rows, beside: bool = False) -> None:
+    """Add a legend below the panels or beside them."""
     named = [(row, look) for row, look in rows if look.colour != GREY]
     handles = {row.name: Line2D([], [], color=look.colour, ls=look.style) for row, look in named}
     if len(named) < len(rows):
         handles[f"{len(rows) - len(named)} others"] = Line2D([], [], color=GREY)
-    drawn = plotting.legend(figure, handles)
+    drawn = plotting.legend(figure, handles, beside)
     for (_, look), handle, text in zip(named, drawn.legend_handles, drawn.texts, strict=False):
         for part in filter(None, (handle, text)):
             part.set_gid(f"key{look.place}")

@@ -84,11 +84,14 @@ def columns_of_legend(texts: Sequence[str], width: float) -> int:
     return max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
 
 
-def legend(figure: Figure, handles: Mapping[str, Line2D]) -> Legend:
-    """Add a legend below the panels, in as many columns as fit."""
+def legend(figure: Figure, handles: Mapping[str, Line2D], beside: bool = False) -> Legend:
+    """Add a legend below the panels, in as many columns as fit, or `beside` them."""
+    where: Any = "outside right center"
+    if beside:
+        return figure.legend([*handles.values()], [*handles], loc=where, handlelength=1.6)
     columns = columns_of_legend([*handles], figure.get_figwidth())
     figure.set_figheight(figure.get_figheight() + 0.05 + 0.17 * math.ceil(len(handles) / columns))
-    where: Any = "outside lower center"
+    where = "outside lower center"
     return figure.legend([*handles.values()], [*handles], loc=where, ncols=columns, handlelength=1.6, columnspacing=1.2)
 
 

@@ -203,7 +203,7 @@ class Comparison:
             text += "Steps to the target: median over runs, never counting as infinite, and how many reached it. "
         if self.baseline is not None:
             text += (
-                f"P(improvement) and gap (difference of means) are over the baseline, {self.baseline.label}; pairs: "
+                f"P(improvement) and gap (difference of means) are over the baseline, {self.baseline.name}; pairs: "
                 "the seeds that both have, whose differences the gap is of. Its interval is Student's t, for each "
                 "group by itself. "
             )
