@@ -122,10 +122,12 @@ class Report:
             p = self.protocol
             lines.append(f"  ({p['repeats']} repeats of {p['updates']} updates, learning rates {p['rates']})")
         if self.remedies:
-            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{'changes outputs':>17}"]
+            known = any(r.changes is not None for r in self.remedies)  # not with the user's own batches
+            cost = f"{'changes outputs':>17}" * known
+            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{cost}"]
             for r in self.remedies:
                 changes = "" if r.changes is None else f"{r.changes:.0%}" if r.changes < 10 else "> 1000%"
-                lines.append(f"  {r.name:<22}{r.learned!s:<24}{r.closes:>8.0%}{changes:>17}")
+                lines.append(f"  {r.name:<22}{r.learned!s:<24}{r.closes:>8.0%}{changes:>{17 * known}}")
         if self.protocol.get("not_applicable"):
             lines.append(f"  not applicable: {', '.join(self.protocol['not_applicable'])}")
         if self.symptoms:

@@ -346,7 +346,7 @@ class Data:
         own = None
         if loss is not None:
             if targets is None:
-                raise SettingsError("loss= needs targets= of the inputs, or batches=")
+                raise SettingsError("loss= needs targets= of the inputs, or batches=, a list of (inputs, targets)")
             own = (loss, bank.narrowed(targets))
         return cls(bank, own)
 

@@ -133,6 +133,8 @@ def _subject(
         make = make or learner.fresh
     if not isinstance(net, nn.Module):
         raise SettingsError(f"net must be a network, got {type(net).__name__}")
+    if isinstance(make, nn.Module):
+        raise SettingsError(f"make= must be a function that returns a new network, got a {type(make).__name__}")
     inner = unwrapped(net)
     if not any(True for _ in inner.parameters()):
         raise SettingsError("nothing can be learned: the network has no parameters")

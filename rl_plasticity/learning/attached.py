@@ -55,6 +55,8 @@ def attach(
       of which torch makes several anyway (it takes no step with ``fullgraph=True``).
     - *Data parallel*: every process computes the same penalty, so nothing is exchanged. Sharded parameters are refused.
       So are regularizers that look at data in several processes, because each process has its own data.
+    - *A new optimizer* has to be attached to: ``handle.remove()``, then ``attach(handle.regularizer, optimizer, net)``.
+      If the old optimizer no longer steps while the weights change, a warning says so.
     - *Wrappers*: for the optimizers of accelerate and Lightning, the hooks are on the torch optimizer inside. If
       weights change but no ``step()`` is seen, one warning says so.
 
@@ -156,10 +158,10 @@ class Attached:
             for name in look.names:
                 returns = _Hook(self, partial(Attached._returns, look=look, name=name))
                 self._hooks.append(net.get_submodule(name).register_forward_hook(returns))
-        waits = _Waits(self)
-        held = (p for optimizer in optimizers for p in _held(optimizer, net).values())
-        hooks: Any = [p.register_post_accumulate_grad_hook(waits) for p in held]  # type: ignore[no-untyped-call]
-        self._waiting = hooks  # until the first step
+        self.steps, self.is_stepping = 0, False
+        held = [p for optimizer in optimizers for p in _held(optimizer, net).values()]
+        self._waiting: Any = _hooked(held, _Waits(self))  # until the first step
+        self._hooks += _hooked(held[-1:], _PassedBy(self))
         _ALIVE.add(self)
 
     def __repr__(self) -> str:
@@ -239,6 +241,7 @@ class Attached:
                 "cannot be added: call regularizer.penalty and project_ in the loop instead of attach"
             )
         self.wait_no_more()
+        self.steps, self.is_stepping = self.steps + 1, True
         if _skips(optimizer):
             return None
         closure = kwargs["closure"] if "closure" in kwargs else next(iter(args[1:]), None)
@@ -251,6 +254,7 @@ class Attached:
         return (args[0], closure, *args[2:]), kwargs
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.is_stepping = False
         if _skips(optimizer):
             return
         self._stepped.add(optimizer)
@@ -380,6 +384,43 @@ class _Waits:
             f"{type(handle.regularizer).__name__} does nothing: the weights change, but no step() of {kinds} was "
             "called. Attach to the optimizer whose step() is called, or call penalty and project_ in the loop"
         )
+
+
+class _PassedBy:
+    """A gradient hook of one parameter that warns once if other steps than the handle's change the weights.
+
+    A loop that makes a new optimizer for each task would otherwise leave the regularizer behind without a word. The
+    parameter's version counts changes in place, so nothing is read from the device.
+    """
+
+    def __init__(self, handle: Attached) -> None:
+        self.handle = weakref.ref(handle)
+        self.version = self.steps = self.changes = 0
+
+    def __call__(self, parameter: Tensor) -> None:
+        handle = self.handle()
+        if handle is None or not handle.steps:
+            return
+        if handle.is_stepping or handle.steps != self.steps:  # in its own step, a closure changes the weights too
+            self.changes = 0
+        else:
+            self.changes += parameter._version != self.version
+        self.version, self.steps = parameter._version, handle.steps
+        if self.changes != _Waits.CHANGES:
+            return
+        kind = type(handle.regularizer)
+        if any(o is not handle and o.net is handle.net and type(o.regularizer) is kind for o in _ALIVE):
+            return  # attached again
+        kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
+        warn(
+            f"{kind.__name__} does nothing any more: the weights change, but no step() of {kinds}, to which it is "
+            "attached, was called. After making a new optimizer, call handle.remove() and "
+            "attach(handle.regularizer, optimizer, net)"
+        )
+
+
+def _hooked(parameters: Sequence[Tensor], hook: Callable[[Tensor], None]) -> list[Any]:
+    return [p.register_post_accumulate_grad_hook(hook) for p in parameters]  # type: ignore[no-untyped-call]
 
 
 _ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive

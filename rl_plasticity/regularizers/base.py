@@ -82,6 +82,7 @@ class Regularizer(nn.Module):
             records whether that call was made.
         rounds: whether projections keep track of what half precision rounds away.
         steady: kinds of buffers (`_remember`) that `project` never changes, so a window need not copy them.
+        follows: kinds of buffers that follow the weights by themselves, whatever happened to these.
         acts_on: the layers or the parameter names that the method acts on.
         names: the names of the parameters that the method acts on; by default those of all layers.
         active: the runs ``[*runs]`` that are inside their window (`Windowed`) while a hook is called; None means all.
@@ -96,6 +97,7 @@ class Regularizer(nn.Module):
     needs: str = ""
     rounds: bool = True
     steady: tuple[str, ...] = ()
+    follows: tuple[str, ...] = ()
     active: Tensor | None = None
     every_updates: int = 1
     coef: Tensor
@@ -255,8 +257,9 @@ class Regularizer(nn.Module):
     @property
     def holds_on(self) -> bool:
         """Whether the regularizer keeps values derived from earlier weights, which `recapture_` can replace."""
-        names = (name.rpartition(".")[2] for name in self.state_dict())
-        return any("/" in name and not name.startswith((COUNTED, "rounding/")) for name in names)
+        kinds = {name.partition("/")[0] for name in _own_state(self) if "/" in name}
+        kinds -= {COUNTED.rstrip("/"), "rounding", *self.follows}
+        return bool(kinds) or any(part.holds_on for part, _ in self.made_of())
 
     def first_update(self, batch_size: int) -> Tensor:
         """The first update, counted from 1, in which the method can change a weight or a gradient, ``[*runs]``.

@@ -213,6 +213,8 @@ class Spectral(Regularizer):
         warmup: the least number of power-iteration steps when the regularizer is made.
     """
 
+    follows = ("u", "v")
+
     @checked
     def __init__(
         self,

@@ -1100,6 +1100,44 @@ def test_accumulation_before_the_first_step_and_changes_behind_it_are_no_reason_
     assert not net[0].weight._post_accumulate_grad_hooks
 
 
+def steps(net, optimizer, number):
+    for x in data(number):
+        optimizer.zero_grad()
+        loss_of(net, x).backward()
+        optimizer.step()
+
+
+def test_a_regularizer_left_behind_by_a_new_optimizer_says_so_once_and_acts_again_where_it_is_attached_anew():
+    net = plain_mlp()
+    old = adam(net)
+    handle = attach("l2", old, net)
+    steps(net, old, 3)
+    new = adam(net)
+    with pytest.warns(UserWarning, match=r"L2\b.*step\(\) of Adam.*attach\(") as said:
+        steps(net, new, 12)
+    assert len(said) == 1
+    handle.remove()
+    again = attach(handle.regularizer, new, net)
+    steps(net, new, 1)
+    assert again.penalty is not None
+    assert not any(p._post_accumulate_grad_hooks for p in list(net.parameters())[:-1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_neither_a_second_attachment_nor_an_optimizer_that_takes_turns_is_taken_for_a_new_one():
+    net = plain_mlp()
+    old, new = adam(net), adam(net)
+    handle = attach("l2", old, net)
+    for _ in range(6):
+        steps(net, old, 1)
+        steps(net, new, 3)
+    other = attach("l2", new, net)
+    steps(net, new, 12)
+    for each in (handle, other):
+        each.remove()
+    assert not any(p._post_accumulate_grad_hooks for p in net.parameters())
+
+
 # --- what a plug returns, and networks that cannot be read ------------------------------------------------------------
 
 
