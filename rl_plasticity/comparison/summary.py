@@ -800,8 +800,8 @@ def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -
         if len(candidates) == 1:
             return candidates[0]
     if len(groups) > 1:
-        why = f"{len(periodic)} groups have reset=periodic" if periodic else "none has reset=periodic"
-        why += f", {len(plain)} have no regularizer and no reset" if plain else ", none has reg=none reset=none"
+        why = f"{len(periodic)} groups have reset=periodic" if periodic else "no group has reset=periodic"
+        why += f", {len(plain)} have no regularizer and no reset" if plain else ", and no group has no method"
         warnings.append(f"no baseline, so no gaps: {why}; name one with baseline=LABEL")
     return None
 

@@ -206,4 +206,5 @@ def _value(text: str, argument: str) -> Any:
 
 
 def _unreadable(argument: str) -> SettingsError:
-    return SettingsError(f"cannot read {shown(argument)}: settings are written name=value")
+    hint = "; quote a list that has spaces" if argument.count("[") != argument.count("]") else ""
+    return SettingsError(f"cannot read {shown(argument)}: settings are written name=value{hint}")

@@ -102,6 +102,7 @@ def attach(
         raise SettingsError(f"regularizer must be a Regularizer or the name of one, got {type(regularizer).__name__}")
     elif settings:
         raise SettingsError(f"settings are for a regularizer given by name; this one is made already: {_few(settings)}")
+    regularizer.require_acting()
     _check_covered(regularizer, optimizers, net)
     _check_dense(regularizer, net)
     for optimizer in optimizers:

@@ -237,7 +237,7 @@ class Regularizer(nn.Module):
         for name, value in theirs.items():
             # "initial/body/head/weight" belongs to the parameter body.head.weight
             parameter = name.rpartition(".")[2].partition("/")[2].replace("/", ".")
-            if _goes_on(name) or (only is not None and parameter not in only):
+            if _goes_on(name) or (only is not None and not _is_among(parameter, only)):
                 continue
             chosen = ... if runs is None or not value.ndim else runs
             mine[name][chosen] = value[chosen]
@@ -282,6 +282,11 @@ class Regularizer(nn.Module):
         total = self._zeros()
         for part in parts:
             if (term := self.term(part, net)) is not None:
+                if term.shape != self.runs:
+                    raise SettingsError(
+                        f"{type(self).__name__}.term must return one number for each run, of shape {[*self.runs]}, "
+                        f"got shape {[*term.shape]}"
+                    )
                 total = total + term
         return total
 
@@ -308,6 +313,15 @@ class Regularizer(nn.Module):
             yield self, net
         for part, runs in self.made_of():
             yield from part.methods(seen_by(runs, net))
+
+    def require_acting(self) -> None:
+        """Raises SettingsError if the class does nothing: a hook's name may be misspelt, or `_act_on` left out."""
+        hooks = ("term", "terms", "project", "project_all")
+        kind = type(self).__name__
+        if not self._has(*hooks, "penalty", "project_", "observe_") and type(self) is not Unregularized:
+            raise SettingsError(f"{kind} does nothing: it overrides none of {', '.join(hooks)}")
+        if self._has("term", "project") and not self._has("terms", "project_all") and not self.acts_on:
+            raise SettingsError(f"{kind} does nothing: its constructor does not say what it acts on (self._act_on)")
 
     # --- for constructors -----------------------------------------------------------------------------------------
 
@@ -374,8 +388,10 @@ class Regularizer(nn.Module):
         self.register_buffer(_key(kind, parameter), value.detach().clone(), persistent=saved)
 
     def _recall(self, kind: str, parameter: str) -> Tensor:
-        value = self._buffers[_key(kind, parameter)]
-        assert value is not None
+        value = self._buffers.get(_key(kind, parameter))
+        if value is None:
+            kinds = sorted({name.partition("/")[0] for name in self._buffers if "/" in name})
+            raise KeyError(f"{type(self).__name__} remembers no {kind!r} of {parameter!r} (kinds: {', '.join(kinds)})")
         return value
 
     def _remember_rounding(self, net: nn.Module, names: Iterable[str]) -> None:
@@ -639,6 +655,12 @@ def _own_state(regularizer: Regularizer) -> dict[str, Tensor]:
     """The saved buffers of this regularizer, without those of its parts."""
     made_of_others = bool(regularizer.made_of())
     return {name: b for name, b in regularizer.state_dict().items() if "." not in name or not made_of_others}
+
+
+def _is_among(parameter: str, names: set[str]) -> bool:
+    """Whether a key belongs to one of these parameters. A matrix of a stacked one has its place behind the name."""
+    name, _, place = parameter.rpartition(".")
+    return parameter in names or (place.isdigit() and name in names)
 
 
 def _key(kind: str, parameter: str) -> str:

@@ -51,6 +51,7 @@ def make_regularizer(
         regularizer = make(net)
     finally:
         GIVEN.reset(token)
+    regularizer.require_acting()
     if structure is not None:
         regularizer.structure = dataclasses.replace(structure, example=None)  # no longer needed
     if (from_update, until_update) == (0, None):

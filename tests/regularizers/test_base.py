@@ -244,3 +244,43 @@ def test_a_strength_is_set_in_place_and_assigning_a_number_says_how():
         with pytest.raises(SettingsError, match=rf"\b{name}\.fill_\(0\.01\)"):
             setattr(regularizer, name, 1e-2)
     assert regularizer.coef == torch.tensor(0.1)
+
+
+class Misspelt(Regularizer):
+    def __init__(self, net, coef=1.0):
+        super().__init__(net, coef)
+        self._act_on(net, self.layers)
+
+    def trem(self, layer, net):
+        return layer.matrix(net).square().sum((-2, -1))
+
+
+class Everywhere(Misspelt):
+    def __init__(self, net, coef=1.0):
+        Regularizer.__init__(self, net, coef)
+
+    def term(self, layer, net):
+        return self.trem(layer, net)
+
+
+class Coupled(Misspelt):
+    def term(self, layer, net):
+        return layer.matrix(net).square().sum()
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [(Misspelt, "Misspelt.*term, terms, project"), (Everywhere, "Everywhere.*_act_on")]
+)
+def test_a_method_that_would_do_nothing_is_refused_where_it_is_made_or_attached(kind, says, monkeypatch):
+    net = MLP((5, 8, 3), [0, 1], layer_norm=False)
+    monkeypatch.setitem(REGULARIZERS, "mine", kind)
+    with pytest.raises(SettingsError, match=says):
+        make_regularizer("mine", net)
+    with pytest.raises(SettingsError, match=says):
+        attach(kind(net), torch.optim.SGD(net.parameters(), lr=0.1), net)
+
+
+def test_a_term_that_is_not_one_number_for_each_run_is_refused_since_it_would_couple_the_runs():
+    net = MLP((5, 8, 3), [0, 1], layer_norm=False)
+    with pytest.raises(SettingsError, match=r"Coupled\.term.*\[2\].*\[\]"):
+        Coupled(net).penalty(net)
