@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from rl_plasticity import plugins
 from rl_plasticity.compiling.shares import Cut, Shares
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.configs.written import Given, by_name
-from rl_plasticity.errors import SettingsError, first_line, refused
+from rl_plasticity.configs.commands import BRANCH, SIDE_BY_SIDE, Supervised, Train
+from rl_plasticity.configs.written import Given, as_written, by_name
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.files import write_text
@@ -83,6 +83,12 @@ def load(kind: type[S], asked: Iterable[str | Given]) -> S:
     at = max(steps) if settings.at is None else settings.at
     if at not in steps:
         raise SettingsError(f"at={at}: {folder} has checkpoints of {', '.join(map(str, steps))}")
+    measures = bool(parent.measure_every_updates)
+    if isinstance(settings, Train) and bool(settings.measure_every_updates) is not measures:
+        what = f"measure_every_updates={settings.measure_every_updates}"
+        raise SettingsError(
+            f"{what}: a branch measures plasticity if {folder} did (it {'did' if measures else 'did not'})"
+        )
     if isinstance(settings, Train) and settings.total_env_steps <= at:
         raise SettingsError(
             f"total_env_steps={settings.total_env_steps} must be above at={at}, where the branch begins"
@@ -143,7 +149,12 @@ def state_of(
         state = {n: _repeated(n, value, s.seeds, len(shares.modules)) for n, value in saved.items()}
         state["table"] = _repeated_rows(saved["table"], len(shares.modules))
     except Exception as error:  # the settings do not fit, or a file that is whole holds anything
-        raise SettingsError(f"cannot branch: the checkpoint does not fit: {first_line(error)}") from error
+        now, then = (schema.without_machine(type(one), one.saved) for one in (s, parent))
+        other = [n for n in now if now[n] != then.get(n) and n.partition(".")[0] not in (*SIDE_BY_SIDE, *BRANCH)]
+        given = " ".join(f"{n}={as_written(now[n])}" for n in other)
+        raise SettingsError(
+            f"the checkpoint of at={s.at} does not fit {given}: {' '.join(str(error).split())}"
+        ) from error
     new = {key: callback.state_dict() for key, callback in known.items() if key not in saved}
     return {**state, **new, name: whole.state_dict()}
 
@@ -170,6 +181,7 @@ def write(place: Path, s: S, saved: dict[str, Any], parent: RunFolder, names: Se
             write_text(new.path / path.name, content)
             saved["sizes"][path.name], saved["ends"][path.name] = len(content), content[-END:].decode(errors="replace")
         came = {"from": s.from_, "at": s.at, "starts": parent.starts}
+        came |= {"branch": parent.branch} if parent.branch else {}
         write_text(new.provenance, json.dumps({"branch": came, "starts": []}, indent=2) + "\n")
         saved["settings"] = s.saved
         checkpoint.write(new.checkpoints, saved)

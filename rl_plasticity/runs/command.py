@@ -166,13 +166,7 @@ class Command(Generic[S, B]):
             lock = otherwise.enter_context(_locked(folder, made))
             _require_free(place)
             otherwise.callback(_remove, folder, made)
-            # Periods are decided last: they are no part of the name.
-            periods: Any = {
-                name: period(self.length(settings, built)[0], longest)
-                for name, longest in LONGEST[self.kind].items()
-                if getattr(settings, name) == "auto"
-            }
-            settings = replace(settings, out=str(folder), **periods)
+            settings = self._with_periods(replace(settings, out=str(folder)), built)
             with refused(f"write to {folder}"):
                 folder.write_settings(schema.dump(settings))
             otherwise.pop_all()
@@ -193,7 +187,7 @@ class Command(Generic[S, B]):
             make = partial(self.trained, built)
             state = branch.state_of(saved, settings, plan, before, make, built.callbacks)
             place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
-            settings, folder = replace(settings, out=str(place)), RunFolder(place)
+            settings, folder = self._with_periods(replace(settings, out=str(place)), built), RunFolder(place)
             with refused(f"write to {place}"):
                 branch.write(place, settings, state, parent, (Plan.of(before).names, plan.names))
             lock = otherwise.enter_context(_locked(folder))
@@ -238,6 +232,15 @@ class Command(Generic[S, B]):
         named = {g.name: g.value for g in given}
         groups: Any = {n: group.having(group.flat(n) | named, n) for n, group in before.groups.items()}
         return replace(before, **anew, **groups), before
+
+    def _with_periods(self, settings: S, built: B) -> S:
+        """The settings with periods for ``auto``, which is decided last: they are no part of a folder's name."""
+        periods: Any = {
+            name: period(self.length(settings, built)[0], longest)
+            for name, longest in LONGEST[self.kind].items()
+            if getattr(settings, name) == "auto"
+        }
+        return replace(settings, **periods)
 
     def _made(self, settings: S) -> tuple[S, Plan, B]:
         """The settings with every ``auto`` decided that depends on the machine, their plan, and the built parts."""

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from conftest import StopAfter, assert_equal_states
-from folders import PENDULUM, go, resume, rows, run
+from conftest import StopAfter, assert_equal_states, refused
+from folders import PENDULUM, go, resume, rows, run, run_supervised
 
-from rl_plasticity import train
+from rl_plasticity import supervised, train
 from rl_plasticity.agents import ReplayBuffer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
@@ -93,3 +93,97 @@ def test_the_variants_of_a_list_begin_as_branches_of_their_own_and_learn_the_sam
         assert before == [float(r["value"]) for r in rows(alone) if int(r["step"]) <= 40]
         numbers = [np.array([float(r["value"]) for r in of]) for of in (mine, rows(alone))]
         np.testing.assert_allclose(*numbers, rtol=2e-3, atol=2e-3)
+
+
+# Epochs: a checkpoint at 3 lies within the second task.
+TASKS = ["data.train_size=200", "net.widths=[8]", "num_tasks=3", "epochs_per_task=2", "seeds=2", "batch_size=50"]
+TASKS += ["device=cpu", "compile=false", "threads=1", "log_every_updates=3", "measure_every_updates=3", "lr=0.01"]
+TASKS += ["checkpoint_every_epochs=3", "eval_every_epochs=1", "reg=l2_init"]
+
+
+@pytest.fixture(scope="module")
+def of_tasks(tmp_path_factory):
+    return run_supervised(TASKS, tmp_path_factory.mktemp("branch") / "tasks")
+
+
+def test_a_supervised_branch_without_a_change_equals_the_run_bit_for_bit(of_tasks, tmp_path):
+    before = content(of_tasks)
+    made = branch(of_tasks, tmp_path / "same", "at=3", stop=StopAfter(1), command=supervised.command)
+    assert metrics(resume(made, command=supervised.command)) == metrics(of_tasks)
+    assert content(of_tasks) == before
+
+
+def test_a_supervised_branch_takes_a_learning_rate_and_keeps_the_moments(of_tasks, tmp_path):
+    made = branch(of_tasks, tmp_path / "lr", "at=3", "lr=0.5", command=supervised.command)
+    first, theirs = (checkpoint.load(folder / "checkpoints", 3)["learner"] for folder in (made, of_tasks))
+    assert first.pop("optimizer.lr") == 0.5
+    assert theirs.pop("optimizer.lr") == 0.01
+    assert_equal_states(first, theirs)
+    assert metrics(made) != metrics(of_tasks)
+
+
+def test_a_new_regularizer_is_that_of_the_network_the_run_began_with(of_tasks, tmp_path):
+    made = branch(of_tasks, tmp_path / "wasserstein", "at=3", "reg=[wasserstein,l2_init]", command=supervised.command)
+    began = run_supervised([*TASKS[:-1], "reg=[wasserstein,l2_init]"], tmp_path / "began")
+    captured, whole = (
+        {
+            n: v
+            for n, v in checkpoint.load(folder / "checkpoints", at)["learner"].items()
+            if n.startswith("regularizer.")
+        }
+        for folder, at in ((made, 3), (began, 0))
+    )
+    assert_equal_states(captured, whole)
+
+
+def test_a_regularizer_that_is_the_same_keeps_its_state_and_takes_a_new_strength(parent, tmp_path):
+    made = branch(parent, tmp_path / "coef", "at=40", "reg.coef=0.5")
+    first, theirs = (checkpoint.load(folder / "checkpoints", 40)["agent"] for folder in (made, parent))
+    for network in ("critic", "actor"):
+        assert first.pop(f"{network}.regularizer.coef") == 0.5
+        theirs.pop(f"{network}.regularizer.coef")
+    assert_equal_states(first, theirs)
+
+
+REFUSED = [
+    (["at=41"], "at=41", "40", "60"),
+    (["at=60"], "total_env_steps=60", "at=60"),
+    (["at=40", "seeds=3"], "seeds"),
+    (["at=40", "buffer_size=100"], "buffer_size"),
+    (["at=40", "agent.hidden=[32,32]"], "agent.hidden"),
+    (["at=40", "agent.num_critics=2"], "agent.num_critics"),
+    (["at=40", "reg.coeff=1"], "reg.coeff", "reg.coef"),
+    (["at=40", "reg=spectrall"], "spectrall", "spectral"),
+    (["at=40", "resume=x"], "from", "resume"),
+    (["at=40", "measure_every_updates=0"], "measure_every_updates"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), [(s, w) for s, *w in REFUSED], ids=lambda x: " ".join(x))
+def test_what_a_branch_cannot_do_is_refused_before_anything_is_written(settings, words, parent, tmp_path):
+    before = content(parent)
+    refused(lambda: branch(parent, tmp_path / "branch", *settings), *words)
+    assert not [*tmp_path.iterdir()]
+    assert content(parent) == before
+
+
+def test_a_run_of_several_settings_is_refused_and_so_is_a_step_without_a_run(tmp_path):
+    several = run([*PENDULUM, "reg=[none,l2]"], tmp_path / "several")
+    refused(lambda: branch(several, tmp_path / "branch"), str(several), "-m")
+    refused(lambda: run([*PENDULUM, "at=40"], tmp_path / "branch"), "at=40", "from=")
+    refused(lambda: branch(tmp_path / "nowhere", tmp_path / "branch"), "nowhere")
+    assert not (tmp_path / "branch").exists()
+
+
+def test_a_branch_says_where_it_came_from(parent, tmp_path):
+    made = RunFolder(train.run(from_=parent, at=40, reg="l2", out=tmp_path / "l2").path)
+    assert (made.branch["from"], made.branch["at"]) == (str(parent), 40)
+    assert made.branch["starts"] == RunFolder(parent).starts
+    assert len(made.starts) == 1
+    assert (made.settings["from"], made.settings["at"]) == (str(parent), 40)
+    resume(made.path)
+    assert len(made.starts) == 2
+    assert made.branch["at"] == 40
+    again = RunFolder(branch(made, tmp_path / "again", "total_env_steps=80"))
+    assert again.branch["at"] == 60
+    assert again.branch["branch"]["at"] == 40
