@@ -180,7 +180,7 @@ def write(place: Path, s: S, saved: dict[str, Any], parent: RunFolder, names: Se
             content = _renamed(content, *names) if path == parent.metrics_csv else content
             write_text(new.path / path.name, content)
             saved["sizes"][path.name], saved["ends"][path.name] = len(content), content[-END:].decode(errors="replace")
-        came = {"from": s.from_, "at": s.at, "starts": parent.starts}
+        came: dict[str, Any] = {"from": s.from_, "at": s.at, "starts": parent.starts}
         came |= {"branch": parent.branch} if parent.branch else {}
         write_text(new.provenance, json.dumps({"branch": came, "starts": []}, indent=2) + "\n")
         saved["settings"] = s.saved

@@ -215,10 +215,15 @@ class RunFolder(os.PathLike[str]):
         return branch if isinstance(branch, dict) else {}
 
     @property
-    def _newest_start(self) -> Mapping[str, Any]:
+    def every_start(self) -> list[Mapping[str, Any]]:
+        """The `starts`, and before them those of the run that this one branched from."""
         before = self.branch.get("starts")
-        every = [*(before if isinstance(before, list) else []), *self.starts]
-        return ({}, *(start for start in every if isinstance(start, dict)))[-1]
+        of_parent = [start for start in before if isinstance(start, dict)] if isinstance(before, list) else []
+        return [*of_parent, *self.starts]
+
+    @property
+    def _newest_start(self) -> Mapping[str, Any]:
+        return ({}, *self.every_start)[-1]
 
     def all_starts(self) -> list[Any]:
         """The starts in ``provenance.json``, to add another one; empty if there is no such file.

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from conftest import StopAfter, assert_equal_states, refused
+from conftest import StopAfter, assert_equal_states, once, refused
 from folders import PENDULUM, go, resume, rows, run, run_supervised
 
 from rl_plasticity import supervised, train
 from rl_plasticity.agents import ReplayBuffer
+from rl_plasticity.configs.commands import Train
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.sweeps import sweep
 
 # The checkpoint at 40 lies within an episode, and between two resets, measurements and log lines.
 TRAINED = [*(s for s in PENDULUM if not s.startswith("measure_every")), "seeds=2", "reg=spectral", "reset=periodic"]
@@ -187,3 +189,18 @@ def test_a_branch_says_where_it_came_from(parent, tmp_path):
     again = RunFolder(branch(made, tmp_path / "again", "total_env_steps=80"))
     assert again.branch["at"] == 60
     assert again.branch["branch"]["at"] == 40
+
+
+def test_a_sweep_branches_a_run_for_each_of_its_values(parent, tmp_path):
+    asked = [f"from={parent}", "at=40", "reset=none,head", "reset.head.every_updates=25", f"out={tmp_path}"]
+    found = sweep.runs(Train, asked)
+    assert [run.settings.reset.name for run in found] == ["none", "head"]
+    assert {run.settings.reg.name for run in found} == {"spectral"}
+    assert all("at=40" in run.folder.name for run in found)
+    made = run(found[1].arguments, found[1].folder)
+    assert [run.folder for run in sweep.runs(Train, asked)] == [run.folder for run in found]
+    assert metrics(made) == metrics(branch(parent, tmp_path / "alone", "at=40", "reset=head", "reset.every_updates=25"))
+    unbranched = once(
+        [*(a for a in TRAINED if not a.startswith("reset.")), *(a for a in asked if not a.startswith(("from", "at")))]
+    )
+    assert not {run.folder for run in sweep.runs(Train, unbranched)} & {run.folder for run in found}
