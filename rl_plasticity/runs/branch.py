@@ -21,6 +21,7 @@ from rl_plasticity.compiling.shares import Cut, Shares
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import BRANCH, SIDE_BY_SIDE, Supervised, Train
 from rl_plasticity.configs.written import Given, as_written, by_name
+from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
@@ -29,23 +30,15 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import RunName
 from rl_plasticity.runs.plan import Plan, variants
 from rl_plasticity.runs.results import END
-from rl_plasticity.runs.trained import saved_settings
+from rl_plasticity.runs.trained import CHANGES, ENV, saved_settings
+from rl_plasticity.seeding import derive
 
 S = TypeVar("S", Train, Supervised)
-# What a run begins with, and what the counts and shapes in a checkpoint depend on.
-FIXED: dict[Any, tuple[str, ...]] = {
-    Train: (
-        "preset",
-        "seed",
-        "seeds",
-        "env",
-        "agent",
-        "buffer_size",
-        "random_env_steps",
-        "prime_updates",
-        "prime_after_env_steps",
-    ),
-    Supervised: ("preset", "seed", "seeds", "task", "data", "net", "num_tasks", "epochs_per_task", "batch_size"),
+# What a run begins with, and what the counts and shapes in a checkpoint depend on; with a dot, every such setting.
+FIXED: dict[Any, str] = {
+    Train: "preset seed seeds env env.action_repeat agent buffer_size random_env_steps prime_updates "
+    "prime_after_env_steps",
+    Supervised: "preset seed seeds task task. data data. net net. num_tasks epochs_per_task batch_size",
 }
 REGULARIZER, DECIDED = ".regularizer.", (".regularizer.", ".optimizer.")  # in the names of a trained module's tensors
 
@@ -72,10 +65,9 @@ def load(kind: type[S], asked: Iterable[str | Given]) -> S:
     with refused(f"read {folder}"):
         parent = parent_settings(kind, folder)
         steps = [*folder.saved_steps]
-    machine, fixed = schema.marked(kind, "machine"), FIXED[kind]
+    machine, fixed = schema.marked(kind, "machine"), FIXED[kind].split()
     for name in given:
-        is_fixed = name in fixed or (name.partition(".")[0] in fixed and not name.startswith("agent."))
-        if is_fixed and name not in machine:
+        if name not in machine and (name in fixed or f"{name.partition('.')[0]}." in fixed):
             raise SettingsError(f"{name} cannot be given with from=: a branch has that of {folder}")
     settings = schema.load(kind, asked, replace(parent, out="auto", resume=None, from_=None, at=None))
     if not steps:
@@ -83,16 +75,8 @@ def load(kind: type[S], asked: Iterable[str | Given]) -> S:
     at = max(steps) if settings.at is None else settings.at
     if at not in steps:
         raise SettingsError(f"at={at}: {folder} has checkpoints of {', '.join(map(str, steps))}")
-    measures = bool(parent.measure_every_updates)
-    if isinstance(settings, Train) and bool(settings.measure_every_updates) is not measures:
-        what = f"measure_every_updates={settings.measure_every_updates}"
-        raise SettingsError(
-            f"{what}: a branch measures plasticity if {folder} did (it {'did' if measures else 'did not'})"
-        )
-    if isinstance(settings, Train) and settings.total_env_steps <= at:
-        raise SettingsError(
-            f"total_env_steps={settings.total_env_steps} must be above at={at}, where the branch begins"
-        )
+    if isinstance(settings, Train) and isinstance(parent, Train):
+        _require_consistent(settings, parent, folder, at)
     return replace(settings, from_=str(folder.path.absolute()), at=at)
 
 
@@ -122,7 +106,8 @@ def state_of(
 
     What the settings decide is as they say, and what training made is as it was. So tensors of regularizer and
     optimizer are new where the settings changed them: strengths, learning rates. All others are the saved ones. A
-    regularizer that the parent did not have is as if made for the network that the run began with.
+    regularizer that the parent did not have is as if made for the network that the run began with. Where tasks change
+    otherwise, the episodes under way are truncated, and the next ones begin.
 
     Args:
         plan: of the branch.
@@ -148,6 +133,8 @@ def state_of(
             _fit_(module, saved[name], before, variant.reg.choice == parent.reg.choice)
         state = {n: _repeated(n, value, s.seeds, len(shares.modules)) for n, value in saved.items()}
         state["table"] = _repeated_rows(saved["table"], len(shares.modules))
+        if isinstance(s, Train) and isinstance(parent, Train) and changes_env(s, parent):
+            _end_episodes_(state, s, plan)
     except Exception as error:  # the settings do not fit, or a file that is whole holds anything
         now, then = (schema.without_machine(type(one), one.saved) for one in (s, parent))
         other = [n for n in now if now[n] != then.get(n) and n.partition(".")[0] not in (*SIDE_BY_SIDE, *BRANCH)]
@@ -190,6 +177,61 @@ def write(place: Path, s: S, saved: dict[str, Any], parent: RunFolder, names: Se
 
 
 # --------------------------------------------------------------------------------------------------------------------
+
+
+def _require_consistent(s: Train, parent: Train, folder: RunFolder, at: int) -> None:
+    """Raises SettingsError where a branch at this env step cannot have the settings `s`."""
+    if s.total_env_steps <= at:
+        raise SettingsError(f"total_env_steps={s.total_env_steps} must be above at={at}: the branch begins there")
+    if bool(s.measure_every_updates) is not (measured := bool(parent.measure_every_updates)):
+        did = "measured" if measured else "did not measure"
+        raise SettingsError(
+            f"measure_every_updates={s.measure_every_updates}: {folder} {did} plasticity, so must a branch"
+        )
+    if s.prime_updates and at == s.prime_after_env_steps and s.replay_ratio != parent.replay_ratio:
+        raise SettingsError(f"replay_ratio={s.replay_ratio:g} cannot be given at={at}, the env step of heavy priming")
+
+
+def changes_env(s: Train, parent: Train) -> bool:
+    """Whether the tasks of a branch change otherwise than those of its parent."""
+    now, then = (schema.without_machine(Train, {"env": one.env.saved}) for one in (s, parent))
+    return now != then
+
+
+def _end_episodes_(state: dict[str, Any], s: Train, plan: Plan) -> None:
+    """Truncate the episodes under way in the `state` of a branch, and begin the next ones in its own environments.
+
+    The task of the branch point has no return before it was learned, and no area: these become NaN.
+    """
+    saved, rows, buffer = state["envs"]["states"], state["table"], state["buffer"]
+    seeds, change_seeds = ([derive(n, key) for n in plan.seeds] for key in (ENV, CHANGES))
+    envs = Envs(s.env.name, seeds, change_seeds=change_seeds, **{**s.env.settings, "workers": False})
+    try:
+        # An episode without a step is begun once more.
+        envs.vector.set_attr("episode", [one["episode"] - (len(one["actions"]) == 0) for one in saved])
+        envs.vector.set_attr("steps", [one["steps"] for one in saved])
+        obs = torch.from_numpy(envs.reset())
+        state["envs"] = envs.state_dict()
+    finally:
+        envs.close()
+    if rows:
+        end, last_obs = rows["end"].clone(), rows["last_obs"]
+        was_truncated = end[-1] > 0
+        own = last_obs[len(last_obs) - int(was_truncated.sum()) :]
+        newest = buffer["newest_obs"].clone()
+        newest[was_truncated] = own
+        end[-1][end[-1] == 0] = 1
+        last_obs = torch.cat([last_obs[: len(last_obs) - len(own)], newest[end[-1] > 0]])
+        state["table"] = {**rows, "end": end, "last_obs": last_obs}
+    state["buffer"] = {**buffer, "newest_obs": obs}
+    progress = state["progress"]
+    unknown = torch.full_like(progress["first_return"], float("nan" if s.env.switch_every_env_steps else 0))
+    state["progress"] = {
+        **progress,
+        "episode_return": torch.zeros_like(progress["episode_return"]),
+        "first_return": unknown,
+        "task_area": progress["task_area"] + unknown,
+    }
 
 
 def _renamed(content: bytes, before: Sequence[RunName], names: Sequence[RunName]) -> bytes:

@@ -147,6 +147,31 @@ def test_a_regularizer_that_is_the_same_keeps_its_state_and_takes_a_new_strength
     assert_equal_states(first, theirs)
 
 
+def test_a_branch_whose_task_changes_truncates_the_episode_under_way_and_begins_the_next(parent, tmp_path):
+    change = ["env.changes=[observation_shift,action_flip]", "env.switch_every_env_steps=40"]
+    made = branch(parent, tmp_path / "changing", "at=40", *change)
+    first, theirs = (checkpoint.load(folder / "checkpoints", 40) for folder in (made, parent))
+    assert [env["episode"] for env in first["envs"]["states"]] == [2, 2]
+    assert [len(env["actions"]) for env in first["envs"]["states"]] == [0, 0]
+    buffers = [ReplayBuffer(2, 60, 3, 1), ReplayBuffer(2, 60, 3, 1)]
+    for buffer, saved in zip(buffers, (first, theirs), strict=True):
+        buffer.load_state_dict(saved["buffer"] | saved["table"])
+    every = torch.arange(40).expand(2, -1)
+    assert_equal_states(*([*buffer.sample(every)] for buffer in buffers))  # the last next_obs too
+    assert not torch.equal(buffers[0].newest_obs, buffers[1].newest_obs)
+    assert (buffers[0].end[:, 39] == 1).all()
+    circle = (first["buffer"]["newest_obs"][:, :2] ** 2).sum(-1)
+    assert ((circle - 1).abs() > 1e-3).all()  # cos and sin of the angle, shifted by the first change
+    before, after = ([r for r in rows(f) if int(r["step"]) <= 40] for f in (parent, made))
+    assert after[: len(before)] == before
+    of_task = {r["name"]: float(r["value"]) for r in after[len(before) :] if r["run"] == "0"}  # which ends there
+    assert of_task["task/index"] == 0
+    assert np.isfinite(of_task["task/return"])
+    assert np.isnan([of_task["task/first_return"], of_task["task/area"]]).all()
+    halves = branch(parent, tmp_path / "halves", "at=40", *change, stop=StopAfter(7))
+    assert metrics(resume(halves)) == metrics(made)
+
+
 REFUSED = [
     (["at=41"], "at=41", "40", "60"),
     (["at=60"], "total_env_steps=60", "at=60"),
@@ -157,6 +182,8 @@ REFUSED = [
     (["at=40", "reg.coeff=1"], "reg.coeff", "reg.coef"),
     (["at=40", "reg=spectrall"], "spectrall", "spectral"),
     (["at=40", "resume=x"], "from", "resume"),
+    (["at=40", "env.action_repeat=2"], "env.action_repeat"),
+    (["at=40", "env.changes=[action_flip]"], "env.changes", "env.switch_every_env_steps"),
     (["at=40", "measure_every_updates=0"], "measure_every_updates"),
 ]
 
