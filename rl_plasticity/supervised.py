@@ -20,6 +20,7 @@ from rl_plasticity import command_line
 from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
@@ -96,6 +97,8 @@ def build(s: Supervised, plan: Plan) -> Parts:
     data = load(s.data.name, **s.data.settings).to(s.device)
     kind: Any = TASKS[s.task.name]
     sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks, **s.task.settings)
+    if s.at is not None and s.at >= (total := sequence.num_tasks * s.epochs_per_task):
+        raise SettingsError(f"at={s.at} must be below {total}, the last epoch: nothing is left to branch")
     memory.require(len(plan.seeds), of_each_run(s, data), s.device)
     learner = make_learner(s, plan, data, sequence)
     updates, tasks = expected_updates(s, sequence), sequence.num_tasks

@@ -219,5 +219,7 @@ def test_branches_are_groups_as_other_runs_are_and_the_caption_says_where_they_b
     (warning,) = (w for w in summarize(groups, None, None, None, None).warnings if "branched" in w)
     assert "1000" in warning
     assert "2000" in warning
+    (warning,) = (w for w in summarize(groups, None, None, None, None).warnings if "would come after" in w)
+    assert "head" in warning
     (g,) = group(read(RunFolder(head)))
     assert g.label == "none + head"

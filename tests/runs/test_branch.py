@@ -196,10 +196,16 @@ def test_what_a_branch_cannot_do_is_refused_before_anything_is_written(settings,
     assert content(parent) == before
 
 
-def test_a_run_of_several_settings_is_refused_and_so_is_a_step_without_a_run(tmp_path):
+def test_a_run_of_several_settings_is_refused_and_so_is_a_step_without_a_run(of_tasks, tmp_path):
     several = run([*PENDULUM, "reg=[none,l2]"], tmp_path / "several")
     refused(lambda: branch(several, tmp_path / "branch"), str(several), "-m")
     refused(lambda: run([*PENDULUM, "at=40"], tmp_path / "branch"), "at=40", "from=")
+    ended = lambda: branch(of_tasks, tmp_path / "branch", "at=6", command=supervised.command)  # noqa: E731
+    refused(ended, "at=6", "6")
+    refused(lambda: branch(of_tasks, tmp_path / "branch", "at=3", command=train.command), "supervised", "train")
+    for given in ("task=label_flip", "net.widths=[4]", "data.train_size=100", "batch_size=10", "num_tasks=5"):
+        fixed = lambda: branch(of_tasks, tmp_path / "branch", "at=3", given, command=supervised.command)  # noqa: B023, E731
+        refused(fixed, given.partition("=")[0])
     refused(lambda: branch(tmp_path / "nowhere", tmp_path / "branch"), "nowhere")
     assert not (tmp_path / "branch").exists()
 
