@@ -201,6 +201,9 @@ def _complain_at_once(kind: type[Any], arguments: Sequence[str]) -> int:
         looked_at(kind, arguments)
     elif not written.FLAGS & {*arguments}:
         written.require_one_run(arguments)
+        given = written.by_name(arguments)
+        if given.get("from") is not None:  # its settings are those of another run, which only the command reads
+            return 0
         settings = schema.load(kind, arguments)
         if kind is commands.Train and settings.resume is None:
             from rl_plasticity.envs.control import check_name

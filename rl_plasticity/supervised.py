@@ -20,6 +20,7 @@ from rl_plasticity import command_line
 from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
@@ -70,16 +71,11 @@ def run(
 
 @dataclass
 class Parts:
-    """The objects that the settings choose, for all runs.
-
-    Args:
-        some: makes the learner of some of the runs.
-    """
+    """The objects that the settings choose, for all runs."""
 
     data: Data
     sequence: TaskSequence
     learner: Learner
-    some: Callable[[slice], Learner]
     interventions: list[Chosen]
     callbacks: dict[str, object] = field(default_factory=dict)
 
@@ -101,6 +97,21 @@ def build(s: Supervised, plan: Plan) -> Parts:
     data = load(s.data.name, **s.data.settings).to(s.device)
     kind: Any = TASKS[s.task.name]
     sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks, **s.task.settings)
+    if s.at is not None and s.at >= (total := sequence.num_tasks * s.epochs_per_task):
+        raise SettingsError(f"at={s.at} must be below {total}, the last epoch: nothing is left to branch")
+    memory.require(len(plan.seeds), of_each_run(s, data), s.device)
+    learner = make_learner(s, plan, data, sequence)
+    updates, tasks = expected_updates(s, sequence), sequence.num_tasks
+    say_what_never_comes(s, plan, {"net": learner.regularizer}, updates, tasks, tasks * s.epochs_per_task)
+    interventions = list(plan.interventions)
+    if sequence.decay_at_epochs:
+        at = [updates_after(s, sequence, epoch) for epoch in sequence.decay_at_epochs]
+        interventions.append((LearningRateDecay(at, sequence.decay, sequence.rebase), None))
+    return Parts(data, sequence, learner, interventions)
+
+
+def make_learner(s: Supervised, plan: Plan, data: Data, sequence: TaskSequence) -> Learner:
+    """The learners of all runs, untrained, for these images and tasks."""
 
     def make(seeds: Sequence[int]) -> torch.nn.Module:
         made = make_network(s.net.name, data.shape, sequence.num_classes, seeds, **s.net.settings)
@@ -111,24 +122,16 @@ def build(s: Supervised, plan: Plan) -> Parts:
     def optimize(network: torch.nn.Module) -> Optimizer:
         return OPTIMIZERS[s.optimizer.name](network, lr=s.lr, **s.optimizer.settings)
 
-    memory.require(len(plan.seeds), of_each_run(s, data), s.device)
-    after = cache(partial(updates_after, s, sequence))
+    regularize = partial(plan.regularize, updates_after=cache(partial(updates_after, s, sequence)))
+    made = Learner(make, [derive(n, NETWORK) for n in plan.seeds], regularize, optimize, device=s.device)
+    if s.precision == "bfloat16" and made.runs:
+        read_bfloat16_(made.net, s.bfloat16_from or 1)
+    return made
 
-    def learner_of(plan: Plan) -> Learner:
-        regularize = partial(plan.regularize, updates_after=after)
-        made = Learner(make, [derive(n, NETWORK) for n in plan.seeds], regularize, optimize, device=s.device)
-        if s.precision == "bfloat16" and made.runs:
-            read_bfloat16_(made.net, s.bfloat16_from or 1)
-        return made
 
-    learner = learner_of(plan)
-    updates, tasks = expected_updates(s, sequence), sequence.num_tasks
-    say_what_never_comes(s, plan, {"net": learner.regularizer}, updates, tasks, tasks * s.epochs_per_task)
-    interventions = list(plan.interventions)
-    if sequence.decay_at_epochs:
-        at = [after(epoch) for epoch in sequence.decay_at_epochs]
-        interventions.append((LearningRateDecay(at, sequence.decay, sequence.rebase), None))
-    return Parts(data, sequence, learner, lambda runs: learner_of(plan.some(runs)), interventions)
+def make_trained(parts: Parts, s: Supervised, plan: Plan) -> Learner:
+    """A learner like that of the parts, with other settings or runs."""
+    return make_learner(s, plan, parts.data, parts.sequence)
 
 
 def of_each_run(s: Supervised, data: Data) -> dict[str, float]:
@@ -184,7 +187,8 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     total = sequence.num_tasks * s.epochs_per_task
     first = sequence.task(0)  # the network is looked at with its first images, whatever task it is at
     order = RunStreams([derive(n, ORDER) for n in session.plan.seeds])  # of the images, and of the augmentation
-    updates = EpochUpdates(session, learner, parts.some, parts.interventions, parts.data, order, at)
+    some = lambda runs: make_trained(parts, s, session.plan.some(runs))  # noqa: E731
+    updates = EpochUpdates(session, learner, some, parts.interventions, parts.data, order, at)
     probing = LearnerProbing(session, learner, first_images(first, parts.data, PROBE_SIZE, learner.runs), at, total)
     with session.begun(
         {"learner": learner, "order": order, "probe": probing.networks["net"]}, at, unit="epochs", total=total,
@@ -209,7 +213,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     return bool(at.step >= total)
 
 
-command = Command(Supervised, build, train, planned_updates, length)
+command = Command(Supervised, build, train, planned_updates, length, make_trained)
 
 if __name__ == "__main__":
     command_line.train(command)

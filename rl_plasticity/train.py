@@ -194,7 +194,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
     s, agent, buffer = session.settings, parts.agent, parts.buffer
     envs = parts.open(s, session.plan)
     at = EnvStepCounts.of(len(session.plan.seeds))  # the session's `progress` as soon as it has begun
-    some = lambda runs: make_agent(s, session.plan.some(runs), envs.obs_dim, envs.act_dim)  # noqa: E731
+    some = lambda runs: make_trained(parts, s, session.plan.some(runs))  # noqa: E731
     probing = AgentProbing(session, agent, parts.eval_envs)
     updates = AgentUpdates(session, agent, buffer, probing, some)
     evaluations = Evaluations(session, agent, updates, parts.eval_envs, at)
@@ -232,7 +232,12 @@ def train(session: Session[Train], parts: Parts) -> bool:
     return at.step >= s.total_env_steps and not evaluations.was_cut_short
 
 
-command = Command(Train, build, train, planned_updates, length)
+def make_trained(parts: Parts, s: Train, plan: Plan) -> Agent:
+    """An agent like that of the parts, with other settings or runs."""
+    return make_agent(s, plan, parts.eval_envs.obs_dim, parts.eval_envs.act_dim)
+
+
+command = Command(Train, build, train, planned_updates, length, make_trained)
 
 if __name__ == "__main__":
     command_line.train(command)

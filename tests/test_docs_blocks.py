@@ -388,7 +388,7 @@ def check(command):
         own = [a for a in arguments if a not in {*written.FLAGS, "--help"}]
         schema.load_plugs_of(own)
         kind = {"train": Train, "supervised": Supervised}[name]
-        if any(a.startswith("resume=") for a in own):
+        if any(a.startswith(("resume=", "from=")) for a in own):
             schema.load(kind, own)
             return
         own, of_launcher = launchers.apart(own)

@@ -11,14 +11,14 @@ import numpy as np
 
 from rl_plasticity.comparison.loading import Run, Settings
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import BRANCH, Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.names import short
 
 # Settings that do not change a run's numbers, or (threads, device) only their rounding.
-IGNORED = {"seed", "seeds", "preset"}
+IGNORED = {"seed", "seeds", "preset", *BRANCH}
 IGNORED |= {n for kind in (Train, Supervised) for what in ("machine", "watched") for n in schema.marked(kind, what)}
 FREE = tuple(group for group in KINDS if group not in ("env", "data"))  # choices whose settings may differ
 STRATA = ("env", "task", "data")  # the settings of tasks, which are strata of the statistics where runs are mixed
@@ -29,6 +29,7 @@ TASK = {
 }
 OF_ENV = ("env.name", "env.sequence", "env.changes")  # the task's name tells all three
 LENGTHS = ("total_env_steps", "num_tasks")
+BRANCHED = "at"  # the setting that tells apart runs with equal settings that branched at other steps, or not at all
 PLUGS = "plugins."  # begins the settings that hold a digest of a plug's code, which tell groups apart
 
 
@@ -116,8 +117,13 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[Run]] = defaultdict(list)
     for run in runs:
         alike[identity(run.settings, left_out)].append(run)
-    apart = [part for of_group in alike.values() for part in _by_plugs(of_group)]
-    shared = [{n: v for n, v in of_group[0].settings.items() if n not in left_out} | plugs for plugs, of_group in apart]
+    apart = [
+        (told | plugs, of_part)
+        for of_group in alike.values()
+        for told, of_branch in _by_branch(of_group)
+        for plugs, of_part in _by_plugs(of_branch)
+    ]
+    shared = [{n: v for n, v in of_group[0].settings.items() if n not in left_out} | told for told, of_group in apart]
     order, called = differing(shared), labels(shared)
     left = _without(leave_out, called, [of_group for _, of_group in apart])
     groups = []
@@ -155,7 +161,7 @@ def labels(settings: Sequence[Settings]) -> list[str]:
     """
     differ = [name for name in differing(settings) if not _is_choice(name, ("reg", "reset"))]
     bases = [_base(s) for s in settings]
-    with_base = len(set(bases)) > 1 or not differ
+    with_base = len(set(bases)) > 1 or {*differ} <= {BRANCHED}
     lasts = [_last(name) for name in differ]
     made = []
     for s, base in zip(settings, bases, strict=True):
@@ -167,7 +173,7 @@ def labels(settings: Sequence[Settings]) -> list[str]:
                 peers = [o.get(name) for o in settings if _choice(o, choice) == _choice(s, choice)]
                 if name not in s or len({_canonical(v) for v in peers}) == 1:
                     continue
-            if name.startswith(PLUGS) and name not in s:
+            if (name.startswith(PLUGS) or name == BRANCHED) and name not in s:
                 continue
             key = _last(name) if lasts.count(_last(name)) == 1 else name
             parts.append(f"{key}={short(s.get(name))}")
@@ -186,6 +192,15 @@ def _task(s: Settings, name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _by_branch(runs: Sequence[Run]) -> list[tuple[Settings, list[Run]]]:
+    """Separate runs with equal settings that branched at different steps, each part with its step."""
+    parts: dict[int | None, list[Run]] = defaultdict(list)
+    for run in runs:
+        parts[run.settings.get("at")].append(run)
+    several = len(parts) > 1
+    return [({BRANCHED: at} if several and at is not None else {}, of_part) for at, of_part in parts.items()]
 
 
 def _by_plugs(runs: Sequence[Run]) -> list[tuple[Settings, list[Run]]]:

@@ -1,5 +1,6 @@
 """Runs as a comparison sees them: the flat settings and the curves of each seed."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ class Run:
             task's last time, and ``task/recovery_env_steps``, the env steps until it is reached again (infinity:
             never).
         borders: the step at the end of each task, where there are several.
-        starts: the provenance of the folder, one entry for each start.
+        starts: the provenance of the folder, one entry for each start; of a branch those of its parent come first.
     """
 
     folder: RunFolder
@@ -51,6 +52,14 @@ class Run:
     def plugs_used(self) -> dict[str, str]:
         """The same for the plugs that define something the settings choose."""
         return self._plugs(only_used=True)
+
+    @property
+    def branched(self) -> str:
+        """The point where the run branched from another, in words; empty if it did not."""
+        if self.settings.get("at") is None:
+            return ""
+        unit = "env step" if self.kind == "train" else "epoch"
+        return f"{os.path.relpath(str(self.settings.get('from')))} at {unit} {self.settings['at']}"
 
     def unit(self, metric: str) -> str:
         """What the steps of a metric count: env step, update or task."""
@@ -78,7 +87,7 @@ def read(folder: RunFolder) -> list[Run]:
     Raises:
         SettingsError: the folder is damaged or not a run's.
     """
-    kind, settings, starts = folder.kind, dict(flat_values(folder.settings)), folder.starts
+    kind, settings, starts = folder.kind, dict(flat_values(folder.settings)), folder.every_start
     runs = []
     for name, of_run in folder.metrics().items():
         curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}

@@ -95,8 +95,10 @@ def never_reset(run: Run, unit: str, step: int) -> bool:
     periods = [run.settings.get(f"reset.every_{name}", "none") for name in ("updates", "tasks")]
     if periods == ["none", "none"]:  # no intervention, or one with periods of its own
         return False
-    made = zip(periods, _made(run, unit, step), strict=True)
-    return not any(isinstance(period, int) and period <= so_far for period, so_far in made)
+    # What would have come before an agent's run branched did not come. A supervised branch's step counts epochs.
+    before = _made(run, "env step", run.settings["at"]) if run.branched and run.kind == "train" else (0, 0)
+    made = zip(periods, before, _made(run, unit, step), strict=True)
+    return not any(isinstance(period, int) and then // period < now // period for period, then, now in made)
 
 
 def just_reset(run: Run, unit: str, step: int) -> bool:

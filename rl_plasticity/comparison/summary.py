@@ -8,7 +8,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -207,6 +207,10 @@ class Comparison:
                 "the seeds that both have, whose differences the gap is of. Its interval is Student's t, for each "
                 "group by itself. "
             )
+        text += "".join(
+            f"{_listed(labels)} branched from {point}. "
+            for point, labels in _branch_points(row.group for row in self.rows).items()
+        )
         return text + ("* has unfinished runs." if any(row.unfinished for row in self.rows) else "")
 
     def _named(self) -> list[list[str]]:
@@ -370,6 +374,7 @@ def summarize(
     _warn_of_diverged(comparison, groups, warnings)
     _warn_of_versions(groups, warnings)
     _warn_of_plugs(groups, warnings)
+    _warn_of_branches(groups, warnings)
     return replace(comparison, rows=rows, warnings=warnings)
 
 
@@ -881,6 +886,26 @@ def _warn_of_plugs(groups: Sequence[Group], warnings: list[str]) -> None:
             for module, digests in run.plugs.items():
                 if "+" in digests:
                     warnings.append(f"the code of the plug {module} changed while {run} was trained")
+
+
+def _warn_of_branches(groups: Sequence[Group], warnings: list[str]) -> None:
+    """Warn of runs that branched at different steps, or with one seed from different runs."""
+    runs = [run for g in groups for run in g.runs if run.branched]
+    of_seeds = {(run.settings.get("env.name"), run.seed): run.branched for run in runs}
+    differ = any(of_seeds[run.settings.get("env.name"), run.seed] != run.branched for run in runs)
+    if differ or len({run.settings["at"] for run in runs}) > 1:
+        points = "; ".join(f"{_listed(labels)} from {point}" for point, labels in _branch_points(groups).items())
+        warnings.append(f"runs branched at different points: {points}")
+
+
+def _branch_points(groups: Iterable[Group]) -> dict[str, list[str]]:
+    """The labels of the groups by the points at which their runs branched."""
+    points: dict[str, dict[str, None]] = {}
+    for g in groups:
+        for run in g.runs:
+            if run.branched:
+                points.setdefault(run.branched, {})[g.label] = None
+    return {point: [*labels] for point, labels in points.items()}
 
 
 def short_version(version: str) -> str:

@@ -1,12 +1,13 @@
 """Settings of each command with their defaults, and the groups that it chooses from."""
 
+import keyword
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from rl_plasticity.configs import presets as files
-from rl_plasticity.settings import Setting
+from rl_plasticity.settings import Declared, Setting, settings_of
 
 # The groups whose choice may be a list that trains side by side, and whose settings may be such lists too.
 SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}
@@ -41,6 +42,8 @@ Logger = Annotated[
 ]
 Out = Annotated[str, Setting("folder of the run; auto: results/ and a short name", belongs_to="machine")]
 Resume = Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")]
+From_ = Annotated[str | None, Setting("folder of a run to branch: a new run begins at its checkpoint")]
+At = Annotated[int | None, Setting("env step or epoch of that checkpoint; null: the newest", least=0)]
 RunDevice = Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, cpu if it is not here")]
 Position = Annotated[
     int | None,
@@ -122,6 +125,8 @@ class Group:
 class RunSettings:
     """The settings of a command that trains."""
 
+    preset: str
+
     @property
     def groups(self) -> dict[str, Group]:
         """The choice from each group, by the group's name."""
@@ -134,8 +139,10 @@ class RunSettings:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """All settings as plain data, in the form of ``config.yaml``."""
-        return {name: value.saved if isinstance(value, Group) else value for name, value in vars(self).items()}
+        """All settings as plain data, in the form of ``config.yaml``; `BRANCH` only of a branch."""
+        values = {as_written_name(name): value for name, value in vars(self).items()}
+        values = {name: value for name, value in values.items() if not (name in BRANCH and value is None)}
+        return {name: value.saved if isinstance(value, Group) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +201,8 @@ class Train(RunSettings):
     ] = False
     out: Out = "auto"
     resume: Resume = None
+    from_: From_ = None
+    at: At = None
 
 
 def updates_after(learning_steps: int, replay_ratio: float) -> int:
@@ -256,6 +265,8 @@ class Supervised(RunSettings):
     logger: Logger = "tensorboard"
     out: Out = "auto"
     resume: Resume = None
+    from_: From_ = None
+    at: At = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,6 +340,7 @@ LEFT_OUT: dict[type[Any] | None, tuple[str, ...]] = {
 }
 EACH_TASK = {"every_updates": None, "every_tasks": 1}  # the supervised defaults of an intervention's periods
 DEFAULT_PRESET = {Train: "paper", Supervised: "none"}
+BRANCH = ("from", "at")  # the settings that say where a run branched from another
 
 
 # The longest periods that ``auto`` chooses, in updates.
@@ -341,6 +353,21 @@ LONGEST: dict[type[Any], dict[str, int]] = {
 def period(updates: float, longest: int) -> int:
     """About a sixtieth of a number of updates, rounded to one digit: 500 for 31 680 updates."""
     return max(1, min(longest, int(float(f"{updates / 60:.0e}"))))
+
+
+def own_settings(kind: type[Any]) -> dict[str, Declared]:
+    """The settings of a command besides those of its groups, by their written names: ``from`` for ``from_``."""
+    return {as_written_name(name): declared for name, declared in settings_of(kind).items()}
+
+
+def as_written_name(argument: str) -> str:
+    """The name of a setting whose argument ends in an underscore because the name is a keyword of Python."""
+    return argument[:-1] if argument[-1:] == "_" and keyword.iskeyword(argument[:-1]) else argument
+
+
+def as_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by their written names as keyword arguments: ``from_`` for ``from``."""
+    return {f"{name}_" if keyword.iskeyword(name) else name: value for name, value in values.items()}
 
 
 def called(kind: type[Any]) -> str:

@@ -15,6 +15,7 @@ from rl_plasticity.configs.commands import (
     Supervised,
     Train,
     called,
+    own_settings,
     presets,
 )
 from rl_plasticity.configs.kinds import KINDS
@@ -26,13 +27,13 @@ from rl_plasticity.settings import Declared, settings_of
 # The settings that ``--help`` of a training command shows: those that most people set.
 FIRST: dict[type[Any], dict[str, tuple[str, ...]]] = {
     Train: {
-        "Common": ("env", "reg", "reset", "preset", "seeds", "total_env_steps", "out", "resume"),
+        "Common": ("env", "reg", "reset", "preset", "seeds", "total_env_steps", "out", "resume", "from"),
         "Agent": ("replay_ratio", "batch_size", "agent.hidden", "agent.layer_norm", "agent.lr"),
         "Environment": ("env.action_repeat", "env.switch_every_env_steps"),
         "Machine": ("device", "threads"),
     },
     Supervised: {
-        "Common": ("task", "data", "net", "reg", "reset", "preset", "seeds", "out", "resume"),
+        "Common": ("task", "data", "net", "reg", "reset", "preset", "seeds", "out", "resume", "from"),
         "Training": ("num_tasks", "epochs_per_task", "batch_size", "optimizer", "lr"),
         "Machine": ("device", "threads"),
     },
@@ -92,7 +93,7 @@ def _line(kind: type[Any], name: str) -> str:
     if name == "preset":
         return f"  {f'preset={DEFAULT_PRESET[kind]}':34} {', '.join(presets(kind))}"
     group, dot, _ = name.partition(".")
-    there = settings_of(kind) | settings_of(plugins.load)
+    there = own_settings(kind) | settings_of(plugins.load)
     if dot and group in GROUPS[kind]:
         there = {f"{group}.{n}": d for n, d in chosen(group, KINDS[group].default, kind).settings.items()}
     if name not in there:
@@ -115,7 +116,7 @@ def everything(kind: type[Any]) -> str:
         lines += [line for group in GROUPS[kind] for line in _of_group(kind, group)]
         lines.append("")
     lines.append("Settings, each with its default:")
-    every = settings_of(kind) | settings_of(plugins.load)
+    every = own_settings(kind) | settings_of(plugins.load)
     return "\n".join([*lines, *(_described(name, declared) for name, declared in every.items())])
 
 

@@ -18,16 +18,20 @@ from omegaconf import OmegaConf
 from rl_plasticity import plugins
 from rl_plasticity.configs import presets as files
 from rl_plasticity.configs.commands import (
+    BRANCH,
     DEFAULT_PRESET,
     EACH_TASK,
     GROUPS,
     LEFT_OUT,
     SIDE_BY_SIDE,
     Group,
+    RunSettings,
     Several,
     Supervised,
     Train,
+    as_arguments,
     called,
+    own_settings,
     presets,
 )
 from rl_plasticity.configs.elsewhere import ELSEWHERE
@@ -42,8 +46,12 @@ ALL = "all"  # in a list of regularizers or interventions
 REFERENCE = re.compile(r"\$\{([^}]*)\}?")
 
 
-def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
+def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings | None = None) -> Settings:
     """Settings of this `kind` from command-line arguments, or from the result of `from_python`.
+
+    Args:
+        base: settings in place of those of a preset. A given choice replaces a whole group of them, by that choice's
+            defaults.
 
     Raises:
         SettingsError: one line that says what is wrong, what was expected and the nearest valid name.
@@ -53,14 +61,14 @@ def load(kind: type[Settings], asked: Iterable[str | Given]) -> Settings:
     groups: Groups = {}
     values: dict[str, Any] = {}
     if kind in DEFAULT_PRESET:
-        preset = given.pop("preset", DEFAULT_PRESET[kind])
+        preset = given.pop("preset", base.preset if base else DEFAULT_PRESET[kind])
         if preset not in presets(kind):
             raise SettingsError(f"unknown preset {shown(preset)}{nearest(preset, presets(kind))}")
         choices = {group: _with_all(group, given.pop(group)) for group in GROUPS[kind] if group in given}
         sequence = _words(given.get("env.sequence"))
-        if kind is Train and sequence:
+        if kind is Train and sequence and not base:
             choices.setdefault("env", sequence[0])
-        groups, values = _chosen(kind, preset, choices, given)
+        groups, values = _chosen(kind, preset, choices, given) if base is None else _based(kind, base, choices, given)
         given = _in_short(given, groups)
         for env in (groups["env"].name, *sequence) if kind is Train else ():
             if module := plugins.module_of(env):
@@ -133,7 +141,8 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         if name not in declared and name != "preset":
             raise SettingsError(f"unknown setting {shown(name)}{nearest(name, declared)}")
     # A setting of the machine may be newer than the run: it does not make another run of it.
-    values = {name: d.default for name, d in declared.items() if d.setting.belongs_to == "machine"} | values
+    optional = {*BRANCH, *(name for name, d in declared.items() if d.setting.belongs_to == "machine")}
+    values = {name: d.default for name, d in declared.items() if name in optional} | values
     for name in (*declared, "preset"):
         if name not in values:
             raise SettingsError(f"the setting {name!r} is missing")
@@ -237,6 +246,16 @@ def _chosen(
     return groups, {"preset": preset, **table.settings_of(preset, groups, by_default)}
 
 
+def _based(
+    kind: type[Any], base: RunSettings, choices: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[dict[str, Group], dict[str, Any]]:
+    """As `_chosen`, but what is not given is as in `base`."""
+    kept = {n: v for n, v in flat_values(base.saved) if n.partition(".")[0] not in choices and not n.endswith(".name")}
+    groups, _ = _chosen(kind, base.preset, {**base.choices, **choices}, {**kept, **given})
+    declared = _declared(kind, groups)  # without settings of an inner choice that is no longer made
+    return groups, {name: value for name, value in kept.items() if name in declared or name == "preset"}
+
+
 def _in_short(given: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
     """Settings by their short names where a single choice has the full one: ``reg.coef`` for ``reg.spectral.coef``."""
     short: dict[str, Any] = {}
@@ -252,7 +271,7 @@ def _in_short(given: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
 
 def _declared(kind: type[Any], groups: Groups) -> dict[str, Declared]:
     """All settings of the command and of these choices, by dotted name."""
-    declared = settings_of(kind)
+    declared = own_settings(kind)
     for name, group in groups.items():
         declared |= group.flat(name)
     return declared
@@ -308,7 +327,7 @@ def _checked(declared: Mapping[str, Declared], values: Mapping[str, Any]) -> dic
 def _made(kind: type[Settings], groups: Groups, values: Mapping[str, Any]) -> Settings:
     """The dataclass `kind` of these values."""
     plain = {name: value for name, value in values.items() if "." not in name}
-    return kind(**plain, **{name: group.having(values, name) for name, group in groups.items()})
+    return kind(**as_arguments(plain), **{name: group.having(values, name) for name, group in groups.items()})
 
 
 def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], groups: Groups) -> SettingsError:

@@ -12,14 +12,14 @@ from contextlib import suppress
 from fnmatch import filter as matching
 from typing import Any, NamedTuple
 
-from rl_plasticity.configs.commands import GROUPS, presets
+from rl_plasticity.configs.commands import GROUPS, as_written_name, presets
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.paths import expanded
 from rl_plasticity.settings import item_of
 
 FLAGS = {"-m", "--multirun"}  # each asks for a sweep
-PATHS = ("out", "resume", "data.root")  # settings whose value may hold any character
+PATHS = ("out", "resume", "from", "data.root")  # settings whose value may hold any character
 WORDS = {"true": True, "false": False, "null": None}
 SEVERAL = re.compile(r"(range|glob)\((.*)\)")  # values that are not listed one by one
 
@@ -84,7 +84,7 @@ def require_no_list(argument: str) -> None:
 def parse_path(argument: str) -> Given | None:
     """A setting of `PATHS`, whose path may hold any character; None for any other argument."""
     name, equals, path = argument.partition("=")
-    if name in ("out", "resume") and equals and not path:
+    if name in ("out", "resume", "from") and equals and not path:
         raise SettingsError(f"{name} needs a value: {name}=FOLDER")
     if name not in PATHS or not equals or (name == "data.root" and path == "null"):
         return None
@@ -121,7 +121,7 @@ def each(kind: type[Any], argument: str) -> list[str]:
 def from_python(settings: Mapping[str, Any]) -> list[Given]:
     """Settings from keywords: ``reg="spectral"``, ``reg={"name": "spectral", "coef": 1e-3}``."""
     given = []
-    for group, asked in settings.items():
+    for group, asked in zip(map(as_written_name, settings), settings.values(), strict=True):
         is_nested = group in KINDS and isinstance(asked, Mapping)
         for name, value in flat_values(asked, f"{group}.") if is_nested else [(group, asked)]:
             value = list(value) if isinstance(value, tuple) else value

@@ -160,6 +160,23 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
     return state
 
 
+def write(folder: Path, state: dict[str, Any]) -> None:
+    """Write a state that was loaded whole as the first checkpoint in a new `folder`, with all its rows in one file.
+
+    `state` becomes what `load` returns of it.
+    """
+    folder.mkdir()
+    table, lost = state["table"], state["lost"]
+    for part in state.values():
+        if isinstance(part, dict) and {"added", "size"} <= part.keys():
+            part["size"] -= lost
+    chunks = [[state["chunks"][0][0], state["chunks"][-1][1]]] if table else []
+    state |= {"chunks": chunks, "oldest": state["oldest"] + lost, "lost": 0, "format": FORMAT, "version": __version__}
+    for chunk in chunks:
+        _write(checkpoint_path(folder, *chunk), table)
+    _write(checkpoint_path(folder, state["at"]), {n: v for n, v in state.items() if n not in ("table", "lost")})
+
+
 def _add_table(folder: Path, state: dict[str, Any]) -> str:
     """Add ``table``, the rows of a state's table, and ``lost``, the number of lost rows; return what is wrong.
 

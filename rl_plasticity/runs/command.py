@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,7 +20,7 @@ from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import LONGEST, Supervised, Train, called, period
 from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import FaultyRun, SettingsError, one_line, refused
-from rl_plasticity.runs import checkpoint, naming
+from rl_plasticity.runs import branch, checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import Lock
@@ -66,6 +67,7 @@ class Command(Generic[S, B]):
         train: the loop, until the last step or until `Session.goes_on` says no; returns whether it made the last step.
         planned_updates: the number of updates of a run that could be compiled.
         length: the number of all updates of a run, and its length in words: ``3000 env steps``.
+        trained: makes an agent or a learner like that of the built parts, with other settings or runs.
     """
 
     kind: type[S]
@@ -73,6 +75,7 @@ class Command(Generic[S, B]):
     train: Callable[[Session[S], B], bool]
     planned_updates: Callable[[S, B], float]
     length: Callable[[S, B], tuple[float, str]]
+    trained: Callable[[B, S, Plan], Any]
 
     @property
     def name(self) -> str:
@@ -143,7 +146,9 @@ class Command(Generic[S, B]):
             SettingsError: bad input.
         """
         given = [written.parse(argument) if isinstance(argument, str) else argument for argument in asked]
-        settings = schema.load(self.kind, given)
+        settings: S = branch.load(self.kind, given)
+        if settings.from_ is not None:
+            return self._branched(settings, RunFolder(settings.from_), callbacks)
         if settings.resume is None:
             return self._begun(settings, callbacks)
         with refused(f"read {settings.resume}"):
@@ -161,17 +166,33 @@ class Command(Generic[S, B]):
             lock = otherwise.enter_context(_locked(folder, made))
             _require_free(place)
             otherwise.callback(_remove, folder, made)
-            # Periods are decided last: they are no part of the name.
-            periods: Any = {
-                name: period(self.length(settings, built)[0], longest)
-                for name, longest in LONGEST[self.kind].items()
-                if getattr(settings, name) == "auto"
-            }
-            settings = replace(settings, out=str(folder), **periods)
+            settings = self._with_periods(replace(settings, out=str(folder)), built)
             with refused(f"write to {folder}"):
                 folder.write_settings(schema.dump(settings))
             otherwise.pop_all()
         return Session(settings, folder, plan, None, lock, _all(callbacks, built)), built
+
+    def _branched(self, settings: S, parent: RunFolder, callbacks: Mapping[str, Any] | None) -> tuple[Session[S], B]:
+        _new_place(settings)
+        before = branch.parent_settings(self.kind, parent)
+        try:
+            saved = _loaded(parent, getattr(settings, "allow_lost_rows", False), settings.at)
+            require_as_saved(parent, saved["sizes"], saved["ends"])
+        except SettingsError as error:
+            raise SettingsError(str(error).replace("cannot resume", f"cannot branch {parent}", 1)) from error
+        settings, plan, built = self._made(settings)
+        with ExitStack() as otherwise:
+            otherwise.callback(built.close)
+            schema.warn_of_unlike(settings)
+            make = partial(self.trained, built)
+            state = branch.state_of(saved, settings, plan, before, make, built.callbacks)
+            place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
+            settings, folder = self._with_periods(replace(settings, out=str(place)), built), RunFolder(place)
+            with refused(f"write to {place}"):
+                branch.write(place, settings, state, parent, (Plan.of(before).names, plan.names))
+            lock = otherwise.enter_context(_locked(folder))
+            otherwise.pop_all()
+        return Session(settings, folder, plan, state, lock, _all(callbacks, built)), built
 
     def _resumed(
         self, settings: S, folder: RunFolder, given: Sequence[Given], callbacks: Mapping[str, Any] | None
@@ -211,6 +232,15 @@ class Command(Generic[S, B]):
         named = {g.name: g.value for g in given}
         groups: Any = {n: group.having(group.flat(n) | named, n) for n, group in before.groups.items()}
         return replace(before, **anew, **groups), before
+
+    def _with_periods(self, settings: S, built: B) -> S:
+        """The settings with periods for ``auto``, which is decided last: they are no part of a folder's name."""
+        periods: Any = {
+            name: period(self.length(settings, built)[0], longest)
+            for name, longest in LONGEST[self.kind].items()
+            if getattr(settings, name) == "auto"
+        }
+        return replace(settings, **periods)
 
     def _made(self, settings: S) -> tuple[S, Plan, B]:
         """The settings with every ``auto`` decided that depends on the machine, their plan, and the built parts."""
@@ -316,8 +346,13 @@ def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] |
         metrics = folder.metrics_csv  # rows beyond step 0 come after the first checkpoint
         if not (metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE)):
             return None
+    return _loaded(folder, allow_lost_rows)
+
+
+def _loaded(folder: RunFolder, allow_lost_rows: bool, step: int | None = None) -> dict[str, Any]:
+    """The newest checkpoint, or that of a `step`; raises SettingsError if it cannot be read."""
     try:
-        saved = checkpoint.load(folder.checkpoints, allow_lost_rows=allow_lost_rows)
+        saved = checkpoint.load(folder.checkpoints, step, allow_lost_rows=allow_lost_rows)
     except SettingsError as error:
         raise SettingsError(f"cannot resume: {error}") from error
     # A file that is whole may hold anything. It must say of which run it is and how long that run's files were.

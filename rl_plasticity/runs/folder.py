@@ -8,7 +8,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -206,8 +206,24 @@ class RunFolder(os.PathLike[str]):
             return []
 
     @property
+    def branch(self) -> Mapping[str, Any]:
+        """Where the run branched: ``from``, ``at`` and the ``starts`` of that run; empty if it is no branch."""
+        try:
+            branch = self._read_provenance().get("branch")
+        except SettingsError:
+            return {}
+        return branch if isinstance(branch, dict) else {}
+
+    @property
+    def every_start(self) -> list[Mapping[str, Any]]:
+        """The `starts`, and before them those of the run that this one branched from."""
+        before = self.branch.get("starts")
+        of_parent = [start for start in before if isinstance(start, dict)] if isinstance(before, list) else []
+        return [*of_parent, *self.starts]
+
+    @property
     def _newest_start(self) -> Mapping[str, Any]:
-        return ({}, *self.starts)[-1]
+        return ({}, *self.every_start)[-1]
 
     def all_starts(self) -> list[Any]:
         """The starts in ``provenance.json``, to add another one; empty if there is no such file.
@@ -215,13 +231,22 @@ class RunFolder(os.PathLike[str]):
         Raises:
             SettingsError: it is damaged. It is not replaced, so that nothing in it is lost.
         """
+        starts: list[Any] = self._read_provenance()["starts"]
+        return starts
+
+    def write_starts(self, starts: Sequence[Any]) -> None:
+        """Write ``provenance.json`` with these starts, and what else is in it."""
+        text = json.dumps({**self._read_provenance(), "starts": starts}, indent=2)
+        write_text(self.provenance, text + "\n")
+
+    def _read_provenance(self) -> dict[str, Any]:
         with refused(f"read {self.provenance}"), suppress(FileNotFoundError), open_file(self.provenance) as file:
             with suppress(ValueError, KeyError, TypeError, RecursionError):
-                starts = json.loads(file.read())["starts"]
-                if isinstance(starts, list):
-                    return starts
+                content = json.loads(file.read())
+                if isinstance(content["starts"], list):
+                    return dict(content)
             raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
-        return []
+        return {"starts": []}
 
     @property
     def plugins(self) -> list[str]:

@@ -118,7 +118,7 @@ def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], .
 def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> list[str]:
     """Lines that announce the run: which runs, how many updates, how often they are evaluated, and the folder.
 
-    There is no line about updates if none are made.
+    There is no line about updates if none are made. A branch has one more, with the run that it came from.
 
     Args:
         updates: number of updates of each run.
@@ -145,6 +145,7 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
         f"{number} {'run' if number == 1 else 'runs at once'}: {' x '.join(filter(None, [crossed, seeds]))}",
         f"updates of each: {updates:.0f}, in {length}" if updates >= 1 else "",
         ", ".join(filter(None, often)),
+        f"branched from {s.from_} at {s.at}" if s.from_ else "",
         f"results in {s.out}",
     ]
     return [*filter(None, lines)]

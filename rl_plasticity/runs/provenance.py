@@ -1,6 +1,5 @@
 """The provenance of a run, in its folder: versions, commit, machine, command line, sources of plugs."""
 
-import json
 import os
 import platform
 import shlex
@@ -50,7 +49,7 @@ def add_start(folder: RunFolder, device: str, used: Mapping[str, Sequence[str]] 
             "threads": torch.get_num_threads(),
         }
     )
-    write_text(folder.provenance, json.dumps({"starts": starts}, indent=2) + "\n")
+    folder.write_starts(starts)
     for module, contents in plugins.source_files().items():
         is_small = sum(map(len, contents.values())) <= LARGEST_PLUG
         for name, content in contents.items():

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity import plugins
 from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import GROUPS, Supervised, Train
+from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train
 from rl_plasticity.errors import SettingsError, refused
-from rl_plasticity.runs import naming
+from rl_plasticity.runs import branch, naming
 from rl_plasticity.runs.command import RESULTS, Command
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import require_countable
@@ -103,7 +103,7 @@ def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) ->
     if twice := [c for c, number in Counter(combinations).items() if number > 1]:
         raise SettingsError(f"the same run twice: {' '.join(twice[0])!r}")
     for combination in dict.fromkeys(_where_chosen(kind, combinations)):
-        combined[combination] = schema.load(kind, combination)
+        combined[combination] = branch.load(kind, combination)
         require_countable(combined[combination])
     _require_different(combined)
     folders: dict[Path, Run] = {}
@@ -161,11 +161,11 @@ def _distinct(settings: Sequence[Any]) -> list[Any]:
 
 def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     """Each combination without the settings of choices that it does not make: ``reg.spectral.coef`` with reg=none."""
-    choosing = (*GROUPS[kind], "preset", "plugins")
+    choosing = (*GROUPS[kind], "preset", "plugins", *BRANCH)
 
     def prefixes(choices: Iterable[str]) -> set[str]:
         """The prefixes of the names of these choices' settings: ``reg.spectral.``."""
-        groups = schema.load(kind, choices).groups
+        groups = branch.load(kind, choices).groups
         leaves = ((name, prefix, leaf) for name, group in groups.items() for prefix, leaf in group.leaves(name))
         return {f"{group}.{leaf}." if prefix == group else f"{prefix}." for group, prefix, leaf in leaves}
 

@@ -1,3 +1,4 @@
+import os
 from dataclasses import replace
 
 import pytest
@@ -213,3 +214,33 @@ def test_a_plug_that_changed_while_a_run_was_trained_is_named(tmp_path):
     (run,) = runs_of(tmp_path, ["reg=l2"], seeds=1)
     run = replace(run, starts=[{"plugin_sources": {"mine": d * 64}} for d in "ab"])
     assert [w for w in summarize(group([run])).warnings if " mine " in w and str(run) in w]
+
+
+def branched(folder, parent, at):
+    """The folder, as of a run that branched there."""
+    config = folder / "config.yaml"
+    config.write_text(f"{config.read_text()}from: {parent}\nat: {at}\n")
+    return folder
+
+
+def test_branches_are_groups_as_other_runs_are_and_the_caption_says_where_they_branched(tmp_path):
+    curves = {str(seed): curve([1.0, 2.0 + seed]) for seed in range(2)}
+    parent = write_run(tmp_path / "parent", ["reg=none"], curves)
+    same = branched(write_run(tmp_path / "same", ["reg=none"], curves), parent, 1000)
+    head = branched(write_run(tmp_path / "head", ["reset=head"], curves), parent, 1000)
+    groups = group([run for folder in (parent, same, head) for run in read(RunFolder(folder))])
+    assert [g.label for g in groups] == ["none", "none at=1000", "none + head"]
+    comparison = summarize(groups, None, None, "none", None)
+    assert f" branched from {os.path.relpath(parent)} at env step 1000. " in comparison.caption
+    assert [row.get("gap").note for row in comparison.rows if row.group.label != "none"] == ["2 seeds", "2 seeds"]
+    assert not any("branched" in warning for warning in comparison.warnings)
+    head = branched(write_run(tmp_path / "later", ["reset=head"], curves), parent, 2000)
+    groups = group([run for folder in (parent, same, head) for run in read(RunFolder(folder))])
+    assert [g.label for g in groups] == ["none", "none at=1000", "none + head"]
+    (warning,) = (w for w in summarize(groups, None, None, None, None).warnings if "branched" in w)
+    assert "1000" in warning
+    assert "2000" in warning
+    (warning,) = (w for w in summarize(groups, None, None, None, None).warnings if "would come after" in w)
+    assert "head" in warning
+    (g,) = group(read(RunFolder(head)))
+    assert g.label == "none + head"

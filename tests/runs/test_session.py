@@ -36,7 +36,10 @@ def command_whose_loop(outcome):
             raise outcome
         return outcome
 
-    return Command(Train, lambda s, plan: Nothing(), loop, lambda s, built: 0, lambda s, built: (0, "no steps"))
+    trained = lambda built, s, plan: None  # noqa: E731
+    return Command(
+        Train, lambda s, plan: Nothing(), loop, lambda s, built: 0, lambda s, built: (0, "no steps"), trained
+    )
 
 
 @pytest.mark.parametrize(
