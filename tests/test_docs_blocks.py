@@ -97,7 +97,7 @@ optimizer = torch.optim.Adam(net.parameters())
 PYTHON: dict[str, list[Block]] = {
     "README.md": [
         Block("diagnose(net, batches=", before=A_LOOP + A_NEXT_TASK, instead=BRIEFLY),
-        Block("handle = attach(", before=A_LOOP, after="assert handle.regularizer.coef == 1e-4"),
+        Block("handle = attach(", before=A_LOOP, after="assert handle.regularizer.coef.isclose(torch.tensor(1e-3))"),
     ],
     "diagnose.md": [
         Block(

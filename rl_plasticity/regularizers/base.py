@@ -43,7 +43,8 @@ class Look(Protocol):
 
 COUNTED = "counted/"  # prefix of the names of buffers that count
 NO_BATCH = "has seen no batch: add regularizer.penalty(net, inputs) to the loss, or give Learner.minimize the inputs"
-GIVEN: ContextVar[tuple[nn.Module, Structure] | None] = ContextVar("GIVEN", default=None)  # set by `make_regularizer`
+# A network and what was read of it, for the constructor that `make_regularizer` calls: no method has to pass it on.
+GIVEN: ContextVar[tuple[nn.Module, Structure] | None] = ContextVar("GIVEN", default=None)
 
 
 class Regularizer(nn.Module):
@@ -149,7 +150,7 @@ class Regularizer(nn.Module):
     def differentiated(
         self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The penalty, and the gradients of its sum over runs, by parameter name.
+        """The penalty, and the gradients of its sum over runs, by parameter name; a `Learner` does not need it.
 
         Parameters that the penalty does not depend on are left out. Autograd computes the gradients, unless a method
         has them in closed form. `attach` calls this.

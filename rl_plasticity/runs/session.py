@@ -136,6 +136,7 @@ class Session(Generic[S]):
             parts: everything to save, by name.
             progress: saved too. Metrics are logged over its env steps, or over its updates if the unit is epochs.
             total: number of steps.
+            updates_per_step: for the estimate of the end.
             save_every: number of steps between two checkpoints.
 
         Yields:
