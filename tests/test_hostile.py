@@ -159,6 +159,14 @@ def test_a_circle_of_links_and_links_to_runs_elsewhere_end(fake, tmp_path):
 # --- numbers and records ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("row", ["0,60," + "a" * 20_000_000 + ",x", "0," + "9" * 1_000_000 + ",a,1.0"])
+def test_a_line_of_millions_of_characters_is_damage_in_a_short_line(row, fake):
+    with (fake / "metrics.csv").open("a") as file:
+        file.write(row + "\n")
+    assert len(refused(RunFolder(fake).metrics, "metrics.csv")) < 2100
+    assert len("".join(status.table([status.read(RunFolder(fake))], 0.0))) < 5000
+
+
 def test_a_record_nested_a_hundred_thousand_deep_is_damage(fake):
     (fake / "provenance.json").write_text('{"starts": ' + "[" * 100_000)
     assert RunFolder(fake).starts == []
