@@ -304,8 +304,7 @@ class Probe(nn.Module):
         if not self.units:
             return []
         positional, named = self._arguments(self.inputs)
-        with untouched(self.net):
-            activations = activations_of(self.net, self.units, named or positional)
+        activations = activations_of(self.net, self.units, named or positional)
         return [
             rows_of_units(unit, a, self.runs) if places is None else wide(a.flatten()[places])
             for unit, a, places in zip(self.units, activations, self._places, strict=True)
@@ -334,7 +333,7 @@ class Probe(nn.Module):
 
             hook = module.register_forward_hook(replaced)
             try:
-                with untouched(self.net), _AsTheyAre():
+                with _AsTheyAre():
                     return wide(activations_of(self.net, [unit], named or positional)[0])
             finally:
                 hook.remove()

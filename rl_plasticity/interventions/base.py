@@ -213,12 +213,13 @@ class Intervention:
         chosen = None if runs is None else torch.as_tensor(runs)
         for part in changed.parts.values():
             chosen = _indices(chosen, part.learner.runs)
+        if not self.counted:
+            self._apply_(changed, chosen)
+            return {}
         before = {
             name: [p.detach().clone() for p in part.learner.net.parameters()] for name, part in changed.parts.items()
         }
         units = self._apply_(changed, chosen) or {}
-        if not self.counted:
-            return {}
         total: dict[str, Tensor] = {}
         for name, part in changed.parts.items():
             done = _done(part.learner, before[name], chosen)
