@@ -45,6 +45,7 @@ from rl_plasticity.runs.names import RunName
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
 from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.step import Spaces
 from rl_plasticity.structure import Example
 from rl_plasticity.training.acting import frozen_transitions
 from rl_plasticity.training.epochs import cross_entropy, first_images
@@ -143,7 +144,7 @@ def of_agent(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[D
         agent = trained.agent(envs)
         newest = step == steps[-1]
         if newest and step:
-            batches["buffer"] = _replayed(trained, folder, agent, envs.obs_dim, envs.act_dim, step)
+            batches["buffer"] = _replayed(trained, folder, agent, envs.spaces, step)
         for data, batch in batches.items():
             beside = _beside(agent, batch)
             for network, learner in agent.learners.items():
@@ -177,11 +178,11 @@ def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
     return Subject(shown(learner.net), (), fresh, without_dropout=True)
 
 
-def _replayed(trained: Trained, folder: RunFolder, agent: Agent, obs_dim: int, act_dim: int, step: int) -> Batch:
+def _replayed(trained: Trained, folder: RunFolder, agent: Agent, spaces: Spaces, step: int) -> Batch:
     """Transitions from the replay buffer of this checkpoint, `PROBE_SIZE` of each run."""
     s = trained.settings
     seeds = trained.plan.seeds
-    buffer = ReplayBuffer(len(seeds), min(s.buffer_size, s.total_env_steps), obs_dim, act_dim, agent.discount, s.device)
+    buffer = ReplayBuffer.of(len(seeds), min(s.buffer_size, s.total_env_steps), spaces, agent.discount, s.device)
     try:
         saved = checkpoint.load(folder.checkpoints, step)
         checkpoint.Checkpoints(folder.checkpoints, saved).restore({"buffer": buffer})
