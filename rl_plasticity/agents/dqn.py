@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,9 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 class ActionValues(nn.Module):
     """What a network expects of each action: ``[runs, batch, obs_dim] -> [runs, batch, actions, atoms]``.
 
-    With several atoms these are the logits of a distribution of the return, with one they are Q(s, a). A dueling network
-    has one output more, the value V(s), and the others are advantages: Q(s, a) = V(s) + A(s, a) - mean over a' A(s, a')
-    (Wang et al. 2016, equation 9; there value and advantages have hidden layers of their own).
+    With several atoms these are the logits of a distribution of the return, with one they are Q(s, a). A dueling
+    network has one output more, the value V(s), and the others are advantages: Q(s, a) = V(s) + A(s, a) - mean over a'
+    A(s, a') (Wang et al. 2016, equation 9; there value and advantages have hidden layers of their own).
     """
 
     def __init__(self, trunk: nn.Module, num_actions: int, atoms: int, dueling: bool) -> None:
@@ -150,7 +150,7 @@ class DQN(nn.Module):
         super().__init__()
         if not least_return < greatest_return:
             raise SettingsError(f"least_return={least_return:g} must be below greatest_return={greatest_return:g}")
-        self.num_actions, self.atoms, self.double, self.loss = num_actions, atoms, double, cast(Loss, loss)
+        self.num_actions, self.atoms, self.is_double, self.loss = num_actions, atoms, double, loss
         self.num_steps, self.discount, self.target_every_updates = num_steps, discount, target_every_updates
         self.epsilon_range, self.epsilon_env_steps = (epsilon_start, epsilon_end), epsilon_env_steps
         make = choose(AGENT_NETWORKS, network, of_network, "network")
@@ -206,7 +206,7 @@ class DQN(nn.Module):
     def target(self, batch: Batch) -> Tensor:
         """What the values of the batch's actions are to become: ``[runs, batch]``, or ``[runs, batch, atoms]``."""
         following = self.critic_target(batch.next_obs)
-        choosing = self.critic.net(batch.next_obs) if self.double else following
+        choosing = self.critic.net(batch.next_obs) if self.is_double else following
         best = self.expected(choosing).argmax(-1, keepdim=True)
         following = chosen(following, best)
         if self.atoms == 1:

@@ -100,6 +100,6 @@ AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = {
 
 The network maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings
 are the agent's: ``agent.hidden=[64,64]``. Observations are normalized if its class has ``normalizes_obs = True``,
-unless ``agent.normalize_obs`` says otherwise. With ``takes_images = True`` the function gets the shape of an observation
+unless ``agent.normalize_obs`` says otherwise. A function with ``takes_images = True`` gets the shape of an observation
 as `inputs`; the observations are flat all the same.
 """

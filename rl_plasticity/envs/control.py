@@ -62,7 +62,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             raise ValueError(f"action_repeat must be at least 1, got {action_repeat}")
         self.actions_of_task = actions
         discrete = isinstance(actions, gym.spaces.Discrete)
-        shape = (1,) if discrete else actions.shape
+        shape: tuple[int, ...] = (1,) if discrete else actions.shape or ()
         self.seed, self.action_repeat, self.episode = seed, action_repeat, 0
         self.switch_every_env_steps, self.steps, self.change = switch_every_env_steps, 0, 0
         size = gym.spaces.flatdim(env.observation_space)
@@ -204,9 +204,7 @@ def check_name(name: str) -> None:
     if task not in known:
         close = difflib.get_close_matches(task, known, n=3, cutoff=0.3) or known[:3]
         meant = ", ".join(prefix + n for n in close)
-        raise SettingsError(
-            f"unknown env {name!r}; nearest: {meant} (any Gymnasium task: gym:NAME or gym:MODULE:NAME; games: minatar:NAME)"
-        )
+        raise SettingsError(f"unknown env {name!r}; nearest: {meant} (or minatar:NAME, gym:NAME, gym:MODULE:NAME)")
 
 
 def _hint(name: str, task: str) -> str:

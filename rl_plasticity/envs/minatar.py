@@ -13,7 +13,7 @@ TIME_LIMIT = 5000  # env steps; ours, because the games have none
 Image = NDArray[np.bool_]
 
 
-class MinAtar(gym.Env[Image, int]):
+class MinAtar(gym.Env[Image, np.int64]):
     """A game of MinAtar: observations are images of bool ``[channels, 10, 10]``, actions one of six.
 
     With probability 0.1 the last action is repeated in place of the new one, and games become harder as they go on, as
@@ -33,7 +33,8 @@ class MinAtar(gym.Env[Image, int]):
             raise SettingsError(f'env=minatar:{game} needs minatar: pip install "rl_plasticity[minatar]"') from error
         self.game, self.render_mode = Environment(game), render_mode
         height, width, channels = self.game.state_shape()
-        self.observation_space = gym.spaces.Box(0, 1, (channels, height, width), np.bool_)
+        box: Any = gym.spaces.Box
+        self.observation_space = box(0, 1, (channels, height, width), np.bool_)
         self.action_space = gym.spaces.Discrete(self.game.num_actions())
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Image, dict[str, Any]]:
@@ -43,7 +44,7 @@ class MinAtar(gym.Env[Image, int]):
         self.game.reset()
         return self._image(), {}
 
-    def step(self, action: int) -> tuple[Image, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Image, float, bool, bool, dict[str, Any]]:
         reward, ended = self.game.act(action)
         return self._image(), float(reward), bool(ended), False, {}
 

@@ -165,7 +165,7 @@ class CNN(nn.Sequential):
 
 
 class OneConvolution(nn.Sequential):
-    """A convolution, linear layers and a linear head for flat images: ``[runs, batch, c * h * w] -> [runs, batch, out]``.
+    """A convolution, linear layers and a head for flat images: ``[runs, batch, c * h * w] -> [runs, batch, out]``.
 
     By default the network of Young and Tian (2019), "MinAtar", arXiv 1903.03176, section 3: 16 channels, 3x3 kernels,
     stride 1, no padding; then 128 units.
