@@ -82,9 +82,7 @@ def cnn(
 ) -> nn.Module:
     """A convolution and linear layers, for small images."""
     if isinstance(inputs, int) or len(inputs) != 3:
-        raise SettingsError(
-            "agent.network=cnn needs an agent of discrete actions (agent=dqn) and observations of images"
-        )
+        raise SettingsError("network=cnn needs agent=dqn and observations that are images; choose network=mlp")
     return OneConvolution(inputs, outputs, seeds, channels, kernel_size, hidden, layer_norm, activation, init)
 
 

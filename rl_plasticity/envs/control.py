@@ -209,6 +209,8 @@ def check_name(name: str) -> None:
 
 def _hint(name: str, task: str) -> str:
     """What the user probably meant by an unknown name, if it is more than a misspelling; else empty."""
+    if name.startswith("minatar:"):
+        return ""
     module = plugins.module_of(name)
     if module:
         package = module.partition(".")[0]
