@@ -8,7 +8,8 @@ from conftest import StopAfter
 from folders import resume, rows, run
 
 from rl_plasticity import evaluate
-from rl_plasticity.configs.commands import Diagnose, Evaluate
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.commands import Diagnose, Evaluate, Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
@@ -83,3 +84,11 @@ def test_an_agent_that_cannot_take_the_actions_names_one_that_can_before_anythin
     with pytest.raises(SettingsError, match=named):
         command.prepare([*settings, f"out={tmp_path / 'run'}"])
     assert not RunFolder(tmp_path / "run").path.exists()
+
+
+def test_a_preset_chooses_the_network_and_its_settings_and_another_network_has_its_own():
+    s = schema.load(Train, ["preset=minatar_demo"])
+    assert (s.agent.network, s.agent.channels, s.agent.hidden) == ("cnn", 16, [128])
+    assert schema.load_saved(Train, s.saved) == s
+    other = schema.load(Train, ["preset=minatar_demo", "agent.network=mlp"])
+    assert "channels" not in other.agent.settings
