@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from torch import nn
 
+from rl_plasticity.errors import Choices
 from rl_plasticity.networks import MLP, Hypersphere, Simba
 from rl_plasticity.networks.activations import Activation
 from rl_plasticity.networks.mlp import Init
@@ -65,7 +66,7 @@ def hypersphere(
     return Hypersphere(inputs, outputs, seeds, width, blocks)
 
 
-AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "simba": simba, "hypersphere": hypersphere}
+AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = Choices({"mlp": mlp, "simba": simba, "hypersphere": hypersphere})
 """Choices of ``agent.network=``, each called as ``make(inputs, outputs, seeds, role, **settings)``.
 
 The network maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings
