@@ -22,7 +22,7 @@ class NuclearNorm(Regularizer):
         self,
         net: nn.Module,
         coef: Annotated[float | Tensor, Setting("strength", least=0)] = 1e-4,
-        head: Annotated[bool, Setting("the output layer too")] = True,
+        head: Annotated[bool, Setting("whether to include the output layer")] = True,
     ) -> None:
         super().__init__(net, coef)  # sets self.layers, self.runs and the tensor self.coef
         matrices = [y for y in self.layers if y.matrix(net) is not None and (head or not y.head)]

@@ -19,18 +19,18 @@ from rl_plasticity.sweeps.job import finished
 
 HELP = """python -m papers [--cost] [PAPER/FIGURE] [name=value ...]
 
-Without a figure: all figures and tables of the three papers and the studies of ours, what they show and cost, and
-which were made here.
-With --cost: measures how many CPU hours the updates of all, or of one, would take on this machine.
-With a figure: makes its runs, as many as are missing, and then the figure in the paper's layout, comparison pages, and
-record.json, which says where the numbers come from.
+Without a figure: lists all figures and tables of the three papers and our own studies, with what they show, what they
+cost, and which were made here.
+With --cost: measures the CPU hours that the updates of all figures, or of one, would take on this machine.
+With a figure: trains its missing runs. Then writes the figure in the paper's layout, comparison pages, and record.json,
+which says where the numbers come from.
 
   small=true         a version in minutes, on the digits or a cheap control task
   out=FOLDER         where to; default: results/reproductions
-  dry_run=true       only say which runs there would be, as a sweep for each method
-  launcher=...       as a sweep's: joblib, slurm, ray
-  any other setting  of all runs, over the study's own: device=cuda, seeds=3, data.root=FOLDER; of a script's study an
-                     option of the script: data=mnist for --data mnist
+  dry_run=true       only list the runs, with one sweep for each method
+  launcher=...       the launcher of the sweeps: joblib, slurm, ray
+  any other setting  applies to all runs and overrides the study's own: device=cuda, seeds=3, data.root=FOLDER. For a
+                     study that is a script, it is an option of the script: data=mnist for --data mnist
 """
 OUT = "results/reproductions"
 OWN = ("small", "out", "dry_run")

@@ -254,9 +254,9 @@ def means(runs: Sequence[Seen], measures: Sequence[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="or a file that --write made")
+    parser.add_argument("folder", type=Path, help="folder of runs, or a file written by --write")
     parser.add_argument("--at", type=int, help="the env step of the measurement, 3500 by default")
-    parser.add_argument("--write", type=Path, metavar="FILE.csv", help="keep each run's numbers; it must be new")
+    parser.add_argument("--write", type=Path, metavar="FILE.csv", help="new file for each run's numbers")
     parser.add_argument("--within", nargs="+", default=[], metavar="SETTING")
     parser.add_argument("--where", nargs="+", default=[], metavar="SETTING=VALUE")
     parser.add_argument("--means", nargs="+", default=[], metavar="MEASURE")

@@ -157,8 +157,8 @@ def _fine(values: Sequence[float]) -> Callable[[float], str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--against", metavar="METHOD", help="of a figure: the gaps to this one as well")
-    parser.add_argument("--panel", metavar="TITLE", help="of a figure: this panel alone")
+    parser.add_argument("--against", metavar="METHOD", help="add the gaps to this method of the figure")
+    parser.add_argument("--panel", metavar="TITLE", help="show only this panel of the figure")
     given = parser.parse_args()
     try:
         lines = table(given.file, given.against, given.panel)

@@ -121,8 +121,10 @@ def main(small: bool = False, out: str = "spectral_figure6.png") -> Outcomes:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Figure 6 of the spectral paper.")
     parser.add_argument("--small", action="store_true", help="50 updates and every fourth step size")
-    parser.add_argument("--out", default="spectral_figure6.png", help="the figure")
-    parser.add_argument("--cost", action="store_true", help="only count the updates and measure one in CPU seconds")
+    parser.add_argument("--out", default="spectral_figure6.png", help="file of the figure")
+    parser.add_argument(
+        "--cost", action="store_true", help="only count the updates, and measure the CPU seconds of one"
+    )
     given = vars(parser.parse_args())
     if given.pop("cost"):
         updates, seconds = cost(given["small"])

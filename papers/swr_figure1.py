@@ -144,9 +144,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Figure 1 of the SWR paper.")
     parser.add_argument("--small", action="store_true", help="the bundled digits, 20 and 10 epochs, 4 ratios")
     parser.add_argument("--data", default="cifar10", help=f"one of {', '.join(DATA)}")
-    parser.add_argument("--data.root", dest="root", help="the folder with its files; else it is downloaded")
-    parser.add_argument("--out", default="swr_figure1.png", help="the figure")
-    parser.add_argument("--cost", action="store_true", help="only count the updates and measure one in CPU seconds")
+    parser.add_argument("--data.root", dest="root", help="folder with the data set; downloaded by default")
+    parser.add_argument("--out", default="swr_figure1.png", help="file of the figure")
+    parser.add_argument(
+        "--cost", action="store_true", help="only count the updates, and measure the CPU seconds of one"
+    )
     given = vars(parser.parse_args())
     try:
         if given.pop("cost"):

@@ -154,7 +154,7 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
             raise SettingsError(f"{name} needs a value: {name}=...")
         options[name] = value
     if not places:
-        raise SettingsError("name at least one folder with runs")
+        raise SettingsError("name at least one folder with runs: results, say")
     return places, options
 
 

@@ -6,6 +6,7 @@ if __name__ == "__main__":
     terminal.prepare()
 
 import io
+import json
 import math
 import os
 import re
@@ -38,7 +39,7 @@ Compares the runs in the folders: runs' own folders, a sweep's folder (searched 
 everything but the seed. Prints a table; writes comparison.csv, table.tex (for a paper), report.html (one file, to
 open in a browser) and figures/ (PNG and PDF).
 
-  out=FOLDER         where to; default: comparison. A comparison that lies there is replaced, anything else is not
+  out=FOLDER         where to; default: comparison. A comparison of the same folders is replaced, anything else is not
   metric=NAME        default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
   better=higher|lower
                      which values of the metric count as better; default: as the metric says (critic/dormant: lower)
@@ -84,7 +85,7 @@ def command(arguments: Sequence[str]) -> None:
     places, options = parse(arguments)
     if "plugins" in options:
         schema.load_plugs_of([f"plugins={options.pop('plugins')}"])
-    done = "replaced" if replaceable(_place(options["out"])) else "wrote"
+    done = "replaced" if replaceable(_place(options["out"]), places) else "wrote"
     form = options.pop("table", "text")
     comparison = compare(*places, **options)
     show(comparison, form)
@@ -123,7 +124,7 @@ def compare(
     if choose_seeds and not choose:
         raise SettingsError("choose_seeds says which seeds decide a choice: say choose=NAME,... too")
     if out is not None:
-        replaceable(_place(out))
+        replaceable(_place(out), places)
     named, below = find(places)
     from rl_plasticity.comparison import choosing
     from rl_plasticity.comparison.groups import group
@@ -152,7 +153,7 @@ def compare(
         options |= {"better": better, "plugins": f"[{','.join(plugins.loaded)}]" if plugins.loaded else None}
         given = [f"{name}={value}" for name, value in options.items() if value not in (None, "")]
         command = shlex.join(["python", "-m", "rl_plasticity.compare", *map(str, places), *given])
-        _write(comparison, _place(out), command)
+        _write(comparison, _place(out), places, command)
     return comparison
 
 
@@ -215,11 +216,14 @@ def _place(out: str | os.PathLike[str]) -> Path:
     return expanded(out).resolve()
 
 
-def replaceable(out: Path) -> bool:
-    """Whether `out` is a comparison, which can be replaced; false if nothing is there.
+def replaceable(out: Path, places: Sequence[str | os.PathLike[str]]) -> bool:
+    """Whether `out` is a comparison that one of these `places` can replace; false if nothing is there.
+
+    It can if the earlier one was of the same places, or of some of them.
 
     Raises:
-        SettingsError: something else is there, alone or beside a comparison, or the folder cannot be written.
+        SettingsError: something else is there, alone or beside a comparison; the comparison is of other places; or the
+            folder cannot be written.
     """
     try:
         parent = next(folder for folder in out.parents if folder.exists())
@@ -235,20 +239,34 @@ def replaceable(out: Path) -> bool:
         raise SettingsError(f"{out} exists and is no comparison; choose another out=")
     if foreign := sorted(here - ours):
         raise SettingsError(f"{out} holds more than a comparison ({foreign[0]}); choose another out=")
+    before = json.loads(_head(out).get("places", "[]"))
+    if others := [place for place in before if place not in _relative(places, out)]:
+        other = os.path.normpath(out / others[0])
+        raise SettingsError(f"{out} holds a comparison of other folders ({other}); choose another out=")
     return True
+
+
+def _relative(places: Sequence[str | os.PathLike[str]], out: Path) -> list[str]:
+    """The places of the runs as seen from `out`, so that all may be moved together."""
+    return sorted({os.path.relpath(expanded(place).resolve(), out) for place in places})
 
 
 def _files_of(out: Path) -> set[str]:
     """The files that the comparison in `out` lists as its own; none if no comparison is there."""
+    return set(_head(out).get("files", "").split())
+
+
+def _head(out: Path) -> dict[str, str]:
+    """What the page of the comparison in `out` says about itself; empty if no comparison is there."""
     from rl_plasticity.comparison.report import GENERATOR
 
     page = out / "report.html"
     head = page.read_text(errors="replace").partition("<title>")[0] if page.is_file() else ""
-    named = dict(re.findall(r'<meta name="([^"]*)" content="([^"]*)">', head))
-    return set(unescape(named.get("files", "")).split()) if named.get("generator") == GENERATOR else set()
+    named = {name: unescape(text) for name, text in re.findall(r'<meta name="([^"]*)" content="([^"]*)">', head)}
+    return named if named.get("generator") == GENERATOR else {}
 
 
-def _write(comparison: "Comparison", out: Path, command: str) -> None:
+def _write(comparison: "Comparison", out: Path, places: Sequence[str | os.PathLike[str]], command: str) -> None:
     """Write the folder: first completely beside its place, then move it there.
 
     Raises:
@@ -274,8 +292,9 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
                 pictures.append(picture(comparison, drawn, png.getvalue()))
             write_text(new / "comparison.csv", comparison.to_csv())
             write_text(new / "table.tex", comparison.to_latex())
-            write_text(new / "report.html", render(comparison, pictures, colours(comparison), command, files))
-            if replaceable(out):  # other files may have come there meanwhile
+            head = {"files": " ".join(files), "places": json.dumps(_relative(places, out))}
+            write_text(new / "report.html", render(comparison, pictures, colours(comparison), command, head))
+            if replaceable(out, places):  # other files may have come there meanwhile
                 for name in _files_of(out):
                     (out / name).unlink(missing_ok=True)
                 (out / "figures").rmdir()

@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import Any, Self, TypeVar
 
 Made = TypeVar("Made")
 
@@ -126,7 +127,7 @@ def choose(
         SettingsError: an unknown name or setting; the nearest valid one is named.
     """
     if name not in kinds:
-        raise SettingsError(f"unknown {what} {name!r}{nearest(name, kinds)}")
+        raise SettingsError(f"unknown {what} {name!r}{_other_kind(what, name) or nearest(name, kinds)}")
     kind = kinds[name]
     filled = kind.keywords if isinstance(kind, partial) else {}
     parameters = inspect.signature(kind).parameters.values()
@@ -135,3 +136,39 @@ def choose(
         if key not in valid:
             raise SettingsError(f"unknown setting {key!r} of {what} {name!r}{nearest(key, valid)}")
     return partial(kind, **settings)
+
+
+def _other_kind(what: str, name: str) -> str:
+    """A hint that the regularizer asked for is an intervention, or the other way round; empty if it is not."""
+    other = {"regularizer": "intervention", "intervention": "regularizer"}.get(what)
+    if other is None or name not in getattr(import_module("rl_plasticity"), f"{other.upper()}S"):
+        return ""
+    return f": it is {'an' if other == 'intervention' else 'a'} {other}, make_{other}({name!r})"
+
+
+class Choices(dict[str, Made]):
+    """A public dict of choices by name. A plug adds to it, but cannot give a built-in name to something else."""
+
+    def __init__(self, built_in: Mapping[str, Made] | None = None) -> None:
+        super().__init__()
+        self._built_in: dict[str, Made] = {}
+        self.build_in(built_in or {})
+
+    def build_in(self, choices: Mapping[str, Made]) -> None:
+        """Add the package's own choices."""
+        super().update(choices)
+        self._built_in |= choices
+
+    def __setitem__(self, name: str, choice: Made) -> None:
+        if name in self and self._built_in.get(name, choice) is not choice:
+            raise SettingsError(f"the name {name!r} is built in: give your own another one")
+        super().__setitem__(name, choice)
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Add choices, each as by an assignment."""
+        for name, choice in dict(*args, **kwargs).items():
+            self[name] = choice
+
+    def __ior__(self, choices: Any) -> Self:  # type: ignore[override,misc]
+        self.update(choices)
+        return self

@@ -101,6 +101,8 @@ class Declared(NamedTuple):
                 return float(value) if kind == "float" else value
         words = [str(word) for kind in self.kinds if isinstance(kind, tuple) for word in kind]
         close = closest(value, words) if isinstance(value, str) else None
+        if isinstance(value, float) and value.is_integer() and self.accepts(int(value)):
+            close = str(int(value))  # for 1e6
         hint = f"; did you mean {close!r}?" if close else _beyond(value)
         raise SettingsError(f"{name} must be {self.expected}, got {shown(value)}{hint}")
 

@@ -6,6 +6,7 @@ if __name__ == "__main__":
     terminal.prepare()
 
 import math
+import shlex
 import sys
 import textwrap
 import time
@@ -103,7 +104,10 @@ def table(statuses: Sequence[Status], now: float) -> list[str]:
     measure = measures.pop() if len(measures) == 1 else ""
     rows_of = [cells_of(s, now) for s in ordered]
     cells: list[tuple[str, ...]] = [(*row[:-1], row[-1].removeprefix(f"{measure} ")) for row in rows_of]
-    titles = ("state", "done", "rate", "ends", measure or "last")
+    units = {s.unit for s in ordered if s.unit}
+    unit = units.pop() if len(units) == 1 else ""  # at the top where it is the same for all
+    cells = [(state, done.removesuffix(f" {unit}"), *row) for state, done, *row in cells]
+    titles = ("state", unit or "done", "rate", "ends", measure or "last")
     cells = [tuple(t if any(line[i] for line in cells) else "" for i, t in enumerate(titles)), *cells]
     names = ["run", *names]
     rows = [[row] for row in aligned([(name, *line) for name, line in zip(names, cells, strict=True)])]
@@ -111,9 +115,22 @@ def table(statuses: Sequence[Status], now: float) -> list[str]:
         rows = [[name, f"  {row}"] for name, row in zip(names, aligned(cells), strict=True)]
     notes = ["", *(s.note for s in ordered)]
     lines = [f"{where}:"] if where else []
-    for row, note in zip(rows, notes, strict=True):
+    for row, note, resume in zip(rows, notes, ["", *map(continued, ordered)], strict=True):
         lines += [*row, *textwrap.wrap(note, width, initial_indent="    ", subsequent_indent="    ")]
+        lines += [f"    {resume}"] if resume else []
     return [*lines, "", counted(statuses)]
+
+
+def continued(s: Status) -> str:
+    """The line that says how to continue an unfinished run; empty for others."""
+    if s.state not in ("stopped", "killed"):
+        return ""
+    try:
+        kind, plugs = s.folder.kind, s.folder.plugins
+    except (SettingsError, OSError):  # it was deleted meanwhile, or cannot be resumed
+        return ""
+    given = [*([f"plugins=[{','.join(plugs)}]"] if plugs else []), f"resume={s.folder}"]
+    return printable(f"continue: python -m rl_plasticity.{kind} {shlex.join(given)}")
 
 
 if __name__ == "__main__":

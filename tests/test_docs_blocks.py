@@ -223,10 +223,12 @@ PYTHON: dict[str, list[Block]] = {
             before="regularizer = make_regularizer('weight_decay', net, coef=1e-4)\n"
             "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nregularizer.penalty(net)",
         ),
+    ],
+    "interventions.md": [
         Block(
             "make_intervention(",
-            before="from functools import partial\nregularize = partial(make_regularizer, 'l2_init')\n"
-            "regularizer = regularize(net)",
+            before=A_LOOP + "from functools import partial; from rl_plasticity import make_regularizer\n"
+            "regularize = partial(make_regularizer, 'l2_init')\nregularizer = regularize(net)",
         ),
     ],
     "network-structure.md": [Block("from rl_plasticity.structure import read", before=A_LOOP + "obs = x")],

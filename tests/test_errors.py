@@ -2,9 +2,23 @@ import warnings
 
 import pytest
 import torch
+from conftest import refused
 from torch import nn
 
-from rl_plasticity import attach, make_intervention, make_regularizer, measure
+from rl_plasticity import (
+    AGENTS,
+    DATA,
+    INTERVENTIONS,
+    NETWORKS,
+    OPTIMIZERS,
+    REGULARIZERS,
+    TASKS,
+    attach,
+    make_intervention,
+    make_regularizer,
+    measure,
+)
+from rl_plasticity.agents import AGENT_NETWORKS
 from rl_plasticity.errors import FaultyRun, SettingsError, one_line
 
 LONG = ["\0" * 100_000, "x" * 100_000, "a b " * 30_000, 'it\'s "that" \x1b[2J ' * 5000, [1, 2] * 50_000, 10**4000]
@@ -91,3 +105,35 @@ def test_a_warning_from_within_torch_s_backward_pass_points_at_the_loop():
         loop_that_steps_nothing()
     backward = loop_that_steps_nothing.__code__.co_firstlineno + 4
     assert (said[0].filename, said[0].lineno) == (__file__, backward)
+
+
+def test_a_regularizer_s_maker_names_the_maker_of_an_intervention_and_the_other_way_round():
+    net = plain()
+    for call in (
+        lambda: attach("redo", optimizer_of(net), net),
+        lambda: make_regularizer("redo", net),
+    ):
+        refused(call, "'redo'", "make_intervention('redo')")
+    refused(lambda: make_intervention("spectral"), "'spectral'", "make_regularizer('spectral')")
+    assert "make_" not in refused(lambda: make_intervention("reddo"), "'redo'")
+
+
+def test_a_built_in_name_cannot_be_given_to_something_else_by_any_way_to_add_to_a_public_dict():
+    ours = REGULARIZERS["l2"]
+
+    def joined():
+        known = REGULARIZERS
+        known |= {"l2": object}
+
+    for add in (lambda: REGULARIZERS.__setitem__("l2", object), lambda: REGULARIZERS.update(l2=object), joined):
+        refused(add, "'l2'", "built in")
+        assert REGULARIZERS["l2"] is ours
+    for known in (AGENTS, AGENT_NETWORKS, DATA, INTERVENTIONS, NETWORKS, OPTIMIZERS, TASKS):
+        refused(lambda known=known: known.__setitem__(next(iter(known)), object), "built in")
+
+
+def test_a_name_of_ones_own_may_be_given_again_as_when_a_cell_of_a_notebook_runs_twice(monkeypatch):
+    monkeypatch.delitem(REGULARIZERS, "mine", raising=False)
+    for kind in (REGULARIZERS["l2"], REGULARIZERS["swr"]):
+        monkeypatch.setitem(REGULARIZERS, "mine", kind)
+        assert REGULARIZERS["mine"] is kind

@@ -205,6 +205,7 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
         (["widend"], ["widend", "widened"]),
         (["episodes=3"], ["episodes=3", "python -m rl_plasticity.evaluate RUN"]),
         (["empty"], ["empty/config.yaml"]),
+        (["."], [". is no run's folder", "damaged, notfinite"]),  # but holds some
         (["supervised"], ["rl_plasticity.train", "rl_plasticity.supervised"]),
         (["widened"], ["config.yaml"]),
         (["damaged"], ["step_000000060.pt"]),

@@ -63,7 +63,7 @@ def test_a_run_at_work_tells_its_newest_step_its_rate_and_its_end_from_when_it_l
     assert found.latest == "return 7"  # not the loss, which came later
     where, head, line = table([found], NOW + 60)[:3]
     assert where == f"in {rl.parent}:"
-    assert head.split() == ["run", "state", "done", "rate", "ends", "return"]
+    assert head.split() == ["run", "state", "env", "steps", "rate", "ends", "return"]
     assert line.split(None, 1) == ["run", "running  21% of 10k  118/s  12:10 (9 min)  7"]
 
 
@@ -188,11 +188,11 @@ def every_state(*names):
 
 def test_a_table_has_80_columns_or_what_columns_says_whatever_the_names_and_the_notes(monkeypatch):
     short = table(every_state("demo_none_seed0", "demo_swr_seed0"), NOW)
-    assert short[:2] == ["in results:", "run              state     done          rate    ends              return"]
+    assert short[:2] == ["in results:", "run              state     env steps     rate    ends              return"]
     assert short[2].startswith("demo_none_seed0  finished  99% of 1000M  9876/s  Thu 13:00 (25 h)  -987.6")
     assert short[3].startswith("    critic/loss of seed 3 is not finite")
     long = table(every_state("n" * 40, "b", "c", "d", "e", "f"), NOW)
-    assert long[:3] == ["in results:", "run", "  state     done          rate    ends              return"]
+    assert long[:3] == ["in results:", "run", "  state     env steps     rate    ends              return"]
     assert long[3:5] == ["n" * 40, "  finished  99% of 1000M  9876/s  Thu 13:00 (25 h)  -987.6"]
     for lines in (short, long):
         assert max(map(len, lines)) <= 80
@@ -205,7 +205,11 @@ def test_a_table_has_80_columns_or_what_columns_says_whatever_the_names_and_the_
 def test_runs_of_different_places_and_measures_say_so_in_every_line():
     a, b = every_state("a", "b")
     lines = table([a, b._replace(folder=RunFolder("other/b"), latest="test accuracy 0.5", note="")], NOW)
-    assert lines[0].split() == ["run", "state", "done", "rate", "ends", "last"]
+    assert lines[0].split() == ["run", "state", "env", "steps", "rate", "ends", "last"]
+    lines = table([a, b._replace(unit="epochs", note="")], NOW)
+    assert lines[1].split()[:2] == ["run", "state"]
+    assert [unit in "\n".join(lines[2:]) for unit in ("1000M env steps", "1000M epochs")] == [True, True]
+    lines = table([a, b._replace(folder=RunFolder("other/b"), latest="test accuracy 0.5", note="")], NOW)
     assert lines[1].startswith("results/a  ")
     assert lines[1].endswith("return -987.6")
     assert next(line for line in lines if line.startswith("other/b  ")).endswith("test accuracy 0.5")
@@ -231,7 +235,11 @@ def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path, c
     for name, event in {"a": "failed: no", "b": "finished", "c": "stopped", "d": "finished"}.items():
         said(write_run(tmp_path / "sweep" / name, RL, {"0": curve([1.0])}), event)
     lines = called(tmp_path / "sweep")[1].splitlines()
-    assert [line.split()[0][-1] for line in lines[2:6]] == ["b", "d", "c", "a"]
+    runs = [line for line in lines[2:-2] if line[0] != " "]
+    assert [line.split()[0][-1] for line in runs] == ["b", "d", "c", "a"]
+    (continued,) = (line for line in lines if "resume=" in line)  # of the stopped one alone
+    assert continued.split() == ["continue:", "python", "-m", "rl_plasticity.train", f"resume={tmp_path}/sweep/c"]
+    assert lines.index(continued) == lines.index(runs[2]) + 1
     assert lines[-1] == "4 runs: 0 running, 2 finished, 1 failed, 1 stopped"
     assert called(tmp_path / "sw*" / "[ab]")[1].splitlines()[-1] == "2 runs: 0 running, 1 finished, 1 failed"
     nothing = tmp_path / "nothing"

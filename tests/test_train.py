@@ -267,6 +267,7 @@ def spies(monkeypatch):
             monkeypatch.setattr(f"rl_plasticity.{module}.{name}", found[name])
     monkeypatch.setattr("rl_plasticity.runs.trained.Envs", found["Envs"])  # those of evaluations
     found["SAC"] = Spy(AGENTS["sac"])
+    monkeypatch.delitem(AGENTS, "sac")  # a built-in name is free for another only then
     monkeypatch.setitem(AGENTS, "sac", found["SAC"])
     return found
 

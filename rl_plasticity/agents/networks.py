@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from torch import nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import Choices, SettingsError
 from rl_plasticity.networks import MLP, Hypersphere, Simba
 from rl_plasticity.networks.activations import Activation
 from rl_plasticity.networks.cnn import OneConvolution
@@ -88,12 +88,14 @@ def cnn(
 
 cnn.takes_images = True  # type: ignore[attr-defined]
 
-AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": mlp,
-    "simba": simba,
-    "hypersphere": hypersphere,
-    "cnn": cnn,
-}
+AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = Choices(
+    {
+        "mlp": mlp,
+        "simba": simba,
+        "hypersphere": hypersphere,
+        "cnn": cnn,
+    }
+)
 """Choices of ``agent.network=``, each called as ``make(inputs, outputs, seeds, role, **settings)``.
 
 The network maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings

@@ -69,14 +69,18 @@ def groups_of(comparison: Comparison, colours: Sequence[str]) -> str:
 
 
 def render(
-    comparison: Comparison, pictures: Sequence[Picture], colours: Sequence[str], command: str, files: Sequence[str]
+    comparison: Comparison,
+    pictures: Sequence[Picture],
+    colours: Sequence[str],
+    command: str,
+    head: Mapping[str, str],
 ) -> str:
     """The page of a comparison.
 
     Args:
         colours: the color of the group of each row.
         command: the command line that made the page.
-        files: the files of the comparison's folder. The page lists them, so that the folder can be replaced safely.
+        head: what the page says about its folder, so that this can be replaced safely: its files and whose runs it has.
     """
     curves = [p for p in pictures if p.name.startswith(("learning_curves", "accuracy_over", "return_over"))]
     others = [p for p in pictures if p not in curves]
@@ -114,7 +118,7 @@ def render(
         groups_of(comparison, colours),
     ]
     title = f"{', '.join(comparison.at)}: comparison"
-    return page(title, parts, {"generator": GENERATOR, "files": " ".join(files)})
+    return page(title, parts, {"generator": GENERATOR, **head})
 
 
 # ------------------------------------------------------------------------------------------------------------------

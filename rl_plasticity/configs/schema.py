@@ -60,6 +60,7 @@ def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings |
     load_plugs(given.pop("plugins", []))
     groups: Groups = {}
     values: dict[str, Any] = {}
+    typed = [*given]
     if kind in DEFAULT_PRESET:
         preset = given.pop("preset", base.preset if base else DEFAULT_PRESET[kind])
         if preset not in presets(kind):
@@ -69,14 +70,15 @@ def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings |
         if kind is Train and sequence and not base:
             choices.setdefault("env", sequence[0])
         groups, values = _chosen(kind, preset, choices, given) if base is None else _based(kind, base, choices, given)
+        typed = [*given]
         given = _in_short(given, groups)
         for env in (groups["env"].name, *sequence) if kind is Train else ():
             if module := plugins.module_of(env):
                 plugins.load_one(module, f"env {env!r}")  # the user names it, like any plug
     declared = _declared(kind, groups)
-    for name in given:
+    for name, as_typed in zip(given, typed, strict=True):
         if name not in declared:
-            raise _unknown(kind, name, declared, groups)
+            raise _unknown(kind, name, as_typed, declared, groups)
     values = _with_references(_with_defaults(kind, groups, values | given))
     return _made(kind, groups, _checked(declared, values))
 
@@ -194,6 +196,7 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None, inner: Any
     if not isinstance(choice, str) or choice not in kind.names:
         others = [f"{other}={choice}" for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE and choice in names_of(other)]
         hint = f"; did you mean {others[0]!r}?" if others else nearest(choice, names_of(group))
+        hint += "" if others or plugins.loaded else " (plugins=[my_module] loads your own)"
         raise SettingsError(f"unknown {group} {shown(choice)}{hint}")
     left_out = LEFT_OUT.get(command, ())
     return Group(choice, {n: d for n, d in kind.settings(choice, inner).items() if f"{group}.{n}" not in left_out})
@@ -332,10 +335,15 @@ def _made(kind: type[Settings], groups: Groups, values: Mapping[str, Any]) -> Se
     return kind(**as_arguments(plain), **{name: group.having(values, name) for name, group in groups.items()})
 
 
-def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], groups: Groups) -> SettingsError:
+def _unknown(kind: type[Any], name: str, typed: str, declared: Mapping[str, Declared], groups: Groups) -> SettingsError:
+    """The error about a setting that does not exist; `typed` is its name as the user wrote it."""
     group, last = name.partition(".")[0], name.rpartition(".")[2]
     if name.endswith(".name") and group in groups:
         return SettingsError(f"{name} cannot be set: choose with {group}=")
+    part, dot, _ = name.partition(".")[2].partition(".")
+    leaves = [leaf for _, leaf in groups[group].leaves(group)] if group in groups else []
+    if dot and group in SIDE_BY_SIDE and part in KINDS[group].names and part not in leaves:
+        return SettingsError(f"{typed}: {part} is not chosen, {group}={as_written(groups[group].choice)}")
     if group in groups and "." in name and not groups[group].flat(group):
         words = f"{name}: {group}={groups[group].choice} has no settings"
         hint = f"; of a sweep's runs that choose another, write {group}.NAME.{last}"
@@ -350,5 +358,13 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], group
         return SettingsError(f"{name}: each of several has its own, {' and '.join(of_each)}")
     valid = [*GROUPS[kind], *declared]
     here = ELSEWHERE.get(kind, {}).get(name, "")
-    hint = f"; did you mean {here!r}?" if here.partition("=")[0] in valid else nearest(name, valid)
-    return SettingsError(f"unknown setting {shown(name)}{hint}")
+    hint = f"; did you mean {here!r}?" if here.partition("=")[0] in valid else ""
+    commands = [other for other in DEFAULT_PRESET if kind in DEFAULT_PRESET and group in GROUPS[other]]
+    if commands and group not in valid:
+        hint = hint or f"; it is one of rl_plasticity.{called(commands[0])}"
+    if not hint and not any(one.endswith(f".{name}") for one in declared):  # coef with reg=none
+        of = [one for one in groups if any(name in KINDS[one].settings(choice) for choice in KINDS[one].names)]
+        hint = f"; {of[0]}.{name} needs another {of[0]}= than {as_written(groups[of[0]].choice)}" if of else ""
+    if typed != name:  # with the choice in its name, as in reg.spectral.coef
+        valid = [typed.removesuffix(last) + one.removeprefix(f"{group}.") for one in valid if one.startswith(group)]
+    return SettingsError(f"unknown setting {shown(typed)}{hint or nearest(typed, valid)}")

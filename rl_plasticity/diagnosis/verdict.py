@@ -248,7 +248,8 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
         for kind in (k for k in trials.kinds if (k, AS_IT_IS) in trials.curves):
             can, own = (_estimate(trials.share(kind, arm, 0), run) for arm in (NOW, AS_IT_IS))
             if can.mean >= LOST and own.high < can.mean / 2:
-                return "something else", f"{says}; as it is trained it learns the task {kind!r} only {own}", gap
+                alone = f"as it is trained it learns only {own} of the task {kind!r}, at its own learning rate"
+                return "something else", f"{says}; {alone}", gap
     if now.low >= LOST and checks.learning_rate(trials.subject.optimizers):
         return "something else", f"{says}; its learning rate is gone", gap
     if now.high < LOST:
@@ -258,7 +259,7 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
     if EARLIER in trials.arms:
         fell = _estimate(trials.shares(EARLIER) - trials.shares(NOW), run)
         if fell.low > 1 - PLASTIC:
-            return "losing", f"{says}, {fell} less than earlier", gap
+            return "losing", f"{says}; this is {fell} less than earlier, compared repeat by repeat", gap
     if now.low >= PLASTIC:
         return "plastic", says, gap
     return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap

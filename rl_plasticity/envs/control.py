@@ -199,6 +199,8 @@ def check_name(name: str) -> None:
         known, prefix = sorted(gym.registry), f"gym:{module}{colon}"
     else:
         known, prefix, task = task_names(), "", name
+    if not task:
+        raise SettingsError(f"unknown env {name!r}: expected a name such as cheetah-run, or gym:NAME")
     if task not in known and (hint := _hint(name, task)):
         raise SettingsError(f"unknown env {name!r}{hint}")
     if task not in known:

@@ -2,20 +2,22 @@
 
 from typing import Any
 
-from rl_plasticity.errors import choose
+from rl_plasticity.errors import Choices, choose
 from rl_plasticity.interventions.base import Intervention, Renewable, Restartable, Target
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.interventions.recycling import ReDo, SelectiveReinit
 from rl_plasticity.interventions.resets import Fire, HeadReset, LearningRateDecay, PeriodicReset, ShrinkAndPerturb
 
-INTERVENTIONS: dict[str, type[Intervention]] = {
-    "periodic": PeriodicReset,
-    "head": HeadReset,
-    "shrink_perturb": ShrinkAndPerturb,
-    "redo": ReDo,
-    "selective_reinit": SelectiveReinit,
-    "fire": Fire,
-}
+INTERVENTIONS: dict[str, type[Intervention]] = Choices(
+    {
+        "periodic": PeriodicReset,
+        "head": HeadReset,
+        "shrink_perturb": ShrinkAndPerturb,
+        "redo": ReDo,
+        "selective_reinit": SelectiveReinit,
+        "fire": Fire,
+    }
+)
 """Intervention classes by the name that ``reset=`` takes; each is called as ``kind(**settings)``."""
 
 

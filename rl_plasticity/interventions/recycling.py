@@ -14,6 +14,7 @@ from rl_plasticity.interventions.base import (
     Renewable,
     Target,
 )
+from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, renewed, some
 from rl_plasticity.structure.layer import lookup, wide
@@ -53,7 +54,10 @@ class ReDo(Intervention):
         recycled, written = {}, []  # written at the end, so that an error changes nothing
         for name, (learner, _, example) in target.parts.items():
             if example is None:
-                raise ValueError(f"ReDo looks at activations: pass inputs for {name!r}, for a plain network example=")
+                how = "example=x" if isinstance(learner, PlainNet) else f"inputs={{{name!r}: x}}"
+                raise ValueError(
+                    f"ReDo finds dormant units by their activations: pass {how}, with a batch x of the network's inputs"
+                )
             net = learner.net
             found = [(unit, self._dormant(a, learner.runs, runs)) for unit, a in _look(net, example)]
             names = {n for unit, _ in found for layer in (unit.incoming, *unit.norms) for n in layer.parameter_names}

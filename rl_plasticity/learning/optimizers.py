@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.errors import Choices
 from rl_plasticity.seeding import key_of, normal_at
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import read
@@ -434,13 +435,15 @@ def orthogonalized(
     return x.mT if tall else x
 
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "adam": Adam,
-    "adamw": AdamW,
-    "sgd": SGD,
-    "rmsprop": RMSprop,
-    "adamp": AdamP,
-    "muon": Muon,
-    "upgd": UPGD,
-}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = Choices(
+    {
+        "adam": Adam,
+        "adamw": AdamW,
+        "sgd": SGD,
+        "rmsprop": RMSprop,
+        "adamp": AdamP,
+        "muon": Muon,
+        "upgd": UPGD,
+    }
+)
 """Optimizer classes by the name that ``optimizer=`` takes; each is called as ``kind(net, lr=lr, **settings)``."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
-from rl_plasticity.errors import SettingsError, choose, nearest
+from rl_plasticity.errors import Choices, SettingsError, choose, nearest
 from rl_plasticity.networks.activations import Activation, CReLU, DeepFourier, Rational, SmoothLeaky
 from rl_plasticity.networks.cnn import CNN, StackedBatchNorm2d, StackedConv2d, kumar_cnn
 from rl_plasticity.networks.mlp import MLP, Init, LayerNormFlag, StackedLayerNorm, StackedLinear
@@ -101,17 +101,19 @@ def _side(shape: Sequence[int]) -> int:
     return shape[1]
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": _mlp,
-    "cnn": partial(CNN, batch_norm=False),
-    "cnn_bn": partial(CNN, batch_norm=True),
-    "kumar_cnn": kumar_cnn,
-    "vgg16": partial(_vgg16, batch_norm=False),
-    "vgg16_bn": partial(_vgg16, batch_norm=True),
-    "resnet18": _resnet18,
-    "wrn28_10": _wrn28_10,
-    "vit_tiny": _vit_tiny,
-}
+NETWORKS: dict[str, Callable[..., nn.Module]] = Choices(
+    {
+        "mlp": _mlp,
+        "cnn": partial(CNN, batch_norm=False),
+        "cnn_bn": partial(CNN, batch_norm=True),
+        "kumar_cnn": kumar_cnn,
+        "vgg16": partial(_vgg16, batch_norm=False),
+        "vgg16_bn": partial(_vgg16, batch_norm=True),
+        "resnet18": _resnet18,
+        "wrn28_10": _wrn28_10,
+        "vit_tiny": _vit_tiny,
+    }
+)
 """Choices of ``net=``, each called as ``make(shape of one input, num_classes, seeds, **settings)``.
 
 Networks without a runs axis take one seed.

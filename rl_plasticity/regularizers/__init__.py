@@ -12,27 +12,29 @@ from rl_plasticity.regularizers.windowed import Windowed, require_window
 from rl_plasticity.structure import HiddenUnits, hidden_units, layers
 from rl_plasticity.structure.layer import Layer, runs_of
 
-REGULARIZERS |= {
-    "none": Unregularized,
-    "l2": L2,
-    "l2_init": L2Init,
-    "wasserstein": Wasserstein,
-    "ewc": EWC,
-    "spectral": Spectral,
-    "parseval": Parseval,
-    "churn": Churn,
-    "feature_rank": FeatureRank,
-    "swr": SoftWeightRescaling,
-    "wrs": WeightRescaling,
-    "normalize_project": NormalizeProject,
-    "hypersphere": Hypersphere,
-    "orthogonal": Orthogonal,
-    "weight_clipping": WeightClipping,
-    "weight_decay": WeightDecay,
-    "hare_tortoise": HareAndTortoise,
-    "continual_backprop": ContinualBackprop,
-    "self_normalized_resets": SelfNormalizedResets,
-}
+REGULARIZERS.build_in(
+    {
+        "none": Unregularized,
+        "l2": L2,
+        "l2_init": L2Init,
+        "wasserstein": Wasserstein,
+        "ewc": EWC,
+        "spectral": Spectral,
+        "parseval": Parseval,
+        "churn": Churn,
+        "feature_rank": FeatureRank,
+        "swr": SoftWeightRescaling,
+        "wrs": WeightRescaling,
+        "normalize_project": NormalizeProject,
+        "hypersphere": Hypersphere,
+        "orthogonal": Orthogonal,
+        "weight_clipping": WeightClipping,
+        "weight_decay": WeightDecay,
+        "hare_tortoise": HareAndTortoise,
+        "continual_backprop": ContinualBackprop,
+        "self_normalized_resets": SelfNormalizedResets,
+    }
+)
 
 __all__ = [
     "EWC",

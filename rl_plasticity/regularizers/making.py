@@ -4,11 +4,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError, choose
+from rl_plasticity.errors import Choices, SettingsError, choose
 from rl_plasticity.regularizers.base import GIVEN, Regularizer
 from rl_plasticity.regularizers.windowed import Windowed
+from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import Example, Structure, read
 
 
@@ -52,6 +54,7 @@ def make_regularizer(
     finally:
         GIVEN.reset(token)
     regularizer.require_acting()
+    _require_strength(regularizer, settings)
     if structure is not None:
         regularizer.structure = dataclasses.replace(structure, example=None)  # no longer needed
     if (from_update, until_update) == (0, None):
@@ -59,5 +62,16 @@ def make_regularizer(
     return Windowed(net, regularizer, from_update, until_update)
 
 
-REGULARIZERS: dict[str, type[Regularizer]] = {}
+def _require_strength(regularizer: Regularizer, settings: Mapping[str, Any]) -> None:
+    """Raises SettingsError if the class takes a coef and has a term, but does not pass the coef on."""
+    kind, declared = type(regularizer), settings_of(type(regularizer)).get("coef")
+    if declared is None or not regularizer.penalizes or regularizer.coef.any():
+        return
+    coef = settings.get("coef", declared.default)
+    if coef is not None and torch.as_tensor(coef).any() and kind.penalty is Regularizer.penalty:
+        words = f"{kind.__name__} has strength 0 although coef is {coef}"
+        raise SettingsError(f"{words}: its constructor must call super().__init__(net, coef)")
+
+
+REGULARIZERS: Choices[type[Regularizer]] = Choices()
 """Regularizer classes by the name that ``reg=`` takes; each is called as ``kind(net, **settings)``."""

@@ -230,7 +230,7 @@ class WeightRescaling(Regularizer):
         norm_decay: Annotated[
             float | Tensor, Setting("learning rate * decay of gain and shift", least=0, below=1)
         ] = 5e-7,
-        rescale_head: Annotated[bool, Setting("whether to rescale the output layer too (for classification)")] = False,
+        rescale_head: Annotated[bool, Setting("whether to rescale the output layer (for classification)")] = False,
         per: Annotated[
             Literal["unit", "layer"], Setting("rows that share a scale: unit (the paper) or layer")
         ] = "unit",

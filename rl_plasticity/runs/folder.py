@@ -287,7 +287,7 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
         if not matches:
             raise SettingsError(f"{place} does not exist")
         with refused(f"search {place}"):
-            runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else _runs_below(match))]
+            runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else runs_below(match))]
         for run in runs:
             (named if run == path else below)[run.resolve()] = RunFolder(run)
         if not runs:
@@ -298,7 +298,9 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _runs_below(folder: Path) -> list[Path]:
+def runs_below(folder: Path) -> list[Path]:
+    """The folders below this one that hold a run, or this one alone if it does; hidden folders are not searched."""
+
     def fails(error: OSError) -> None:
         if error.filename == str(folder):
             raise error

@@ -119,7 +119,11 @@ def cells_of(s: Status, now: float) -> tuple[str, str, str, str, str]:
     """Cells of a table: the state, the progress, the rate, the expected end, and the last evaluation."""
     return (
         s.state,
-        f"{100 * s.done // s.total}% of {_short(s.total)}" if s.total else f"{s.done} {s.unit}" if s.unit else "",
+        f"{100 * s.done // s.total}% of {_short(s.total)} {s.unit}"
+        if s.total
+        else f"{s.done} {s.unit}"
+        if s.unit
+        else "",
         f"{_digits(s.rate)}/s" if s.rate else "",
         f"{_when(s.ends, now)} ({_duration(s.ends - now)})" if s.ends else "",
         s.latest,

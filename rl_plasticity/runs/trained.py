@@ -21,7 +21,7 @@ from rl_plasticity.envs.control import step_limit
 from rl_plasticity.errors import SettingsError, closest, first_line, refused
 from rl_plasticity.paths import exists
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.folder import RunFolder, runs_below
 from rl_plasticity.runs.machine import device_here, threads_of_torch
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive
@@ -223,6 +223,8 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
         known = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
         close = closest(folder, known)
         raise SettingsError(f"there is no folder {folder}" + (f"; did you mean {close}?" if close else ""))
+    if not folder.is_run() and (below := runs_below(folder.path)):
+        raise SettingsError(f"{folder} is no run's folder, but holds some: {', '.join(map(str, below[:3]))}")
     try:
         return schema.load_saved(kind, folder.settings)
     except SettingsError as error:

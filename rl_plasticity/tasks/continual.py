@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import Choices, SettingsError
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.tasks.data import Data, DataError, Split
@@ -308,15 +308,17 @@ class Stationary(TaskSequence):
         return _all(y), y
 
 
-TASKS: dict[str, Callable[..., TaskSequence]] = {
-    "random_labels": RandomLabels,
-    "pixel_permutation": PixelPermutation,
-    "label_flip": LabelFlip,
-    "class_incremental": ClassIncremental,
-    "warm_start": WarmStart,
-    "continual_full": ContinualFull,
-    "continual_limited": ContinualLimited,
-    "stationary": Stationary,
-    "binary_pairs": BinaryPairs,
-}
+TASKS: dict[str, Callable[..., TaskSequence]] = Choices(
+    {
+        "random_labels": RandomLabels,
+        "pixel_permutation": PixelPermutation,
+        "label_flip": LabelFlip,
+        "class_incremental": ClassIncremental,
+        "warm_start": WarmStart,
+        "continual_full": ContinualFull,
+        "continual_limited": ContinualLimited,
+        "stationary": Stationary,
+        "binary_pairs": BinaryPairs,
+    }
+)
 """What ``task=`` chooses from, each called as ``make(data, seeds, num_tasks, **settings)``."""

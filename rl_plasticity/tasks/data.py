@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_plasticity.errors import SettingsError, choose, reason
+from rl_plasticity.errors import Choices, SettingsError, choose, reason
 from rl_plasticity.paths import expanded
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting
@@ -436,9 +436,10 @@ PUBLISHED = {
     "imagenet32": Published((3, 32, 32), 1000, 600_000, by_class=True),  # as Continual ImageNet has it
 }
 
-DATA: dict[str, Callable[..., Source]] = {"digits": _digits}
+DATA: dict[str, Callable[..., Source]] = Choices(
+    {"digits": _digits} | {name: partial(_published, name) for name in PUBLISHED}
+)
 """Choices of ``data=``, each called as ``make(**settings)``. `root` is a setting if the data are in files."""
-DATA |= {name: partial(_published, name) for name in PUBLISHED}
 
 
 def sizes(name: str) -> tuple[int, tuple[int, int, int], int]:

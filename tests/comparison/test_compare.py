@@ -264,6 +264,21 @@ def test_a_comparison_is_replaced_and_nothing_else_is(tmp_path, one):
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_comparison_of_other_folders_is_not_replaced_and_one_of_more_folders_replaces_that_of_some(tmp_path, one):
+    other, out = shutil.copytree(one, tmp_path / "other's"), tmp_path / "out"
+    call(one, f"out={out}")
+    before = (out / "report.html").read_text()
+    for places in ((other,), (tmp_path / "nowhere",)):  # said before any run is read
+        status, _, err = call(*places, f"out={out}")
+        assert (status, err.count("\n")) == (2, 1)
+        assert [name for name in (str(one), "other folders", "out=") if name not in err] == []
+    assert (out / "report.html").read_text() == before
+    status, said, _ = call(one, other, f"out={out}")
+    assert (status, "replaced" in said) == (0, True)
+    assert call(one, f"out={out}")[0] == 2
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_what_is_in_the_way_is_said_before_any_run_is_read_and_nothing_of_others_is_deleted(tmp_path, one):
     mine = tmp_path / ".comparison.new" / "mine.txt"
     mine.parent.mkdir()

@@ -144,12 +144,12 @@ def test_a_page_that_grows_too_large_takes_pngs_and_then_names_files(comparison,
     others = [report.Picture(f"other{i}", "Other", "<svg " + " " * 900, b"x" * 600, 3.35, "") for i in range(2)]
     rest = len(report._provenance(comparison))
     monkeypatch.setattr(report, "MOST", rest + 2 * len(lines.svg) + 1000)
-    text = report.render(comparison, [lines, *others], colours(comparison), "command", [])
+    text = report.render(comparison, [lines, *others], colours(comparison), "command", {})
     assert text.count("<svg") == 3
     monkeypatch.setattr(report, "MOST", rest + len(lines.svg) + 1000)  # an SVG may take a half of what is left
-    text = report.render(comparison, [lines, *others], colours(comparison), "command", [])
+    text = report.render(comparison, [lines, *others], colours(comparison), "command", {})
     assert (text.count("<svg"), text.count("<img")) == (2, 1)
     monkeypatch.setattr(report, "MOST", rest + 1050)
-    text = report.render(comparison, [lines, *others], colours(comparison), "command", [])
+    text = report.render(comparison, [lines, *others], colours(comparison), "command", {})
     assert (text.count("<svg"), text.count("<img")) == (0, 2)
     assert "figures/other1.png" in text

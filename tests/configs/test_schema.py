@@ -1,6 +1,7 @@
 import pytest
 from conftest import refused
 
+from rl_plasticity import plugins
 from rl_plasticity.agents import AGENT_NETWORKS, AGENTS
 from rl_plasticity.configs import commands, schema, written
 from rl_plasticity.configs.commands import Group, Supervised, Train
@@ -193,6 +194,47 @@ def test_a_name_from_elsewhere_is_no_setting_here_and_what_it_stands_for_is_one(
 @pytest.mark.parametrize("arguments", BAD)
 def test_bad_input_gets_one_line_that_says_what_and_what_was_expected(arguments):
     assert len(refused(lambda: load(arguments.split()), *BAD[arguments])) < 400
+
+
+def test_a_setting_of_a_method_that_is_not_chosen_names_that_method_and_what_is_chosen():
+    for arguments, names in (
+        ("reg=[none,spectral] reg.l2.coef=1e-3", ["reg.l2.coef", "l2 is not", "reg=[none,spectral]"]),
+        ("reg=l2 reg.swr.coef=1", ["reg.swr.coef", "swr is not", "reg=l2"]),
+        ("reset=periodic reset.redo.threshold=1", ["reset.redo.threshold", "redo is not", "reset=periodic"]),
+        ("coef=1", ["'coef'", "reg.coef", "none"]),
+    ):
+        line = refused(lambda given=arguments: load(given.split()), *names)
+        assert "did you mean" not in line
+    nested = "reg=[none,spectral+l2] reg.l2.coef=1"
+    refused(lambda: load(nested.split()), "'reg.l2.coef'", "'reg.spectral+l2.l2.coef'")
+
+
+def test_a_setting_is_quoted_as_it_was_typed():
+    refused(lambda: load(["reg=spectral", "reg.spectral.coeff=1"]), "'reg.spectral.coeff'", "'reg.spectral.coef'")
+
+
+def test_a_setting_of_the_other_command_says_which_command_has_it():
+    for kind, other, given in ((Train, "supervised", "task=label_flip"), (Supervised, "train", "env.sequence=[a]")):
+        name = given.partition("=")[0]
+        line = refused(lambda kind=kind, given=given: schema.load(kind, [given]), repr(name), f"rl_plasticity.{other}")
+        assert "did you mean" not in line
+
+
+def test_an_unknown_choice_says_how_to_load_ones_own_until_that_was_done(monkeypatch):
+    refused(lambda: load(["reg=mine"]), "'mine'", "plugins=[my_module]")
+    monkeypatch.setattr(plugins, "loaded", ["my_module"])
+    assert "plugins" not in refused(lambda: load(["reg=mine"]), "'mine'")
+
+
+def test_a_whole_number_in_the_form_of_a_fraction_is_offered_as_an_integer():
+    for arguments in ("total_env_steps=1e6", "total_env_steps=1000000.0"):
+        refused(lambda given=arguments: load([given]), "an integer from 1 up", "'1000000'")
+    assert "did you mean" not in refused(lambda: load(["total_env_steps=-1e6"]), "got -1000000.0")
+
+
+def test_an_option_without_an_equals_sign_is_shown_as_a_setting():
+    for argument in ("--seed", "seed"):
+        refused(lambda given=argument: load([given]), repr(argument), "seed=VALUE")
 
 
 def test_what_is_saved_is_read_back(tmp_path):

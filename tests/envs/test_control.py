@@ -129,6 +129,7 @@ def test_other_errors_are_not_swallowed():
 @pytest.mark.parametrize(
     ("name", "named"),
     [
+        ("", "''.*cheetah-run.*gym:NAME"),
         ("cheeta-run", "'cheeta-run'.*cheetah-run"),
         ("gym:Pendulm-v1", "gym:Pendulum-v1"),
         ("reaching.py", "env=gym:reaching:NAME"),

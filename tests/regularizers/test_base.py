@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import CASES, loss_of, plain_mlp
+from conftest import CASES, loss_of, plain_mlp, refused
 
 from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
@@ -278,6 +278,29 @@ def test_a_method_that_would_do_nothing_is_refused_where_it_is_made_or_attached(
         make_regularizer("mine", net)
     with pytest.raises(SettingsError, match=says):
         attach(kind(net), torch.optim.SGD(net.parameters(), lr=0.1), net)
+
+
+class Strengthless(Misspelt):
+    def __init__(self, net, coef=1e-3):
+        Regularizer.__init__(self, net)  # where coef is forgotten
+        self._act_on(net, self.layers)
+
+    def term(self, layer, net):
+        return self.trem(layer, net)
+
+
+def test_a_term_whose_strength_the_constructor_does_not_pass_on_is_refused(monkeypatch):
+    monkeypatch.setitem(REGULARIZERS, "mine", Strengthless)
+    names = ["Strengthless", "strength 0", "super().__init__(net, coef)"]
+    refused(lambda: make_regularizer("mine", plain_mlp()), *names, "0.001")
+    refused(lambda: make_regularizer("mine", plain_mlp(), coef=0.5), *names, "0.5")
+
+
+def test_a_strength_that_is_given_as_0_is_not_refused(monkeypatch):
+    monkeypatch.setitem(REGULARIZERS, "mine", Strengthless)
+    for name in ("mine", "l2"):
+        net = plain_mlp()
+        assert make_regularizer(name, net, coef=0).penalty(net) == 0
 
 
 def test_a_term_that_is_not_one_number_for_each_run_is_refused_since_it_would_couple_the_runs():
