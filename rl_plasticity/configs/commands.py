@@ -323,7 +323,7 @@ class Diagnose:
     updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
     device: RunDevice = "auto"
-    out: Annotated[str | None, Setting("FILE.json for the whole reports, and FILE.png; null: only print")] = None
+    out: Annotated[str | None, Setting("FILE.json for all reports, and FILE.png; null: RUN/diagnosis.json")] = None
 
 
 GROUPS: dict[type[Any], tuple[str, ...]] = {
