@@ -82,11 +82,18 @@ class Source(Protocol):
 def look(folder: RunFolder, d: Diagnose) -> int:
     """Print the verdict on every network of every run at every checkpoint, each as soon as it is known.
 
-    Without `out` the results are kept in the folder's ``diagnosis.json``. What is kept there is not tried again.
+    Without `out` the results are kept in the folder's ``diagnosis.json``. What is kept there is not tried again. With
+    `branch` the run is branched instead, see `branches.look`.
 
     Returns:
         The exit status for the newest checkpoint: 1 if a network is not plastic, 3 if that cannot be told, else 0.
     """
+    if d.branch:
+        from rl_plasticity.diagnosis import branches  # it needs what `compare` needs
+
+        return branches.look(folder, d)
+    if d.branch_env_steps or d.branch_into:
+        raise SettingsError("branch_env_steps= and branch_into= need branch=true")
     if d.out is not None:
         require_new(Path(d.out), ".json")
         require_new(Path(d.out).with_suffix(".png"), ".png")
@@ -186,15 +193,8 @@ def _announced(items: Sequence[Item], missing: Sequence[Item], seconds: float, k
     at = f"checkpoint {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
     text = f"{len(missing)} to try: {' and '.join(networks)} at {at}, on {' and '.join(data)}"
     text += f"; {known} more are known" if known else ""
-    text += f"; about {_about(seconds)}" + ", longer where remedies are tried" * d.remedies
+    text += f"; about {command_line.about(seconds)}" + ", longer where remedies are tried" * d.remedies
     return text if d.out else f"{text}; kept in {file}"
-
-
-def _about(seconds: float) -> str:
-    """``40 s``, ``3 min``, ``2.5 h``."""
-    if seconds < 100:
-        return f"{max(1, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:

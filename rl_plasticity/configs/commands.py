@@ -2,7 +2,7 @@
 
 import keyword
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -328,8 +328,21 @@ class Diagnose:
     repeats: Annotated[int, Setting("draws of fresh weights and of targets", least=2)] = 5
     updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
+    branch: Annotated[
+        bool, Setting("train the run on from the checkpoint with each remedy, and compare the returns")
+    ] = False
+    branch_env_steps: Annotated[
+        int | None, Setting("env steps of each branch; null: a tenth of the run's total_env_steps", least=1)
+    ] = None
+    branch_into: Annotated[Sequence[str], Setting("remedies to branch into; empty: all")] = ()
     device: RunDevice = "auto"
-    out: Annotated[str | None, Setting("FILE.json for all reports, and FILE.png; null: RUN/diagnosis.json")] = None
+    out: Annotated[
+        str | None,
+        Setting(
+            "FILE.json for all reports, and FILE.png; null: RUN/diagnosis.json. With branch=true a folder; null: "
+            "RUN/branches/..."
+        ),
+    ] = None
 
 
 GROUPS: dict[type[Any], tuple[str, ...]] = {
