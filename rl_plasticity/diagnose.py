@@ -31,7 +31,6 @@ from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
-from rl_plasticity.diagnosis.kept import Diagnosis, Item, Kept
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.report import Verdict
 from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject
@@ -40,6 +39,7 @@ from rl_plasticity.diagnosis.verdict import BAD, diagnose, foretold, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest, printable
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_atomically, write_text
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
@@ -89,7 +89,7 @@ def look(folder: RunFolder, d: Diagnose) -> int:
         The exit status for the newest checkpoint: 1 if a network is not plastic, 3 if that cannot be told, else 0.
     """
     if d.branch:
-        from rl_plasticity.diagnosis import branches  # it needs what `compare` needs
+        from rl_plasticity import branches  # it needs what `compare` needs
 
         return branches.look(folder, d)
     if d.branch_env_steps or d.branch_into:

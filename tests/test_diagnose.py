@@ -15,9 +15,9 @@ from rl_plasticity import command_line, diagnose, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
 from rl_plasticity.diagnose import OfAgents, _beside, act, look, subject_of
-from rl_plasticity.diagnosis.kept import read
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.diagnosed import read
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import load_agent
 
@@ -229,7 +229,7 @@ def test_a_folder_that_cannot_be_written_is_diagnosed_all_the_same(pendulum, tmp
     def full(path, text):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("rl_plasticity.diagnosis.kept.write_text", full)
+    monkeypatch.setattr("rl_plasticity.runs.diagnosed.write_text", full)
     look_again(run)
     out, err = capsys.readouterr()
     assert out.count("random") >= 4

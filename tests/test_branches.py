@@ -10,10 +10,10 @@ from folders import curve, write_run
 from scipy.stats import t as student
 
 from rl_plasticity import train
+from rl_plasticity.branches import AS_IT_IS, compared, table, verdict
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
 from rl_plasticity.diagnose import act, look
-from rl_plasticity.diagnosis.branches import AS_IT_IS, compared, table, verdict
 from rl_plasticity.runs.folder import RunFolder, find
 from rl_plasticity.runs.trained import load_agent
 from rl_plasticity.sweeps.job import finished
