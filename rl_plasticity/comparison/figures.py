@@ -364,7 +364,9 @@ def _trainability(c: Comparison, rows: Rows) -> Iterator[Drawn]:
         drawn = {curve.place for of_panel in curves.values() for curve in of_panel}
         _legend(figure, [one for one in rows if one[1].place in drawn])
         intervals = _intervals(c, "pointwise 95 % Student's t intervals")
-        intervals += "; of a single run its interval over repeats" if any(row.seeds == 1 for row in c.rows) else ""
+        intervals += (
+            "; a group of one run has its interval over repeats" if any(row.seeds == 1 for row in c.rows) else ""
+        )
         caption = (
             "What copies of a network learn, as a share of what fresh networks learn, at each checkpoint that was "
             f"diagnosed: mean over seeds{intervals}. Grey lines: below {PLASTIC} it is losing its plasticity, below "
@@ -432,7 +434,7 @@ def _by_task(
             curves[axes] = _metric_panel(axes, c, rows, task, name)
             name_axes(axes, in_words(name))
         _name_steps(panels, _axis_of_steps(c.unit_of(names[0])))
-        _legend(figure, rows)
+        _legend(figure, rows, beside=columns == 1 and _fits_beside(figure, rows))
         name, title, caption = drawn
         yield Drawn(*_of_task(c, task, name, title), figure, caption, curves)
 
@@ -519,6 +521,13 @@ def _legend(figure: Figure, rows: Rows, beside: bool = False) -> None:
             part.set_gid(f"key{look.place}")
 
 
+def _fits_beside(figure: Figure, rows: Rows) -> bool:
+    """Whether a legend beside the panels leaves them most of the page."""
+    named = [row.name for row, look in rows if look.colour != GREY]
+    width, height = figure.get_size_inches()
+    return bool(width == PAGE and max(map(len, named)) <= 24 and 0.17 * (len(named) + 1) <= height)
+
+
 def _of_over_training(c: Comparison) -> list[str]:
     """The metrics of `_over_training`. A return that is compared at every step has learning curves already."""
     return ["eval/train_accuracy", "eval/test_accuracy", *(["eval/return"] if c.unit == "task" else [])]
@@ -554,14 +563,16 @@ def _values(axes: Axes) -> NDArray[np.float64]:
 
 
 def _format_axes(axes: Axes, metric: str) -> None:
-    """Show steps as `count_steps` does, and of an accuracy the whole range unless all of it is high."""
+    """Show steps as `count_steps` does, and of an accuracy the whole range unless all of it is high or low."""
     plotting.count_steps(axes, _is_of_tasks(metric))
     if axes.get_yscale() == "linear":
         axes.ticklabel_format(axis="y", useOffset=False)
     if metric.endswith("accuracy"):
-        lowest = min(_values(axes), default=0.0)
+        values = _values(axes)
+        lowest, highest = min(values, default=0.0), max(values, default=1.0)
         bottom = lowest - (1 - lowest) / 2 if lowest > 0.5 else 0.0
-        axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom))
+        top = 1.5 * highest if 0 < highest < 0.5 else 1.0
+        axes.set_ylim(bottom, top + 0.03 * (top - bottom))
 
 
 def _intervals(c: Comparison, kind: str) -> str:
