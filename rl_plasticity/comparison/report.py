@@ -201,9 +201,10 @@ def table(comparison: Comparison) -> str:
     header, *lines = comparison.table()
     rows = []
     for place, (row, (label, *line)) in enumerate(zip(comparison.rows, lines, strict=True)):
-        called = label if row.name == label else f"{row.name} ({label})"  # as in figures, and as arguments say it
+        # As in figures, and below it as arguments say it.
+        called = "" if row.name == label else f'<div class="muted">{escape(label)}</div>'
         baseline = ' class="baseline"' if row.group is comparison.baseline else ""
-        rows.append(f'<tr data-group="{place}"{baseline}>{_cells([called, *line])}</tr>')
+        rows.append(f'<tr data-group="{place}"{baseline}><td>{escape(row.name)}{called}</td>{_cells(line)}</tr>')
     return rows_of(header, rows, ' class="sortable"')
 
 
