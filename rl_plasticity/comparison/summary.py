@@ -151,6 +151,11 @@ class Comparison:
         """What the steps of any metric of these runs count."""
         return self.rows[0].group.runs[0].unit(metric)
 
+    @property
+    def step_of_checkpoints(self) -> str:
+        """What the steps of checkpoints count: env step or epoch."""
+        return "env step" if self.rows[0].group.runs[0].kind == "train" else "epoch"
+
     def curve(self, run: Run, metric: str) -> Curve:
         """A run's curve, in the table's scale if it is of the metric that is compared."""
         curve = run.curves[metric]
