@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_plasticity.comparison.diagnoses import Diagnosed
-from rl_plasticity.comparison.diagnoses import read as diagnosed
 from rl_plasticity.configs.commands import SIDE_BY_SIDE
 from rl_plasticity.configs.written import flat_values
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs import diagnosed
+from rl_plasticity.runs.diagnosed import Diagnosis
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import Curve, MetricName, RunName
 
@@ -43,7 +43,7 @@ class Run:
     curves: Mapping[str, Curve]
     borders: NDArray[np.int64]
     starts: Sequence[Mapping[str, Any]]
-    diagnoses: Sequence[Diagnosed] = ()
+    diagnoses: Sequence[Diagnosis] = ()
 
     def __str__(self) -> str:
         return f"{self.folder} (seed {self.seed})"
@@ -97,7 +97,7 @@ def read(folder: RunFolder, warnings: list[str] | None = None) -> list[Run]:
     """
     kind, settings, starts = folder.kind, dict(flat_values(folder.settings)), folder.every_start
     metrics = folder.metrics()
-    diagnoses = _diagnosed(folder, warnings) if metrics else {}
+    diagnoses = _diagnosed(folder, warnings) if metrics else []
     runs = []
     for name, of_run in metrics.items():
         curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}
@@ -111,20 +111,21 @@ def read(folder: RunFolder, warnings: list[str] | None = None) -> list[Run]:
         own = _overridden(settings, name)
         if own.get("env.sequence") and not own.get("env.changes"):  # a task that is drawn again is a new one
             curves |= _of_returning(curves, borders, own["env.sequence"])
-        runs.append(Run(folder, kind, name.seed, own, curves, borders, starts, diagnoses.get(name.in_words, ())))
+        found = [one for one in diagnoses if one.run == name.in_words]
+        runs.append(Run(folder, kind, name.seed, own, curves, borders, starts, found))
     return runs
 
 
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _diagnosed(folder: RunFolder, warnings: list[str] | None) -> dict[str, list[Diagnosed]]:
+def _diagnosed(folder: RunFolder, warnings: list[str] | None) -> list[Diagnosis]:
     try:
-        return diagnosed(folder)
+        return diagnosed.read(folder)
     except SettingsError as error:  # the runs themselves are whole
         if warnings is not None:
             warnings.append(f"left out: {error}")
-        return {}
+        return []
 
 
 def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], sequence: Sequence[str]) -> dict[str, Curve]:

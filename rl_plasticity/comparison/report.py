@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rl_plasticity.comparison.diagnoses import Diagnosed
 from rl_plasticity.comparison.groups import Group, differing
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.comparison.summary import FEW, Comparison, counted, mean, short_version
+from rl_plasticity.runs.diagnosed import Diagnosis
 from rl_plasticity.runs.names import short
 
 GENERATOR = "rl_plasticity.compare"
@@ -159,9 +159,9 @@ def _trainability(c: Comparison, shown: Sequence[str]) -> list[str]:
     return ["<h2>Trainability</h2>", *shown, table, f'<p class="muted">{said}</p>']
 
 
-def _newest(runs: Sequence[Run]) -> dict[tuple[str, str], list[Diagnosed]]:
+def _newest(runs: Sequence[Run]) -> dict[tuple[str, str], list[Diagnosis]]:
     """The diagnoses of each run at its newest checkpoint that has any, by network and data."""
-    newest: dict[tuple[str, str], list[Diagnosed]] = {}
+    newest: dict[tuple[str, str], list[Diagnosis]] = {}
     for run in runs:
         last = max((one.step for one in run.diagnoses), default=0)
         for one in (one for one in run.diagnoses if one.step == last):
@@ -169,11 +169,13 @@ def _newest(runs: Sequence[Run]) -> dict[tuple[str, str], list[Diagnosed]]:
     return newest
 
 
-def _verdicts(found: Sequence[Diagnosed]) -> list[str]:
+def _verdicts(found: Sequence[Diagnosis]) -> list[str]:
     """The step, the number of runs, their verdicts with the most frequent first, and what they learned on average."""
     steps = sorted({one.step for one in found})
-    counts = Counter(one.verdict for one in found)
-    verdict = found[0].verdict if len(counts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.most_common())
+    counts = Counter(one.report.verdict for one in found)
+    verdict = (
+        found[0].report.verdict if len(counts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.most_common())
+    )
     cells = [f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0]), str(len(found)), verdict]
     learned = [one.learned for one in found if one.learned]
     if not learned:

@@ -6,16 +6,20 @@ The file holds an object. ``rows`` has one entry for each network of each run at
 """
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from rl_plasticity.diagnosis.report import Report
+from rl_plasticity.diagnosis.report import Estimate, Report
+from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.errors import SettingsError, one_line, refused
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.files import open_file, write_text
 from rl_plasticity.runs.folder import RunFolder
+
+LAST_STEP = 1 << 62  # larger ones fit no array
 
 
 class Item(NamedTuple):
@@ -45,6 +49,12 @@ class Diagnosis:
         return Item(self.step, self.data, self.network)
 
     @property
+    def learned(self) -> Estimate | None:
+        """The share of what a fresh network learns, with its interval; None where it is not known."""
+        found = self.report.evidence.get(NOW)
+        return found if found and math.isfinite(found.mean) else None
+
+    @property
     def row(self) -> dict[str, Any]:
         """The diagnosis as plain data."""
         where = {name: value for name, value in vars(self).items() if name != "report"}
@@ -53,8 +63,10 @@ class Diagnosis:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """The diagnosis whose row is `row`; an exception of some kind if it is none's."""
-        run, network, data = (str(row[name]) for name in ("run", "network", "data"))
-        return cls(int(row["step"]), run, network, data, Report.of(row))
+        run, network, data, step = (row[name] for name in ("run", "network", "data", "step"))
+        if not (type(step) is int and 0 <= step < LAST_STEP and all(type(one) is str for one in (run, network, data))):
+            raise ValueError(step, run, network, data)
+        return cls(step, run, network, data, Report.of(row))
 
 
 def read(folder: RunFolder) -> list[Diagnosis]:

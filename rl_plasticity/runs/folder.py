@@ -50,7 +50,6 @@ class RunFolder(os.PathLike[str]):
         self.log = self.path / "log.txt"
         self.lock = self.path / ".lock"
         self.tensorboard = self.path / "tensorboard"
-        self.diagnosis = self.path / "diagnosis.json"  # written by `diagnose`, not by the run
 
     def __fspath__(self) -> str:
         return str(self.path)

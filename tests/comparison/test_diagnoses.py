@@ -4,14 +4,14 @@ import json
 import re
 
 import pytest
-from folders import curve, diagnosis, write_run
+from folders import curve, diagnosis, write_diagnosis, write_run
 
 from rl_plasticity.compare import compare
-from rl_plasticity.comparison.diagnoses import read
 from rl_plasticity.comparison.figures import draw, in_words
 from rl_plasticity.diagnosis.report import Estimate, Report
 from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.diagnosed import read
 from rl_plasticity.runs.folder import RunFolder
 
 
@@ -23,7 +23,7 @@ def made(folder, reg, seeds, rows=(), **given):
         **given,
     )
     if rows:
-        (folder / "diagnosis.json").write_text(json.dumps(rows))
+        write_diagnosis(folder, rows)
     return folder
 
 
@@ -76,7 +76,7 @@ def test_supervised_runs_are_told_apart_by_their_names_and_count_epochs(tmp_path
     rows = {name: {"task/train_accuracy": [(1, 0.5), (2, 0.6)], "task/index": [(1, 0.0), (2, 1.0)]} for name in names}
     write_run(tmp_path / "run", ["reg=[none,spectral]"], rows, "supervised")
     found = [row for name in names for row in diagnosis([0.9, len(name) / 100], name, "net", "images", every=60)]
-    (tmp_path / "run" / "diagnosis.json").write_text(json.dumps(found))
+    write_diagnosis(tmp_path / "run", found)
     compare(tmp_path / "run", out=tmp_path / "out", metric="task/train_accuracy")
     header, *lines = table_of((tmp_path / "out" / "report.html").read_text())
     assert header[3] == "epoch"
@@ -95,15 +95,21 @@ def test_the_report_of_a_diagnosis_is_read(tmp_path):
     report = Report("losing", "why", evidence={NOW: Estimate(0.7, float("nan"), float("nan"))})
     none = Report("not detectable", "why")
     rows = [diagnosis([0.0], "seed 3")[0] | json.loads(one.to_json()) for one in (report, none)]
-    (tmp_path / "diagnosis.json").write_text(json.dumps(rows))
-    first, second = read(RunFolder(tmp_path))["seed 3"]
-    assert (first.step, first.network, first.data, first.verdict) == (0, "critic", "random", "losing")
+    write_diagnosis(tmp_path, rows)
+    first, second = read(RunFolder(tmp_path))
+    assert (first.step, first.run, first.network, first.data) == (0, "seed 3", "critic", "random")
     assert first.learned is not None
     assert first.learned.mean == 0.7
-    assert (second.verdict, second.learned) == ("not detectable", None)
+    assert (second.report.verdict, second.learned) == ("not detectable", None)
 
 
 WHOLE = diagnosis([0.5])[0]
+
+
+def _file(row):
+    return json.dumps({"settings": {}, "checkpoints": {}, "rows": [row]}).encode()
+
+
 FOREIGN = {
     "no JSON": b"{",
     "no text": b"\xff\xfe\x00",
@@ -112,13 +118,14 @@ FOREIGN = {
     "nothing": b"null",
     "deep": b"[" * 100_000,
     "another program's": b'[{"step": 3}]',
-    "a step that is none": json.dumps([WHOLE | {"step": 10**30}]).encode(),
-    "a step of text": json.dumps([WHOLE | {"step": "3"}]).encode(),
-    "an unknown verdict": json.dumps([WHOLE | {"verdict": "fine"}]).encode(),
-    "a list as a verdict": json.dumps([WHOLE | {"verdict": []}]).encode(),
-    "a name that is none": json.dumps([WHOLE | {"run": ["seed 0"]}]).encode(),
-    "no evidence": json.dumps([WHOLE | {"evidence": 1}]).encode(),
-    "numbers of text": json.dumps([WHOLE | {"evidence": {NOW: {"mean": "a", "low": 0, "high": 0}}}]).encode(),
+    "a row of another program": _file({"step": 3}),
+    "a step that is none": _file(WHOLE | {"step": 10**30}),
+    "a step of text": _file(WHOLE | {"step": "3"}),
+    "an unknown verdict": _file(WHOLE | {"verdict": "fine"}),
+    "a list as a verdict": _file(WHOLE | {"verdict": []}),
+    "a name that is none": _file(WHOLE | {"run": ["seed 0"]}),
+    "no evidence": _file(WHOLE | {"evidence": 1}),
+    "numbers of text": _file(WHOLE | {"evidence": {NOW: {"mean": "a", "low": 0, "high": 0}}}),
 }
 
 
@@ -130,7 +137,7 @@ def test_a_damaged_or_foreign_file_is_one_line_and_loses_no_run(what, tmp_path):
         read(RunFolder(folder))
     comparison = compare(folder)
     assert [w for w in comparison.warnings if "diagnosis" in w] == [
-        f"left out: {folder / 'diagnosis.json'} holds no diagnosis of a run of this package"
+        f"left out: {folder / 'diagnosis.json'} is damaged or no diagnosis; move it away"
     ]
     assert comparison.rows[0].seeds == 2
 
