@@ -94,6 +94,13 @@ def columns() -> int:
     return max(60, shutil.get_terminal_size((80, 24)).columns)
 
 
+def about(seconds: float) -> str:
+    """A duration in words: ``40 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 100:
+        return f"{max(1, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
     """A table that fits the terminal: columns without room follow below, again beside the first column."""
     width = columns()

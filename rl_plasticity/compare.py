@@ -131,10 +131,11 @@ def compare(
     from rl_plasticity.comparison.loading import read
     from rl_plasticity.comparison.summary import summarize
 
-    runs, warnings = [run for folder in named for run in read(folder)], []
+    warnings: list[str] = []
+    runs = [run for folder in named for run in read(folder, warnings)]
     for folder in below:
         try:
-            runs += read(folder)
+            runs += read(folder, warnings)
         except SettingsError as error:  # a broken run of a sweep must not prevent the comparison of the others
             warnings.append(f"left out: {error}")
     if not runs:

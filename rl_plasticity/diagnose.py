@@ -15,37 +15,36 @@ import copy
 import importlib
 import json
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
-from rl_plasticity import command_line, plugins, supervised
+from rl_plasticity import __version__, command_line, plugins, supervised
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
-from rl_plasticity.diagnosis.report import Report, Verdict
+from rl_plasticity.diagnosis.report import Verdict
 from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject
 from rl_plasticity.diagnosis.trials import NOW
-from rl_plasticity.diagnosis.verdict import diagnose, reports
-from rl_plasticity.errors import SettingsError, first_line, nearest
+from rl_plasticity.diagnosis.verdict import BAD, diagnose, foretold, reports
+from rl_plasticity.errors import SettingsError, first_line, nearest, printable
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_atomically, write_text
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.names import RunName
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
 from rl_plasticity.seeding import RunStreams, derive
-from rl_plasticity.step import Spaces
 from rl_plasticity.structure import Example
 from rl_plasticity.training.acting import frozen_transitions
 from rl_plasticity.training.epochs import cross_entropy, first_images
@@ -53,58 +52,157 @@ from rl_plasticity.training.epochs import cross_entropy, first_images
 STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something else": 1, "not detectable": 3}
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """The report on one network of one run at one checkpoint, on some data."""
+class Source(Protocol):
+    """The networks of a run at its checkpoints, and the data on which they are diagnosed."""
 
-    step: int
-    run: RunName
-    network: str
-    data: str
-    report: Report
+    plan: Plan
+
+    @property
+    def networks(self) -> Sequence[str]:
+        """The names of the networks."""
+        ...
+
+    def data_at(self, step: int, is_last: bool) -> Sequence[str]:
+        """The names of the data on which networks are diagnosed at this checkpoint."""
+        ...
+
+    def trial(self, item: Item) -> tuple[Subject, Data]:
+        """A network of all runs, and what its copies learn."""
+        ...
+
+    def beside(self, item: Item) -> Sequence[Sequence[str]]:
+        """Findings on a network of each run that are no matter of learning; empty where none are looked for."""
+        ...
+
+    def close(self) -> None:
+        """Let go of environments."""
+        ...
 
 
 def look(folder: RunFolder, d: Diagnose) -> int:
-    """Print the verdict on every network of every run at every saved checkpoint, and write `out` if it is given.
+    """Print the verdict on every network of every run at every checkpoint, each as soon as it is known.
+
+    Without `out` the results are kept in the folder's ``diagnosis.json``. What is kept there is not tried again. With
+    `branch` the run is branched instead, see `branches.look`.
 
     Returns:
         The exit status for the newest checkpoint: 1 if a network is not plastic, 3 if that cannot be told, else 0.
     """
+    if d.branch:
+        from rl_plasticity import branches  # it needs what `compare` needs
+
+        return branches.look(folder, d)
+    if d.branch_env_steps or d.branch_into:
+        raise SettingsError("branch_env_steps= and branch_into= need branch=true")
     if d.out is not None:
         require_new(Path(d.out), ".json")
         require_new(Path(d.out).with_suffix(".png"), ".png")
     if not folder.path.is_dir():
         saved_settings(Train, folder)  # raises, and names what there is
-    of_kind = of_supervised if folder.kind == "supervised" else of_agent
+    source_of: Callable[[RunFolder, str, int], Source] = OfTasks if folder.kind == "supervised" else OfAgents
     saved = [*folder.saved_steps]
-    steps = [step for step in saved if d.checkpoint in (None, step)]
+    if not saved:
+        raise SettingsError(f"no checkpoint in {folder.checkpoints}")
+    kept = Kept(folder, {"repeats": d.repeats, "updates": d.updates, "version": __version__}, writes=d.out is None)
+    known = sorted({*saved, *(item.step for item in kept.found)})
+    steps = [step for step in known if d.checkpoint in (None, step)]
     if not steps:
-        of_step = f" of step {d.checkpoint}{nearest(d.checkpoint, map(str, saved))}" if saved else ""
-        raise SettingsError(f"no checkpoint in {folder.checkpoints}{of_step}")
-    found = [*of_kind(folder, d, steps)]
-    header = ["step", "run", "network", "data", "verdict", "learned of what a fresh network learns"]
-    rows = (
-        (f.step, f.run.in_words, f.network, f.data, f.report.verdict, f.report.evidence.get(NOW, "")) for f in found
-    )
-    print("\n".join(command_line.aligned([header, *([*map(str, row)] for row in rows)])))
+        hint = nearest(d.checkpoint, map(str, known))
+        raise SettingsError(f"no checkpoint of step {d.checkpoint} in {folder.checkpoints}{hint}")
+    with closing(source_of(folder, d.device, saved[0])) as source:
+        if d.network not in (None, *source.networks):
+            raise SettingsError(f"no network {d.network!r}{nearest(d.network, source.networks)}")
+        runs = [source.plan.names[run].in_words for run in source.plan.chosen(d.seed, d.run)]
+        networks = source.networks if d.network is None else [d.network]
+        items = [item for step in steps for item in _items(source, kept, step, step == steps[-1], networks)]
+        if not items:
+            raise SettingsError(
+                f"the checkpoint of step {d.checkpoint} is gone, and {d.network} was not diagnosed there"
+            )
+        found = _found(source, kept, items, runs, d)
     last = [f for f in found if f.step == steps[-1]]
     for f in (f for f in last if f.report.verdict != "plastic"):
-        print(f"\n{f.run.in_words}, {f.network}, {f.data}, step {f.step}\n{f.report}")
+        print(f"\n{f.run}, {f.network}, {f.data}, step {f.step}\n{f.report}")
     if d.out is not None:
         _write(Path(d.out), found, folder)
     return max((STATUS[f.report.verdict] for f in last), key=(0, 3, 1).index)
 
 
+def _items(source: Source, kept: Kept, step: int, is_last: bool, networks: Sequence[str]) -> list[Item]:
+    """What to look at in a checkpoint. If its file is gone, it is what was kept."""
+    data = source.data_at(step, is_last) if step in kept.checksums else ()
+    items = [Item(step, one, network) for one in data for network in networks]
+    others = [item for item in sorted(kept.found) if item.step == step and item.data not in data]
+    return items + [item for item in others if item.network in networks]
+
+
+def _found(source: Source, kept: Kept, items: Sequence[Item], runs: Sequence[str], d: Diagnose) -> list[Diagnosis]:
+    """Print and return the diagnoses of these runs: those that were kept, and the others after their trials."""
+    names = [name.in_words for name in source.plan.names]
+    last = items[-1].step
+
+    def is_known(item: Item) -> bool:
+        rows = kept.found.get(item, [])
+        without_remedies = any(row.report.verdict in BAD and not row.report.remedies for row in rows)
+        is_short = [row.run for row in rows] != names or (d.remedies and item.step == last and without_remedies)
+        return not is_short or item.step not in kept.checksums
+
+    missing = [item for item in items if not is_known(item)]
+    trials: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for item in missing:
+        if item.network not in trials:
+            trials[item.network], seconds[item.network] = foretold(*source.trial(item), d.repeats, d.updates)
+    print(_announced(items, missing, sum(seconds[item.network] for item in missing), kept, d), file=sys.stderr)
+
+    header = ["step", "run", "network", "data", "verdict", "learned of what a fresh network learns"]
+    where = [[str(item.step), printable(run), item.network, item.data] for item in items for run in runs]
+    widths = [max(map(len, column)) for column in zip(header[:4], *where, strict=True)] + [len(max(STATUS, key=len)), 0]
+
+    def say(cells: Sequence[str]) -> None:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        bar.write(line, file=sys.stdout)
+        sys.stdout.flush()
+
+    total = sum(trials[item.network] for item in missing)
+    bar: Any = tqdm(total=total, unit=" trials", desc="diagnose", leave=False, disable=None)
+    with closing(bar):
+        say(header)
+        for item in items:
+            if item in missing:
+                subject, data = source.trial(item)
+                remedies, beside = d.remedies and item.step == last, source.beside(item)
+                end = bar.n + trials[item.network] - bar.total
+                every = reports(subject, data, None, None, remedies, d.repeats, d.updates, 0, beside, bar)
+                bar.total += bar.n - (end + bar.total)  # there were more or fewer trials than foretold
+                own = zip(names, every, strict=True)
+                kept.add(item, [Diagnosis(item.step, run, item.network, item.data, report) for run, report in own])
+            for f in kept.found[item]:
+                if f.run in runs:
+                    evidence = str(f.report.evidence.get(NOW, ""))
+                    say([str(f.step), printable(f.run), f.network, f.data, f.report.verdict, evidence])
+    return [f for item in items for f in kept.found[item] if f.run in runs]
+
+
+def _announced(items: Sequence[Item], missing: Sequence[Item], seconds: float, kept: Kept, d: Diagnose) -> str:
+    """A line that says what will be tried, how long that takes, and where the results are kept."""
+    file, known = kept.folder.diagnosis, len(items) - len(missing)
+    if not missing:
+        return f"nothing is left to try: {file} has all {known}"
+    steps, data, networks = (list(dict.fromkeys(column)) for column in zip(*missing, strict=True))
+    at = f"checkpoint {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
+    text = f"{len(missing)} to try: {' and '.join(networks)} at {at}, on {' and '.join(data)}"
+    text += f"; {known} more are known" if known else ""
+    text += f"; about {command_line.about(seconds)}" + ", longer where remedies are tried" * d.remedies
+    return text if d.out else f"{text}; kept in {file}"
+
+
 def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
-    rows = [
-        {"step": f.step, "run": f.run.in_words, "network": f.network, "data": f.data, **json.loads(f.report.to_json())}
-        for f in found
-    ]
-    write_text(out, json.dumps(rows, indent=1))
+    write_text(out, json.dumps([f.row for f in found], indent=1))
     from rl_plasticity.comparison.trainability import Point, draw
 
     learned = [(f, f.report.evidence[NOW]) for f in found if NOW in f.report.evidence]
-    figure = draw([Point(f.step, f.run.in_words, f.network, f.data, e) for f, e in learned], folder)
+    figure = draw([Point(f.step, f.run, f.network, f.data, e) for f, e in learned], folder)
     write_atomically(out.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=200))
     print(f"wrote {out} and {out.with_suffix('.png')}")
 
@@ -124,39 +222,70 @@ class Unbounded(nn.Module):
         return output
 
 
-def of_agent(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[Diagnosis]:
-    """Diagnose an RL run's networks at these env steps, on transitions of random actions.
+class OfAgents:
+    """An RL run's networks, on transitions of random actions, and at the last checkpoint on the replay buffer's too.
 
-    At the last env step the replay buffer's transitions are used too. The random transitions are those of the first
-    task, the same at every env step.
+    The random transitions are those of the first task, the same at every env step.
+
+    Args:
+        step: any saved env step.
     """
-    trained = Trained.of(folder, d.device, steps[0])
-    names, seeds = trained.plan.names, trained.plan.seeds
-    runs = trained.plan.chosen(d.seed, d.run)
-    with closing(trained.envs(range(len(seeds)))) as envs:
-        envs.change = 0
-        agent = trained.agent(envs)
-        if d.network not in (None, *agent.learners):
-            raise SettingsError(f"no network {d.network!r}{nearest(d.network, agent.learners)}")
-        batches = {"random": frozen_transitions(seeds, trained.settings.device, agent, envs)[0]}
-    for step in steps:
-        trained = Trained.of(folder, d.device, step)
-        agent = trained.agent(envs)
-        newest = step == steps[-1]
-        if newest and step:
-            batches["buffer"] = _replayed(trained, folder, agent, envs.spaces, step)
-        for data, batch in batches.items():
-            beside = _beside(agent, batch)
-            for network, learner in agent.learners.items():
-                if d.network not in (None, network):
-                    continue
-                subject = subject_of(learner, Unbounded if isinstance(learner.net, Actor) else lambda net: net)
-                bank = Bank(agent.inputs(batch)[network], learner.runs)
-                every = reports(
-                    subject, Data(bank), None, None, newest and d.remedies, d.repeats, d.updates, 0, beside[network]
-                )
-                for run in runs:
-                    yield Diagnosis(step, names[run], network, data, every[run])
+
+    def __init__(self, folder: RunFolder, device: str, step: int) -> None:
+        self.folder, self.device = folder, device
+        trained = Trained.of(folder, device, step)
+        self.plan = trained.plan
+        self.envs = trained.envs(range(len(self.plan.seeds)))
+        self.envs.change = 0
+        self._at, self._trained = step, trained
+        try:
+            self._agent = trained.agent(self.envs)
+        except BaseException:
+            self.envs.close()
+            raise
+        self.networks = [*self._agent.learners]
+
+    def data_at(self, step: int, is_last: bool) -> Sequence[str]:
+        return ["random", "buffer"] if is_last and step else ["random"]
+
+    def trial(self, item: Item) -> tuple[Subject, Data]:
+        learner = self._agent_at(item.step).learners[item.network]
+        subject = subject_of(learner, Unbounded if isinstance(learner.net, Actor) else lambda net: net)
+        inputs = self._agent.inputs(self._batch(item))[item.network]
+        return subject, Data(Bank(inputs, learner.runs))
+
+    def beside(self, item: Item) -> Sequence[Sequence[str]]:
+        return _beside(self._agent_at(item.step), self._batch(item))[item.network]
+
+    def close(self) -> None:
+        self.envs.close()
+
+    def _agent_at(self, step: int) -> Agent:
+        if step != self._at:
+            self._trained = Trained.of(self.folder, self.device, step)
+            self._agent, self._at = self._trained.agent(self.envs), step
+        return self._agent
+
+    def _batch(self, item: Item) -> Batch:
+        return self._random if item.data == "random" else self._replayed
+
+    @cached_property
+    def _random(self) -> Batch:
+        return frozen_transitions(self.plan.seeds, self._trained.settings.device, self._agent, self.envs)[0]
+
+    @cached_property
+    def _replayed(self) -> Batch:
+        """Transitions from the replay buffer of the present checkpoint, `PROBE_SIZE` of each run."""
+        s, seeds, step = self._trained.settings, self.plan.seeds, self._at
+        capacity = min(s.buffer_size, s.total_env_steps)
+        buffer = ReplayBuffer.of(len(seeds), capacity, self.envs.spaces, self._agent.discount, s.device)
+        try:
+            saved = checkpoint.load(self.folder.checkpoints, step)
+            checkpoint.Checkpoints(self.folder.checkpoints, saved).restore({"buffer": buffer})
+        except (ValueError, KeyError) as error:
+            raise SettingsError(f"the replay buffer of step {step} cannot be read: {first_line(error)}") from error
+        drawn = RunStreams([derive(seed, PROBE) for seed in seeds], s.device).uniform(min(PROBE_SIZE, buffer.size))
+        return buffer.sample((drawn * buffer.size).long())
 
 
 def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
@@ -178,20 +307,6 @@ def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
     return Subject(shown(learner.net), (), fresh, without_dropout=True)
 
 
-def _replayed(trained: Trained, folder: RunFolder, agent: Agent, spaces: Spaces, step: int) -> Batch:
-    """Transitions from the replay buffer of this checkpoint, `PROBE_SIZE` of each run."""
-    s = trained.settings
-    seeds = trained.plan.seeds
-    buffer = ReplayBuffer.of(len(seeds), min(s.buffer_size, s.total_env_steps), spaces, agent.discount, s.device)
-    try:
-        saved = checkpoint.load(folder.checkpoints, step)
-        checkpoint.Checkpoints(folder.checkpoints, saved).restore({"buffer": buffer})
-    except (ValueError, KeyError) as error:
-        raise SettingsError(f"the replay buffer of step {step} cannot be read: {first_line(error)}") from error
-    drawn = RunStreams([derive(seed, PROBE) for seed in seeds], s.device).uniform(min(PROBE_SIZE, buffer.size))
-    return buffer.sample((drawn * buffer.size).long())
-
-
 def _beside(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
     """Findings on each network of each run that are no matter of learning."""
     found: dict[str, list[list[str]]] = {name: [[] for _ in batch.reward] for name in agent.learners}
@@ -208,26 +323,36 @@ def _beside(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
 # --- supervised -------------------------------------------------------------------------------------------------------
 
 
-def of_supervised(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[Diagnosis]:
-    """Diagnose a supervised run's network at these epochs, on the first images of its task, also with drawn labels."""
-    s = saved_settings(Supervised, folder)
-    plan = Plan.of(s)
-    parts = supervised.build(s, plan)
-    chosen, runs = plan.chosen(d.seed, d.run), parts.learner.runs
-    if d.network not in (None, "net"):
-        raise SettingsError(f"no network {d.network!r}: a supervised run has one, net")
-    last = parts.sequence.num_tasks * s.epochs_per_task - 1
-    for step in steps:
+class OfTasks:
+    """A supervised run's network, on the first images of its task, also with drawn labels."""
+
+    networks = ("net",)
+
+    def __init__(self, folder: RunFolder, device: str, step: int) -> None:
+        self.folder = folder
+        self.settings = saved_settings(Supervised, folder)
+        self.plan = Plan.of(self.settings)
+        self.parts = supervised.build(self.settings, self.plan)
+
+    def data_at(self, step: int, is_last: bool) -> Sequence[str]:
+        return ["images"]
+
+    def trial(self, item: Item) -> tuple[Subject, Data]:
+        s, learner, sequence = self.settings, self.parts.learner, self.parts.sequence
         try:
-            parts.learner.load_state_dict(checkpoint.load(folder.checkpoints, step, whole=False)["learner"])
+            learner.load_state_dict(checkpoint.load(self.folder.checkpoints, item.step, whole=False)["learner"])
         except (ValueError, KeyError, RuntimeError) as error:
-            raise SettingsError(f"the checkpoint of epoch {step} cannot be used: {first_line(error)}") from error
-        task = parts.sequence.task(min(step, last) // s.epochs_per_task)
-        x, y = first_images(task, parts.data, BANK, runs)
-        subject, data = subject_of(parts.learner), Data(Bank(x, runs), (cross_entropy, y))
-        every = reports(subject, data, None, None, step == steps[-1] and d.remedies, d.repeats, d.updates, 0)
-        for run in chosen:
-            yield Diagnosis(step, plan.names[run], "net", "images", every[run])
+            raise SettingsError(f"the checkpoint of epoch {item.step} cannot be used: {first_line(error)}") from error
+        last = sequence.num_tasks * s.epochs_per_task - 1
+        task = sequence.task(min(item.step, last) // s.epochs_per_task)
+        x, y = first_images(task, self.parts.data, BANK, learner.runs)
+        return subject_of(learner), Data(Bank(x, learner.runs), (cross_entropy, y))
+
+    def beside(self, item: Item) -> Sequence[Sequence[str]]:
+        return ()
+
+    def close(self) -> None:
+        self.parts.close()
 
 
 # --- any network ------------------------------------------------------------------------------------------------------

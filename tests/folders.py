@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from rl_plasticity import CALLBACKS, plugins, supervised, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
+from rl_plasticity.diagnosis.report import Estimate, Report
+from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.metrics import METRICS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -122,3 +125,24 @@ def script(name):
     finally:
         del sys.modules[name]
     return module
+
+
+def diagnosis(learned, run="seed 0", network="critic", data="random", verdict="losing", every=1000):
+    """Rows of a ``diagnosis.json``: what a network learned of what a fresh one learns, by checkpoint."""
+    half = 0.05
+    return [
+        {
+            "step": every * i,
+            "run": run,
+            "network": network,
+            "data": data,
+            **json.loads(Report(verdict, "why", evidence={NOW: Estimate(value, value - half, value + half)}).to_json()),
+        }
+        for i, value in enumerate(learned)
+    ]
+
+
+def write_diagnosis(folder, rows):
+    """A ``diagnosis.json`` of these rows."""
+    content = {"settings": {}, "checkpoints": {}, "rows": rows}
+    (folder / "diagnosis.json").write_text(json.dumps(content))

@@ -1,5 +1,6 @@
 """The command: every checkpoint and network of a run, its exit status, its files, and networks of others."""
 
+import itertools
 import json
 import shutil
 import sys
@@ -10,12 +11,13 @@ import torch
 from torch import nn
 
 import rl_plasticity
-from rl_plasticity import command_line, diagnose
+from rl_plasticity import command_line, diagnose, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
-from rl_plasticity.diagnose import _beside, act, look, subject_of
+from rl_plasticity.diagnose import OfAgents, _beside, act, look, subject_of
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.diagnosed import read
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import load_agent
 
@@ -105,6 +107,146 @@ def test_the_fresh_networks_of_an_agent_have_its_statistics_of_observations_and_
     assert {"normalize.mean", "normalize.variance", "normalize.count"} <= same
     assert any("weight" in name for name in mine.keys() - same)
     assert torch.equal(agent.critic.draws, draws)  # nothing of the agent has moved
+
+
+def look_again(folder, *arguments):
+    return look(RunFolder(folder), schema.load(Diagnose, [*BRIEF, "network=critic", *arguments]))
+
+
+def tried(monkeypatch):
+    """A list that gets each trial's item, as a (step, data)."""
+    items, trial = [], OfAgents.trial
+    reports = sys.modules["rl_plasticity.diagnose"].reports
+
+    def noted(self, item):
+        items.append((item.step, item.data))
+        return trial(self, item)
+
+    def counted(*arguments):
+        items.append("tried")
+        return reports(*arguments)
+
+    monkeypatch.setattr(OfAgents, "trial", noted)
+    monkeypatch.setattr(sys.modules["rl_plasticity.diagnose"], "reports", counted)
+    return lambda: [before for before, one in itertools.pairwise([*items]) if one == "tried"]
+
+
+def test_what_is_kept_is_not_tried_again_and_a_longer_run_adds_its_new_checkpoints(tmp_path, monkeypatch, capsys):
+    run = folders.run(folders.PENDULUM, tmp_path / "run")
+    trials = tried(monkeypatch)
+    assert look_again(run) in (0, 1, 3)
+    before = json.loads((run / "diagnosis.json").read_text())
+    assert trials() == [(0, "random"), (40, "random"), (60, "random"), (60, "buffer")]
+    assert before["settings"] == {"repeats": 2, "updates": 20, "version": rl_plasticity.__version__}
+    first = capsys.readouterr()
+    assert "4 to try: critic at 3 checkpoints, on random and buffer; about" in first.err
+    assert str(run / "diagnosis.json") in first.err
+
+    look_again(run)
+    again = capsys.readouterr()
+    assert again.out == first.out
+    assert "nothing is left to try" in again.err
+    assert len(trials()) == 4
+
+    go_on = [f"resume={run}", "total_env_steps=80"]
+    folders.go(train.command, go_on)
+    look_again(run)
+    assert trials()[4:] == [(80, "random"), (80, "buffer")]
+    after = json.loads((run / "diagnosis.json").read_text())
+    assert after["rows"][: len(before["rows"])] == before["rows"]  # that of 40 too, whose checkpoint is gone
+    assert [*RunFolder(run).saved_steps] == [0, 60, 80]
+    assert [(row["step"], row["data"]) for row in after["rows"][4:]] == [(80, "buffer"), (80, "random")]
+
+
+def test_a_killed_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
+    run = folders.run(folders.PENDULUM, tmp_path / "run")
+    whole = folders.run(folders.PENDULUM, tmp_path / "whole")
+    look_again(whole)
+    trials = tried(monkeypatch)
+    beside, number = _beside, []
+
+    def killed(agent, batch):
+        number.append(0)
+        if len(number) == 3:
+            raise KeyboardInterrupt
+        return beside(agent, batch)
+
+    monkeypatch.setattr(sys.modules["rl_plasticity.diagnose"], "_beside", killed)
+    with pytest.raises(KeyboardInterrupt):
+        look_again(run)
+    assert len(json.loads((run / "diagnosis.json").read_text())["rows"]) == 2
+    look_again(run)
+    assert trials() == [(0, "random"), (40, "random"), (60, "random"), (60, "buffer")]
+    kept = [json.loads((folder / "diagnosis.json").read_text())["rows"] for folder in (run, whole)]
+    assert kept[0] == kept[1]
+
+
+def test_other_settings_or_checkpoints_begin_a_new_file_and_say_so(pendulum, tmp_path, capsys):
+    run = shutil.copytree(pendulum, tmp_path / "run")
+    look_again(run, "checkpoint=0")
+    assert "replaced" not in capsys.readouterr().err
+    look(RunFolder(run), schema.load(Diagnose, ["repeats=3", "updates=20", "network=critic", "checkpoint=0"]))
+    line = next(line for line in capsys.readouterr().err.splitlines() if "replaced" in line)
+    assert "diagnosis.json was made with repeats=2" in line
+    assert json.loads((run / "diagnosis.json").read_text())["settings"]["repeats"] == 3
+    state = checkpoint.load(run / "checkpoints", 0, whole=False)
+    checkpoint._write(checkpoint.checkpoint_path(run / "checkpoints", 0), {**state, "more": 1})
+    look(RunFolder(run), schema.load(Diagnose, ["repeats=3", "updates=20", "network=critic", "checkpoint=0"]))
+    assert "of another checkpoint of step 0: it is replaced" in capsys.readouterr().err
+
+
+def test_remedies_are_tried_later_where_they_were_not(pendulum, tmp_path):
+    run = shutil.copytree(pendulum, tmp_path / "run")
+    step = max(RunFolder(run).saved_steps)
+    state = checkpoint.load(run / "checkpoints", step, whole=False)
+    for name, tensor in state["agent"].items():
+        if name.startswith("critic.net") and name.endswith("bias"):
+            tensor.fill_(-1e5)
+    checkpoint._write(checkpoint.checkpoint_path(run / "checkpoints", step), state)
+    given = ["repeats=4", "updates=100", "network=critic", f"checkpoint={step}"]
+    look(RunFolder(run), schema.load(Diagnose, [*given, "remedies=false"]))
+    without = json.loads((run / "diagnosis.json").read_text())["rows"]
+    look(RunFolder(run), schema.load(Diagnose, given))
+    rows = json.loads((run / "diagnosis.json").read_text())["rows"]
+    assert [row["evidence"] for row in rows] == [row["evidence"] for row in without]
+    assert not any(row["remedies"] for row in without)
+    assert any(row["remedies"] for row in rows if row["verdict"] == "lost")
+    assert next(kept.report for kept in read(RunFolder(run))).remedies[0].learned.mean > 0
+
+
+def test_a_file_that_is_no_diagnosis_is_refused_and_stays(pendulum, tmp_path):
+    run = shutil.copytree(pendulum, tmp_path / "run")
+    for text in ("[]", "{", '{"settings": {}, "checkpoints": {}, "rows": [{"step": 1}]}'):
+        (run / "diagnosis.json").write_text(text)
+        with pytest.raises(SettingsError, match=r"diagnosis\.json is damaged"):
+            look_again(run)
+        assert (run / "diagnosis.json").read_text() == text
+
+
+def test_a_folder_that_cannot_be_written_is_diagnosed_all_the_same(pendulum, tmp_path, monkeypatch, capsys):
+    run = shutil.copytree(pendulum, tmp_path / "run")
+
+    def full(path, text):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("rl_plasticity.runs.diagnosed.write_text", full)
+    look_again(run)
+    out, err = capsys.readouterr()
+    assert out.count("random") >= 4
+    assert err.count("No space left") == 1
+
+
+def test_each_verdict_is_printed_as_soon_as_it_is_known(pendulum, tmp_path, monkeypatch, capsys):
+    run = shutil.copytree(pendulum, tmp_path / "run")
+    printed, beside = [], _beside
+
+    def seen(agent, batch):
+        printed.append(capsys.readouterr().out.count("\n"))
+        return beside(agent, batch)
+
+    monkeypatch.setattr(sys.modules["rl_plasticity.diagnose"], "_beside", seen)
+    look_again(run)
+    assert printed == [1, 2, 2, 2]  # the header, then a line for each of the two runs
 
 
 def test_what_exists_is_not_overwritten(pendulum, tmp_path):

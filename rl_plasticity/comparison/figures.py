@@ -21,6 +21,7 @@ from rl_plasticity.comparison.groups import identity, is_number, labels
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.comparison.plotting import BAND, COLUMN, PAGE, PALETTE, STYLE
 from rl_plasticity.comparison.summary import FEW, Comparison, Row
+from rl_plasticity.diagnosis.verdict import LOST, PLASTIC
 from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.names import Curve, MetricName
 
@@ -39,8 +40,9 @@ IN_WORDS = {
     "task/test_accuracy": "task accuracy (test)",
     "eval/train_accuracy": "accuracy (training)",
     "eval/test_accuracy": "accuracy (test)",
+    "trainability": "trainability (fresh: 1)",
 }
-"""Metrics as axes call them."""
+"""Metrics as axes call them, by the whole name, or by the quantity for any network."""
 
 
 class MeanCurve(NamedTuple):
@@ -104,6 +106,14 @@ def draw(comparison: Comparison, whole: bool = True) -> Iterator[Drawn]:
             yield drawn
 
 
+def in_words(metric: str) -> str:
+    """A metric as axes call it: ``return``, ``critic trainability (fresh: 1)``; its name if there are no words."""
+    of, quantity, layer = MetricName.parse(metric)
+    if metric in IN_WORDS or quantity not in IN_WORDS or layer:
+        return IN_WORDS.get(metric, metric)
+    return f"{of} {IN_WORDS[quantity]}"
+
+
 def colours(comparison: Comparison) -> list[str]:
     """The color of the group of each of the comparison's rows."""
     return [look.colour for _, look in _looks(comparison)]
@@ -133,6 +143,7 @@ def _drawn(c: Comparison, rows: Rows, whole: bool) -> Iterator[Drawn]:
         yield _profiles(c, rows)
         if c.baseline is not None and len(c.rows) > 1:
             yield _improvement(c, rows)
+    yield from _trainability(c, rows)
     yield from _sensitivity(c)
     for i, choice in enumerate(_of_choices(c)):
         for drawn in _sensitivity(choice):
@@ -326,6 +337,65 @@ def _over_training(c: Comparison, rows: Rows) -> Iterator[Drawn]:
         yield from _by_task(c, rows, names, drawn, Axes.set_ylabel, 1, width=PAGE, height=1.6)
 
 
+def _trainability(c: Comparison, rows: Rows) -> Iterator[Drawn]:
+    """What networks still learn of what fresh ones learn, at the checkpoints that were diagnosed.
+
+    A network that was tried on some data at one checkpoint alone has no panel.
+    """
+    for task in c.at:
+        tried: dict[tuple[str, str], set[int]] = {}
+        for d in (d for row in c.rows for run in row.group.tasks.get(task, ()) for d in run.diagnoses if d.learned):
+            tried.setdefault((d.network, d.data), set()).add(d.step)
+        shown = [of for of, at in tried.items() if len(at) > 1]
+        if not shown:
+            continue
+        figure, panels = plotting.panels(len(shown), _columns(len(shown)), height=1.7)
+        curves = {}
+        for axes, (network, data) in zip(panels, shown, strict=True):
+            found = [_learned(axes, row.group.tasks.get(task, ()), network, data, look) for row, look in rows]
+            curves[axes] = [curve for curve in found if curve]
+            for threshold in (LOST, PLASTIC):
+                axes.axhline(threshold, color="#cccccc", lw=0.6, zorder=0)
+            axes.set_ylim(min(0.0, axes.get_ylim()[0]), max(1.1, axes.get_ylim()[1]))
+            axes.set_title(f"{network}, {data}")
+            plotting.count_steps(axes, of_tasks=False)
+        _name_steps(panels, f"{c.step_of_checkpoints}s")
+        panels[0].set_ylabel("learned (fresh: 1)")
+        drawn = {curve.place for of_panel in curves.values() for curve in of_panel}
+        _legend(figure, [one for one in rows if one[1].place in drawn])
+        intervals = _intervals(c, "pointwise 95 % Student's t intervals")
+        intervals += (
+            "; a group of one run has its interval over repeats" if any(row.seeds == 1 for row in c.rows) else ""
+        )
+        caption = (
+            "What copies of a network learn, as a share of what fresh networks learn, at each checkpoint that was "
+            f"diagnosed: mean over seeds{intervals}. Grey lines: below {PLASTIC} it is losing its plasticity, below "
+            f"{LOST} it has lost it."
+        )
+        name, title = _of_task(c, task, "trainability", "Trainability")
+        yield Drawn(name, title, figure, caption, curves)
+
+
+def _learned(axes: Axes, runs: Sequence[Run], network: str, data: str, look: Look) -> MeanCurve | None:
+    """Draw what a network of a group's runs learned; of a single run with its own interval, over repeats."""
+    found = [
+        {d.step: d.learned for d in run.diagnoses if d.learned and (d.network, d.data) == (network, data)}
+        for run in runs
+    ]
+    of_runs = [dict(sorted(of_run.items())) for of_run in found if of_run]
+    curves = [
+        Curve(np.array([*of_run], np.int64), np.array([learned.mean for learned in of_run.values()]))
+        for of_run in of_runs
+    ]
+    curve = _curve(axes, curves, f"{network}/trainability", look)
+    if curve is None or len(of_runs) > 1:
+        return curve
+    ends = np.array([of_runs[0][step][1:] for step in curve.steps.tolist()]).T
+    if look.colour != GREY:
+        axes.fill_between(curve.steps, *ends, color=look.colour, alpha=BAND, lw=0, zorder=look.order - 1, gid=look.gid)
+    return curve._replace(low=ends[0], high=ends[1])
+
+
 def _metrics(c: Comparison, rows: Rows) -> Iterator[Drawn]:
     """Everything else that was measured, a figure for each network (spectral paper, Figures 3 and 5)."""
     left_out = {c.metric, *_of_over_training(c)}
@@ -341,7 +411,7 @@ def _metrics(c: Comparison, rows: Rows) -> Iterator[Drawn]:
         names = sorted(members, key=_priority)
         caption = f"Metrics of training: {_band(c)}. An axis over more than two orders of magnitude is logarithmic."
         drawn = f"metrics_{family}", FAMILIES.get(family, "Other metrics"), caption
-        yield from _by_task(c, rows, names, drawn, Axes.set_title, min(3, len(names)), height=1.45)
+        yield from _by_task(c, rows, names, drawn, Axes.set_title, _columns(len(names)), height=1.45)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -362,15 +432,32 @@ def _by_task(
         curves = {}
         for axes, name in zip(panels, names, strict=True):
             curves[axes] = _metric_panel(axes, c, rows, task, name)
-            name_axes(axes, name)
-        for axes in panels if columns == 1 else panels[-columns:]:
-            axes.set_xlabel(_axis_of_steps(c.unit_of(names[0])))
-        _legend(figure, rows)
+            name_axes(axes, in_words(name))
+        _name_steps(panels, _axis_of_steps(c.unit_of(names[0])))
+        _legend(figure, rows, beside=columns == 1 and _fits_beside(figure, rows))
         name, title, caption = drawn
-        if len(c.at) > 1:
-            name += "_" + "".join(ch if ch.isalnum() or ch in "-_" else "-" for ch in task)
-            title += f", {task}"
-        yield Drawn(name, title, figure, caption, curves)
+        yield Drawn(*_of_task(c, task, name, title), figure, caption, curves)
+
+
+def _of_task(c: Comparison, task: str, name: str, title: str) -> tuple[str, str]:
+    """The name and the title of a figure of one task, which it names where there are several."""
+    if len(c.at) == 1:
+        return name, title
+    return f"{name}_{''.join(ch if ch.isalnum() or ch in '-_' else '-' for ch in task)}", f"{title}, {task}"
+
+
+def _columns(number: int) -> int:
+    """The columns of so many panels that leave the least of the page empty: four stand in two rows of two."""
+    return number if number < 4 else 2 if number == 4 else 3
+
+
+def _name_steps(panels: Sequence[Axes], words: str) -> None:
+    """Name the axis of steps of every panel that has none below it."""
+    places = [axes.get_subplotspec() for axes in panels]
+    below = {(at.rowspan.start - 1, at.colspan.start) for at in places if at}
+    for axes, at in zip(panels, places, strict=True):
+        if at and (at.rowspan.start, at.colspan.start) not in below:
+            axes.set_xlabel(words)
 
 
 def _metric_panel(axes: Axes, c: Comparison, rows: Rows, task: str, name: str) -> list[MeanCurve]:
@@ -390,16 +477,18 @@ def _metric_panel(axes: Axes, c: Comparison, rows: Rows, task: str, name: str) -
 
 def _curves(axes: Axes, c: Comparison, rows: Rows, task: str, metric: str) -> list[MeanCurve]:
     """Draw the curves of all groups on a task."""
-    drawn = (_curve(axes, c, row.group.tasks.get(task, ()), metric, look) for row, look in rows)
+    drawn = []
+    for row, look in rows:
+        curves = [c.curve(run, metric) for run in row.group.tasks.get(task, ()) if metric in run.curves]
+        drawn.append(_curve(axes, curves, metric, look))
     return [curve for curve in drawn if curve]
 
 
-def _curve(axes: Axes, c: Comparison, runs: Sequence[Run], metric: str, look: Look) -> MeanCurve | None:
+def _curve(axes: Axes, curves: Sequence[Curve], metric: str, look: Look) -> MeanCurve | None:
     """Draw the mean of a group's runs at the steps that all have, its interval, and each run as a thin line.
 
     The mean is drawn at 500 steps at most.
     """
-    curves = [c.curve(run, metric) for run in runs if metric in run.curves]
     common = steps.shared(metric, curves) if curves else np.array([], np.int64)
     if not len(common):
         return None
@@ -432,6 +521,13 @@ def _legend(figure: Figure, rows: Rows, beside: bool = False) -> None:
             part.set_gid(f"key{look.place}")
 
 
+def _fits_beside(figure: Figure, rows: Rows) -> bool:
+    """Whether a legend beside the panels leaves them most of the page."""
+    named = [row.name for row, look in rows if look.colour != GREY]
+    width, height = figure.get_size_inches()
+    return bool(width == PAGE and max(map(len, named)) <= 24 and 0.17 * (len(named) + 1) <= height)
+
+
 def _of_over_training(c: Comparison) -> list[str]:
     """The metrics of `_over_training`. A return that is compared at every step has learning curves already."""
     return ["eval/train_accuracy", "eval/test_accuracy", *(["eval/return"] if c.unit == "task" else [])]
@@ -451,7 +547,7 @@ def _priority(name: str) -> tuple[int, str]:
 
 
 def _metric_label(c: Comparison) -> str:
-    words = IN_WORDS.get(c.metric, c.metric)
+    words = in_words(c.metric)
     return f"{words} / 1000" if c.scale != 1 else words
 
 
@@ -467,14 +563,16 @@ def _values(axes: Axes) -> NDArray[np.float64]:
 
 
 def _format_axes(axes: Axes, metric: str) -> None:
-    """Show steps as `count_steps` does, and of an accuracy the whole range unless all of it is high."""
+    """Show steps as `count_steps` does, and of an accuracy the whole range unless all of it is high or low."""
     plotting.count_steps(axes, _is_of_tasks(metric))
     if axes.get_yscale() == "linear":
         axes.ticklabel_format(axis="y", useOffset=False)
     if metric.endswith("accuracy"):
-        lowest = min(_values(axes), default=0.0)
+        values = _values(axes)
+        lowest, highest = min(values, default=0.0), max(values, default=1.0)
         bottom = lowest - (1 - lowest) / 2 if lowest > 0.5 else 0.0
-        axes.set_ylim(bottom, 1 + 0.03 * (1 - bottom))
+        top = 1.5 * highest if 0 < highest < 0.5 else 1.0
+        axes.set_ylim(bottom, top + 0.03 * (top - bottom))
 
 
 def _intervals(c: Comparison, kind: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rl_plasticity.comparison.loading import Run, Settings
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import BRANCH, Supervised, Train
+from rl_plasticity.configs.commands import BRANCH, ONCE, Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.paths import expanded
@@ -168,7 +168,7 @@ def labels(settings: Sequence[Settings]) -> list[str]:
         reg, reset = base
         parts = [reg if reset == "none" else f"{reg} + {reset}"] if with_base else []
         for name in differ:
-            choice = name.partition(".")[0]
+            choice = "reset" if name == ONCE else name.partition(".")[0]
             if choice in FREE and not _is_choice(name, FREE):
                 peers = [o.get(name) for o in settings if _choice(o, choice) == _choice(s, choice)]
                 if name not in s or len({_canonical(v) for v in peers}) == 1:

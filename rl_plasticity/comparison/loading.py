@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from rl_plasticity.configs.commands import SIDE_BY_SIDE
 from rl_plasticity.configs.written import flat_values
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs import diagnosed
+from rl_plasticity.runs.diagnosed import Diagnosis
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import Curve, MetricName, RunName
 
@@ -30,6 +33,7 @@ class Run:
             never).
         borders: the step at the end of each task, where there are several.
         starts: the provenance of the folder, one entry for each start; of a branch those of its parent come first.
+        diagnoses: the verdicts on its networks at the checkpoints that were diagnosed.
     """
 
     folder: RunFolder
@@ -39,6 +43,7 @@ class Run:
     curves: Mapping[str, Curve]
     borders: NDArray[np.int64]
     starts: Sequence[Mapping[str, Any]]
+    diagnoses: Sequence[Diagnosis] = ()
 
     def __str__(self) -> str:
         return f"{self.folder} (seed {self.seed})"
@@ -81,15 +86,20 @@ class Run:
         return {module: "+".join(digests) for module, digests in found.items()}
 
 
-def read(folder: RunFolder) -> list[Run]:
+def read(folder: RunFolder, warnings: list[str] | None = None) -> list[Run]:
     """Read the runs that were trained in `folder`, one for each seed and setting.
+
+    Args:
+        warnings: gets a line if the folder's diagnosis cannot be read. The runs are then read without it.
 
     Raises:
         SettingsError: the folder is damaged or not a run's.
     """
     kind, settings, starts = folder.kind, dict(flat_values(folder.settings)), folder.every_start
+    metrics = folder.metrics()
+    diagnoses = _diagnosed(folder, warnings) if metrics else []
     runs = []
-    for name, of_run in folder.metrics().items():
+    for name, of_run in metrics.items():
         curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}
         ends = curves.pop("task/index", None)
         if ends is not None:  # it is written last at the end of a task, so the others have at least as many rows
@@ -101,11 +111,21 @@ def read(folder: RunFolder) -> list[Run]:
         own = _overridden(settings, name)
         if own.get("env.sequence") and not own.get("env.changes"):  # a task that is drawn again is a new one
             curves |= _of_returning(curves, borders, own["env.sequence"])
-        runs.append(Run(folder, kind, name.seed, own, curves, borders, starts))
+        found = [one for one in diagnoses if one.run == name.in_words]
+        runs.append(Run(folder, kind, name.seed, own, curves, borders, starts, found))
     return runs
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _diagnosed(folder: RunFolder, warnings: list[str] | None) -> list[Diagnosis]:
+    try:
+        return diagnosed.read(folder)
+    except SettingsError as error:  # the runs themselves are whole
+        if warnings is not None:
+            warnings.append(f"left out: {error}")
+        return []
 
 
 def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], sequence: Sequence[str]) -> dict[str, Curve]:

@@ -80,8 +80,9 @@ def cycled(place: int) -> dict[str, Any]:
 
 
 def columns_of_legend(texts: Sequence[str], width: float) -> int:
-    """The number of columns of a legend that fit into a width in inches."""
-    return max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
+    """The number of columns of a legend that fit into a width in inches, or fewer if that takes no more lines."""
+    fitting = max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
+    return math.ceil(len(texts) / math.ceil(len(texts) / fitting))
 
 
 def legend(figure: Figure, handles: Mapping[str, Line2D], beside: bool = False) -> Legend:

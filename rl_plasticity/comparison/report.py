@@ -3,13 +3,18 @@
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from rl_plasticity.comparison.groups import Group, differing
-from rl_plasticity.comparison.summary import Comparison, counted, short_version
+from rl_plasticity.comparison.loading import Run
+from rl_plasticity.comparison.summary import FEW, Comparison, counted, mean, short_version
+from rl_plasticity.runs.diagnosed import Diagnosis
 from rl_plasticity.runs.names import short
 
 GENERATOR = "rl_plasticity.compare"
@@ -83,11 +88,12 @@ def render(
         head: what the page says about its folder, so that this can be replaced safely: its files and whose runs it has.
     """
     curves = [p for p in pictures if p.name.startswith(("learning_curves", "accuracy_over", "return_over"))]
-    others = [p for p in pictures if p not in curves]
+    learned = [p for p in pictures if p.name.startswith("trainability")]
+    others = [p for p in pictures if p not in curves and p not in learned]
     provenance = _provenance(comparison)
     left, images = MOST - len(provenance), {}
-    for picture in [*curves, *others]:
-        images[picture.name] = _image(picture, left, WIDE if picture in curves else 1.45)
+    for picture in [*curves, *learned, *others]:
+        images[picture.name] = _image(picture, left, 1.45 if picture in others else WIDE)
         left -= len(images[picture.name])
     groups = [row.group for row in comparison.rows]
     differ = differing([g.settings for g in groups])
@@ -104,6 +110,7 @@ def render(
         "<h2>Learning curves</h2>",
         HINT,
         *(_figure(p, "", images[p.name]) for p in curves),
+        *_trainability(comparison, [_figure(p, "", images[p.name]) for p in learned]),
         "<h2>Figures</h2>",
         '<div class="figures">',
         *(_figure(p, f"<h3>{escape(p.title)}</h3>", images[p.name]) for p in others),
@@ -130,6 +137,56 @@ def _candidates(choice: Comparison) -> str:
     return f'<h3>Candidates</h3>{_table(choice.table())}<p class="muted">{escape(said)}</p>'
 
 
+def _trainability(c: Comparison, shown: Sequence[str]) -> list[str]:
+    """The section of what `diagnose` found, with its figures; nothing if no run was diagnosed."""
+    several = len(c.at) > 1
+    rows = [
+        f'<tr data-group="{place}">{_cells([row.name, *[task] * several, network, data, *_verdicts(found)])}</tr>'
+        for place, row in enumerate(c.rows)
+        for task, runs in row.group.tasks.items()
+        for (network, data), found in _newest(runs).items()
+    ]
+    if not rows:
+        return []
+    learned = "learned of what a fresh network learns"
+    header = ["group", *["task"] * several, "network", "data", c.step_of_checkpoints, "runs", "verdict", learned]
+    said = (
+        "The verdicts of <code>diagnose</code> at the newest checkpoint it looked at. The share that was learned is a "
+        f"mean over runs. It has a 95 % Student's t interval over runs if there are {FEW} or more, and over repeats if "
+        "there is one."
+    )
+    table = rows_of(header, rows, ' class="sortable"')
+    return ["<h2>Trainability</h2>", *shown, table, f'<p class="muted">{said}</p>']
+
+
+def _newest(runs: Sequence[Run]) -> dict[tuple[str, str], list[Diagnosis]]:
+    """The diagnoses of each run at its newest checkpoint that has any, by network and data."""
+    newest: dict[tuple[str, str], list[Diagnosis]] = {}
+    for run in runs:
+        last = max((one.step for one in run.diagnoses), default=0)
+        for one in (one for one in run.diagnoses if one.step == last):
+            newest.setdefault((one.network, one.data), []).append(one)
+    return newest
+
+
+def _verdicts(found: Sequence[Diagnosis]) -> list[str]:
+    """The step, the number of runs, their verdicts with the most frequent first, and what they learned on average."""
+    steps = sorted({one.step for one in found})
+    counts = Counter(one.report.verdict for one in found)
+    verdict = (
+        found[0].report.verdict if len(counts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.most_common())
+    )
+    cells = [f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0]), str(len(found)), verdict]
+    learned = [one.learned for one in found if one.learned]
+    if not learned:
+        return [*cells, "-"]
+    of_runs = mean([np.array([one.mean for one in learned])])
+    value, interval = of_runs.value, of_runs.interval
+    if len(learned) == 1 and np.isfinite(learned[0]).all():
+        interval = learned[0][1:]
+    return [*cells, f"{value:.2f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")]
+
+
 def _settings(groups: Sequence[Group], names: Sequence[str]) -> str:
     values = ([short(g.settings[name]) if name in g.settings else "-" for name in names] for g in groups)
     return _table([["group", *names], *([g.label, *line] for g, line in zip(groups, values, strict=True))])
@@ -150,9 +207,10 @@ def table(comparison: Comparison) -> str:
     header, *lines = comparison.table()
     rows = []
     for place, (row, (label, *line)) in enumerate(zip(comparison.rows, lines, strict=True)):
-        called = label if row.name == label else f"{row.name} ({label})"  # as in figures, and as arguments say it
+        # As in figures, and below it as arguments say it.
+        called = "" if row.name == label else f'<div class="muted">{escape(label)}</div>'
         baseline = ' class="baseline"' if row.group is comparison.baseline else ""
-        rows.append(f'<tr data-group="{place}"{baseline}>{_cells([called, *line])}</tr>')
+        rows.append(f'<tr data-group="{place}"{baseline}><td>{escape(row.name)}{called}</td>{_cells(line)}</tr>')
     return rows_of(header, rows, ' class="sortable"')
 
 

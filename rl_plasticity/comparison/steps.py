@@ -7,7 +7,7 @@ import numpy as np
 
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run
-from rl_plasticity.configs.commands import updates_after
+from rl_plasticity.configs.commands import ONCE, updates_after
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Steps
@@ -92,11 +92,13 @@ def unfinished(groups: Sequence[Group], warnings: list[str]) -> set[int]:
 
 def never_reset(run: Run, unit: str, step: int) -> bool:
     """Whether the run has an intervention that had not come once by this step: so far it is a run without one."""
+    once = run.settings.get(ONCE)
+    if isinstance(once, int):
+        return _made(run, unit, step)[0] < once
     periods = [run.settings.get(f"reset.every_{name}", "none") for name in ("updates", "tasks")]
     if periods == ["none", "none"]:  # no intervention, or one with periods of its own
         return False
-    # What would have come before an agent's run branched did not come. A supervised branch's step counts epochs.
-    before = _made(run, "env step", run.settings["at"]) if run.branched and run.kind == "train" else (0, 0)
+    before = _before_branch(run) if run.branched else (0, 0)  # what would have come there did not come
     made = zip(periods, before, _made(run, unit, step), strict=True)
     return not any(isinstance(period, int) and then // period < now // period for period, then, now in made)
 
@@ -104,9 +106,14 @@ def never_reset(run: Run, unit: str, step: int) -> bool:
 def just_reset(run: Run, unit: str, step: int) -> bool:
     """Whether the run was reset so shortly before this step that it has hardly learned since."""
     every = run.settings.get("reset.every_updates")
-    if not isinstance(every, int) or run.settings["reset.name"] in (
-        "redo",
-        "selective_reinit",
+    if (
+        not isinstance(every, int)
+        or run.settings.get(ONCE)
+        or run.settings["reset.name"]
+        in (
+            "redo",
+            "selective_reinit",
+        )
     ):  # of units
         return False
     updates = _made(run, unit, step)[0]
@@ -128,6 +135,15 @@ def _made(run: Run, unit: str, step: int) -> tuple[int, int]:
     else:
         updates, tasks = step, int((run.borders < step).sum())
     return updates, tasks
+
+
+def _before_branch(run: Run) -> tuple[int, int]:
+    """The numbers of updates and of changes of task that a branch's run had made where it branched."""
+    if run.kind == "train":
+        return _made(run, "env step", run.settings["at"])
+    updates = run.folder.branch.get("updates")  # branches of earlier versions do not say
+    tasks = max(0, int(run.settings["at"]) - 1) // int(run.settings["epochs_per_task"])
+    return updates if isinstance(updates, int) else 0, tasks
 
 
 def _timetables(runs: Sequence[Run], metric: str, until: int) -> list[tuple[Steps, Run]]:

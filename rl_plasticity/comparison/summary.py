@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rl_plasticity.comparison import steps
-from rl_plasticity.comparison.groups import PLUGS, Group
+from rl_plasticity.comparison.groups import BRANCHED, PLUGS, Group
 from rl_plasticity.comparison.loading import Run
+from rl_plasticity.configs.commands import ONCE
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
 from rl_plasticity.metrics.measured import better
@@ -149,6 +150,11 @@ class Comparison:
     def unit_of(self, metric: str) -> str:
         """What the steps of any metric of these runs count."""
         return self.rows[0].group.runs[0].unit(metric)
+
+    @property
+    def step_of_checkpoints(self) -> str:
+        """What the steps of checkpoints count: env step or epoch."""
+        return "env step" if self.rows[0].group.runs[0].kind == "train" else "epoch"
 
     def curve(self, run: Run, metric: str) -> Curve:
         """A run's curve, in the table's scale if it is of the metric that is compared."""
@@ -799,9 +805,12 @@ def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -
         if label not in named:
             raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
         return named[label]
-    periodic = [g for g in groups if g.settings.get("reset.name") == "periodic" and not g.never_reset]
+    resets = [g for g in groups if g.settings.get("reset.name") == "periodic" and not g.never_reset]
+    periodic = [g for g in resets if g.settings.get(ONCE) is None]
     plain = [g for g in groups if g.is_plain]
-    for candidates in (periodic, plain):
+    for alike in (periodic, plain):
+        # A branch without a change is its run once more.
+        candidates = [g for g in alike if BRANCHED not in g.settings] or alike
         if len(candidates) == 1:
             return candidates[0]
     if len(groups) > 1:

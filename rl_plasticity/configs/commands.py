@@ -2,7 +2,7 @@
 
 import keyword
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -44,6 +44,10 @@ Out = Annotated[str, Setting("folder of the run; auto: results/ and a short name
 Resume = Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")]
 From_ = Annotated[str | None, Setting("folder of a run to branch: a new run begins at its checkpoint")]
 At = Annotated[int | None, Setting("env step or epoch of that checkpoint; null: the newest", least=0)]
+Once = Annotated[
+    int | None,
+    Setting("updates of the whole run after which the reset acts, once, in place of its periods", least=1),
+]
 RunDevice = Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, cpu if it is not here")]
 Position = Annotated[
     int | None,
@@ -139,9 +143,9 @@ class RunSettings:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """All settings as plain data, in the form of ``config.yaml``; `BRANCH` only of a branch."""
+        """All settings as plain data, in the form of ``config.yaml``; those in `OPTIONAL` only where they are given."""
         values = {as_written_name(name): value for name, value in vars(self).items()}
-        values = {name: value for name, value in values.items() if not (name in BRANCH and value is None)}
+        values = {name: value for name, value in values.items() if not (name in OPTIONAL and value is None)}
         return {name: value.saved if isinstance(value, Group) else value for name, value in values.items()}
 
 
@@ -203,6 +207,7 @@ class Train(RunSettings):
     resume: Resume = None
     from_: From_ = None
     at: At = None
+    reset_once_after_updates: Once = None
 
 
 def updates_after(learning_steps: int, replay_ratio: float) -> int:
@@ -267,6 +272,7 @@ class Supervised(RunSettings):
     resume: Resume = None
     from_: From_ = None
     at: At = None
+    reset_once_after_updates: Once = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,8 +328,21 @@ class Diagnose:
     repeats: Annotated[int, Setting("draws of fresh weights and of targets", least=2)] = 5
     updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
+    branch: Annotated[
+        bool, Setting("train the run on from the checkpoint with each remedy, and compare the returns")
+    ] = False
+    branch_env_steps: Annotated[
+        int | None, Setting("env steps of each branch; null: a tenth of the run's total_env_steps", least=1)
+    ] = None
+    branch_into: Annotated[Sequence[str], Setting("remedies to branch into; empty: all")] = ()
     device: RunDevice = "auto"
-    out: Annotated[str | None, Setting("FILE.json for the whole reports, and FILE.png; null: only print")] = None
+    out: Annotated[
+        str | None,
+        Setting(
+            "FILE.json for all reports, and FILE.png; null: RUN/diagnosis.json. With branch=true a folder; null: "
+            "RUN/branches/..."
+        ),
+    ] = None
 
 
 GROUPS: dict[type[Any], tuple[str, ...]] = {
@@ -341,6 +360,8 @@ LEFT_OUT: dict[type[Any] | None, tuple[str, ...]] = {
 EACH_TASK = {"every_updates": None, "every_tasks": 1}  # the supervised defaults of an intervention's periods
 DEFAULT_PRESET = {Train: "paper", Supervised: "none"}
 BRANCH = ("from", "at")  # the settings that say where a run branched from another
+ONCE = "reset_once_after_updates"
+OPTIONAL = (*BRANCH, ONCE)  # settings that most runs do not have
 
 
 # The longest periods that ``auto`` chooses, in updates.

@@ -18,11 +18,11 @@ from omegaconf import OmegaConf
 from rl_plasticity import plugins
 from rl_plasticity.configs import presets as files
 from rl_plasticity.configs.commands import (
-    BRANCH,
     DEFAULT_PRESET,
     EACH_TASK,
     GROUPS,
     LEFT_OUT,
+    OPTIONAL,
     SIDE_BY_SIDE,
     Group,
     RunSettings,
@@ -143,7 +143,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         if name not in declared and name != "preset":
             raise SettingsError(f"unknown setting {shown(name)}{nearest(name, declared)}")
     # A setting of the machine may be newer than the run: it does not make another run of it.
-    optional = {*BRANCH, *(name for name, d in declared.items() if d.setting.belongs_to == "machine")}
+    optional = {*OPTIONAL, *(name for name, d in declared.items() if d.setting.belongs_to == "machine")}
     values = {name: d.default for name, d in declared.items() if name in optional} | values
     for name in (*declared, "preset"):
         if name not in values:

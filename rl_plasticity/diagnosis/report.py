@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
 
@@ -104,6 +104,43 @@ class Report:
             return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
         return json.dumps(plain(vars(self)), indent=2)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Self:
+        """The report whose JSON has this content. Numbers that are null are NaN.
+
+        Raises:
+            Exception: it is no report's.
+        """
+
+        def number(value: Any) -> float:
+            return math.nan if value is None else float(value)
+
+        def estimate(value: Mapping[str, Any]) -> Estimate:
+            return Estimate(*(number(value[end]) for end in Estimate._fields))
+
+        if content["verdict"] not in get_args(Verdict):
+            raise ValueError(f"there is no verdict {content['verdict']!r}")
+        gap = content["smallest_gap"]
+        return cls(
+            verdict=content["verdict"],
+            why=str(content["why"]),
+            causes=tuple(map(str, content["causes"])),
+            evidence={arm: estimate(value) for arm, value in content["evidence"].items()},
+            losses={arm: number(value) for arm, value in content["losses"].items()},
+            symptoms={name: (number(mine), number(fresh)) for name, (mine, fresh) in content["symptoms"].items()},
+            remedies=tuple(
+                Remedy(
+                    str(tried["name"]),
+                    estimate(tried["learned"]),
+                    number(tried["closes"]),
+                    None if tried["changes"] is None else float(tried["changes"]),
+                )
+                for tried in content["remedies"]
+            ),
+            smallest_gap=None if gap is None else float(gap),
+            protocol=dict(content["protocol"]),
+        )
 
     def __str__(self) -> str:
         lines = [f"verdict: {self.verdict}", f"  {self.why}"]

@@ -1,9 +1,10 @@
 """`diagnose`: a verdict by trial on whether a network has lost its plasticity."""
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from rl_plasticity.structure.layer import unwrapped
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
 LEARNS = 0.1  # the share of the loss that a fresh network must remove before anything is compared with it
 FIRST = 20  # updates whose gradients are checked one by one
+WARM, TIMED = 3, 10  # updates before the time of an update is measured, and in that time
 SLOW = 1.5  # a start is slow with this many times a fresh network's loss
 BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
@@ -156,11 +158,13 @@ def reports(
     updates: int,
     seed: int,
     beside: Sequence[Sequence[str]] = (),
+    bar: Any = None,
 ) -> list[Report]:
     """The report of each run, in order; one report for an ordinary network.
 
     Args:
         beside: further findings for each run, which explain why it does not learn although nothing is lost.
+        bar: a progress bar that counts the trials; by default an own one, see `progress`.
     """
     every = math.prod(subject.runs)
     decided = checks.not_finite(subject.net) or checks.constant(data.given_targets)
@@ -170,7 +174,8 @@ def reports(
     causes = checks.learning_rate(subject.optimizers)
     known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
     arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
-    with closing(progress(arms * repeats * len(trials.kinds))) as trials.bar:
+    own = closing(progress(arms * repeats * len(trials.kinds)))
+    with own if bar is None else nullcontext(bar) as trials.bar:
         _let_fresh_learn(trials, causes)
         trials.run(NOW, lambda r: subject, RATES)
         if known:
@@ -185,14 +190,34 @@ def reports(
     symptoms = _symptoms(trials, data)
     found = []
     for run, (verdict, why, gap) in enumerate(judged):
-        own = beside[run] if beside else ()
-        if own and verdict == "plastic":
+        known_of_run = beside[run] if beside else ()
+        if known_of_run and verdict == "plastic":
             verdict = "something else"
-        said = (*own, *causes, *_slow_start(trials, run, verdict))
+        said = (*known_of_run, *causes, *_slow_start(trials, run, verdict))
         better = _ranked(trials, tried, run) if verdict in BAD else ()
         of_run = {name: (float(a.reshape(-1)[run]), float(b.reshape(-1)[run])) for name, (a, b) in symptoms.items()}
         found.append(Report(verdict, why, said, *_numbers(trials, run), of_run, better, gap, protocol))
     return found
+
+
+def foretold(subject: Subject, data: Data, repeats: int, updates: int) -> tuple[int, float]:
+    """The number of trials behind `reports` without remedies, and about how many seconds they take.
+
+    The time is that of a few updates of the network on each kind of targets.
+    """
+    with random_states_kept(subject.net):
+        torch.manual_seed(0)
+        tasks = data.tasks(subject.copied(subject.fresh().train()).net, 0, max(WARM + TIMED, 10))
+        seconds = 0.0
+        for task in tasks:
+            net, optimizers = subject.with_fresh_optimizer(task)
+            loss = task.begin(net)
+            learn(net, optimizers, loss, WARM, 0)
+            start = time.perf_counter()
+            learn(net, optimizers, loss, TIMED, 0)
+            seconds += (time.perf_counter() - start) / TIMED
+    arms = 2 * len(RATES)
+    return arms * repeats * len(tasks), arms * repeats * updates * seconds
 
 
 def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rl_plasticity import plugins
 from rl_plasticity.compiling.shares import Cut, Shares
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import BRANCH, SIDE_BY_SIDE, Supervised, Train
+from rl_plasticity.configs.commands import BRANCH, ONCE, SIDE_BY_SIDE, Supervised, Train
 from rl_plasticity.configs.written import Given, as_written, by_name
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, refused
@@ -69,7 +69,10 @@ def load(kind: type[S], asked: Iterable[str | Given]) -> S:
     for name in given:
         if name not in machine and (name in fixed or f"{name.partition('.')[0]}." in fixed):
             raise SettingsError(f"{name} cannot be given with from=: a branch has that of {folder}")
-    settings = schema.load(kind, asked, replace(parent, out="auto", resume=None, from_=None, at=None))
+    base = replace(parent, out="auto", resume=None, from_=None, at=None)
+    if any(name.partition(".")[0] == "reset" for name in given):  # what acted once in the run is another intervention
+        base = replace(base, reset_once_after_updates=None)
+    settings = schema.load(kind, asked, base)
     if not steps:
         raise SettingsError(f"{folder} has no checkpoint to branch from")
     at = max(steps) if settings.at is None else settings.at
@@ -77,6 +80,7 @@ def load(kind: type[S], asked: Iterable[str | Given]) -> S:
         raise SettingsError(f"at={at}: {folder} has checkpoints of {', '.join(map(str, steps))}")
     if isinstance(settings, Train) and isinstance(parent, Train):
         _require_consistent(settings, parent, folder, at)
+        _require_effect(settings, parent)
     return replace(settings, from_=str(folder.path.absolute()), at=at)
 
 
@@ -124,6 +128,9 @@ def state_of(
         if name.startswith("callbacks.") and (name not in known or len(variants(s)) > 1):
             why = "cannot be in several variants" if name in known else "is not loaded"
             raise SettingsError(f"cannot branch: the checkpoint holds the state of {name}, which {why}")
+    once, made = s.reset_once_after_updates, int(saved["progress"]["updates"])
+    if once is not None and once <= made and once != parent.reset_once_after_updates:
+        raise SettingsError(f"{ONCE}={once} has passed: {made} updates were made at={s.at}")
     name = next(part for part in ("agent", "learner") if part in saved)
     of_plan = partial(make, s)
     whole, before = of_plan(plan), make(parent, Plan.of(parent)).state_dict()
@@ -168,6 +175,7 @@ def write(place: Path, s: S, saved: dict[str, Any], parent: RunFolder, names: Se
             write_text(new.path / path.name, content)
             saved["sizes"][path.name], saved["ends"][path.name] = len(content), content[-END:].decode(errors="replace")
         came: dict[str, Any] = {"from": s.from_, "at": s.at, "starts": parent.starts}
+        came |= {"updates": saved["progress"]["updates"]}
         came |= {"branch": parent.branch} if parent.branch else {}
         write_text(new.provenance, json.dumps({"branch": came, "starts": []}, indent=2) + "\n")
         saved["settings"] = s.saved
@@ -190,6 +198,17 @@ def _require_consistent(s: Train, parent: Train, folder: RunFolder, at: int) -> 
         )
     if s.prime_updates and at == s.prime_after_env_steps and s.replay_ratio != parent.replay_ratio:
         raise SettingsError(f"replay_ratio={s.replay_ratio:g} cannot be given at={at}, the env step of heavy priming")
+
+
+def _require_effect(s: Train, parent: Train) -> None:
+    """Raises SettingsError for a changed setting that only counts where weights are new, if no weights will be new."""
+    resets = {variant.reset.name for variant in variants(s)}
+    renews = resets != {"none"} or {variant.reg.choice for variant in variants(s)} != {"none"}
+    now, then = (one.agent.flat("agent") for one in (s, parent))
+    for name, has_effect in {"agent.init": renews, "agent.init_alpha": "periodic" in resets}.items():
+        if not has_effect and (value := now.get(name)) != then.get(name):
+            only = "with reset=periodic" if renews else "with an intervention, reset=NAME"
+            raise SettingsError(f"{name}={as_written(value)} has an effect in a branch only {only}")
 
 
 def changes_env(s: Train, parent: Train) -> bool:

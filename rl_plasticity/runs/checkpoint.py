@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import sys
 from collections.abc import Mapping
 from itertools import chain, takewhile
@@ -158,6 +159,17 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_los
         raise SettingsError(f"{damage}; put it back as it was, or go on {losing} with allow_lost_rows=true")
     print(f"{damage}; going on from step {state['at']} {losing}", file=sys.stderr)
     return state
+
+
+def checksum(path: Path) -> str:
+    """The checksum at the end of a checkpoint's file.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
+    with refused(f"read {path}"), open_file(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 32))
+        return file.read().hex()
 
 
 def write(folder: Path, state: dict[str, Any]) -> None:

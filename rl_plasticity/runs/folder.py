@@ -46,6 +46,7 @@ class RunFolder(os.PathLike[str]):
         self.timing_csv = self.path / "timing.csv"
         self.checkpoints = self.path / "checkpoints"
         self.provenance = self.path / "provenance.json"
+        self.diagnosis = self.path / "diagnosis.json"
         self.log = self.path / "log.txt"
         self.lock = self.path / ".lock"
         self.tensorboard = self.path / "tensorboard"

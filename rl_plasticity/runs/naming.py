@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import BRANCH, DEFAULT_PRESET, GROUPS, Supervised, Train
+from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, OPTIONAL, Supervised, Train
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import short
@@ -74,7 +74,7 @@ def difference(folder: RunFolder, s: Train | Supervised) -> str | None:
     except SettingsError:
         return None
     watched = schema.marked(type(s), "watched")
-    for setting, value in {**dict.fromkeys(BRANCH), **identity(s)}.items():
+    for setting, value in {**dict.fromkeys(OPTIONAL), **identity(s)}.items():
         if saved.get(setting) != value and not (value == "auto" and setting in watched):  # the saved run has decided it
             return f"holds a run with {setting}={saved.get(setting)}, not {value}"
     return ""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.configs import kinds
-from rl_plasticity.configs.commands import Group, Several, Supervised, Train
+from rl_plasticity.configs.commands import ONCE, Group, Several, Supervised, Train
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.interventions import Intervention, ReDo, SelectiveReinit, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
@@ -56,7 +56,7 @@ class Plan:
             names=[RunName(variant.settings, seed) for variant in every for seed in seeds],
             seeds=[*seeds] * len(every),
             regularize=_regularize([variant.reg for variant in every], s.seeds),
-            interventions=_interventions([variant.reset for variant in every], s.seeds),
+            interventions=_interventions([variant.reset for variant in every], s.seeds, s.reset_once_after_updates),
             groups=[variant.reg for variant in every for _ in seeds],
         )
 
@@ -215,6 +215,8 @@ def _late_resets(interventions: Iterable[tuple[Intervention, Any]], updates: flo
             has = f"{tasks} {'task' if tasks == 1 else 'tasks'}"
             words += [f"reset.every_tasks={every_tasks} (it has {has})"] if every_tasks else []
             yield f"no reset will come: {' and '.join(words)}"
+        if not (every or every_tasks) and (late := [n for n in intervention.at_updates if n > updates]):
+            yield f"no reset will come: {ONCE}={late[0]} (the run has {updates:.0f})"
 
 
 def _late_rows(s: Train | Supervised, updates: float, tasks: int) -> Iterator[str]:
@@ -312,14 +314,26 @@ def _regularizer(
     return make_regularizer(reg.name, net, **settings)
 
 
-def _interventions(groups: Sequence[Group], seeds: int) -> list[tuple[Intervention, list[int] | None]]:
-    """One intervention for all runs with equal settings."""
+def _interventions(
+    groups: Sequence[Group], seeds: int, once: int | None
+) -> list[tuple[Intervention, list[int] | None]]:
+    """One intervention for all runs with equal settings.
+
+    Args:
+        once: the number of updates after which each acts, in place of its periods.
+
+    Raises:
+        SettingsError: `once` is given, but there is no intervention.
+    """
+    if once is not None and all(reset.name == "none" for reset in groups):
+        raise SettingsError(f"{ONCE}={once} needs an intervention: reset=NAME")
     interventions: list[tuple[Intervention, list[int] | None]] = []
     for i, reset in enumerate(groups):
         if reset.name != "none" and reset not in groups[:i]:
             equal = [j for j, other in enumerate(groups) if other == reset]
             runs = [j * seeds + seed for j in equal for seed in range(seeds)]
-            interventions.append(
-                (make_intervention(reset.name, **reset.settings), None if len(equal) == len(groups) else runs)
-            )
+            made = make_intervention(reset.name, **reset.settings)
+            if once is not None:
+                made.every_updates, made.every_tasks, made.at_updates = None, None, {once}
+            interventions.append((made, None if len(equal) == len(groups) else runs))
     return interventions

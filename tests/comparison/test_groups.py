@@ -1,3 +1,4 @@
+import json
 import os
 from dataclasses import replace
 
@@ -234,6 +235,7 @@ def test_branches_are_groups_as_other_runs_are_and_the_caption_says_where_they_b
     assert f" branched from {os.path.relpath(parent)} at env step 1000. " in comparison.caption
     assert [row.get("gap").note for row in comparison.rows if row.group.label != "none"] == ["2 seeds", "2 seeds"]
     assert not any("branched" in warning for warning in comparison.warnings)
+    assert summarize(groups, None, None, None, None).baseline.label == "none"  # of two plain groups, not the branch
     head = branched(write_run(tmp_path / "later", ["reset=head"], curves), parent, 2000)
     groups = group([run for folder in (parent, same, head) for run in read(RunFolder(folder))])
     assert [g.label for g in groups] == ["none", "none at=1000", "none + head"]
@@ -244,3 +246,33 @@ def test_branches_are_groups_as_other_runs_are_and_the_caption_says_where_they_b
     assert "head" in warning
     (g,) = group(read(RunFolder(head)))
     assert g.label == "none + head"
+
+
+def test_an_intervention_that_acts_once_is_no_default_baseline_and_is_named_where_its_time_differs(tmp_path):
+    once = "reset_once_after_updates"
+    given = (["reg=none"], ["reset=periodic", f"{once}=5"], ["reset=head", f"{once}=5"])
+    groups = group(runs_of(tmp_path / "a", *given))
+    assert [g.label for g in groups] == ["none", "none + head", "none + periodic"]
+    assert summarize(groups).baseline.label == "none"
+    assert labels_of(tmp_path / "b", *given, ["reset=head", f"{once}=6"]) == [
+        "none",
+        f"none + head {once}=5",
+        f"none + head {once}=6",
+        "none + periodic",
+    ]
+    every = ["random_env_steps=0", "replay_ratio=1", "total_env_steps=1000", "reset=head"]
+    for number, reset in ((1000, "head"), (1001, "head (never reset)")):
+        groups = group(runs_of(tmp_path / f"{number}", ["reset=none", *every[:-1]], [*every, f"{once}={number}"]))
+        assert summarize(groups).rows[1].group.label == f"none + {reset}"
+
+
+def test_a_supervised_branch_counts_the_resets_that_came_after_it(tmp_path):
+    given = ["reset=head", "reset.every_updates=100", "epochs_per_task=2", "num_tasks=3"]
+    rows = {"0": tasks([0.5, 0.6, 0.7])}  # 60 updates each
+    parent = write_run(tmp_path / "parent", ["reset=none", *given[2:]], rows, "supervised")
+    for made, label in ((120, "none + head (never reset)"), (90, "none + head")):
+        folder = branched(write_run(tmp_path / f"{made}", given, rows, "supervised"), parent, 3)
+        branch = {"from": str(parent), "at": 3, "updates": made, "starts": []}
+        (folder / "provenance.json").write_text(json.dumps({"branch": branch, "starts": []}))
+        groups = group([run for one in (parent, folder) for run in read(RunFolder(one))])
+        assert summarize(groups).rows[1].group.label == label

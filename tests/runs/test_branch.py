@@ -11,6 +11,7 @@ from rl_plasticity.agents import ReplayBuffer
 from rl_plasticity.configs.commands import Train
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.trained import load_agent
 from rl_plasticity.sweeps import sweep
 
 # The checkpoint at 40 lies within an episode, and between two resets, measurements and log lines.
@@ -60,6 +61,20 @@ def test_a_branch_with_a_reset_equals_the_run_until_there_and_differs_after(pare
         "every_tasks": None,
         "num_layers": None,
     }
+
+
+def test_an_intervention_can_act_once_and_not_again_in_a_branch_of_the_branch(parent, tmp_path):
+    made = branch(parent, tmp_path / "once", "at=40", "reset=head", "reset_once_after_updates=26", stop=StopAfter(12))
+    head = branch(parent, tmp_path / "head", "at=40", "reset=head", "reset.every_updates=26")  # of 40 updates
+    assert metrics(resume(made)) == metrics(head)
+    assert RunFolder(made).settings["reset_once_after_updates"] == 26
+    later = branch(made, tmp_path / "later", "total_env_steps=80", "reg=none")
+    always = branch(head, tmp_path / "always", "total_env_steps=80", "reg=none")
+    counts = [load_agent(folder).critic.counts["resets"].tolist() for folder in (made, later, always)]
+    assert counts == [[2, 2], [2, 2], [3, 3]]  # at update 15 in the parent, 26, and 52 in the last
+    again = branch(made, tmp_path / "again", "total_env_steps=80", "reset=head", "reset.every_updates=50")
+    assert "reset_once_after_updates" not in RunFolder(again).settings
+    assert load_agent(again).critic.counts["resets"].tolist() == [3, 3]
 
 
 # What changes is the intervention, the regularizer or its strength.
@@ -185,6 +200,10 @@ REFUSED = [
     (["at=40", "env.action_repeat=2"], "env.action_repeat"),
     (["at=40", "env.changes=[action_flip]"], "env.changes", "env.switch_every_env_steps"),
     (["at=40", "measure_every_updates=0"], "measure_every_updates"),
+    (["at=40", "reset=none", "reset_once_after_updates=30"], "reset_once_after_updates=30", "reset="),
+    (["at=40", "reset=head", "reset_once_after_updates=20"], "reset_once_after_updates=20", "20 updates"),
+    (["at=40", "reset=head", "agent.init_alpha=0.1"], "agent.init_alpha", "periodic"),
+    (["at=40", "reset=none", "reg=none", "agent.init=torch"], "agent.init", "reset="),
 ]
 
 

@@ -1,0 +1,156 @@
+"""The diagnoses of a run's networks, and the file in its folder that keeps them, ``diagnosis.json``.
+
+The file holds an object. ``rows`` has one entry for each network of each run at each checkpoint, on some data: the keys
+``step``, ``run``, ``network`` and ``data``, and those of `Report`. ``settings`` are those that decide the numbers, and
+``checkpoints`` has the checksums of the checkpoints by their step.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from rl_plasticity.diagnosis.report import Estimate, Report
+from rl_plasticity.diagnosis.trials import NOW
+from rl_plasticity.errors import SettingsError, one_line, refused
+from rl_plasticity.runs import checkpoint
+from rl_plasticity.runs.files import open_file, write_text
+from rl_plasticity.runs.folder import RunFolder
+
+LAST_STEP = 1 << 62  # larger ones fit no array
+
+
+class Item(NamedTuple):
+    """A network of all runs of a folder at one checkpoint, on some data: what is diagnosed together."""
+
+    step: int
+    data: str
+    network: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The report on one network of one run at one checkpoint, on some data.
+
+    Args:
+        run: its name in words, see `RunName.in_words`.
+    """
+
+    step: int
+    run: str
+    network: str
+    data: str
+    report: Report
+
+    @property
+    def item(self) -> Item:
+        return Item(self.step, self.data, self.network)
+
+    @property
+    def learned(self) -> Estimate | None:
+        """The share of what a fresh network learns, with its interval; None where it is not known."""
+        found = self.report.evidence.get(NOW)
+        return found if found and math.isfinite(found.mean) else None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The diagnosis as plain data."""
+        where = {name: value for name, value in vars(self).items() if name != "report"}
+        return {**where, **json.loads(self.report.to_json())}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """The diagnosis whose row is `row`; an exception of some kind if it is none's."""
+        run, network, data, step = (row[name] for name in ("run", "network", "data", "step"))
+        if not (type(step) is int and 0 <= step < LAST_STEP and all(type(one) is str for one in (run, network, data))):
+            raise ValueError(step, run, network, data)
+        return cls(step, run, network, data, Report.of(row))
+
+
+def read(folder: RunFolder) -> list[Diagnosis]:
+    """The diagnoses that are kept in a run's folder, by rising step; none if there is no file.
+
+    Raises:
+        SettingsError: the file is damaged.
+    """
+    return _parsed(folder, _content(folder))
+
+
+class Kept:
+    """The diagnoses that are kept in a run's folder, to take and to add to.
+
+    Those that were made with other settings, or from other checkpoints, are not taken. A line on stderr says so.
+
+    Args:
+        settings: those that decide the numbers.
+        writes: whether what is added is written to the file.
+
+    Attributes:
+        found: all diagnoses by what was diagnosed together.
+    """
+
+    def __init__(self, folder: RunFolder, settings: Mapping[str, Any], writes: bool) -> None:
+        self.folder, self.settings, self.writes = folder, settings, writes
+        content = _content(folder)
+        rows = _parsed(folder, content)
+        self.checksums = {step: checkpoint.checksum(path) for step, path in folder.saved_steps.items()}
+        theirs: Mapping[str, Any] = content.get("settings", {})
+        known: Mapping[str, Any] = content.get("checkpoints", {})
+        other = [f"{name}={theirs.get(name)}" for name, value in settings.items() if theirs.get(name) != value]
+        changed = [step for step, digest in self.checksums.items() if known.get(str(step), digest) != digest]
+        if rows and (other or changed):
+            made = f"made with {', '.join(other)}" if other else f"of another checkpoint of step {changed[0]}"
+            done = "it is replaced" if writes else "it is not used"
+            print(one_line(f"{folder.diagnosis} was {made}: {done}"), file=sys.stderr)
+            rows, known = [], {}
+        self._known = dict(known)
+        self.found: dict[Item, list[Diagnosis]] = {}
+        for row in rows:
+            self.found.setdefault(row.item, []).append(row)
+
+    def add(self, item: Item, rows: Sequence[Diagnosis]) -> None:
+        """Keep the diagnoses of all runs, in place of earlier ones."""
+        self.found[item] = [*rows]
+        if item.step in self.checksums:
+            self._known[str(item.step)] = self.checksums[item.step]
+        if not self.writes:
+            return
+        every = [row.row for of_item in sorted(self.found) for row in self.found[of_item]]
+        content = {"settings": self.settings, "checkpoints": self._known, "rows": every}
+        try:
+            write_text(self.folder.diagnosis, json.dumps(content, indent=1) + "\n")
+        except OSError as error:
+            self.writes = False
+            why = f"the results are not kept, as {self.folder.diagnosis} cannot be written: {error.strerror or error}"
+            print(one_line(why), file=sys.stderr)
+
+
+def _content(folder: RunFolder) -> dict[str, Any]:
+    with refused(f"read {folder.diagnosis}"):
+        try:
+            with open_file(folder.diagnosis) as file:
+                text = file.read()
+        except FileNotFoundError:
+            return {}
+    try:
+        content = json.loads(text)
+        kinds = {"settings": dict, "checkpoints": dict, "rows": list}
+        if all(isinstance(content[name], kind) for name, kind in kinds.items()):
+            return dict(content)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise _damaged(folder)
+
+
+def _parsed(folder: RunFolder, content: Mapping[str, Any]) -> list[Diagnosis]:
+    try:
+        rows = [Diagnosis.of(row) for row in content.get("rows", [])]
+    except Exception as error:  # whatever the file holds
+        raise _damaged(folder) from error
+    return sorted(rows, key=lambda row: row.step)
+
+
+def _damaged(folder: RunFolder) -> SettingsError:
+    return SettingsError(f"{folder.diagnosis} is damaged or no diagnosis; move it away")
