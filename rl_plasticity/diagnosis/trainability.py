@@ -259,8 +259,13 @@ def _own_task(
     def drawn(y: Tensor) -> Tensor:
         if y.is_floating_point() or y.ndim > bank.axis + 1:
             return y.index_select(bank.axis, torch.randperm(bank.size, generator=generator).to(y.device))
-        values: Tensor = torch.unique(y)
-        return values[torch.randint(len(values), y.shape, generator=generator).to(y.device)]
+        begins = generator.get_state()
+        of_runs = []
+        for labels in y.reshape(-1, bank.size):  # each run draws as it does alone
+            generator.set_state(begins)
+            values: Tensor = torch.unique(labels)
+            of_runs.append(values[torch.randint(len(values), labels.shape, generator=generator).to(y.device)])
+        return torch.stack(of_runs).reshape(y.shape)
 
     changed = with_tensors(targets, drawn)
 
