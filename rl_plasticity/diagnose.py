@@ -11,7 +11,6 @@ if __name__ == "__main__":
     if ":" not in "".join(sys.argv[1:2]):  # a function that makes a network, see `of_files`
         command_line.at_once("diagnose")
 
-import copy
 import importlib
 import json
 import types
@@ -20,10 +19,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rl_plasticity import command_line, plugins, supervised
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
@@ -33,11 +32,10 @@ from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.report import Report, Verdict
-from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject
+from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, subject_of
 from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import diagnose, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest
-from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.files import require_new, write_atomically, write_text
 from rl_plasticity.runs.folder import RunFolder
@@ -47,6 +45,7 @@ from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import Example
 from rl_plasticity.training.acting import frozen_transitions
+from rl_plasticity.training.diagnosing import tried
 from rl_plasticity.training.epochs import cross_entropy, first_images
 
 STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something else": 1, "not detectable": 3}
@@ -111,18 +110,6 @@ def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
 # --- agents -----------------------------------------------------------------------------------------------------------
 
 
-class Unbounded(nn.Module):
-    """An actor without the bounds of its log standard deviation, because no target beyond them could be learned."""
-
-    def __init__(self, actor: Actor) -> None:
-        super().__init__()
-        self.trunk, self.normalize = actor.trunk, actor.normalize
-
-    def forward(self, obs: Tensor) -> Tensor:
-        output: Tensor = self.trunk(obs if self.normalize is None else self.normalize(obs))
-        return output
-
-
 def of_agent(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[Diagnosis]:
     """Diagnose an RL run's networks at these env steps, on transitions of random actions.
 
@@ -149,32 +136,13 @@ def of_agent(folder: RunFolder, d: Diagnose, steps: Sequence[int]) -> Iterator[D
             for network, learner in agent.learners.items():
                 if d.network not in (None, network):
                     continue
-                subject = subject_of(learner, Unbounded if isinstance(learner.net, Actor) else lambda net: net)
+                subject = subject_of(learner, tried)
                 bank = Bank(agent.inputs(batch)[network], learner.runs)
                 every = reports(
                     subject, Data(bank), None, None, newest and d.remedies, d.repeats, d.updates, 0, beside[network]
                 )
                 for run in runs:
                     yield Diagnosis(step, names[run], network, data, every[run])
-
-
-def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
-    """A learner's network. New weights come from its own seeds, with its running statistics of observations.
-
-    Args:
-        shown: returns the part of a network that is diagnosed.
-    """
-    source = copy.deepcopy(learner)  # a learner counts its draws of weights
-
-    def fresh() -> nn.Module:
-        net = source.fresh()
-        theirs = dict(learner.net.named_buffers())
-        for name, buffer in net.named_buffers():
-            if "normalize." in name:
-                buffer.copy_(theirs[name])
-        return cast(nn.Module, shown(net))
-
-    return Subject(shown(learner.net), (), fresh, without_dropout=True)
 
 
 def _replayed(trained: Trained, folder: RunFolder, agent: Agent, obs_dim: int, act_dim: int, step: int) -> Batch:
