@@ -11,7 +11,6 @@ if __name__ == "__main__":
     if ":" not in "".join(sys.argv[1:2]):  # a function that makes a network, see `of_files`
         command_line.at_once("diagnose")
 
-import copy
 import importlib
 import json
 import types
@@ -19,10 +18,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
 from rl_plasticity import __version__, command_line, plugins, supervised
@@ -33,11 +32,10 @@ from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.report import Verdict
-from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject
+from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject, subject_of
 from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, foretold, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest, printable
-from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_atomically, write_text
@@ -47,6 +45,7 @@ from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import Example
 from rl_plasticity.training.acting import frozen_transitions
+from rl_plasticity.training.diagnosing import tried
 from rl_plasticity.training.epochs import cross_entropy, first_images
 
 STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something else": 1, "not detectable": 3}
@@ -210,18 +209,6 @@ def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
 # --- agents -----------------------------------------------------------------------------------------------------------
 
 
-class Unbounded(nn.Module):
-    """An actor without the bounds of its log standard deviation, because no target beyond them could be learned."""
-
-    def __init__(self, actor: Actor) -> None:
-        super().__init__()
-        self.trunk, self.normalize = actor.trunk, actor.normalize
-
-    def forward(self, obs: Tensor) -> Tensor:
-        output: Tensor = self.trunk(obs if self.normalize is None else self.normalize(obs))
-        return output
-
-
 class OfAgents:
     """An RL run's networks, on transitions of random actions, and at the last checkpoint on the replay buffer's too.
 
@@ -250,7 +237,7 @@ class OfAgents:
 
     def trial(self, item: Item) -> tuple[Subject, Data]:
         learner = self._agent_at(item.step).learners[item.network]
-        subject = subject_of(learner, Unbounded if isinstance(learner.net, Actor) else lambda net: net)
+        subject = subject_of(learner, tried)
         inputs = self._agent.inputs(self._batch(item))[item.network]
         return subject, Data(Bank(inputs, learner.runs))
 
@@ -287,25 +274,6 @@ class OfAgents:
             raise SettingsError(f"the replay buffer of step {step} cannot be read: {first_line(error)}") from error
         drawn = RunStreams([derive(seed, PROBE) for seed in seeds], s.device).uniform(min(PROBE_SIZE, buffer.size))
         return buffer.sample((drawn * buffer.size).long())
-
-
-def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
-    """A learner's network. New weights come from its own seeds, with its running statistics of observations.
-
-    Args:
-        shown: returns the part of a network that is diagnosed.
-    """
-    source = copy.deepcopy(learner)  # a learner counts its draws of weights
-
-    def fresh() -> nn.Module:
-        net = source.fresh()
-        theirs = dict(learner.net.named_buffers())
-        for name, buffer in net.named_buffers():
-            if "normalize." in name:
-                buffer.copy_(theirs[name])
-        return cast(nn.Module, shown(net))
-
-    return Subject(shown(learner.net), (), fresh, without_dropout=True)
 
 
 def _beside(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:

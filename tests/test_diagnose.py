@@ -14,7 +14,8 @@ import rl_plasticity
 from rl_plasticity import command_line, diagnose, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
-from rl_plasticity.diagnose import OfAgents, _beside, act, look, subject_of
+from rl_plasticity.diagnose import OfAgents, _beside, act, look
+from rl_plasticity.diagnosis.trainability import subject_of
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import read

@@ -40,6 +40,14 @@ Logger = Annotated[
     Literal["tensorboard", "wandb"],
     Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
 ]
+DiagnoseEvery = Annotated[
+    int | None,
+    Setting(
+        "updates between two trials of what the networks learn beside fresh ones (trainability); null: never",
+        least=1,
+        belongs_to="watched",
+    ),
+]
 Out = Annotated[str, Setting("folder of the run; auto: results/ and a short name", belongs_to="machine")]
 Resume = Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")]
 From_ = Annotated[str | None, Setting("folder of a run to branch: a new run begins at its checkpoint")]
@@ -192,6 +200,7 @@ class Train(RunSettings):
             belongs_to="watched",
         ),
     ] = "auto"
+    diagnose_every_updates: DiagnoseEvery = None
     device: Device = "auto"
     threads: Threads = "auto"
     compile: Compile = "auto"
@@ -262,6 +271,7 @@ class Supervised(RunSettings):
         int | None,
         Setting("epochs between two measurements; null: measure_every_updates decides", least=1, belongs_to="watched"),
     ] = None
+    diagnose_every_updates: DiagnoseEvery = None
     device: Device = "auto"
     threads: Threads = "auto"
     compile: Compile = "auto"

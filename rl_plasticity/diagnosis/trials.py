@@ -1,5 +1,6 @@
 """Every arm of a diagnosis on every task, and how much each has learned."""
 
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -7,13 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.diagnosis.trainability import Data, Subject, Task, learn
+from rl_plasticity.diagnosis.trainability import UPDATES, Data, Subject, Task, learn
 from rl_plasticity.seeding import derive, random_states_kept
 
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
 USERS = ("own", "batches")  # kinds of targets with the user's loss
 RATES = (1.0, 3.0)  # times the learning rate: no arm loses by its rate
+LEARNS = 0.1  # the share of the loss that a fresh network must remove before anything is compared with it
 END = 0.1  # the share of the updates whose mean loss is the loss at the end
+
+
+def silent(total: int = 0) -> Any:
+    """In place of a progress bar."""
+    return SimpleNamespace(total=total, update=lambda: None, close=lambda: None)
 
 
 def progress(total: int) -> Any:
@@ -21,7 +28,7 @@ def progress(total: int) -> Any:
     try:
         from tqdm import tqdm
     except ImportError:
-        return SimpleNamespace(total=total, update=lambda: None, close=lambda: None)
+        return silent(total)
     return tqdm(total=total, unit=" trials", delay=2, leave=False, desc="diagnose", disable=None)
 
 
@@ -50,7 +57,7 @@ class Trials:
                 self.tasks.append(data.tasks(subject.copied(self.fresh[-1]).net, derive(seed, r, 1), updates))
         self.kinds = [task.name for task in self.tasks[0]]
         self.curves: dict[tuple[str, str], list[list[Tensor]]] = {}
-        self.bar: Any = progress(0)
+        self.bar = silent()
 
     def run(self, arm: str, of_repeat: Callable[[int], Subject], rates: Sequence[float]) -> None:
         """Let an arm, one network for each repeat, learn every task at every multiple of the learning rate."""
@@ -139,3 +146,16 @@ class Trials:
 
 def _at_end(curve: Tensor) -> Tensor:
     return curve[-max(1, round(END * len(curve))) :].mean(0)
+
+
+def trainability(subject: Subject, data: Data, repeats: int, updates: int = UPDATES, seed: int = 0) -> Tensor:
+    """What a network learns of what a fresh one learns, the mean over the repeats, ``[runs]``.
+
+    This is the score of `diagnose`, see `Trials.shares`. It is NaN where a fresh network removes less than a tenth of
+    the loss, so that there is nothing to compare with.
+    """
+    trials = Trials(subject, data, repeats, updates, None, seed)
+    trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
+    trials.run(NOW, lambda r: subject, RATES)
+    learned = trials.shares(NOW).mean(0)
+    return learned.masked_fill(~(trials.removed_by_fresh() >= LEARNS), math.nan)

@@ -25,7 +25,7 @@ from rl_plasticity.diagnosis.trainability import (
     learn,
     outputs_of,
 )
-from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, NOW, RATES, Trials, progress
+from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, LEARNS, NOW, RATES, Trials, progress
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
@@ -35,7 +35,6 @@ from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import unwrapped
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
-LEARNS = 0.1  # the share of the loss that a fresh network must remove before anything is compared with it
 FIRST = 20  # updates whose gradients are checked one by one
 WARM, TIMED = 3, 10  # updates before the time of an update is measured, and in that time
 SLOW = 1.5  # a start is slow with this many times a fresh network's loss
