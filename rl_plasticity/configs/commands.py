@@ -324,6 +324,12 @@ class Diagnose:
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
     device: RunDevice = "auto"
     out: Annotated[str | None, Setting("FILE.json for the whole reports, and FILE.png; null: only print")] = None
+    env: Annotated[
+        str | None, Setting("of an agent saved by Stable-Baselines3: gym:NAME, or inputs.pt with observations")
+    ] = None
+    algorithm: Annotated[
+        str | None, Setting("of an agent saved by Stable-Baselines3: SAC, TD3, DDPG, DQN, PPO or A2C; null: the file's")
+    ] = None
 
 
 GROUPS: dict[type[Any], tuple[str, ...]] = {
