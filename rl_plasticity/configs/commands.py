@@ -319,7 +319,9 @@ class Diagnose:
     network: Annotated[str | None, Setting("critic or actor; null: all networks")] = None
     seed: Annotated[int | None, Setting("seed of the run; null: all runs of the folder", least=0)] = None
     run: Position = None
-    repeats: Annotated[int, Setting("draws of fresh weights and of targets", least=2)] = 5
+    repeats: Annotated[
+        int, Setting("draws of fresh weights and targets; up to 3 times as many if undecided", least=2)
+    ] = 5
     updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
     device: RunDevice = "auto"
