@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from rl_plasticity import __version__, command_line, plugins, supervised
@@ -36,6 +36,7 @@ from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject, subj
 from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, foretold, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest, printable
+from rl_plasticity.paths import expanded
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_atomically, write_text
@@ -353,6 +354,61 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
     return STATUS[report.verdict]
 
 
+# --- agents of Stable-Baselines3 --------------------------------------------------------------------------------------
+
+
+def is_agent(arguments: Sequence[str]) -> bool:
+    """Whether the first argument is the file of an agent that Stable-Baselines3 saved, ``model.zip``."""
+    return arguments[:1] != [] and arguments[0].endswith(".zip") and not Path(arguments[0]).is_dir()
+
+
+def of_saved_agent(file: str, settings: Diagnose) -> int:
+    """Diagnose the networks of an agent that Stable-Baselines3 saved, ``model.zip env=gym:NAME``; returns the status.
+
+    Raises:
+        SettingsError: Stable-Baselines3 is not installed, a setting does not fit, or the file or env cannot be used.
+    """
+    for name in ("checkpoint", "seed", "run"):
+        if getattr(settings, name) is not None:
+            raise SettingsError(f"{name}= is for the folder of a run; {file} holds one agent")
+    path = expanded(file)
+    if not path.is_file():
+        raise SettingsError(f"there is no file {path}")
+    if settings.env is None:
+        raise SettingsError("give env=gym:NAME, whose observations the agent reads, or env=FILE.pt with observations")
+    if settings.out is not None:
+        require_new(Path(settings.out), ".json")
+    try:
+        from rl_plasticity.integrations import saved_agents
+    except ImportError as error:
+        raise SettingsError(f"{path} needs Stable-Baselines3: pip install 'rl_plasticity[sb3]' ({error})") from error
+    agent = saved_agents.Agent(path, settings.algorithm)
+    rewards = None
+    if settings.env.endswith(".pt"):
+        given = _loaded(settings.env)
+        if not isinstance(given, Tensor):
+            raise SettingsError(f"{settings.env} must hold a tensor of observations, got {type(given).__name__}")
+        obs = agent.preprocessed(given)
+    else:
+        obs, rewards = saved_agents.of_random_actions(agent, settings.env)
+    tried = {"remedies": settings.remedies, "repeats": settings.repeats, "updates": settings.updates}
+    found = saved_agents.diagnosed(agent, obs, rewards, settings.network, **tried)
+    rows = [[name, r.verdict, str(r.evidence.get(NOW, ""))] for name, r in found.items()]
+    header = ["network", "verdict", "learned of what a fresh network learns"]
+    print(f"{agent.algorithm}, {path}\n" + "\n".join(command_line.aligned([header, *rows])))
+    for name, report in found.items():
+        if report.verdict != "plastic":
+            print(f"\n{name}\n{report}")
+    if settings.out is not None:
+        written = [{"network": name, **json.loads(report.to_json())} for name, report in found.items()]
+        write_text(Path(settings.out), json.dumps(written, indent=1))
+        print(f"wrote {settings.out}")
+    return max((STATUS[report.verdict] for report in found.values()), key=(0, 3, 1).index)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
 def _loaded(path: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -365,6 +421,13 @@ def act(arguments: Sequence[str]) -> int:
     if len(arguments) >= 3 and ":" in arguments[0] and not Path(arguments[0]).exists():
         make, weights, inputs, *others = arguments
         return of_files(make, weights, inputs, schema.load(Diagnose, others))
+    if is_agent(arguments):
+        return of_saved_agent(arguments[0], schema.load(Diagnose, arguments[1:]))
+    for argument in arguments:
+        if argument.startswith(("env=", "algorithm=")):
+            raise SettingsError(
+                f"{argument} is for an agent saved by Stable-Baselines3: name its file, model.zip, first"
+            )
     return look(*command_line.looked_at(Diagnose, arguments))
 
 

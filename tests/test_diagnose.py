@@ -280,6 +280,21 @@ def test_bad_input_is_one_line_that_names_it(pendulum, digits, arguments, names)
     assert all(name in str(error.value) for name in names), str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["pendulum", "digits"])
+def test_a_damaged_checkpoint_and_a_folder_without_any_are_one_line(kind, request, tmp_path):
+    folder = shutil.copytree(request.getfixturevalue(kind), tmp_path / "run")
+    checkpoints = RunFolder(folder).checkpoints
+    step = max(RunFolder(folder).saved_steps)
+    file = checkpoint.checkpoint_path(checkpoints, step)
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(SettingsError, match=str(step)) as error:
+        act([str(folder), f"checkpoint={step}", *BRIEF])
+    assert "\n" not in str(error.value)
+    shutil.rmtree(checkpoints)
+    with pytest.raises(SettingsError, match="checkpoint"):
+        act([str(folder), *BRIEF])
+
+
 def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, monkeypatch, capsys):
     source = "from torch import nn\ndef make(): return nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))\n"
     (tmp_path / "my_nets_of_this_test.py").write_text(source)

@@ -335,7 +335,9 @@ class Diagnose:
     network: Annotated[str | None, Setting("critic or actor; null: all networks")] = None
     seed: Annotated[int | None, Setting("seed of the run; null: all runs of the folder", least=0)] = None
     run: Position = None
-    repeats: Annotated[int, Setting("draws of fresh weights and of targets", least=2)] = 5
+    repeats: Annotated[
+        int, Setting("draws of fresh weights and targets; up to 3 times as many if undecided", least=2)
+    ] = 5
     updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
     branch: Annotated[
@@ -352,6 +354,12 @@ class Diagnose:
             "FILE.json for all reports, and FILE.png; null: RUN/diagnosis.json. With branch=true a folder; null: "
             "RUN/branches/..."
         ),
+    ] = None
+    env: Annotated[
+        str | None, Setting("of an agent saved by Stable-Baselines3: gym:NAME, or inputs.pt with observations")
+    ] = None
+    algorithm: Annotated[
+        str | None, Setting("of an agent saved by Stable-Baselines3: SAC, TD3, DDPG, DQN, PPO or A2C; null: the file's")
     ] = None
 
 

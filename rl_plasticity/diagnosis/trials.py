@@ -36,6 +36,7 @@ class Trials:
     """The loss of every arm on every task.
 
     Args:
+        data: what tasks are made of.
         clip: the largest norm of the gradient, for the arm that learns as the network is trained.
         bar: shows the trials that are done, see `progress`.
 
@@ -47,25 +48,41 @@ class Trials:
     """
 
     def __init__(self, subject: Subject, data: Data, repeats: int, updates: int, clip: float | None, seed: int) -> None:
-        self.subject, self.clip, self.seed = subject, clip, seed
+        self.subject, self.data, self.updates, self.clip, self.seed = subject, data, updates, clip, seed
         self.fresh: list[nn.Module] = []
         self.tasks: list[list[Task]] = []
-        for r in range(repeats):
-            with random_states_kept(subject.net):
-                torch.manual_seed(derive(seed, r, 0))
-                self.fresh.append(subject.fresh().train())
-                self.tasks.append(data.tasks(subject.copied(self.fresh[-1]).net, derive(seed, r, 1), updates))
-        self.kinds = [task.name for task in self.tasks[0]]
         self.curves: dict[tuple[str, str], list[list[Tensor]]] = {}
+        self._arms: dict[str, tuple[Callable[[int], Subject], Sequence[float]]] = {}
         self.bar = silent()
+        self.draw(repeats)
+        self.kinds = [task.name for task in self.tasks[0]]
+
+    def draw(self, repeats: int) -> None:
+        """Draw the fresh networks and the tasks of further repeats, and let every arm learn them."""
+        for r in range(len(self.tasks), len(self.tasks) + repeats):
+            with random_states_kept(self.subject.net):
+                torch.manual_seed(derive(self.seed, r, 0))
+                self.fresh.append(self.subject.fresh().train())
+                start = self.subject.copied(self.fresh[-1]).net
+                self.tasks.append(self.data.tasks(start, derive(self.seed, r, 1), self.updates))
+        self.bar.total += repeats * sum(len(self.curves[of]) for of in self.curves)
+        for arm in self._arms:
+            self._learn(arm)
 
     def run(self, arm: str, of_repeat: Callable[[int], Subject], rates: Sequence[float]) -> None:
         """Let an arm, one network for each repeat, learn every task at every multiple of the learning rate."""
+        self._arms[arm] = (of_repeat, rates)
+        self.curves = {of: curves for of, curves in self.curves.items() if of[1] != arm}
+        self._learn(arm)
+
+    def _learn(self, arm: str) -> None:
+        of_repeat, rates = self._arms[arm]
         for k, kind in enumerate(self.kinds):
             if arm == AS_IT_IS and not self.subject.knows(self.tasks[0][k]):
                 continue
-            repeats = range(len(self.tasks))
-            self.curves[kind, arm] = [[self._curve(arm, of_repeat, r, k, times) for r in repeats] for times in rates]
+            curves = self.curves.setdefault((kind, arm), [[] for _ in rates])
+            for times, known in zip(rates, curves, strict=True):
+                known += [self._curve(arm, of_repeat, r, k, times) for r in range(len(known), len(self.tasks))]
 
     def _curve(self, arm: str, of_repeat: Callable[[int], Subject], r: int, k: int, times: float) -> Tensor:
         task, as_it_is = self.tasks[r][k], arm == AS_IT_IS
