@@ -11,7 +11,6 @@ if __name__ == "__main__":
     if ":" not in "".join(sys.argv[1:2]):  # a function that makes a network, see `of_files`
         command_line.at_once("diagnose")
 
-import copy
 import importlib
 import json
 import types
@@ -19,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +32,11 @@ from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.report import Verdict
-from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject
+from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject, subject_of
 from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, foretold, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest, printable
-from rl_plasticity.learning.learner import Learner
+from rl_plasticity.paths import expanded
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_atomically, write_text
@@ -47,6 +46,7 @@ from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import Example
 from rl_plasticity.training.acting import frozen_transitions
+from rl_plasticity.training.diagnosing import tried
 from rl_plasticity.training.epochs import cross_entropy, first_images
 
 STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something else": 1, "not detectable": 3}
@@ -210,18 +210,6 @@ def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
 # --- agents -----------------------------------------------------------------------------------------------------------
 
 
-class Unbounded(nn.Module):
-    """An actor without the bounds of its log standard deviation, because no target beyond them could be learned."""
-
-    def __init__(self, actor: Actor) -> None:
-        super().__init__()
-        self.trunk, self.normalize = actor.trunk, actor.normalize
-
-    def forward(self, obs: Tensor) -> Tensor:
-        output: Tensor = self.trunk(obs if self.normalize is None else self.normalize(obs))
-        return output
-
-
 class OfAgents:
     """An RL run's networks, on transitions of random actions, and at the last checkpoint on the replay buffer's too.
 
@@ -250,7 +238,7 @@ class OfAgents:
 
     def trial(self, item: Item) -> tuple[Subject, Data]:
         learner = self._agent_at(item.step).learners[item.network]
-        subject = subject_of(learner, Unbounded if isinstance(learner.net, Actor) else lambda net: net)
+        subject = subject_of(learner, tried)
         inputs = self._agent.inputs(self._batch(item))[item.network]
         return subject, Data(Bank(inputs, learner.runs))
 
@@ -286,25 +274,6 @@ class OfAgents:
             raise SettingsError(f"the replay buffer of step {step} cannot be read: {first_line(error)}") from error
         drawn = RunStreams([derive(seed, PROBE) for seed in seeds], s.device).uniform(min(PROBE_SIZE, buffer.size))
         return buffer.sample((drawn * buffer.size).long())
-
-
-def subject_of(learner: Learner, shown: Any = lambda net: net) -> Subject:
-    """A learner's network. New weights come from its own seeds, with its running statistics of observations.
-
-    Args:
-        shown: returns the part of a network that is diagnosed.
-    """
-    source = copy.deepcopy(learner)  # a learner counts its draws of weights
-
-    def fresh() -> nn.Module:
-        net = source.fresh()
-        theirs = dict(learner.net.named_buffers())
-        for name, buffer in net.named_buffers():
-            if "normalize." in name:
-                buffer.copy_(theirs[name])
-        return cast(nn.Module, shown(net))
-
-    return Subject(shown(learner.net), (), fresh, without_dropout=True)
 
 
 def _beside(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
@@ -384,6 +353,61 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
     return STATUS[report.verdict]
 
 
+# --- agents of Stable-Baselines3 --------------------------------------------------------------------------------------
+
+
+def is_agent(arguments: Sequence[str]) -> bool:
+    """Whether the first argument is the file of an agent that Stable-Baselines3 saved, ``model.zip``."""
+    return arguments[:1] != [] and arguments[0].endswith(".zip") and not Path(arguments[0]).is_dir()
+
+
+def of_saved_agent(file: str, settings: Diagnose) -> int:
+    """Diagnose the networks of an agent that Stable-Baselines3 saved, ``model.zip env=gym:NAME``; returns the status.
+
+    Raises:
+        SettingsError: Stable-Baselines3 is not installed, a setting does not fit, or the file or env cannot be used.
+    """
+    for name in ("checkpoint", "seed", "run"):
+        if getattr(settings, name) is not None:
+            raise SettingsError(f"{name}= is for the folder of a run; {file} holds one agent")
+    path = expanded(file)
+    if not path.is_file():
+        raise SettingsError(f"there is no file {path}")
+    if settings.env is None:
+        raise SettingsError("give env=gym:NAME, whose observations the agent reads, or env=FILE.pt with observations")
+    if settings.out is not None:
+        require_new(Path(settings.out), ".json")
+    try:
+        from rl_plasticity.integrations import saved_agents
+    except ImportError as error:
+        raise SettingsError(f"{path} needs Stable-Baselines3: pip install 'rl_plasticity[sb3]' ({error})") from error
+    agent = saved_agents.Agent(path, settings.algorithm)
+    rewards = None
+    if settings.env.endswith(".pt"):
+        given = _loaded(settings.env)
+        if not isinstance(given, Tensor):
+            raise SettingsError(f"{settings.env} must hold a tensor of observations, got {type(given).__name__}")
+        obs = agent.preprocessed(given)
+    else:
+        obs, rewards = saved_agents.of_random_actions(agent, settings.env)
+    tried = {"remedies": settings.remedies, "repeats": settings.repeats, "updates": settings.updates}
+    found = saved_agents.diagnosed(agent, obs, rewards, settings.network, **tried)
+    rows = [[name, r.verdict, str(r.evidence.get(NOW, ""))] for name, r in found.items()]
+    header = ["network", "verdict", "learned of what a fresh network learns"]
+    print(f"{agent.algorithm}, {path}\n" + "\n".join(command_line.aligned([header, *rows])))
+    for name, report in found.items():
+        if report.verdict != "plastic":
+            print(f"\n{name}\n{report}")
+    if settings.out is not None:
+        written = [{"network": name, **json.loads(report.to_json())} for name, report in found.items()]
+        write_text(Path(settings.out), json.dumps(written, indent=1))
+        print(f"wrote {settings.out}")
+    return max((STATUS[report.verdict] for report in found.values()), key=(0, 3, 1).index)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
 def _loaded(path: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -396,6 +420,13 @@ def act(arguments: Sequence[str]) -> int:
     if len(arguments) >= 3 and ":" in arguments[0] and not Path(arguments[0]).exists():
         make, weights, inputs, *others = arguments
         return of_files(make, weights, inputs, schema.load(Diagnose, others))
+    if is_agent(arguments):
+        return of_saved_agent(arguments[0], schema.load(Diagnose, arguments[1:]))
+    for argument in arguments:
+        if argument.startswith(("env=", "algorithm=")):
+            raise SettingsError(
+                f"{argument} is for an agent saved by Stable-Baselines3: name its file, model.zip, first"
+            )
     return look(*command_line.looked_at(Diagnose, arguments))
 
 

@@ -33,11 +33,13 @@ from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure.layer import runs_of
 from rl_plasticity.tasks import TASKS, Data, TaskSequence, load
+from rl_plasticity.training.diagnosing import Diagnosing, require_enough
 from rl_plasticity.training.epochs import (
     GATHERED,
     EpochCounts,
     EpochUpdates,
     LearnerProbing,
+    cross_entropy,
     first_images,
     updates_per_epoch,
 )
@@ -101,6 +103,9 @@ def build(s: Supervised, plan: Plan) -> Parts:
         raise SettingsError(f"at={s.at} must be below {total}, the last epoch: nothing is left to branch")
     memory.require(len(plan.seeds), of_each_run(s, data), s.device)
     learner = make_learner(s, plan, data, sequence)
+    if s.diagnose_every_updates:
+        images, _ = first_images(sequence.task(0), data, PROBE_SIZE, learner.runs)
+        require_enough({"net": learner}, {"net": (images,)})
     updates, tasks = expected_updates(s, sequence), sequence.num_tasks
     say_what_never_comes(s, plan, {"net": learner.regularizer}, updates, tasks, tasks * s.epochs_per_task)
     interventions = list(plan.interventions)
@@ -188,14 +193,17 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     first = sequence.task(0)  # the network is looked at with its first images, whatever task it is at
     order = RunStreams([derive(n, ORDER) for n in session.plan.seeds])  # of the images, and of the augmentation
     some = lambda runs: make_trained(parts, s, session.plan.some(runs))  # noqa: E731
-    updates = EpochUpdates(session, learner, some, parts.interventions, parts.data, order, at)
-    probing = LearnerProbing(session, learner, first_images(first, parts.data, PROBE_SIZE, learner.runs), at, total)
+    frozen = images, labels = first_images(first, parts.data, PROBE_SIZE, learner.runs)
+    diagnosing = Diagnosing(session, {"net": learner}, {"net": (images,)}, {"net": (cross_entropy, labels)})
+    updates = EpochUpdates(session, learner, some, parts.interventions, parts.data, order, at, diagnosing)
+    probing = LearnerProbing(session, learner, frozen, at, total)
     with session.begun(
         {"learner": learner, "order": order, "probe": probing.networks["net"]}, at, unit="epochs", total=total,
         updates_per_step=updates_per_epoch(first, s.batch_size), save_every=s.checkpoint_every_epochs,
     ) as is_new:  # fmt: skip
         if is_new:
             probing.begin()
+            diagnosing.diagnose()
             session.save()  # a run killed at any moment can be resumed
         task = sequence.task(min(at.step, total - 1) // s.epochs_per_task)
         while session.goes_on():

@@ -40,8 +40,10 @@ from rl_plasticity.training.acting import (
     Evaluations,
     choose_act,
     count_step,
+    like_transitions,
     on_host,
 )
+from rl_plasticity.training.diagnosing import require_enough
 
 
 def run(
@@ -109,6 +111,8 @@ def build(s: Train, plan: Plan) -> Parts:
         eval_envs.close()
         eval_envs = make_evaluation_envs(s, plan.seeds)
     agent = make_agent(s, plan, eval_envs.spaces)
+    if s.diagnose_every_updates:
+        require_enough(agent.learners, agent.inputs(like_transitions(agent, eval_envs, s.device)))
     capacity = min(s.buffer_size, s.total_env_steps)
     buffer = ReplayBuffer.of(len(plan.seeds), capacity, eval_envs.spaces, agent.discount, s.device)
     tasks = task_of(s, s.total_env_steps) + 1

@@ -21,9 +21,8 @@ import numpy as np
 
 from rl_plasticity import supervised
 from rl_plasticity.configs.commands import Supervised
-from rl_plasticity.diagnose import subject_of
 from rl_plasticity.diagnosis.report import Report
-from rl_plasticity.diagnosis.trainability import UPDATES, Bank
+from rl_plasticity.diagnosis.trainability import UPDATES, Bank, subject_of
 from rl_plasticity.diagnosis.trainability import Data as Given
 from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import reports
@@ -39,6 +38,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "relu, l2": {"reg": {"name": "l2", "coef": [1e-3, 1e-2]}},
     "LayerNorm": {"net": {"name": "mlp", "layer_norm": True}, "reg": ["none", "spectral", "l2"]},
     "elu": {"net": {"name": "mlp", "activation": "elu"}, "reg": ["none", "spectral", "l2"]},
+    "tanh": {"net": {"name": "mlp", "activation": "tanh"}, "reg": ["none", "spectral", "l2"]},
     "permuted pixels": {"task": "pixel_permutation", "reg": ["none", "spectral", "wrs", "swr"]},
 }
 SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")

@@ -14,7 +14,8 @@ import rl_plasticity
 from rl_plasticity import command_line, diagnose, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
-from rl_plasticity.diagnose import OfAgents, _beside, act, look, subject_of
+from rl_plasticity.diagnose import OfAgents, _beside, act, look
+from rl_plasticity.diagnosis.trainability import subject_of
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import read
@@ -277,6 +278,21 @@ def test_bad_input_is_one_line_that_names_it(pendulum, digits, arguments, names)
     with pytest.raises(SettingsError) as error:
         act([argument.format(run=pendulum, digits=digits) for argument in arguments])
     assert all(name in str(error.value) for name in names), str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["pendulum", "digits"])
+def test_a_damaged_checkpoint_and_a_folder_without_any_are_one_line(kind, request, tmp_path):
+    folder = shutil.copytree(request.getfixturevalue(kind), tmp_path / "run")
+    checkpoints = RunFolder(folder).checkpoints
+    step = max(RunFolder(folder).saved_steps)
+    file = checkpoint.checkpoint_path(checkpoints, step)
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(SettingsError, match=str(step)) as error:
+        act([str(folder), f"checkpoint={step}", *BRIEF])
+    assert "\n" not in str(error.value)
+    shutil.rmtree(checkpoints)
+    with pytest.raises(SettingsError, match="checkpoint"):
+        act([str(folder), *BRIEF])
 
 
 def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, monkeypatch, capsys):

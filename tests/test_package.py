@@ -103,7 +103,7 @@ def test_nothing_in_the_package_unpickles_or_makes_what_a_file_names():
                 assert any(k.arg == "weights_only" and k.value.value is True for k in node.keywords), file
             if name in ("np.load", "numpy.load"):
                 assert any(k.arg == "allow_pickle" and k.value.value is False for k in node.keywords), file
-    assert loads == 2  # checkpoints, and the weights and inputs that diagnose is given
+    assert loads == 3  # checkpoints, the weights and inputs that diagnose is given, and saved agents of SB3
 
 
 def test_every_pinned_version_is_what_runs_here_and_torch_is_pinned_nowhere_else():

@@ -24,8 +24,8 @@ from rl_plasticity.train import command
 from rl_plasticity.training.acting import updates_due
 
 MEASURED = ["frobenius_norm", "mean_sigma1", "sigma_min", "condition_number", "stable_rank", "effective_rank"]
-MEASURED += ["weight_shape", "distance", "dormant", "dead", "feature_srank", "feature_rank", "feature_norm"]
-MEASURED += ["gradient_condition", "gradient_rank", "representation_change"]
+MEASURED += ["weight_shape", "distance", "moved", "dormant", "dead", "feature_srank", "feature_rank", "feature_norm"]
+MEASURED += ["gradient_condition", "gradient_rank", "gradient_dormant", "representation_change"]
 
 
 # --- every choice -----------------------------------------------------------------------------------------------------

@@ -40,6 +40,14 @@ Logger = Annotated[
     Literal["tensorboard", "wandb"],
     Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
 ]
+DiagnoseEvery = Annotated[
+    int | None,
+    Setting(
+        "updates between two trials of what the networks learn beside fresh ones (trainability); null: never",
+        least=1,
+        belongs_to="watched",
+    ),
+]
 Out = Annotated[str, Setting("folder of the run; auto: results/ and a short name", belongs_to="machine")]
 Resume = Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")]
 From_ = Annotated[str | None, Setting("folder of a run to branch: a new run begins at its checkpoint")]
@@ -192,6 +200,7 @@ class Train(RunSettings):
             belongs_to="watched",
         ),
     ] = "auto"
+    diagnose_every_updates: DiagnoseEvery = None
     device: Device = "auto"
     threads: Threads = "auto"
     compile: Compile = "auto"
@@ -262,6 +271,7 @@ class Supervised(RunSettings):
         int | None,
         Setting("epochs between two measurements; null: measure_every_updates decides", least=1, belongs_to="watched"),
     ] = None
+    diagnose_every_updates: DiagnoseEvery = None
     device: Device = "auto"
     threads: Threads = "auto"
     compile: Compile = "auto"
@@ -325,7 +335,9 @@ class Diagnose:
     network: Annotated[str | None, Setting("critic or actor; null: all networks")] = None
     seed: Annotated[int | None, Setting("seed of the run; null: all runs of the folder", least=0)] = None
     run: Position = None
-    repeats: Annotated[int, Setting("draws of fresh weights and of targets", least=2)] = 5
+    repeats: Annotated[
+        int, Setting("draws of fresh weights and targets; up to 3 times as many if undecided", least=2)
+    ] = 5
     updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
     branch: Annotated[
@@ -342,6 +354,12 @@ class Diagnose:
             "FILE.json for all reports, and FILE.png; null: RUN/diagnosis.json. With branch=true a folder; null: "
             "RUN/branches/..."
         ),
+    ] = None
+    env: Annotated[
+        str | None, Setting("of an agent saved by Stable-Baselines3: gym:NAME, or inputs.pt with observations")
+    ] = None
+    algorithm: Annotated[
+        str | None, Setting("of an agent saved by Stable-Baselines3: SAC, TD3, DDPG, DQN, PPO or A2C; null: the file's")
     ] = None
 
 

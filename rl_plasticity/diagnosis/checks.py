@@ -124,3 +124,13 @@ def of_log_std(log_std: Tensor, least: float, most: float) -> list[str]:
     """
     at_bounds = float(((log_std <= least) | (log_std >= most)).float().mean())
     return [f"log_std: {at_bounds:.0%} of it is at its bounds, where it has no gradient"] if at_bounds > 0.5 else []
+
+
+def of_actions(act: Tensor) -> list[str]:
+    """A deterministic policy whose actions are at their bounds, where the hyperbolic tangent has no gradient.
+
+    Args:
+        act: actions from -1 to 1 for some observations.
+    """
+    at_bounds = float((act.abs() > 0.99).float().mean())
+    return [f"actions: {at_bounds:.0%} of them are at their bounds, with no gradient"] if at_bounds > 0.5 else []

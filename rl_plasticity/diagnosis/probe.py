@@ -21,8 +21,10 @@ from rl_plasticity.metrics import (
     distance,
     effective_learning_rate,
     feature_matrix,
+    gradient_dormant_fraction,
     gradient_spectrum,
     largest_sigma1,
+    moved_fraction,
     representation_change,
     saturated_fraction,
     singular_values,
@@ -35,6 +37,7 @@ from rl_plasticity.structure.layer import Layer, runs_of, unwrapped, wide
 PROBE_SIZE = 256  # examples whose activations are measured
 GRADIENTS = 32  # how many of them have their single gradients taken
 BOUNDS = {"tanh": (-1.0, 1.0), "softsign": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "hardsigmoid": (0.0, 1.0)}
+GRADIENT_DORMANT = 0.025  # of the mean gradient of the layer
 LARGEST = 4_000_000  # weights of the largest layer whose single gradients are taken: 16 MB for one example
 
 
@@ -71,7 +74,7 @@ def measure(
             f"loss must be a function, got {type(loss).__name__}: several arguments of a network are one tuple"
         )
     probe = Probe(net.net if isinstance(net, Learner) else net, example)
-    values, relative = probe.measure(loss, targets), ("distance", "representation_change")
+    values, relative = probe.measure(loss, targets), ("distance", "moved", "representation_change")
     left_out = probe.left_out(values, loss is not None)
     left_out |= dict.fromkeys(relative, "it is relative to an earlier time, which a Probe remembers")
     if reason := left_out.get("dormant") or probe.not_looked_into:
@@ -190,6 +193,7 @@ class Probe(nn.Module):
         others = {name: metric for name, metric in METRICS.items() if not isinstance(metric, OfWeights)}
         reasons = {name: of_units if isinstance(m, OfFeatures) else of_gradients for name, m in others.items()}
         reasons["saturated"] = of_units if not self.units else "no tanh, sigmoid, softsign or hardsigmoid was found"
+        reasons["gradient_dormant"] = of_gradients if not with_loss else of_units
         reasons["balancedness"] = "it is defined for chains of linear layers with nothing but ReLUs between"
         return {name: reason for name, reason in reasons.items() if name not in values}
 
@@ -226,7 +230,9 @@ class Probe(nn.Module):
         values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in dense.items()})
         if "sigma1" in values:  # this name is taken by the largest one of all layers, see `size_of`
             values["mean_sigma1"] = values.pop("sigma1")
-        values["distance"] = distance(map(wide, self.net.parameters()), map(wide, self._initial()), self.runs)
+        initial = [*self._initial()]
+        values["distance"] = distance(map(wide, self.net.parameters()), map(wide, initial), self.runs)
+        values["moved"] = moved_fraction(self.net.parameters(), initial, self.runs)
         chain = self._chain()
         if chain:
             values["balancedness"] = balancedness(chain, updates=50)
@@ -244,6 +250,8 @@ class Probe(nn.Module):
 
     def gradients(self, loss: Callable[..., Tensor], targets: Tensor | Sequence[Tensor] = ()) -> dict[str, Tensor]:
         """Effective gradient diversity, from the matrix of single examples' gradients of each weight.
+
+        Also the units that hardly get a gradient of the mean loss over all examples.
 
         Args:
             loss: called as ``loss(output, *targets)`` with the network's output for a batch of one example, and its
@@ -281,7 +289,37 @@ class Probe(nn.Module):
             raise ValueError(
                 f"network and loss cannot be differentiated for one example at a time: {first_line(error)}"
             ) from error
-        return _measured(OfGradients, {names[name]: (wide(s),) for name, s in spectra.items()})
+        values = _measured(OfGradients, {names[name]: (wide(s),) for name, s in spectra.items()})
+        dormant = {
+            unit: gradient_dormant_fraction(g, GRADIENT_DORMANT)
+            for unit, g in self._unit_gradients(loss, wanted).items()
+        }
+        return values | (by_layer("gradient_dormant", dormant) if dormant else {})
+
+    def _unit_gradients(self, loss: Callable[..., Tensor], targets: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The gradient ``[*runs, units, fan_in]`` of each layer of hidden units with plain incoming weights."""
+        of_units: dict[str, nn.Parameter] = {}
+        for unit in self.units:
+            matrix, name = unit.incoming.matrix(self.net), unit.incoming.weight_name
+            if matrix is None or name is None or unit.incoming.part is not None:
+                continue
+            weight = self.net.get_parameter(name)
+            rows = weight.reshape(*self.runs, matrix.shape[-2], -1)
+            if weight.requires_grad and rows.shape == matrix.shape and torch.equal(rows, matrix):
+                of_units[unit.name] = weight
+        if not of_units:
+            return {}
+        positional, named = self._arguments(self.inputs)
+        with untouched(self.net), torch.enable_grad():
+            try:
+                value = loss(self.net(*positional, **named), *targets).sum()
+            except (RuntimeError, ValueError):
+                if self._learner:
+                    raise
+                return {}  # a loss of one example need not be one of several
+            found = torch.autograd.grad(value, [*of_units.values()], allow_unused=True)
+        sized = [(name, g) for name, g in zip(of_units, found, strict=True) if g is not None]
+        return {name: wide(g.flatten(len(self.runs) + 1)) for name, g in sized}
 
     def _require_examples(self, tensors: Sequence[Tensor]) -> None:
         k = len(self.runs)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, first_line
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import TorchState
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
@@ -259,8 +260,13 @@ def _own_task(
     def drawn(y: Tensor) -> Tensor:
         if y.is_floating_point() or y.ndim > bank.axis + 1:
             return y.index_select(bank.axis, torch.randperm(bank.size, generator=generator).to(y.device))
-        values: Tensor = torch.unique(y)
-        return values[torch.randint(len(values), y.shape, generator=generator).to(y.device)]
+        begins = generator.get_state()
+        of_runs = []
+        for labels in y.reshape(-1, bank.size):  # each run draws as it does alone
+            generator.set_state(begins)
+            values: Tensor = torch.unique(labels)
+            of_runs.append(values[torch.randint(len(values), labels.shape, generator=generator).to(y.device)])
+        return torch.stack(of_runs).reshape(y.shape)
 
     changed = with_tensors(targets, drawn)
 
@@ -477,6 +483,25 @@ class Subject:
                 if isinstance(module, nn.modules.dropout._DropoutNd):
                     module.eval()
         return replace(self, net=net, optimizers=optimizers)
+
+
+def subject_of(learner: Learner, shown: Callable[[nn.Module], nn.Module] = lambda net: net) -> Subject:
+    """A learner's network. New weights come from its own seeds, with its running statistics of observations.
+
+    Args:
+        shown: returns the part of a network that is diagnosed.
+    """
+    source = copy.deepcopy(learner)  # a learner counts its draws of weights
+
+    def fresh() -> nn.Module:
+        net = source.fresh()
+        theirs = dict(learner.net.named_buffers())
+        for name, buffer in net.named_buffers():
+            if "normalize." in name:
+                buffer.copy_(theirs[name])
+        return shown(net)
+
+    return Subject(shown(learner.net), (), fresh, without_dropout=True)
 
 
 def called(net: nn.Module, inputs: Example) -> Any:

@@ -1,5 +1,6 @@
 """Every arm of a diagnosis on every task, and how much each has learned."""
 
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -7,13 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.diagnosis.trainability import Data, Subject, Task, learn
+from rl_plasticity.diagnosis.trainability import UPDATES, Data, Subject, Task, learn
 from rl_plasticity.seeding import derive, random_states_kept
 
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
 USERS = ("own", "batches")  # kinds of targets with the user's loss
 RATES = (1.0, 3.0)  # times the learning rate: no arm loses by its rate
+LEARNS = 0.1  # the share of the loss that a fresh network must remove before anything is compared with it
 END = 0.1  # the share of the updates whose mean loss is the loss at the end
+
+
+def silent(total: int = 0) -> Any:
+    """In place of a progress bar."""
+    return SimpleNamespace(total=total, update=lambda: None, close=lambda: None)
 
 
 def progress(total: int) -> Any:
@@ -21,7 +28,7 @@ def progress(total: int) -> Any:
     try:
         from tqdm import tqdm
     except ImportError:
-        return SimpleNamespace(total=total, update=lambda: None, close=lambda: None)
+        return silent(total)
     return tqdm(total=total, unit=" trials", delay=2, leave=False, desc="diagnose", disable=None)
 
 
@@ -29,6 +36,7 @@ class Trials:
     """The loss of every arm on every task.
 
     Args:
+        data: what tasks are made of.
         clip: the largest norm of the gradient, for the arm that learns as the network is trained.
         bar: shows the trials that are done, see `progress`.
 
@@ -40,25 +48,41 @@ class Trials:
     """
 
     def __init__(self, subject: Subject, data: Data, repeats: int, updates: int, clip: float | None, seed: int) -> None:
-        self.subject, self.clip, self.seed = subject, clip, seed
+        self.subject, self.data, self.updates, self.clip, self.seed = subject, data, updates, clip, seed
         self.fresh: list[nn.Module] = []
         self.tasks: list[list[Task]] = []
-        for r in range(repeats):
-            with random_states_kept(subject.net):
-                torch.manual_seed(derive(seed, r, 0))
-                self.fresh.append(subject.fresh().train())
-                self.tasks.append(data.tasks(subject.copied(self.fresh[-1]).net, derive(seed, r, 1), updates))
-        self.kinds = [task.name for task in self.tasks[0]]
         self.curves: dict[tuple[str, str], list[list[Tensor]]] = {}
-        self.bar: Any = progress(0)
+        self._arms: dict[str, tuple[Callable[[int], Subject], Sequence[float]]] = {}
+        self.bar = silent()
+        self.draw(repeats)
+        self.kinds = [task.name for task in self.tasks[0]]
+
+    def draw(self, repeats: int) -> None:
+        """Draw the fresh networks and the tasks of further repeats, and let every arm learn them."""
+        for r in range(len(self.tasks), len(self.tasks) + repeats):
+            with random_states_kept(self.subject.net):
+                torch.manual_seed(derive(self.seed, r, 0))
+                self.fresh.append(self.subject.fresh().train())
+                start = self.subject.copied(self.fresh[-1]).net
+                self.tasks.append(self.data.tasks(start, derive(self.seed, r, 1), self.updates))
+        self.bar.total += repeats * sum(len(self.curves[of]) for of in self.curves)
+        for arm in self._arms:
+            self._learn(arm)
 
     def run(self, arm: str, of_repeat: Callable[[int], Subject], rates: Sequence[float]) -> None:
         """Let an arm, one network for each repeat, learn every task at every multiple of the learning rate."""
+        self._arms[arm] = (of_repeat, rates)
+        self.curves = {of: curves for of, curves in self.curves.items() if of[1] != arm}
+        self._learn(arm)
+
+    def _learn(self, arm: str) -> None:
+        of_repeat, rates = self._arms[arm]
         for k, kind in enumerate(self.kinds):
             if arm == AS_IT_IS and not self.subject.knows(self.tasks[0][k]):
                 continue
-            repeats = range(len(self.tasks))
-            self.curves[kind, arm] = [[self._curve(arm, of_repeat, r, k, times) for r in repeats] for times in rates]
+            curves = self.curves.setdefault((kind, arm), [[] for _ in rates])
+            for times, known in zip(rates, curves, strict=True):
+                known += [self._curve(arm, of_repeat, r, k, times) for r in range(len(known), len(self.tasks))]
 
     def _curve(self, arm: str, of_repeat: Callable[[int], Subject], r: int, k: int, times: float) -> Tensor:
         task, as_it_is = self.tasks[r][k], arm == AS_IT_IS
@@ -139,3 +163,16 @@ class Trials:
 
 def _at_end(curve: Tensor) -> Tensor:
     return curve[-max(1, round(END * len(curve))) :].mean(0)
+
+
+def trainability(subject: Subject, data: Data, repeats: int, updates: int = UPDATES, seed: int = 0) -> Tensor:
+    """What a network learns of what a fresh one learns, the mean over the repeats, ``[runs]``.
+
+    This is the score of `diagnose`, see `Trials.shares`. It is NaN where a fresh network removes less than a tenth of
+    the loss, so that there is nothing to compare with.
+    """
+    trials = Trials(subject, data, repeats, updates, None, seed)
+    trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
+    trials.run(NOW, lambda r: subject, RATES)
+    learned = trials.shares(NOW).mean(0)
+    return learned.masked_fill(~(trials.removed_by_fresh() >= LEARNS), math.nan)

@@ -1,6 +1,7 @@
 """`diagnose`: a verdict by trial on whether a network has lost its plasticity."""
 
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from rl_plasticity.diagnosis.trainability import (
     learn,
     outputs_of,
 )
-from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, NOW, RATES, Trials, progress
+from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, LEARNS, NOW, RATES, Trials, progress
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
@@ -35,10 +36,10 @@ from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import unwrapped
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
-LEARNS = 0.1  # the share of the loss that a fresh network must remove before anything is compared with it
 FIRST = 20  # updates whose gradients are checked one by one
-WARM, TIMED = 3, 10  # updates before the time of an update is measured, and in that time
+LONG = 60  # seconds from which the time is said before the trials start
 SLOW = 1.5  # a start is slow with this many times a fresh network's loss
+MOST = 3  # times the given repeats, where those leave a verdict open
 BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 
@@ -98,7 +99,8 @@ def diagnose(
         earlier: the network at an earlier time, or its state_dict.
         max_grad_norm: the norm to which training clips the gradients.
         remedies: whether to try remedies on copies if plasticity was lost.
-        repeats: number of draws of fresh weights, targets and order.
+        repeats: number of draws of fresh weights, targets and order. As many are added, twice at most, where the
+            interval leaves the verdict open.
         updates: updates of each trial; by default 100, or the number of batches if that is larger.
         seed: seed of all draws.
 
@@ -174,6 +176,12 @@ def reports(
     causes = checks.learning_rate(subject.optimizers)
     known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
     arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
+    if bar is None:
+        number, seconds = foretold(subject, data, repeats, updates)
+        if seconds > LONG:
+            print(
+                f"diagnose: {number} trials of {updates} updates take about {seconds / 60:.0f} minutes", file=sys.stderr
+            )
     own = closing(progress(arms * repeats * len(trials.kinds)))
     with own if bar is None else nullcontext(bar) as trials.bar:
         _let_fresh_learn(trials, causes)
@@ -185,6 +193,9 @@ def reports(
             old = _earlier(subject, earlier)
             trials.run(EARLIER, lambda r: old, RATES)
         judged = [_judged(trials, run) for run in range(every)]
+        while len(trials.tasks) < MOST * repeats and any(map(_undecided, judged)):
+            trials.draw(repeats)
+            judged = [_judged(trials, run) for run in range(every)]
         tried = _tried(trials, data) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
     protocol = _protocol(trials, data, tried)
     symptoms = _symptoms(trials, data)
@@ -203,19 +214,21 @@ def reports(
 def foretold(subject: Subject, data: Data, repeats: int, updates: int) -> tuple[int, float]:
     """The number of trials behind `reports` without remedies, and about how many seconds they take.
 
-    The time is that of a few updates of the network on each kind of targets.
+    The shortest of three updates counts for each kind of targets, so that other programs count little.
     """
     with random_states_kept(subject.net):
         torch.manual_seed(0)
-        tasks = data.tasks(subject.copied(subject.fresh().train()).net, 0, max(WARM + TIMED, 10))
+        tasks = data.tasks(subject.copied(subject.fresh().train()).net, 0, 10)
         seconds = 0.0
         for task in tasks:
             net, optimizers = subject.with_fresh_optimizer(task)
             loss = task.begin(net)
-            learn(net, optimizers, loss, WARM, 0)
-            start = time.perf_counter()
-            learn(net, optimizers, loss, TIMED, 0)
-            seconds += (time.perf_counter() - start) / TIMED
+            times: list[float] = []
+            for _ in range(3):
+                start = time.perf_counter()
+                learn(net, optimizers, loss, 1, seed=0)
+                times.append(time.perf_counter() - start)
+            seconds += min(times)
     arms = 2 * len(RATES)
     return arms * repeats * len(tasks), arms * repeats * updates * seconds
 
@@ -290,6 +303,12 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
     return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
 
 
+def _undecided(judged: tuple[Verdict, str, float | None]) -> bool:
+    """Whether more repeats may still bring a verdict."""
+    verdict, _, gap = judged
+    return verdict == "not detectable" and gap is not None
+
+
 def _hindrances(trials: Trials) -> list[str]:
     """What keeps the network from learning as it is trained."""
     subject = trials.subject
@@ -310,7 +329,9 @@ def _hindrances(trials: Trials) -> list[str]:
         learn(net, optimizers, loss, updates, derive(trials.seed, 0, 2), trials.clip, look)
     found += checks.does_not_move(net, before)
     found += checks.clipped(norms, trials.clip)
-    return found + checks.stale_moments(subject.net, subject.optimizers, first)
+    if task.with_users_loss:  # drawn targets have gradients of another size than those that were remembered
+        found += checks.stale_moments(subject.net, subject.optimizers, first)
+    return found
 
 
 def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Subject:

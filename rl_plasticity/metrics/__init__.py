@@ -16,7 +16,12 @@ from rl_plasticity.metrics.features import (
     feature_norm,
     saturated_fraction,
 )
-from rl_plasticity.metrics.gradients import effective_learning_rate, gradient_norm, gradient_spectrum
+from rl_plasticity.metrics.gradients import (
+    effective_learning_rate,
+    gradient_dormant_fraction,
+    gradient_norm,
+    gradient_spectrum,
+)
 from rl_plasticity.metrics.measured import METRICS, Direction, OfFeatures, OfGradients, OfWeights
 from rl_plasticity.metrics.spectra import condition_number, effective_rank, singular_values, srank, stable_rank
 from rl_plasticity.metrics.weights import (
@@ -27,6 +32,7 @@ from rl_plasticity.metrics.weights import (
     generalized_gaussian_shape,
     largest_sigma1,
     lpq_norm,
+    moved_fraction,
     project_to_input_span,
     project_to_span,
     rebalanced,
@@ -54,10 +60,12 @@ __all__ = [
     "fit_fresh_targets",
     "frobenius_norm",
     "generalized_gaussian_shape",
+    "gradient_dormant_fraction",
     "gradient_norm",
     "gradient_spectrum",
     "largest_sigma1",
     "lpq_norm",
+    "moved_fraction",
     "plasticity_score",
     "policy_entropy",
     "project_to_input_span",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from rl_plasticity.metrics.features import dormant_fraction
 from rl_plasticity.metrics.weights import weight_norm
 
 
@@ -26,6 +27,19 @@ def effective_learning_rate(gradient_norm: Tensor, weight_norm: Tensor) -> Tenso
     Variants: times the learning rate; lr / ||w||^2 for weights before a norm layer (van Laarhoven 2017).
     """
     return torch.where(gradient_norm > 0, gradient_norm / weight_norm, torch.zeros_like(gradient_norm))
+
+
+def gradient_dormant_fraction(gradient: Tensor, threshold: float = 0.0) -> Tensor:
+    """The fraction of hidden units that hardly get a gradient, ``[*runs, units, fan_in] -> [*runs]``.
+
+    These have score_i <= threshold, with score_i = mean_j |g_ij| / (mean over the layer of that), where g_ij is the
+    gradient of the loss with respect to the unit's incoming weight j. In a layer without any gradient all units count.
+    A dead ReLU unit gets no gradient. Neither does a unit that nothing reads, and which need not be dormant.
+
+    Source: after GraMa of Liu et al. (2025), "Measure gradients, not activations!", arXiv 2505.24061. Only the abstract
+    could be read, so the equation is ours, in the form of `dormant_fraction`.
+    """
+    return dormant_fraction(gradient.mT, threshold)
 
 
 @torch.no_grad()  # no graph of the other parameters is kept; torch.func.grad works inside nevertheless

@@ -31,6 +31,18 @@ def distance(parameters: Iterable[Tensor], initial: Iterable[Tensor], runs: tupl
     return weight_norm([p.detach() - p0.detach() for p, p0 in zip(parameters, initial, strict=True)], runs)
 
 
+def moved_fraction(parameters: Iterable[Tensor], earlier: Iterable[Tensor], runs: tuple[int, ...] = ()) -> Tensor:
+    """The share of all entries of the parameters that differ from their earlier values, ``[*runs]``.
+
+    An entry that does not differ was frozen, got no gradient, or took steps that its number format rounds away.
+
+    Raises:
+        ValueError: lists of different length.
+    """
+    moved = [(p != p0).reshape(*runs, -1) for p, p0 in zip(parameters, earlier, strict=True)]
+    return torch.cat(moved, -1).float().mean(-1)
+
+
 @torch.no_grad()
 def largest_sigma1(matrices: Iterable[Tensor]) -> Tensor:
     """The largest singular value of any of the matrices ``[*runs, out, fan_in]``, ``[*runs]``."""

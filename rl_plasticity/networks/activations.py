@@ -12,7 +12,7 @@ from rl_plasticity.settings import Setting
 from rl_plasticity.structure.layer import per_run
 
 Activation = Annotated[
-    Literal["relu", "leaky_relu", "smooth_leaky", "gelu", "silu", "elu", "crelu", "rational", "deep_fourier"],
+    Literal["relu", "leaky_relu", "smooth_leaky", "gelu", "silu", "elu", "tanh", "crelu", "rational", "deep_fourier"],
     Setting("the non-linearity of the hidden layers"),
 ]
 
@@ -24,6 +24,7 @@ GAINS = {
     "gelu": 1.5335304,
     "silu": 1.6765325,
     "elu": 1.2451983,
+    "tanh": 1.5925374,
 }
 
 
@@ -140,6 +141,7 @@ def make_activation(name: str, dim: int = -1, runs: int | None = None) -> tuple[
         "gelu": nn.GELU,
         "silu": nn.SiLU,
         "elu": nn.ELU,
+        "tanh": nn.Tanh,
         "crelu": partial(CReLU, dim),
         "rational": partial(Rational, runs),
         "deep_fourier": partial(DeepFourier, dim),

@@ -137,6 +137,8 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
         often[0] = f"{words['measure']} at the end of a task, at most every {s.measure_every_updates} updates"
     elif periods["measure"] > updates >= 1:
         often[0] = f"{words['measure']} at the start {'only' if isinstance(s, Train) else 'and the end only'}"
+    if (every := s.diagnose_every_updates) and every <= updates:
+        often.append(f"trainability is tried every {every} updates")
     of_episodes = f" (episodes: {episodes})" if episodes else ""
     often.append(
         f"evaluated every {getattr(s, f'eval_every_{unit}')} {unit.replace('_', ' ')}{of_episodes} and at the end"
@@ -227,6 +229,9 @@ def _late_rows(s: Train | Supervised, updates: float, tasks: int) -> Iterator[st
         most["measure_every_updates"] = (seen, updates / 2)
     elif tasks > 1 and not s.measure_every_epochs:  # at the ends of tasks; the last one always counts
         most["measure_every_updates"] = (seen, updates * (tasks - 1) / tasks)
+    if (every := s.diagnose_every_updates) and every > updates >= 1:
+        given = f"diagnose_every_updates={every}"
+        yield f"trainability will not be tried after the start: {given}, and the run has {updates:.0f} updates"
     for setting, (what, longest) in most.items():
         every = getattr(s, setting)
         if every != "auto" and every > longest and updates >= 1:

@@ -22,6 +22,7 @@ from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import PROBE, task_of
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.step import Spaces, Step
+from rl_plasticity.training.diagnosing import Diagnosing
 from rl_plasticity.training.probing import Probing
 from rl_plasticity.training.updates import Inputs, Updates
 
@@ -53,25 +54,35 @@ class EnvStepCounts(Progress):
 
 
 class AgentProbing(Probing):
-    """Plasticity metrics of an agent's networks on fixed transitions; none with ``measure_every_updates=0``."""
+    """Plasticity metrics and trials of an agent's networks on fixed transitions, each with a period; none with 0."""
 
     def __init__(self, session: Session[Train], agent: Agent, envs: Envs) -> None:
         self.s, self.every = session.settings, int(session.settings.measure_every_updates)
-        if not self.every:
+        if not (self.every or self.s.diagnose_every_updates):
             super().__init__(session, {}, {}, dict)
+            self.diagnosing = Diagnosing(session, {}, {})
             return
         batch, noise = frozen_transitions(session.plan.seeds, self.s.device, agent, envs)
-        super().__init__(session, agent.learners, agent.inputs(batch), partial(agent.example_losses, batch, noise))
+        measured, inputs = agent.learners if self.every else {}, agent.inputs(batch)
+        super().__init__(session, measured, inputs, partial(agent.example_losses, batch, noise))
+        self.diagnosing = Diagnosing(session, agent.learners, inputs)
+
+    @property
+    def periods(self) -> tuple[int, int]:
+        """Numbers of updates between two measurements and two trials; 0: never."""
+        return self.every, self.diagnosing.every
 
     def measure(self) -> None:
-        """Measure and log, unless measuring is off."""
+        """Measure and try the networks, and log both, each unless it is off."""
         if self.every:
             super().measure()
+        self.diagnosing.diagnose()
 
     def after_update(self) -> None:
-        """Measure if it is due."""
+        """Measure and try the networks, each if it is due."""
         if self.every and self.session.progress.updates % self.every == 0:
-            self.measure()
+            super().measure()
+        self.diagnosing.after_update()
 
     def after_step(self) -> None:
         """Measure right before heavy priming; `after_update` measures after updates."""
@@ -96,7 +107,7 @@ class AgentUpdates(Updates[Any]):
     ) -> None:
         self.s = s = session.settings
         chosen = session.plan.interventions
-        super().__init__(session, agent, agent.learners, agent.losses, chosen, some, probing.every)
+        super().__init__(session, agent, agent.learners, agent.losses, chosen, some, *probing.periods)
         self.buffer, self.probing = buffer, probing
         self._updates = self.shares.updates(
             type(agent).update, partial(compiled, device=s.device) if s.compile else None
@@ -286,6 +297,13 @@ def frozen_transitions(seeds: Sequence[int], device: str, agent: Agent, envs: En
     noise = agent.noise(1, PROBE_SIZE)[0]  # its shape is the agent's own
     agent.streams = training
     return Batch(*(x.to(device) for x in columns)), noise.to(device)
+
+
+def like_transitions(agent: Agent, envs: Envs, device: str) -> Batch:
+    """Zeros in the shapes of `frozen_transitions`."""
+    obs = torch.zeros(envs.runs, PROBE_SIZE, envs.obs_dim, device=device)
+    act, reward = obs.new_zeros(envs.runs, PROBE_SIZE, envs.act_dim), obs.new_zeros(envs.runs, PROBE_SIZE)
+    return Batch(obs, act, reward, obs, reward + agent.discount)
 
 
 def is_evaluated(s: Train, step: int) -> bool:

@@ -20,6 +20,7 @@ from rl_plasticity.seeding import RunStreams
 from rl_plasticity.structure.layer import eval_mode
 from rl_plasticity.tasks import Data, Task, augment, batch
 from rl_plasticity.tasks.data import Split
+from rl_plasticity.training.diagnosing import Diagnosing
 from rl_plasticity.training.probing import Probing
 from rl_plasticity.training.updates import Chosen, Inputs, Updates
 
@@ -53,6 +54,7 @@ class EpochUpdates(Updates[Learner]):
     Args:
         some: makes the learner of some of the runs.
         order: draws the order of the images, and the augmentation.
+        diagnosing: tries the network when it is due.
     """
 
     def __init__(
@@ -64,10 +66,11 @@ class EpochUpdates(Updates[Learner]):
         data: Data,
         order: RunStreams,
         at: EpochCounts,
+        diagnosing: Diagnosing,
     ) -> None:
         self.s = s = session.settings
-        super().__init__(session, learner, {"net": learner}, ("net/loss",), interventions, some)
-        self.data, self.order, self.at = data, order, at
+        super().__init__(session, learner, {"net": learner}, ("net/loss",), interventions, some, diagnosing.every)
+        self.data, self.order, self.at, self.diagnosing = data, order, at, diagnosing
         self.forward = in_bfloat16(learner.net, s.device) if s.precision == "bfloat16" and not learner.runs else None
         self._plain = self.shares.updates(self._update)
         self._fast = self.shares.updates(self._update, partial(compiled, device=s.device)) if s.compile else self._plain
@@ -91,6 +94,7 @@ class EpochUpdates(Updates[Learner]):
                 at.batches += len(several)
                 self.count(len(several), partial(self._inputs, task))
                 self.log_if_due({f"net/{name}": value for name, value in metrics.items()})
+                self.diagnosing.after_update()
                 self.session.call("on_update")
         clock.end_updates(updates_per_epoch(task, self.s.batch_size))
 

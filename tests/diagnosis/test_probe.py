@@ -99,6 +99,24 @@ def test_one_run_among_others_is_measured_as_it_is_alone():
             torch.testing.assert_close(value[i : i + 1], alone[name], rtol=1e-3, atol=1e-5, msg=name)
 
 
+def test_a_unit_that_is_dead_or_read_by_nothing_gets_no_gradient_and_weights_without_gradient_do_not_move():
+    net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    with torch.no_grad():
+        net[0].weight.fill_(1.0)
+        net[0].bias.copy_(torch.tensor([0.0, -100.0, 0.0, 0.0]))  # the second unit is dead
+        net[2].weight.copy_(torch.tensor([[1.0, 1.0, 0.0, 2.0]]))  # nothing reads the third
+    x, y = torch.ones(8, 2), torch.zeros(8, 1)
+    probe = Probe(net, x)
+    assert probe.measure(nn.functional.mse_loss, y)["gradient_dormant"].item() == 0.5
+    assert probe.measure()["moved"].item() == 0
+    nn.functional.mse_loss(net(x), y).backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    # Of 17 numbers: 2 units with 2 weights and a bias, 2 columns of the head and of the unread unit a third, its bias.
+    assert probe.measure()["moved"].item() == pytest.approx(10 / 17)
+    net[0].weight.requires_grad_(False)
+    assert "gradient_dormant" not in Probe(net, x).measure(nn.functional.mse_loss, y)
+
+
 def test_the_representation_change_is_since_the_last_measurement_and_the_distance_since_the_run_s_last_start():
     learner = learner_of()
     x, y = labelled()
@@ -176,7 +194,7 @@ def test_any_network_is_measured_in_one_line_by_the_names_and_numbers_of_trainin
         expected = {name: value for name, value in expected.items() if "dormant" not in name and "feature" not in name}
     found = rl_plasticity.measure(learner.net, x, loss)
     # These are relative to something that a network alone does not have.
-    for name in expected.keys() - {"distance", "representation_change", "effective_lr"}:
+    for name in expected.keys() - {"distance", "moved", "representation_change", "effective_lr"}:
         assert torch.equal(found[name], expected[name]), name
     assert not {"distance", "representation_change", "effective_lr"} & found.keys()
     without = measure(learner, (x,))
@@ -506,7 +524,8 @@ def test_what_a_network_or_a_call_has_not_is_listed_with_the_reason():
     x, labels = torch.randn(8, 4), torch.randint(2, (8,))
     values = measure(net, x)
     assert {*values.left_out} == {
-        *("gradient_condition", "gradient_rank", "saturated", "distance", "representation_change")
+        *("gradient_condition", "gradient_rank", "gradient_dormant", "saturated"),
+        *("distance", "moved", "representation_change"),
     }
     assert "loss" in values.left_out["gradient_rank"]
     assert "gradient_rank" not in measure(net, x, nn.functional.cross_entropy, labels).left_out

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import Learner, diagnose
+from rl_plasticity.diagnosis import verdict
 from rl_plasticity.diagnosis.remedies import with_layer_norm
 from rl_plasticity.diagnosis.report import STUDENT, Estimate, Report
-from rl_plasticity.diagnosis.trainability import Subject, own_batches
+from rl_plasticity.diagnosis.trainability import Bank, Data, Subject, own_batches
+from rl_plasticity.diagnosis.trials import FRESH, NOW, RATES, Trials
 from rl_plasticity.errors import SettingsError
 
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
@@ -172,6 +174,11 @@ def test_what_is_not_lost_plasticity_is_something_else_and_named(net: nn.Module,
     assert any(said.startswith(cause) for said in report.causes)
 
 
+def test_the_size_of_drawn_targets_gradients_is_not_compared_with_the_moments(net: nn.Module) -> None:
+    report = diagnose(net, X, optimizer=stale(net), **FEW)  # its moments belong to a loss that is not given
+    assert not any(said.startswith("stale moments") for said in report.causes)
+
+
 def test_clipping_that_leaves_nothing_is_named(net: nn.Module) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     report = diagnose(net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, max_grad_norm=1e-6, **BRIEF)
@@ -189,6 +196,48 @@ def test_values_that_are_not_finite_are_named_with_their_parameter(net: nn.Seque
 def test_constant_targets_are_named(net: nn.Module) -> None:
     report = diagnose(net, X, loss=F.cross_entropy, targets=torch.full((128,), 3))
     assert (report.verdict, report.causes[0]) == ("something else", "constant targets: all 128 are 3")
+
+
+# --- more repeats where those leave it open ---------------------------------------------------------------------------
+
+
+def test_repeats_are_added_where_the_interval_leaves_the_verdict_open_and_the_first_ones_stay() -> None:
+    def trials(repeats: int) -> Trials:
+        subject = Subject(make(), [], make, without_dropout=True)
+        made = Trials(subject, Data(Bank(X, ())), repeats, updates=10, clip=None, seed=0)
+        made.run(FRESH, lambda r: subject.copied(made.fresh[r]), RATES)
+        made.run(NOW, lambda r: subject, RATES)
+        return made
+
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        few = trials(2)
+        before = few.end("noise", FRESH, 0).clone()
+        few.draw(2)
+    assert torch.equal(few.end("noise", FRESH, 0)[:2], before)
+    assert few.shares(NOW).shape == (4, 1)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        assert torch.equal(trials(4).shares(NOW), few.shares(NOW))
+
+
+def test_a_verdict_that_stays_open_has_three_times_the_repeats(monkeypatch: pytest.MonkeyPatch, net: nn.Module) -> None:
+    open_ = ("not detectable", "open", 0.3)
+    monkeypatch.setattr(verdict, "_judged", lambda trials, run: open_)
+    assert diagnose(net, X, repeats=2, updates=10).protocol["repeats"] == 6
+    monkeypatch.setattr(verdict, "_judged", lambda trials, run: ("not detectable", "fresh learns nothing", None))
+    assert diagnose(net, X, repeats=2, updates=10).protocol["repeats"] == 2
+
+
+def test_how_long_it_takes_is_said_first_if_that_is_long(
+    monkeypatch: pytest.MonkeyPatch, net: nn.Module, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verdict, "_seconds", lambda trials: 30.0)
+    diagnose(net, X, repeats=2, updates=10)
+    assert capsys.readouterr().err.splitlines()[0] == "diagnose: 16 trials of 10 updates take about 8 minutes"
+    monkeypatch.setattr(verdict, "_seconds", lambda trials: 0.1)
+    diagnose(net, X, repeats=2, updates=10)
+    assert capsys.readouterr().err == ""
 
 
 # --- the user's own batches -------------------------------------------------------------------------------------------
@@ -244,6 +293,65 @@ def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
     report = diagnose(poor(), X, make=poor, earlier=make(), remedies=False, updates=100)
     assert report.evidence["the earlier one"].low > report.evidence["your network"].high + 0.1
     assert report.verdict == "losing"
+
+
+# --- other kinds of networks ------------------------------------------------------------------------------------------
+
+
+def convolutions() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 16, 3), nn.ReLU(), nn.Conv1d(16, 16, 3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(64, 4),
+    )  # fmt: skip
+
+
+def test_dead_channels_of_a_convolutional_network_are_a_lost_one() -> None:
+    net = convolutions()
+    with torch.no_grad():
+        net[3].bias.fill_(-100.0)  # type: ignore[operator, union-attr]
+    assert diagnose(net, X, **BRIEF).verdict == "lost"
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.head = nn.GRU(2, 32, batch_first=True), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.head(self.gru(x.unflatten(1, (4, 2)))[0][:, -1])
+        return output
+
+
+def test_a_recurrent_network_whose_update_gate_is_shut_is_not_plastic() -> None:
+    net = Recurrent()
+    with torch.no_grad():
+        net.gru.bias_ih_l0[32:64] = 200.0  # z = 1: the state stays 0, whatever is read
+    assert diagnose(net, X, **BRIEF).verdict in ("losing", "lost")  # few updates: a fresh one has not learned much
+
+
+def test_a_critic_one_of_whose_two_functions_is_dead_is_not_plastic() -> None:
+    class Critic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q = nn.ModuleList([make(), make()])
+
+        def forward(self, obs: Tensor, act: Tensor) -> tuple[Tensor, ...]:
+            return tuple(q(torch.cat([obs, act], -1)) for q in self.q)
+
+    net = Critic()
+    with_dead_units(net.q[0])  # type: ignore[arg-type]
+    assert diagnose(net, (X[:, :5], X[:, 5:]), **BRIEF).verdict in ("losing", "lost")
+
+
+def test_units_that_are_all_alike_are_a_lost_network(net: nn.Sequential) -> None:
+    with torch.no_grad():  # equal units have equal gradients, so each layer stays one unit
+        for i in (0, 2, 4):
+            layer = net[i]
+            along = 1 if i == 4 else 0
+            layer.weight.copy_(layer.weight.narrow(along, 0, 1).expand_as(layer.weight))  # type: ignore[operator, union-attr]
+            layer.bias.fill_(0.1)  # type: ignore[operator, union-attr]
+        net[2].weight.fill_(0.05)  # type: ignore[operator, union-attr]
+    assert diagnose(net, X, **BRIEF).verdict == "lost"
 
 
 # --- nothing changes, everything repeats ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rl_plasticity.metrics import effective_learning_rate, gradient_norm, gradient_spectrum
+from rl_plasticity.metrics import effective_learning_rate, gradient_dormant_fraction, gradient_norm, gradient_spectrum
 from rl_plasticity.networks import CNN, MLP
 
 F64 = torch.float64
@@ -126,6 +126,17 @@ def test_bad_arguments_are_named():
         gradient_spectrum(nn.Linear(2, 1), ["wieght"], squared_error, (torch.ones(3, 2),), ())
     with pytest.raises(ValueError, match=r"chunk\b.*\b1\b.*\b0$"):
         gradient_spectrum(nn.Linear(2, 1), ["weight"], squared_error, (torch.ones(3, 2),), (), chunk=0)
+
+
+@pytest.mark.parametrize(("threshold", "share"), [(0.0, 1 / 3), (0.1, 1 / 3), (0.2, 2 / 3), (3.0, 1.0)])
+def test_units_without_gradient_are_those_with_little_of_the_layers_mean(threshold, share):
+    # Means of the absolute values: 2, 0 and 0.1, with mean 0.7, so scores of 2.86, 0 and 0.143.
+    gradient = torch.tensor([[-1.0, 3.0], [0.0, 0.0], [0.1, -0.1]])
+    assert gradient_dormant_fraction(gradient, threshold).item() == pytest.approx(share)
+
+
+def test_in_a_layer_without_any_gradient_every_unit_is_without():
+    assert gradient_dormant_fraction(torch.zeros(2, 4, 3)).tolist() == [1, 1]
 
 
 def test_the_effective_learning_rate_is_the_gradient_s_norm_over_the_weight_s():

@@ -60,6 +60,11 @@ CASES = {
     "dormant_fraction": (lambda h, runs: metrics.dormant_fraction(h.relu(), 0.8), lambda: [normal(6, 9)]),
     "dead_units": (lambda h, runs: metrics.dead_units(h), lambda: [normal(2, 9)]),
     "saturated_fraction": (lambda h, runs: metrics.saturated_fraction(h, -1, 1), lambda: [normal(6, 9)]),
+    "gradient_dormant_fraction": (lambda g, runs: metrics.gradient_dormant_fraction(g, 0.8), lambda: [normal(6, 9)]),
+    "moved_fraction": (
+        lambda p, q, runs: metrics.moved_fraction([p], [q], runs),
+        lambda: [normal(6, 9).round(), normal(6, 9).round()],
+    ),
     "feature_norm": (lambda h, runs: metrics.feature_norm(h), lambda: [normal(6, 9)]),
     "effective_learning_rate": (
         lambda g, w, runs: metrics.effective_learning_rate(g, w),
@@ -102,4 +107,10 @@ def test_runs_together_equal_runs_alone(name):
         for j in range(3):
             alone = function(*(t[i, j] for t in tensors), runs=())
             torch.testing.assert_close(together[i, j], alone)
-    assert (together[0, 0] != together[1, 2]).any() or name in ("srank", "dormant_fraction", "dead_units")
+    assert (together[0, 0] != together[1, 2]).any() or name in (
+        "srank",
+        "dormant_fraction",
+        "gradient_dormant_fraction",
+        "dead_units",
+        "moved_fraction",
+    )

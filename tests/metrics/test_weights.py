@@ -14,6 +14,7 @@ from rl_plasticity.metrics import (
     generalized_gaussian_shape,
     largest_sigma1,
     lpq_norm,
+    moved_fraction,
     project_to_input_span,
     rebalanced,
     sigma1,
@@ -50,6 +51,13 @@ def test_the_distance_is_of_all_parameters_together():
     assert distance(iter(now), iter(start)).item() == 5.0
     with pytest.raises(ValueError, match="zip"):
         distance(now, start[:1])
+
+
+def test_the_moved_weights_are_counted_over_all_parameters_of_each_run():
+    before = [torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]), torch.tensor([[5.0], [5.0]])]
+    after = [torch.tensor([[1.0, 2.0, 4.0], [1.0, 2.0, 3.0]]), torch.tensor([[6.0], [5.0]])]
+    assert moved_fraction(after, before, (2,)).tolist() == [0.5, 0.0]
+    assert moved_fraction(after, before).item() == 0.25
 
 
 def test_the_lpq_norm_sums_within_rows_first():

@@ -54,7 +54,7 @@ def test_the_mlp_takes_its_hidden_widths_norm_and_activation():
 
 
 def test_settings_and_their_defaults_can_be_read_from_the_signature():
-    names = "relu, leaky_relu, smooth_leaky, gelu, silu, elu, crelu, rational or deep_fourier"
+    names = "relu, leaky_relu, smooth_leaky, gelu, silu, elu, tanh, crelu, rational or deep_fourier"
     activation = {"activation": ("relu", names)}
     flag, ints, one = "true or false", "a list of integers from 1 up", "an integer from 1 up"
     init = {"init": ("orthogonal", "orthogonal, small_heads or torch")}
@@ -133,9 +133,9 @@ def test_the_logits_of_every_network_start_with_a_standard_deviation_from_a_tent
         ("mlp", {"widths": [8, 0]}, r"widths.*\[8, 0\]"),
         ("vgg16", {"hidden_layers": 3}, "hidden_layers.*0 to 2.*3"),
         ("resnet18", {"norm": "mean-only"}, "norm.*'mean-only'.*'mean_only'"),
-        ("vit_tiny", {"activation": "tanh"}, "activation.*deep_fourier.*'tanh'"),
+        ("vit_tiny", {"activation": "sine"}, "activation.*deep_fourier.*'sine'"),
         ("kumar_cnn", {}, r"16.*\(3, 8, 8\)"),
-        ("cnn", {"activation": "tanh"}, "activation.*deep_fourier.*'tanh'"),
+        ("cnn", {"activation": "sine"}, "activation.*deep_fourier.*'sine'"),
         ("vit_tiny", {"patch": 0}, "patch.*1.*0"),
         ("mlp", {"parametrization": "weight_standardisation"}, "'weight_standardization'"),
         ("vgg16", {"shape": (3, 32, 64)}, r"side.*\(3, 32, 64\)"),
