@@ -71,7 +71,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[rl,images,video,parallel,fine-tuning]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[rl,images,video,parallel,minatar,fine-tuning]" --group dev
 	$(BIN)/python -m rl_plasticity.train --help >/dev/null
 	touch $(STAMP)
 

@@ -265,9 +265,8 @@ class OfAgents:
     def _replayed(self) -> Batch:
         """Transitions from the replay buffer of the present checkpoint, `PROBE_SIZE` of each run."""
         s, seeds, step = self._trained.settings, self.plan.seeds, self._at
-        sizes = self.envs.obs_dim, self.envs.act_dim
         capacity = min(s.buffer_size, s.total_env_steps)
-        buffer = ReplayBuffer(len(seeds), capacity, *sizes, self._agent.discount, s.device)
+        buffer = ReplayBuffer.of(len(seeds), capacity, self.envs.spaces, self._agent.discount, s.device)
         try:
             saved = checkpoint.load(self.folder.checkpoints, step)
             checkpoint.Checkpoints(self.folder.checkpoints, saved).restore({"buffer": buffer})

@@ -31,6 +31,7 @@ from rl_plasticity.runs.plan import Plan, say_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import derive
+from rl_plasticity.step import Spaces
 from rl_plasticity.training.acting import (
     PRIMED_AT_ONCE,
     AgentProbing,
@@ -104,16 +105,16 @@ def build(s: Train, plan: Plan) -> Parts:
     eval_envs = make_evaluation_envs(s, plan.seeds[:1])  # the sizes of the rest depend on it
     with ExitStack() as otherwise:
         otherwise.callback(eval_envs.close)
-        memory.require(len(plan.seeds), of_each_run(s, eval_envs.obs_dim, eval_envs.act_dim), s.device)
+        memory.require(len(plan.seeds), of_each_run(s, eval_envs.spaces), s.device)
         otherwise.pop_all()
     if len(plan.seeds) > 1:
         eval_envs.close()
         eval_envs = make_evaluation_envs(s, plan.seeds)
-    agent = make_agent(s, plan, eval_envs.obs_dim, eval_envs.act_dim)
+    agent = make_agent(s, plan, eval_envs.spaces)
     if s.diagnose_every_updates:
         require_enough(agent.learners, agent.inputs(like_transitions(agent, eval_envs, s.device)))
     capacity = min(s.buffer_size, s.total_env_steps)
-    buffer = ReplayBuffer(len(plan.seeds), capacity, eval_envs.obs_dim, eval_envs.act_dim, agent.discount, s.device)
+    buffer = ReplayBuffer.of(len(plan.seeds), capacity, eval_envs.spaces, agent.discount, s.device)
     tasks = task_of(s, s.total_env_steps) + 1
     if tasks == 1 and s.env.switch_every_env_steps:
         every = f"env.switch_every_env_steps={s.env.switch_every_env_steps}"
@@ -165,15 +166,17 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
     return envs
 
 
-def of_each_run(s: Train, obs_dim: int, act_dim: int) -> dict[str, float]:
+def of_each_run(s: Train, spaces: Spaces) -> dict[str, float]:
     """The least number of bytes of one run by purpose; see `memory.require`."""
+    obs_dim, act_dim = spaces.obs_dim, spaces.act_dim
+    stored = obs_dim * (1 if spaces.levels else 4) + 4 * (act_dim + 2)  # of a transition
     capacity = min(s.buffer_size, s.total_env_steps)
     full = "buffer_size" if s.buffer_size <= s.total_env_steps else "total_env_steps"
     updates = max(math.ceil(s.replay_ratio), min(PRIMED_AT_ONCE, s.prime_updates))
     at_once = updates * s.batch_size if planned_updates(s) else 0  # drawn together
     batches = f"batches, batch_size={s.batch_size} replay_ratio={s.replay_ratio:g}"
     return {
-        f"the replay buffer, {full}={capacity}": 4.0 * (capacity + 1) * (obs_dim + act_dim + 2),
+        f"the replay buffer, {full}={capacity}": float(capacity + 1) * stored,
         batches: 4.0 * at_once * (2 * obs_dim + 3 * act_dim + 4),  # transitions, their numbers, noise
         **memory.of_layers("agent", s.agent.settings, s.batch_size),
     }
@@ -221,7 +224,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 updates.prime()
                 continue
             evaluations.change_task()  # only now: a checkpoint holds the agent that was evaluated
-            act = choose_act(agent, buffer.newest_obs, envs.act_dim, at_random=at.step < s.random_env_steps)
+            act = choose_act(agent, buffer.newest_obs, envs.spaces, at_random=at.step < s.random_env_steps)
             envs.begin_step(on_host(act, at.step))
             overlaps = s.overlap and buffer.size > 0
             if overlaps:  # while the environments step in other processes, or while a GPU is at the updates
@@ -238,7 +241,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
 
 def make_trained(parts: Parts, s: Train, plan: Plan) -> Agent:
     """An agent like that of the parts, with other settings or runs."""
-    return make_agent(s, plan, parts.eval_envs.obs_dim, parts.eval_envs.act_dim)
+    return make_agent(s, plan, parts.eval_envs.spaces)
 
 
 command = Command(Train, build, train, planned_updates, length, make_trained)

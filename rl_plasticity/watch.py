@@ -85,7 +85,7 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
         SettingsError: the environment cannot be made, cannot draw, or lacks the camera.
     """
     task = trained.settings.env.name
-    gymnasium = task.startswith("gym:")
+    gymnasium = task.startswith(("gym:", "minatar:"))
     view: dict[str, Any]
     if gymnasium:
         camera = "camera_name" if isinstance(w.camera, str) else "camera_id"

@@ -3,13 +3,17 @@
 from collections.abc import Callable
 
 from rl_plasticity.agents.base import Agent, Steps
+from rl_plasticity.agents.dqn import DQN
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch, ReplayBuffer
 from rl_plasticity.agents.sac import SAC
 from rl_plasticity.errors import Choices
 from rl_plasticity.step import Step
 
-AGENTS: dict[str, Callable[..., Agent]] = Choices({"sac": SAC})
-"""What ``agent=`` chooses from: ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)``."""
+AGENTS: dict[str, Callable[..., Agent]] = Choices({"sac": SAC, "dqn": DQN})
+"""What ``agent=`` chooses from: ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)``.
 
-__all__ = ["AGENTS", "AGENT_NETWORKS", "SAC", "Agent", "Batch", "ReplayBuffer", "Step", "Steps"]
+A kind with ``takes_discrete_actions = True`` is called with obs_shape and num_actions in place of the first two.
+"""
+
+__all__ = ["AGENTS", "AGENT_NETWORKS", "DQN", "SAC", "Agent", "Batch", "ReplayBuffer", "Step", "Steps"]

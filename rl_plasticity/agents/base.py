@@ -20,8 +20,13 @@ class Agent(Restartable, Protocol):
     ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)`` and stands in `AGENTS` by its name; its other
     arguments are its settings. `regularize` makes a network's regularizer; a seed makes a run's weights and draws. The
     state, random streams included, is in ``state_dict``. `learners`, `followers` and `restart_` are for interventions.
-    ``examples/td3.py`` is one in a hundred lines. One that keeps running statistics has ``observe_(obs)`` too, which is
-    called with the observations ``[runs, obs_dim]`` of each env step of training, before it acts on them.
+    ``examples/td3.py`` is one in a hundred lines.
+
+    A class with ``takes_discrete_actions = True`` is called with ``obs_shape, num_actions`` in place of the sizes; its
+    actions are indices of actions as numbers, ``[..., 1]``. One with ``num_steps`` learns from transitions that span
+    this number of env steps (see `ReplayBuffer.sample`). One that counts env steps or keeps running statistics has
+    ``observe_(obs)`` too, which is called with the observations ``[runs, obs_dim]`` of each env step of training,
+    before it acts on them.
     """
 
     discount: float

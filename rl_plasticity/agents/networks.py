@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 
 from torch import nn
 
-from rl_plasticity.errors import Choices
+from rl_plasticity.errors import Choices, SettingsError
 from rl_plasticity.networks import MLP, Hypersphere, Simba
 from rl_plasticity.networks.activations import Activation
+from rl_plasticity.networks.cnn import OneConvolution
 from rl_plasticity.networks.mlp import Init
 from rl_plasticity.settings import Setting
 
@@ -66,10 +67,39 @@ def hypersphere(
     return Hypersphere(inputs, outputs, seeds, width, blocks)
 
 
-AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = Choices({"mlp": mlp, "simba": simba, "hypersphere": hypersphere})
+def cnn(
+    inputs: int | Sequence[int],
+    outputs: int,
+    seeds: Sequence[int],
+    role: Role,
+    *,
+    channels: Annotated[int, Setting("channels of the convolution", least=1)] = 16,
+    kernel_size: Annotated[int, Setting("side of the convolution's kernel", least=1)] = 3,
+    hidden: Annotated[Sequence[int], Setting("widths of the hidden linear layers", least=1)] = (128,),
+    layer_norm: Annotated[bool, Setting("LayerNorm between each layer and its activation")] = False,
+    activation: Activation = "relu",
+    init: Init = "orthogonal",
+) -> nn.Module:
+    """A convolution and linear layers, for small images."""
+    if isinstance(inputs, int) or len(inputs) != 3:
+        raise SettingsError("network=cnn needs agent=dqn and observations that are images; choose network=mlp")
+    return OneConvolution(inputs, outputs, seeds, channels, kernel_size, hidden, layer_norm, activation, init)
+
+
+cnn.takes_images = True  # type: ignore[attr-defined]
+
+AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = Choices(
+    {
+        "mlp": mlp,
+        "simba": simba,
+        "hypersphere": hypersphere,
+        "cnn": cnn,
+    }
+)
 """Choices of ``agent.network=``, each called as ``make(inputs, outputs, seeds, role, **settings)``.
 
 The network maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings
 are the agent's: ``agent.hidden=[64,64]``. Observations are normalized if its class has ``normalizes_obs = True``,
-unless ``agent.normalize_obs`` says otherwise.
+unless ``agent.normalize_obs`` says otherwise. A function with ``takes_images = True`` gets the shape of an observation
+as `inputs`; the observations are flat all the same.
 """

@@ -1,14 +1,14 @@
 """The replay storage of many runs."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_plasticity.step import Step
+from rl_plasticity.step import Spaces, Step
 
 
 class Batch(NamedTuple):
@@ -32,15 +32,22 @@ class ReplayBuffer:
     - k > 0: it was truncated, and its last obs is in slot k - 1.
 
     Memory: 4 * (obs_dim + act_dim + 2) bytes a transition (cheetah-run: 100; 168 with obs and next_obs apart),
-    and 4 * obs_dim for each truncated episode. Memory is taken when a row is first written.
+    and 4 * obs_dim for each truncated episode. Memory is taken when a row is first written. With `levels`, observations
+    are whole numbers of one byte, so obs_dim counts once and not four times.
 
     Args:
         capacity: number of transitions of each run. A capacity of all env steps means unbounded.
         discount: discount of one env step.
+        levels: see `Spaces`.
 
     Raises:
         ValueError: a capacity below 1.
     """
+
+    @classmethod
+    def of(cls, runs: int, capacity: int, spaces: Spaces, discount: float, device: str | torch.device) -> Self:
+        """A buffer for environments with these spaces."""
+        return cls(runs, capacity, spaces.obs_dim, spaces.act_dim, discount, device, spaces.levels)
 
     def __init__(
         self,
@@ -50,16 +57,18 @@ class ReplayBuffer:
         act_dim: int,
         discount: float = 0.99,
         device: str | torch.device = "cpu",
+        levels: int | None = None,
     ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
-        self.runs, self.capacity, self.discount = runs, capacity, discount
+        self.runs, self.capacity, self.discount, self.levels = runs, capacity, discount, levels
+        stored = torch.uint8 if levels else torch.float32
         rows = capacity + 1  # the newest row holds the obs that has no action yet
-        self.obs = torch.empty(runs, rows, obs_dim, device=device)
+        self.obs = torch.empty(runs, rows, obs_dim, dtype=stored, device=device)
         self.act = torch.empty(runs, rows, act_dim, device=device)
         self.reward = torch.empty(runs, rows, device=device)
         self.end = torch.zeros(runs, rows, dtype=torch.int32, device=device)
-        self.last_obs = torch.zeros(runs, 1, obs_dim, device=device)
+        self.last_obs = torch.zeros(runs, 1, obs_dim, dtype=stored, device=device)
         self.head = 0  # the row of the newest obs
         self.size = 0
         self.added = 0  # how many there ever were
@@ -68,12 +77,12 @@ class ReplayBuffer:
 
     def start(self, obs: Tensor) -> None:
         """The first obs ``[runs, obs_dim]``."""
-        self.obs[:, self.head] = obs
+        self.obs[:, self.head] = self._stored(obs)
 
     @property
     def newest_obs(self) -> Tensor:
         """A copy of the obs ``[runs, obs_dim]`` that the environments continue from; it has no action yet."""
-        return self.obs[:, self.head].clone()
+        return self._shown(self.obs[:, self.head].clone())
 
     def add(self, act: Tensor, step: Step) -> None:
         """Add one transition of every run: `act` ``[runs, act_dim]`` at the newest obs gave `step`.
@@ -85,11 +94,11 @@ class ReplayBuffer:
         for run in np.flatnonzero(step.truncated & ~step.terminated).tolist():
             slot = self._take_slot(run)
             self._slots[run][row] = slot
-            self.last_obs[run, slot] = self._here(step.next_obs[run])
+            self.last_obs[run, slot] = self._stored(self._here(step.next_obs[run]))
             end[run] = slot + 1
         here = self._here(np.column_stack([step.obs, step.reward, end]))  # one copy to the device instead of three
         self.head = (row + 1) % rows
-        self.obs[:, self.head] = here[:, :-2]
+        self.obs[:, self.head] = self._stored(here[:, :-2])
         self.act[:, row], self.reward[:, row], self.end[:, row] = act, here[:, -2], here[:, -1]
         for slots, free in zip(self._slots, self._free, strict=True):
             if self.head in slots:  # the oldest transition goes
@@ -109,6 +118,14 @@ class ReplayBuffer:
         on_host = on_host.pin_memory() if self.obs.is_cuda else on_host
         return on_host.to(self.obs.device, non_blocking=True)
 
+    def _stored(self, obs: Tensor) -> Tensor:
+        """Observations as they are stored."""
+        return (obs * self.levels).round() if self.levels else obs
+
+    def _shown(self, obs: Tensor) -> Tensor:
+        """Stored observations as the environment gave them, bit for bit."""
+        return obs / self.levels if self.levels else obs
+
     def _take_slot(self, run: int) -> int:
         if not self._free[run]:
             more = self.last_obs.shape[1]
@@ -117,20 +134,35 @@ class ReplayBuffer:
                 free.extend(range(2 * more - 1, more - 1, -1))
         return self._free[run].pop()
 
-    def sample(self, age: Tensor) -> Batch:
-        """The transitions number `age` ``[runs, n]``, counted from the oldest (0) to the newest (size - 1)."""
+    def sample(self, age: Tensor, num_steps: int = 1) -> Batch:
+        """The transitions number `age` ``[runs, n]``, counted from the oldest (0) to the newest (size - 1).
+
+        Args:
+            num_steps: env steps that a transition spans, fewer where the episode or the buffer ends before. Its reward
+                is the sum of discount^k r_(t+k), its next_obs the one after the last of them, its discount
+                discount^steps.
+        """
         rows = self.capacity + 1
         row = (age + (self.head - self.size)) % rows
-        here, after = row + self._offset * rows, (row + 1) % rows + self._offset * rows
-        end = _rows(self.end, here)
+        here = row + self._offset * rows
+        end, reward = _rows(self.end, here), _rows(self.reward, here)
+        after, discount = (row + 1) % rows, torch.full_like(reward, self.discount)
+        for _ in range(1, num_steps):
+            goes_on = (end == 0) & (after != self.head)
+            then = after + self._offset * rows
+            reward = torch.where(goes_on, reward + discount * _rows(self.reward, then), reward)
+            end = torch.where(goes_on, _rows(self.end, then), end)
+            after = torch.where(goes_on, (after + 1) % rows, after)
+            discount = torch.where(goes_on, discount * self.discount, discount)
         slots = self.last_obs.shape[1]
         last_obs = _rows(self.last_obs, (end - 1).clamp(min=0) + self._offset * slots)
+        next_obs = torch.where((end > 0).unsqueeze(-1), last_obs, _rows(self.obs, after + self._offset * rows))
         return Batch(
-            obs=_rows(self.obs, here),
+            obs=self._shown(_rows(self.obs, here)),
             act=_rows(self.act, here),
-            reward=_rows(self.reward, here),
-            next_obs=torch.where((end > 0).unsqueeze(-1), last_obs, _rows(self.obs, after)),
-            discount=torch.where(end < 0, 0.0, self.discount).to(self.reward.dtype),
+            reward=reward,
+            next_obs=self._shown(next_obs),
+            discount=torch.where(end < 0, 0.0, discount),
         )
 
     def since(self, row: int) -> dict[str, Tensor]:
@@ -153,7 +185,7 @@ class ReplayBuffer:
 
     def position(self) -> dict[str, Any]:
         """The part of the state that is no transition."""
-        return {"added": self.added, "size": self.size, "newest_obs": self.newest_obs}
+        return {"added": self.added, "size": self.size, "newest_obs": self.obs[:, self.head].clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`, which may have older transitions too.
@@ -182,13 +214,14 @@ class ReplayBuffer:
             for name, values in kept.items():
                 getattr(self, name)[:, :size] = values.transpose(0, 1)
             at, run = truncated.nonzero(as_tuple=True)
-            self.last_obs = torch.zeros(self.runs, max(1, int(slot[-1].max())), self.obs.shape[2])
+            slots = max(1, int(slot[-1].max()))
+            self.last_obs = torch.zeros(self.runs, slots, self.obs.shape[2], dtype=self.obs.dtype)
             self.last_obs[run, slot[at, run] - 1] = state["last_obs"][len(state["last_obs"]) - len(at) :]
             self.last_obs = self.last_obs.to(self.obs.device)
             for row, of, number in torch.stack([at, run, slot[at, run]], 1).tolist():
                 self._slots[of][row] = number - 1
-        slots = range(self.last_obs.shape[1])
-        self._free = [[s for s in reversed(slots) if s >= len(used)] for used in self._slots]
+        every = range(self.last_obs.shape[1])
+        self._free = [[s for s in reversed(every) if s >= len(used)] for used in self._slots]
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:

@@ -315,13 +315,13 @@ class Watch(Evaluate):
     out: Annotated[str | None, Setting("FILE.mp4; null: video_STEP_seedN.mp4 in the run's folder")] = None
     camera: Annotated[
         int | str | None,
-        Setting("number or name of the camera, -1: a free one; null: 0 (gym: tasks: their own)", least=-1),
+        Setting("number or name of the camera, -1: a free one; null: 0 (gym: and minatar: their own)", least=-1),
     ] = None
-    width: Annotated[int | None, Setting("width in pixels; null: 640 (gym: tasks: their own)", least=1, most=8192)] = (
-        None
-    )
+    width: Annotated[
+        int | None, Setting("width in pixels; null: 640 (gym: and minatar: their own)", least=1, most=8192)
+    ] = None
     height: Annotated[
-        int | None, Setting("height in pixels; null: 480 (gym: tasks: their own)", least=1, most=8192)
+        int | None, Setting("height in pixels; null: 480 (gym: and minatar: their own)", least=1, most=8192)
     ] = None
 
 

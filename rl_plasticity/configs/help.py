@@ -88,7 +88,9 @@ def _line(kind: type[Any], name: str) -> str:
     if name in GROUPS[kind]:
         choices = ", ".join(names_of(name))
         if name == "env":
-            choices = "task of DeepMind Control (cheetah-run) or Gymnasium (gym:Pendulum-v1, gym:my_module:My-v0)"
+            choices = (
+                "task of DeepMind Control (cheetah-run), MinAtar (minatar:breakout) or Gymnasium (gym:Pendulum-v1)"
+            )
         return f"  {f'{name}={KINDS[name].default}':34} {choices}"
     if name == "preset":
         return f"  {f'preset={DEFAULT_PRESET[kind]}':34} {', '.join(presets(kind))}"

@@ -244,7 +244,9 @@ def _chosen(
     groups = {}
     for group in GROUPS[kind]:
         choice, inner = choices.get(group, by_default[group]), KINDS[group].inner[0]
-        named = (given.get(f"{group}.{name}") for name in (inner, f"{choice}.{inner}"))
+        named = [given.get(f"{group}.{name}") for name in (inner, f"{choice}.{inner}")]
+        if choice == by_default[group]:  # the preset's settings hold
+            named.append(table.presets[preset].get(f"{group}.{inner}"))
         groups[group] = chosen(group, choice, kind, next((name for name in named if name is not None), None))
     return groups, {"preset": preset, **table.settings_of(preset, groups, by_default)}
 

@@ -14,30 +14,41 @@ from numpy.typing import NDArray
 from rl_plasticity.seeds import derive
 
 Kind = Literal[
-    "observation_permutation", "observation_shift", "action_permutation", "action_flip", "reward_flip", "dynamics"
+    "observation_permutation",
+    "observation_shift",
+    "action_permutation",
+    "action_flip",
+    "reward_flip",
+    "dynamics",
+    "channel_permutation",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Array = NDArray[Any]
 
 
-def bounds(env: gym.Env[Any, Any]) -> gym.spaces.Box:
+def actions_of(env: gym.Env[Any, Any]) -> gym.spaces.Box | gym.spaces.Discrete:
     """The space of an environment's actions.
 
     Raises:
-        ValueError: the actions are not continuous, bounded and one-dimensional.
+        ValueError: the actions are neither discrete nor continuous, bounded and one-dimensional.
     """
-    box = env.action_space
-    if not (isinstance(box, gym.spaces.Box) and len(box.shape) == 1 and box.is_bounded()):
-        raise ValueError(f"a task with bounded continuous actions is needed, {_name(env)} has {box}")
-    return box
+    space = env.action_space
+    if isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.is_bounded():
+        return space
+    if isinstance(space, gym.spaces.Discrete):
+        return space
+    raise ValueError(f"a task with discrete or bounded continuous actions is needed, {_name(env)} has {space}")
 
 
 class Changing(gym.Wrapper[Any, Any, Any, Any]):
     """One of several environments with the same spaces, as the present change shows it.
 
-    Observations are flat float64 vectors o, actions a fractions of their range, from 0 to 1.
+    Observations are flat float64 vectors o, actions a fractions of their range, from 0 to 1. Of n discrete actions,
+    number i is the fraction i / (n - 1).
 
-    - observation_permutation: o[p], p a random permutation; action_permutation likewise.
+    - observation_permutation: o[p], p a random permutation. action_permutation likewise; of discrete actions, which of
+      them each one is.
+    - channel_permutation: the channels of an image are permuted, its pixels are not.
     - observation_shift: o + `shift_std` z, z standard normal, one number for each observation.
     - action_flip: 1 - a for a random half of the actions (at least one).
     - reward_flip: -r at every other change.
@@ -47,10 +58,12 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
     Args:
         envs: shown in turn, the next one at each change.
         kinds: the kinds of changes, each with new draws at each change.
+            In a sequence of images of one size, missing channels are zeros.
         seed: seed of the draws.
 
     Raises:
-        ValueError: the spaces differ, or there is no MuJoCo model for ``dynamics``.
+        ValueError: the spaces differ, there is no MuJoCo model for ``dynamics``, no image for ``channel_permutation``,
+            or no real numbers for ``observation_shift``.
     """
 
     def __init__(
@@ -65,11 +78,16 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         self.envs, self.kinds, self.seed = envs, kinds, seed
         self.shift_std, self.dynamics_factor = shift_std, dynamics_factor
         for env in envs:
-            bounds(env)
-            if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
+            actions_of(env)
+            if (_without_channels(env), env.action_space) != (_without_channels(envs[0]), envs[0].action_space):
                 raise ValueError(f"tasks in sequence need the same spaces: {_sizes(envs[0])}, and {_sizes(env)}")
-        size = gym.spaces.flatdim(envs[0].observation_space)
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float64)
+        widest = max(envs, key=lambda env: gym.spaces.flatdim(env.observation_space)).observation_space
+        self.image, self.size = image_of(widest), gym.spaces.flatdim(widest)
+        if "channel_permutation" in kinds and self.image is None:
+            raise ValueError(f"env.changes=[channel_permutation] needs images, {_name(envs[0])} has {widest}")
+        if "observation_shift" in kinds and levels_of(widest):
+            raise ValueError(f"env.changes=[observation_shift] needs real numbers, {_name(envs[0])} has {widest}")
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (self.size,), np.float64)
         self.models = [_Model(env) for env in envs] if "dynamics" in kinds else []
         self.change_to(0)
 
@@ -77,7 +95,8 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         """Apply change `number`, from the next reset on."""
         which = number % len(self.envs)
         self.env = self.envs[which]
-        obs, act = self.observation_space.shape[0], self.env.action_space.shape[0]  # type: ignore[index]
+        obs, actions = self.size, actions_of(self.env)
+        act = int(actions.n) if isinstance(actions, gym.spaces.Discrete) else actions.shape[0]
         self.order, self.offset, self.sign = np.arange(obs), np.zeros(obs), 1.0
         self.act_order, self.flipped = np.arange(act), np.zeros(act, bool)
         factors = np.ones(4)
@@ -85,12 +104,16 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
             draw = {kind: np.random.default_rng(derive(self.seed, number, i)) for i, kind in enumerate(KINDS)}
             if "observation_permutation" in self.kinds:
                 self.order = draw["observation_permutation"].permutation(obs)
+            if "channel_permutation" in self.kinds and self.image:
+                channels = draw["channel_permutation"].permutation(self.image[0])
+                self.order = self.order.reshape(self.image)[channels].ravel()
             if "observation_shift" in self.kinds:
                 self.offset = self.shift_std * draw["observation_shift"].standard_normal(obs)
             if "action_permutation" in self.kinds:
                 self.act_order = draw["action_permutation"].permutation(act)
             if "action_flip" in self.kinds:
-                self.flipped[draw["action_flip"].permutation(act)[: max(1, act // 2)]] = True
+                discrete = isinstance(actions, gym.spaces.Discrete)
+                self.flipped[draw["action_flip"].permutation(act)[: act if discrete else max(1, act // 2)]] = True
             if "reward_flip" in self.kinds and number % 2:
                 self.sign = -1.0
             factors = self.dynamics_factor ** draw["dynamics"].uniform(-1, 1, 4)
@@ -101,20 +124,46 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         obs, info = self.env.reset(seed=seed, options=options)
         return self._seen(obs), info
 
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        low, high = self.env.action_space.low, self.env.action_space.high  # type: ignore[attr-defined]
-        part = ((action - low) / (high - low))[self.act_order]
-        meant = (low + np.where(self.flipped, 1 - part, part) * (high - low)).astype(action.dtype)
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        space = actions_of(self.env)
+        if isinstance(space, gym.spaces.Discrete):
+            index = self.act_order[int(action) - int(space.start)]
+            meant: Any = int(space.start + (space.n - 1 - index if self.flipped[0] else index))
+        else:
+            low, high = space.low, space.high
+            part = ((action - low) / (high - low))[self.act_order]
+            meant = (low + np.where(self.flipped, 1 - part, part) * (high - low)).astype(action.dtype)
         obs, reward, terminated, truncated, info = self.env.step(meant)
         return self._seen(obs), self.sign * float(reward), terminated, truncated, info
 
     def _seen(self, obs: Any) -> Array:
         flat = np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float64)
+        if len(flat) < self.size:  # channels that another task of the sequence has
+            flat = np.pad(flat, (0, self.size - len(flat)))
         return np.asarray(flat[self.order] + self.offset)
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def image_of(space: gym.Space[Any]) -> tuple[int, int, int] | None:
+    """The shape of an observation that is an image, (channels, height, width); None for other observations."""
+    if isinstance(space, gym.spaces.Box) and len(space.shape) == 3:
+        channels, height, width = space.shape
+        return channels, height, width
+    return None
+
+
+def levels_of(space: gym.Space[Any]) -> int | None:
+    """The largest value of observations that are whole numbers: 255 for uint8, 1 for bool; None for other ones."""
+    return {"uint8": 255, "bool": 1}.get(str(space.dtype)) if isinstance(space, gym.spaces.Box) else None
+
+
+def _without_channels(env: gym.Env[Any, Any]) -> Any:
+    """What the observations of tasks in sequence must share: of images, type, height and width."""
+    space = env.observation_space
+    return (space.dtype, image[1:]) if (image := image_of(space)) else space
 
 
 def _sizes(env: gym.Env[Any, Any]) -> str:

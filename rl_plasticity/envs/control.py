@@ -1,4 +1,4 @@
-"""DeepMind Control tasks, and any Gymnasium task with continuous actions: one environment.
+"""One environment: a DeepMind Control task, a MinAtar game, or any Gymnasium task.
 
 An episode is a function of (seed, episode number, actions), because every reset passes its own seed. So the saved state
 of an environment is its episode number and the actions since the reset. Playing them again restores it bit for bit,
@@ -20,22 +20,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_plasticity import plugins
-from rl_plasticity.envs.continual import Changing, Kind, bounds
+from rl_plasticity.envs.continual import Changing, Kind, actions_of, image_of, levels_of
+from rl_plasticity.envs.minatar import GAMES, TIME_LIMIT, MinAtar
 from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.seeds import derive
+from rl_plasticity.step import Spaces
 
 Floats = NDArray[np.float32]
 NO_RENDERING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Control(gym.Wrapper[Floats, Floats, Any, Any]):
-    """Float32 flat observations, actions in [-1, 1], action repeat, and episodes that can be saved and replayed.
+    """Float32 flat observations, actions in [-1, 1] or the index of one, and episodes that can be saved and replayed.
+
+    Observations of whole numbers are divided by the largest, so they are in [0, 1] (see `Spaces`).
 
     A step that raises a physics error, or returns a number that is not finite, truncates its episode with a warning. It
     gives no reward, and the last good observation.
 
     Args:
-        env: an environment with flattenable observations, and actions in a bounded one-dimensional box.
+        env: an environment with flattenable observations, and actions that are discrete or in a bounded
+            one-dimensional box.
         seed: seed of this environment. A seed derived from it and n resets episode number n.
         action_repeat: simulator steps with each action. Rewards are summed.
         switch_every_env_steps: after this many steps the episode is truncated, and a `Changing` environment changes;
@@ -45,22 +50,29 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         change: the number of the change for the next episodes. Set it if none comes by itself.
 
     Raises:
-        ValueError: the task has no continuous actions, or the action repeat is below 1.
+        ValueError: the task has other actions, or the action repeat is below 1.
     """
 
     def __init__(
         self, env: gym.Env[Any, Any], seed: int, action_repeat: int = 1, switch_every_env_steps: int | None = None
     ) -> None:
         super().__init__(env)
-        box = bounds(env)
+        actions = actions_of(env)
         if action_repeat < 1:
             raise ValueError(f"action_repeat must be at least 1, got {action_repeat}")
-        self.low, self.range = box.low, box.high - box.low
+        self.actions_of_task = actions
+        discrete = isinstance(actions, gym.spaces.Discrete)
+        shape: tuple[int, ...] = (1,) if discrete else actions.shape or ()
         self.seed, self.action_repeat, self.episode = seed, action_repeat, 0
         self.switch_every_env_steps, self.steps, self.change = switch_every_env_steps, 0, 0
         size = gym.spaces.flatdim(env.observation_space)
+        first = env.envs[0].observation_space if isinstance(env, Changing) else env.observation_space
+        image = env.image if isinstance(env, Changing) else image_of(first)
+        number = int(actions.n) if isinstance(actions, gym.spaces.Discrete) else None
+        self.spaces = Spaces(image or (size,), shape[0], number, levels_of(first))
         self.observation_space = gym.spaces.Box(-math.inf, math.inf, (size,), np.float32)
-        self.action_space = gym.spaces.Box(-1.0, 1.0, box.shape, np.float32)
+        low, high = (0.0, float(number - 1)) if number else (-1.0, 1.0)
+        self.action_space = gym.spaces.Box(low, high, shape, np.float32)
         self.actions: list[Floats] = []
         self.obs: Floats = np.zeros(size, np.float32)
         self.saved: dict[str, Any] = {}
@@ -93,11 +105,11 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
     def _step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         self.actions.append(np.array(action, np.float32))
-        scaled = self.low + (np.clip(action, -1, 1) + 1) / 2 * self.range
+        meant = self._meant(action)
         total, terminated, truncated = 0.0, False, False
         for _ in range(self.action_repeat):
             try:
-                obs, reward, terminated, truncated, _ = self.env.step(scaled.astype(self.low.dtype))
+                obs, reward, terminated, truncated, _ = self.env.step(meant)
             except Exception as error:
                 if type(error).__name__ != "PhysicsError":  # dm_control's; not imported for Gymnasium tasks
                     raise
@@ -110,16 +122,25 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
                 break
         return self.obs, total, bool(terminated), bool(truncated), {}
 
+    def _meant(self, action: Floats) -> Any:
+        """The action as the task takes it."""
+        space = self.actions_of_task
+        if isinstance(space, gym.spaces.Discrete):
+            return int(space.start) + int(action[0])
+        scaled = space.low + (np.clip(action, -1, 1) + 1) / 2 * (space.high - space.low)
+        return scaled.astype(space.low.dtype)
+
     def _broken(self, reward: float, why: str) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         warn(f"episode {self.episode} (seed {self.seed}) ended early: {why}")
         return self.obs, reward, False, True, {}
 
     def _flat(self, obs: Any) -> Floats:
-        return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32)
+        flat = np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32)
+        return flat if self.spaces.levels in (None, 1) else flat / np.float32(self.spaces.levels)
 
     def state(self) -> dict[str, Any]:
         """Seed, episode number, actions since the reset ``[steps, act_dim]``, newest observation, all steps."""
-        actions = np.array(self.actions, np.float32).reshape(-1, len(self.low))
+        actions = np.array(self.actions, np.float32).reshape(-1, self.spaces.act_dim)
         return {"seed": self.seed, "episode": self.episode, "actions": actions, "obs": self.obs, "steps": self.steps}
 
     def restore(self) -> Floats:
@@ -146,7 +167,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
 def step_limit(env: gym.Env[Any, Any]) -> float:
     """The largest number of simulator steps in an episode; infinite without a time limit."""
-    registered = env.spec.max_episode_steps if env.spec else None
+    registered = env.spec.max_episode_steps if env.spec else TIME_LIMIT if isinstance(env.unwrapped, MinAtar) else None
     return registered or float(getattr(env.unwrapped, "_step_limit", math.inf))  # dm_control's attribute
 
 
@@ -169,7 +190,9 @@ def check_name(name: str) -> None:
     Raises:
         SettingsError: no such task (the message has the nearest names), or the module cannot be imported.
     """
-    if name.startswith("gym:"):
+    if name.startswith("minatar:"):
+        known, prefix, task = [*GAMES], "minatar:", name.removeprefix("minatar:")
+    elif name.startswith("gym:"):
         module, colon, task = name.removeprefix("gym:").rpartition(":")
         if colon:
             plugins.load_one(module, f"env {name!r}")
@@ -183,11 +206,13 @@ def check_name(name: str) -> None:
     if task not in known:
         close = difflib.get_close_matches(task, known, n=3, cutoff=0.3) or known[:3]
         meant = ", ".join(prefix + n for n in close)
-        raise SettingsError(f"unknown env {name!r}; nearest: {meant} (any Gymnasium task: gym:NAME or gym:MODULE:NAME)")
+        raise SettingsError(f"unknown env {name!r}; nearest: {meant} (or minatar:NAME, gym:NAME, gym:MODULE:NAME)")
 
 
 def _hint(name: str, task: str) -> str:
     """What the user probably meant by an unknown name, if it is more than a misspelling; else empty."""
+    if name.startswith("minatar:"):
+        return ""
     module = plugins.module_of(name)
     if module:
         package = module.partition(".")[0]
@@ -200,6 +225,8 @@ def _hint(name: str, task: str) -> str:
         return ""
     if name.endswith(".py"):
         return f"; write env=gym:{plugins.as_module(name)}:NAME, with the name that this file registers"
+    if task in GAMES:
+        return f"; did you mean 'minatar:{task}'?"
     return f"; did you mean 'gym:{name}'?" if ":" in name or name in gym.registry else ""
 
 
@@ -223,7 +250,9 @@ def make_env(
     shift_std: float = 1.0,
     dynamics_factor: float = 2.0,
 ) -> Control:
-    """One environment: a DeepMind Control task's short name, or ``gym:`` and a Gymnasium id (or ``my_module:Id-v0``).
+    """One environment: a DeepMind Control task's short name, ``minatar:`` and a game, or ``gym:`` and a Gymnasium id.
+
+    The id may name the module that registers it: ``gym:my_module:Id-v0``.
 
     Args:
         render: arguments of ``gym.make``: ``render_mode``, and others of the task's pictures.
@@ -232,8 +261,8 @@ def make_env(
         changes, change_seed, shift_std, dynamics_factor: see `Changing`.
 
     Raises:
-        ValueError: an unknown name (the message has the nearest ones), a task without continuous actions, or see
-            `Changing`.
+        ValueError: an unknown name (the message has the nearest ones), a task with other actions than discrete ones or
+            bounded continuous ones, or see `Changing`.
     """
     envs = [_made(one, seed, render) for one in sequence or (name,)]
     changing = bool(sequence or changes)
@@ -248,13 +277,32 @@ def make_env(
 def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
     check_name(name)
     with _quiet():
+        if name.startswith("minatar:"):
+            limit = TIME_LIMIT
+            return gym.wrappers.TimeLimit(MinAtar(name.removeprefix("minatar:"), render.get("render_mode")), limit)
         if name.startswith("gym:"):
-            return gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
+            made = gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
+            image = image_of(made.observation_space)
+            is_last = image is not None and image[2] < image[0]  # its channels come last
+            return ChannelsFirst(made) if is_last else made
         import shimmy  # noqa: F401  registers them
 
         # some tasks (lqr) draw their model when they are made, so that needs a seed too
         drawn = {"random": derive(seed, 0) % 2**32}
         return gym.make(f"dm_control/{name}-v0", disable_env_checker=True, task_kwargs=drawn, **render)
+
+
+class ChannelsFirst(gym.ObservationWrapper[Any, Any, Any]):
+    """Images ``[height, width, channels]`` as ``[channels, height, width]``."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space: Any = env.observation_space
+        low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
+        self.observation_space = gym.spaces.Box(low, high, dtype=space.dtype)
+
+    def observation(self, observation: Any) -> Any:
+        return np.moveaxis(observation, -1, 0)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from rl_plasticity.envs.continual import KINDS
 from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env, step_limit
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, reason
 from rl_plasticity.settings import Setting
-from rl_plasticity.step import Step
+from rl_plasticity.step import Spaces, Step
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START = "spawn"  # a fresh interpreter for each worker: forking a process that runs torch threads can hang
@@ -125,7 +125,8 @@ class Envs:
             self.groups = started = _started(makes)
             # They ignore SIGTERM, so multiprocessing would wait for them at Python's end: before it does, and sooner.
             Finalize(self, _kill, (started,), exitpriority=100)
-        self.obs_dim, self.act_dim = self._ask("sizes")[0]
+        self.spaces: Spaces = self._ask("spaces")[0]
+        self.obs_dim, self.act_dim = self.spaces.obs_dim, self.spaces.act_dim
 
     @property
     def vector(self) -> SyncVectorEnv:
@@ -216,10 +217,10 @@ class Group:
         makers = [partial(make_env, name, seed, change_seed=change, **settings) for seed, change in seeds]
         self.vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
 
-    def sizes(self) -> tuple[int, int]:
-        """obs_dim, act_dim."""
-        obs, act = self.vector.single_observation_space, self.vector.single_action_space
-        return gym.spaces.flatdim(obs), gym.spaces.flatdim(act)
+    def spaces(self) -> Spaces:
+        """What an agent sees and does in each of them."""
+        spaces: Spaces = self.vector.get_attr("spaces")[0]
+        return spaces
 
     def reset(self) -> Floats:
         return np.array(self.vector.reset()[0])
@@ -353,7 +354,7 @@ def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
     try:
         for make in makes:
             workers.append(Worker(make))
-            workers[-1].tell("sizes", ())
+            workers[-1].tell("spaces", ())
         for worker in workers:
             worker.answer(math.inf)
     except (OSError, EOFError) as error:  # too many processes or files, or killed meanwhile

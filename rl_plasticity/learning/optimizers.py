@@ -158,7 +158,8 @@ class AdamW(Adam):
 class RMSprop(Optimizer):
     """RMSprop: v <- alpha v + (1-alpha) g^2, p <- p - lr * g / (sqrt(v) + eps).
 
-    With momentum: m <- momentum * m + g / (sqrt(v) + eps), p <- p - lr * m.
+    With momentum: m <- momentum * m + g / (sqrt(v) + eps), p <- p - lr * m. Centered: the root is of v - a^2, with
+    a <- alpha a + (1-alpha) g (Graves 2013, equation 40).
 
     Source: Tieleman and Hinton (2012), Lecture 6.5. Equal to ``torch.optim.RMSprop`` step for step.
 
@@ -174,9 +175,10 @@ class RMSprop(Optimizer):
         alpha: Annotated[float, Setting("share of the old mean square in the new", least=0, most=1)] = 0.99,
         eps: Eps = 1e-8,
         momentum: Annotated[float, Setting("share of the last step in the next", least=0, most=1)] = 0.0,
+        centered: Annotated[bool, Setting("divide by the gradients' deviation from their mean")] = False,
     ) -> None:
-        super().__init__(net, lr, "vm" if momentum else "v")
-        self.alpha, self.eps, self.momentum = alpha, eps, momentum
+        super().__init__(net, lr, "v" + "m" * bool(momentum) + "a" * centered)
+        self.alpha, self.eps, self.momentum, self.centered = alpha, eps, momentum, centered
 
     def gradient(self, name: str) -> Tensor | None:
         """None: with momentum, the first moment is of steps rather than gradients."""
@@ -189,7 +191,12 @@ class RMSprop(Optimizer):
         vs = [of_one[0] for of_one in moments]
         torch._foreach_mul_(vs, self.alpha)
         torch._foreach_addcmul_(vs, gradients, gradients, 1 - self.alpha)
-        roots = torch._foreach_sqrt(vs)
+        squares = vs
+        if self.centered:
+            means = [of_one[-1] for of_one in moments]
+            torch._foreach_lerp_(means, gradients, 1 - self.alpha)
+            squares = list(torch._foreach_addcmul(vs, means, means, -1))
+        roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, self.eps)
         steps = torch._foreach_div(gradients, roots)
         if self.momentum:

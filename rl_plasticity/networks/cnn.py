@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks.activations import Activation, make_activation
-from rl_plasticity.networks.mlp import Init, StackedLinear, draw_, gain_of
+from rl_plasticity.networks.mlp import Init, StackedLayerNorm, StackedLinear, draw_, gain_of
 from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
@@ -161,6 +161,53 @@ class CNN(nn.Sequential):
             modules += [StackedLinear(fan_in, width, *drawn()), non_linearity]
             fan_in = width * factor
         modules.append(StackedLinear(fan_in, num_classes, *drawn(is_head=True)))
+        super().__init__(*modules)
+
+
+class OneConvolution(nn.Sequential):
+    """A convolution, linear layers and a head for flat images: ``[runs, batch, c * h * w] -> [runs, batch, out]``.
+
+    By default the network of Young and Tian (2019), "MinAtar", arXiv 1903.03176, section 3: 16 channels, 3x3 kernels,
+    stride 1, no padding; then 128 units.
+
+    Args:
+        shape: (channels, height, width) of an image.
+        seeds: one for each run.
+        layer_norm: LayerNorm over all outputs of a layer, before its activation.
+
+    Raises:
+        SettingsError: sides below the kernel's; an unknown activation or initialization.
+    """
+
+    @checked
+    def __init__(
+        self,
+        shape: Sequence[int],
+        outputs: int,
+        seeds: Sequence[int],
+        channels: int = 16,
+        kernel_size: int = 3,
+        hidden: Sequence[int] = (128,),
+        layer_norm: bool = False,
+        activation: Activation = "relu",
+        init: Init = "orthogonal",
+    ) -> None:
+        if min(shape[1:]) < kernel_size:
+            raise SettingsError(f"kernel_size={kernel_size} is larger than the image, {shape[1]} x {shape[2]}")
+        runs, gain = len(seeds), gain_of(init, False, activation)
+        modules: list[nn.Module] = [
+            nn.Unflatten(2, tuple(shape)),
+            StackedConv2d(shape[0], channels, kernel_size, derived(seeds, 0), False, gain),
+            nn.Flatten(2),
+        ]
+        fan_in = channels * math.prod(side - kernel_size + 1 for side in shape[1:])
+        for depth, width in enumerate((*hidden, outputs), start=1):
+            non_linearity, factor = make_activation(activation, runs=runs)
+            modules += [*([StackedLayerNorm(fan_in, runs)] if layer_norm else []), non_linearity]
+            is_head = depth == len(hidden) + 1
+            head_gain = gain_of(init, is_head, activation)
+            modules.append(StackedLinear(factor * fan_in, width, derived(seeds, depth), head_gain))
+            fan_in = width
         super().__init__(*modules)
 
 

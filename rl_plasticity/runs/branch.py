@@ -230,6 +230,8 @@ def _end_episodes_(state: dict[str, Any], s: Train, plan: Plan) -> None:
         envs.vector.set_attr("episode", [one["episode"] - (len(one["actions"]) == 0) for one in saved])
         envs.vector.set_attr("steps", [one["steps"] for one in saved])
         obs = torch.from_numpy(envs.reset())
+        if levels := envs.spaces.levels:  # as the buffer stores them
+            obs = (obs * levels).round().to(torch.uint8)
         state["envs"] = envs.state_dict()
     finally:
         envs.close()

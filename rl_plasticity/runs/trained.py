@@ -25,6 +25,7 @@ from rl_plasticity.runs.folder import RunFolder, runs_below
 from rl_plasticity.runs.machine import device_here, threads_of_torch
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.step import Spaces
 
 S = TypeVar("S", Train, Supervised)
 
@@ -32,14 +33,32 @@ S = TypeVar("S", Train, Supervised)
 AGENT, ENV, EVALUATION, PROBE, CHANGES = range(5)
 
 
-def make_agent(s: Train, plan: Plan, obs_dim: int, act_dim: int) -> Agent:
-    """The agents of all runs, untrained, for environments of these sizes."""
+def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
+    """The agents of all runs, untrained, for environments with these spaces.
+
+    Raises:
+        SettingsError: the agent takes discrete actions and these are continuous, or the other way round.
+    """
     kind = AGENTS[s.agent.name]
     seeds = [derive(n, AGENT) for n in plan.seeds]
-    agent: Agent = kind(obs_dim, act_dim, seeds, plan.regularize, device=s.device, **s.agent.settings)
+    is_discrete = spaces.num_actions is not None
+    if takes_discrete(kind) is not is_discrete:
+        others = [f"agent={name}" for name, other in AGENTS.items() if takes_discrete(other) is is_discrete]
+        has = f"{spaces.num_actions} discrete" if is_discrete else "continuous"
+        takes = "continuous" if is_discrete else "discrete"
+        raise SettingsError(
+            f"agent={s.agent.name} takes {takes} actions, env={s.env.name} has {has} ones: choose {' or '.join(others)}"
+        )
+    sizes = (spaces.obs_shape, spaces.num_actions) if is_discrete else (spaces.obs_dim, spaces.act_dim)
+    agent: Agent = kind(*sizes, seeds, plan.regularize, device=s.device, **s.agent.settings)
     if s.precision == "bfloat16":
         read_bfloat16_(cast(nn.Module, agent), s.bfloat16_from or 1)
     return agent
+
+
+def takes_discrete(kind: Callable[..., Agent]) -> bool:
+    """Whether agents of this kind take discrete actions."""
+    return bool(getattr(kind, "takes_discrete_actions", False))
 
 
 def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:
@@ -106,7 +125,7 @@ class Trained:
         Raises:
             SettingsError: the checkpoint does not fit the settings or the environment.
         """
-        agent = make_agent(self.settings, self.plan, envs.obs_dim, envs.act_dim)
+        agent = make_agent(self.settings, self.plan, envs.spaces)
         # The random streams of training are not used here, and those of a GPU cannot be loaded elsewhere.
         try:
             agent.load_state_dict(self.state["agent"] | {"streams._extra_state": agent.streams.get_extra_state()})

@@ -21,7 +21,7 @@ from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import PROBE, task_of
 from rl_plasticity.seeding import RunStreams, derive
-from rl_plasticity.step import Step
+from rl_plasticity.step import Spaces, Step
 from rl_plasticity.training.diagnosing import Diagnosing
 from rl_plasticity.training.probing import Probing
 from rl_plasticity.training.updates import Inputs, Updates
@@ -124,7 +124,8 @@ class AgentUpdates(Updates[Any]):
             return metrics
         session, agent, size = self.session, self.trained, self.s.batch_size
         session.clock.start_updates()
-        batches = self.buffer.sample(agent.streams.integers(self.buffer.size, number * size))
+        chosen = agent.streams.integers(self.buffer.size, number * size)
+        batches = self.buffer.sample(chosen, getattr(agent, "num_steps", 1))
         noises = [share.noise(number, size) for share in self.shares.modules]
 
         def batch_of(i: int, runs: slice = slice(None)) -> Batch:
@@ -240,7 +241,7 @@ class Evaluations:
         return evaluate(self.agent, self.envs, self.s.eval_episodes, first_episode(self.at.step), show)
 
 
-def choose_act(agent: Agent, obs: Tensor, act_dim: int, at_random: bool) -> Tensor:
+def choose_act(agent: Agent, obs: Tensor, spaces: Spaces, at_random: bool) -> Tensor:
     """The actions ``[runs, act_dim]`` of an env step of training: uniformly random ones, or the policy's.
 
     An agent with running statistics of the observations updates them first.
@@ -248,8 +249,13 @@ def choose_act(agent: Agent, obs: Tensor, act_dim: int, at_random: bool) -> Tens
     if (observe := getattr(agent, "observe_", None)) is not None:
         observe(obs)
     if at_random:
-        return agent.streams.uniform(act_dim) * 2 - 1
-    return agent.act(obs.unsqueeze(1), agent.streams.normal(1, act_dim)).squeeze(1)
+        return random_act(agent.streams.uniform(spaces.act_dim), spaces)
+    return agent.act(obs.unsqueeze(1), agent.streams.normal(1, spaces.act_dim)).squeeze(1)
+
+
+def random_act(uniform: Tensor, spaces: Spaces) -> Tensor:
+    """Actions from numbers that are uniform in [0, 1), all equally probable."""
+    return uniform * 2 - 1 if spaces.num_actions is None else (uniform * spaces.num_actions).floor()
 
 
 def on_host(act: Tensor, step: int) -> NDArray[np.float32]:
@@ -282,7 +288,7 @@ def frozen_transitions(seeds: Sequence[int], device: str, agent: Agent, envs: En
     obs = envs.seek(0)
     rows = []
     for _ in range(PROBE_SIZE):
-        for act in streams.uniform(4, envs.act_dim).mul(2).sub(1).unbind(1):
+        for act in random_act(streams.uniform(4, envs.act_dim), envs.spaces).unbind(1):
             step = envs.step(act.numpy())
             rows.append((obs, act.numpy(), step.reward, step.next_obs, agent.discount * ~step.terminated))
             obs = step.obs

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from rl_plasticity.agents import ReplayBuffer, Step
+from rl_plasticity.step import Spaces
 
 
 def no(runs):
@@ -183,3 +184,59 @@ def test_a_cleared_buffer_holds_nothing_but_the_newest_obs_and_goes_on():
         13.5,
         14.5,
     ]
+
+
+def by_hand(expected, i, num_steps, discount):
+    """Reward, next_obs and discount of transition i over several steps, one step at a time."""
+    total, factor = 0.0, 1.0
+    for row in expected[i : i + num_steps]:
+        _, _, reward, next_obs, terminated, truncated = row
+        total += factor * float(reward)
+        factor *= discount
+        if terminated or truncated:
+            break
+    return total, next_obs, 0.0 if terminated else factor
+
+
+@pytest.mark.parametrize("capacity", [7, 100])
+def test_a_transition_of_several_steps_ends_with_its_episode_and_with_the_newest_obs(capacity):
+    recorder = Recorder(ReplayBuffer(2, capacity, 2, 1, discount=0.9))
+    ends = []
+    for step in range(25):
+        terminated, truncated = torch.tensor([step % 5 == 4, False]), torch.tensor([False, step % 6 == 3])
+        recorder.step(terminated, truncated)
+        ends.append(truncated.tolist())
+    size = recorder.buffer.size
+    for num_steps in (1, 2, 3, 30):
+        batch = recorder.buffer.sample(torch.arange(size).expand(2, size), num_steps)
+        for run in range(2):
+            every = [(*row, end[run]) for row, end in zip(recorder.expected[run], ends, strict=True)][-size:]
+            for i in range(size):
+                reward, next_obs, discount = by_hand(every, i, num_steps, 0.9)
+                assert batch.reward[run, i].item() == pytest.approx(reward, abs=1e-6)
+                assert batch.discount[run, i].item() == pytest.approx(discount)
+                if discount:
+                    assert torch.equal(batch.next_obs[run, i], next_obs)
+
+
+@pytest.mark.parametrize("levels", [1, 255])
+def test_images_take_a_byte_a_number_and_come_back_bit_for_bit_also_from_a_saved_state(levels):
+    spaces = Spaces((2, 3, 3), 1, 4, levels)
+    buffer = ReplayBuffer.of(1, 6, spaces, 0.99, "cpu")
+    assert buffer.obs.dtype == buffer.last_obs.dtype == torch.uint8
+    images = [np.random.default_rng(i).integers(0, levels + 1, (1, 18)).astype(np.float32) / levels for i in range(20)]
+    buffer.start(torch.from_numpy(images[0]))
+    for t in range(9):
+        ended = np.array([t % 4 == 3])
+        last, first = images[t + 1], images[t + 10]
+        step = Step(first if ended else last, np.zeros(1, np.float32), ended & False, ended, last)
+        buffer.add(torch.tensor([[float(t % 4)]]), step)
+    again = ReplayBuffer.of(1, 6, spaces, 0.99, "cpu")
+    again.load_state_dict(buffer.state_dict())
+    for one in (buffer, again):
+        batch = one.sample(torch.arange(6).expand(1, 6))
+        for i, t in enumerate(range(3, 9)):
+            begins = images[t + 9] if t % 4 == 0 else images[t]
+            assert np.array_equal(batch.obs[0, i].numpy(), begins[0])
+            assert np.array_equal(batch.next_obs[0, i].numpy(), images[t + 1][0])
+        assert np.array_equal(one.newest_obs.numpy(), images[9])

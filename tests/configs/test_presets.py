@@ -308,7 +308,8 @@ def test_help_says_the_source_of_every_preset_in_80_columns(kind):
         table = presets.table_of(kind.__name__.lower(), name)
         assert table.source in joined
         assert re.search(rf"^ +preset={name}(:|$)", text, re.MULTILINE)
-        assert re.search(r"Appendix [BD]|sections? |not a setting of any paper", table.source) or name == "none"
+        place = r"Appendix [BD]|sections? |in their code|not a setting of any paper"
+        assert re.search(place, table.source) or name == "none"
 
 
 def test_what_help_says_that_a_paper_s_preset_sets_is_what_it_sets():

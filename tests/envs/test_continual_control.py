@@ -41,13 +41,13 @@ def at(env, number, fractions=(0.1, 0.4, 0.7)):
 
 
 def test_without_a_change_everything_is_as_it_is_and_so_it_is_before_the_first_one():
-    obs, fractions, reward = at(changing(*KINDS[:-1]), 0)
+    obs, fractions, reward = at(changing(*KINDS[:5]), 0)
     assert (obs.tolist(), reward) == ([0, 1, 2, 3, 4], 3)
     np.testing.assert_allclose(fractions, [0.1, 0.4, 0.7])
     assert at(changing(), 5)[0].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("kind", KINDS[:-1])
+@pytest.mark.parametrize("kind", KINDS[:5])
 def test_a_change_is_a_function_of_its_number_and_the_seed_whatever_came_before(kind):
     env, other, of_another_seed = changing(kind), changing(kind), changing(kind, seed=1)
     for number in (3, 1, 2, 3):
