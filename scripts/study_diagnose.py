@@ -2,6 +2,7 @@
 
     python scripts/study_diagnose.py docs/results/diagnose.csv            # trains and diagnoses, about an hour
     python scripts/study_diagnose.py docs/results/diagnose.csv --show     # what the rows say
+    python scripts/study_diagnose.py docs/results/diagnose.csv --figure docs/diagnose.png
 
 A row is one run at the end of one task: the training accuracy of the task that ended and of the next one, and what the
 network could learn then, of drawn targets and of the next task itself. Thresholds were chosen on the rows of the group
@@ -17,9 +18,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.lines import Line2D
 
 from rl_plasticity import supervised
+from rl_plasticity.comparison.plotting import PALETTE, STYLE, legend, panels
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.diagnosis.report import Report
 from rl_plasticity.diagnosis.trainability import UPDATES, Bank, subject_of
@@ -130,14 +134,37 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
                 )
 
 
+def draw(rows: Sequence[Mapping[str, str]], out: Path) -> None:
+    """Draw what the next task reached after each verdict, a point for each boundary outside the group `relu`."""
+    jitter = np.random.default_rng(0)
+    columns = {"batches_verdict": "verdict from the next task", "verdict": "verdict from drawn targets"}
+    verdicts = ("plastic", "not detectable", "losing", "lost")
+    with mpl.rc_context(STYLE):
+        figure, both = panels(2, 2, height=2.4, sharey=True)
+        for axes, (column, title) in zip(both, columns.items(), strict=True):
+            for place, verdict in enumerate(verdicts):
+                some = [r for r in rows if r[column] == verdict and r["group"] != "relu"]
+                for easy, color in ((False, PALETTE[0]), (True, PALETTE[1])):
+                    y = [float(r["next"]) for r in some if (r["group"] == "permuted pixels") is easy]
+                    axes.scatter(place + jitter.uniform(-0.3, 0.3, len(y)), y, s=7, color=color, alpha=0.6, lw=0)
+            axes.axhline(LOST, color="0.7", lw=0.6, zorder=0)
+            axes.set_xticks(range(len(verdicts)), verdicts)
+            axes.set_title(title)
+        both[0].set_ylabel("accuracy of the next task")
+        marks = {"new labels": PALETTE[0], "permuted pixels": PALETTE[1]}
+        legend(figure, {name: Line2D([], [], ls="", marker="o", ms=4, color=c) for name, c in marks.items()})
+        figure.savefig(out, dpi=200)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--figure", type=Path, help="a picture of what the rows say")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--only", choices=GROUPS, help="one group, added to the file")
     a = parser.parse_args()
-    if not a.show:
+    if not (a.show or a.figure):
         new = not a.out.exists()
         with a.out.open("a", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
@@ -148,4 +175,7 @@ if __name__ == "__main__":
                     writer.writerows(rows_of(name, settings, a.seeds))
                     file.flush()
     with a.out.open(newline="") as file:
-        show([*csv.DictReader(file)])
+        found = [*csv.DictReader(file)]
+    show(found)
+    if a.figure:
+        draw(found, a.figure)
