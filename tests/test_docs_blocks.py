@@ -239,6 +239,7 @@ PYTHON: dict[str, list[Block]] = {
             instead=(("100_000", "120"),),
             needs="stable_baselines3",
         ),
+        Block("import Changing", after="assert env.change == 3 and obs.shape == (4,) and obs.dtype == 'float32'"),
         Block("integrations.torchrl", needs="torchrl"),
         Block("integrations.lightning", before="from lightning import Trainer", needs="lightning"),
         Block("integrations.transformers", before=TRANSFORMERS, needs="transformers"),
