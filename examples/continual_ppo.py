@@ -3,8 +3,7 @@
 The order of CartPole's four observations is drawn again every 6144 env steps. The methods differ in one callback, and
 ``new agent`` starts each task with a new agent. ``continual_ppo.csv`` has a line for each task: the return of the best
 actions at its end, and metrics of the policy's network. After the last task, `diagnose` compares that network with new
-ones. The figure is ``continual_ppo.png``. A run takes about a minute of CPU time. Start the script again to continue
-after an interruption: finished runs are kept.
+ones. The figure is ``continual_ppo.png``. A run takes about a minute of CPU time. Finished runs are not repeated.
 """
 
 import csv
@@ -78,24 +77,24 @@ def run(method: str, seed: int, tasks: int, steps: int = STEPS) -> list[list[str
     return [[*line, report.verdict, f"{report.evidence['your network'].mean:.4g}"] for line in lines]
 
 
-def draw(rows: list[list[str]], tasks: int) -> dict[str, np.ndarray]:
-    """Draw means with Student's 95 % intervals over seeds; returns the returns ``[seeds, tasks]`` by method."""
-    results = {m: np.array([float(row[3]) for row in rows if row[0] == m]).reshape(-1, tasks) for m in METHODS}
+def draw(rows: list[list[str]], tasks: int) -> None:
+    """Draw means with Student's 95 % intervals over seeds."""
     with rc_context(plotting.STYLE):
-        figure, (axes,) = plotting.panels(1, 1, width=4.5)
-        for place, returns in enumerate(results.values()):
-            mean, *band = mean_curve(returns)
-            plotting.line(axes, np.arange(1, tasks + 1), mean, band, **plotting.cycled(place))
+        figure, grid = plotting.panels(2, 2, height=2.2)
+        labels = {3: "return at the task's end", 4: "dormant units of the policy"}
+        for axes, (column, label) in zip(grid, labels.items(), strict=True):
+            for place, method in enumerate(METHODS):
+                values = np.array([float(row[column]) for row in rows if row[0] == method]).reshape(-1, tasks)
+                mean, *band = mean_curve(values)
+                plotting.line(axes, np.arange(1, tasks + 1), mean, band, **plotting.cycled(place))
+            axes.set(xlabel="task", ylabel=label, ylim=(0, None))
         plotting.legend(figure, dict(zip(METHODS, axes.lines, strict=True)))
-        axes.set(xlabel="task", ylabel="return at the end of the task", ylim=(0, 510))
-        plotting.count_steps(axes, of_tasks=True)
-        figure.savefig("continual_ppo.png", dpi=200)
-    return results
+        figure.savefig("continual_ppo.png", dpi=150)
 
 
-def main(seeds: int = 5, tasks: int = 12, steps: int = STEPS, first_seed: int = 1) -> dict[str, np.ndarray]:
+def main(seeds: int = 5, tasks: int = 12, steps: int = STEPS, first_seed: int = 1) -> list[list[str]]:
     torch.set_num_threads(1)
-    path, header = Path("continual_ppo.csv"), ["method", "seed", "task", "return", *METRICS, "verdict", "learned"]
+    path, header = Path("continual_ppo.csv"), ("method", "seed", "task", "return", *METRICS, "verdict", "learned")
     rows = [*csv.reader(path.read_text().splitlines())][1:] if path.exists() else []
     for seed in range(first_seed, first_seed + seeds):
         for method in METHODS:
@@ -103,7 +102,8 @@ def main(seeds: int = 5, tasks: int = 12, steps: int = STEPS, first_seed: int = 
                 rows += run(method, seed, tasks, steps)
                 with path.open("w") as file:
                     csv.writer(file, lineterminator="\n").writerows([header, *rows])
-    return draw(rows, tasks)
+    draw(rows, tasks)
+    return rows
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ def rows():
 @pytest.mark.filterwarnings("ignore")
 def test_each_task_is_a_line_a_second_call_trains_nothing_and_a_strength_of_0_is_no_method(example):
     example["METHODS"]["l2_init"]["coef"] = 0.0
-    results = example["main"](seeds=1, tasks=2, steps=32)
+    made = example["main"](seeds=1, tasks=2, steps=32)
     written = rows()
+    assert [[*row.values()] for row in written] == made
     assert [(row["method"], row["seed"], row["task"]) for row in written] == [
         (method, "1", task) for method in ("none", "l2_init", "new agent") for task in ("1", "2")
     ]
@@ -36,12 +37,10 @@ def test_each_task_is_a_line_a_second_call_trains_nothing_and_a_strength_of_0_is
     assert none == same
     assert none[0][:4] == new[0][:4]  # the first agent is the same one
     assert none[1] != new[1]
-    assert [float(row[0]) for row in none] == pytest.approx([*results["none"][0]], rel=1e-3)
     assert Path("continual_ppo.png").stat().st_size > 5_000
     example["run"] = None
-    again = example["main"](seeds=1, tasks=2, steps=32)
+    assert example["main"](seeds=1, tasks=2, steps=32) == made
     assert rows() == written
-    assert all((again[method] == results[method]).all() for method in results)
 
 
 @pytest.mark.filterwarnings("ignore")
