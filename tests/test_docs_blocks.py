@@ -239,6 +239,10 @@ PYTHON: dict[str, list[Block]] = {
             instead=(("100_000", "120"),),
             needs="stable_baselines3",
         ),
+        Block(
+            "import Changing",
+            after="assert (env.change, evaluation.change) == (0, 3) and obs.shape == (4,) and obs.dtype == 'float32'",
+        ),
         Block("integrations.torchrl", needs="torchrl"),
         Block("integrations.lightning", before="from lightning import Trainer", needs="lightning"),
         Block("integrations.transformers", before=TRANSFORMERS, needs="transformers"),
@@ -254,6 +258,7 @@ CONTAINER = "a container"
 SHOWN = "what a command printed"
 NOT_RUN = {
     "jupyter lab examples/notebooks": "waits for a reader; their cells are run by tests/examples/test_notebooks.py",
+    "python examples/continual_ppo.py": "trains for minutes; shorter in tests/examples",
     "python examples/trained_every_day.py method=none days=30": "trains for a minute; shorter in tests/examples",
     "python examples/trained_every_day.py method=spectral": "likewise",
     "python scripts/convert_data.py cifar10 downloads/cifar-10-binary.tar.gz data/cifar10": "needs the real archive; "

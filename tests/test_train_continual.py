@@ -134,7 +134,7 @@ PRIMED = ["prime_updates=20", "prime_after_env_steps=15", "on_change=clear"]
 def test_the_transitions_of_earlier_tasks_are_kept_or_forgotten(how, stop, sizes, tmp_path, monkeypatch):
     seen = []
     sample = ReplayBuffer.sample
-    monkeypatch.setattr(ReplayBuffer, "sample", lambda b, i: seen.append(b.size) or sample(b, i))
+    monkeypatch.setattr(ReplayBuffer, "sample", lambda b, *of: seen.append(b.size) or sample(b, *of))
     run([*CHANGING, *how], tmp_path / "run", StopAfter(stop))
     assert seen == [*sizes]
 

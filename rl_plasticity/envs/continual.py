@@ -4,13 +4,14 @@ A change depends only on a run's seed and the change's number. So all methods me
 evaluation. Change number 0 leaves the task as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.seeds import derive
 
 Kind = Literal[
@@ -24,6 +25,31 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Array = NDArray[Any]
+# The attributes that a step of classic control reads, by class; times and limits stay.
+CONSTANTS: Mapping[str, Sequence[str]] = {
+    "CartPoleEnv": ("gravity", "masscart", "masspole", "length", "force_mag"),
+    "PendulumEnv": ("g", "m", "l"),
+    "AcrobotEnv": ("LINK_MASS_1", "LINK_MASS_2", "LINK_LENGTH_1", "LINK_COM_POS_1", "LINK_COM_POS_2", "LINK_MOI"),
+    "MountainCarEnv": ("gravity", "force"),
+    "Continuous_MountainCarEnv": ("power",),
+}
+DERIVED: Mapping[str, Mapping[str, Callable[[Any], float]]] = {  # computed from those, as the class does it
+    "CartPoleEnv": {
+        "total_mass": lambda env: env.masspole + env.masscart,
+        "polemass_length": lambda env: env.masspole * env.length,
+    }
+}
+
+
+def check_changes(changes: Sequence[str]) -> None:
+    """Check that each kind of change is known.
+
+    Raises:
+        SettingsError: one is not. The message has the nearest name.
+    """
+    for kind in changes:
+        if kind not in KINDS:
+            raise SettingsError(f"unknown env.changes {kind!r}{nearest(kind, KINDS)}")
 
 
 def actions_of(env: gym.Env[Any, Any]) -> gym.spaces.Box | gym.spaces.Discrete:
@@ -41,86 +67,108 @@ def actions_of(env: gym.Env[Any, Any]) -> gym.spaces.Box | gym.spaces.Discrete:
 
 
 class Changing(gym.Wrapper[Any, Any, Any, Any]):
-    """One of several environments with the same spaces, as the present change shows it.
+    """A task that changes: each change draws another order of observations, other physics, and so on::
 
-    Observations are flat float64 vectors o, actions a fractions of their range, from 0 to 1. Of n discrete actions,
-    number i is the fraction i / (n - 1).
+        env = Changing(gym.make("CartPole-v1"), ["observation_permutation"], switch_every_env_steps=10_000)
+
+    Observations o are seen as a flat vector, continuous actions a as fractions of their range, from 0 to 1. Of n
+    discrete actions, number i is the fraction i / (n - 1).
 
     - observation_permutation: o[p], p a random permutation. action_permutation likewise; of discrete actions, which of
       them each one is.
-    - channel_permutation: the channels of an image are permuted, its pixels are not.
+    - channel_permutation: the channels of an image ``[channels, height, width]`` are permuted, its pixels are not.
     - observation_shift: o + `shift_std` z, z standard normal, one number for each observation.
     - action_flip: 1 - a for a random half of the actions (at least one).
     - reward_flip: -r at every other change.
-    - dynamics: gravity, sliding friction of all geoms, masses with inertias of all bodies, and strengths of all
-      actuators (gain and bias) times `dynamics_factor`^u, each with its own u, uniform in [-1, 1]. MuJoCo only.
+    - dynamics: physical constants times `dynamics_factor`^u, each with its own u, uniform in [-1, 1]. In MuJoCo these
+      are gravity, sliding friction of all geoms, masses with inertias of all bodies, and strengths of all actuators
+      (gain and bias). Of Gymnasium's classic control tasks they are the attributes in `CONSTANTS`.
+
+    The wrapper returns observations in the shape and type of the task's. It flattens dictionaries and other spaces that
+    are no box. A shift makes whole numbers floating-point numbers.
 
     Args:
-        envs: shown in turn, the next one at each change.
-        kinds: the kinds of changes, each with new draws at each change.
+        env: the task, or several with the same spaces. They are shown in turn, the next one at each change.
             In a sequence of images of one size, missing channels are zeros.
-        seed: seed of the draws.
+        changes: the kinds of changes, each with new draws at each change.
+        seed: seed of the draws. Environments with the same seed have the same changes.
+        switch_every_env_steps: after this many steps the episode is truncated, and the next reset brings the next
+            change; None: a change comes only when `change_to` is called.
+
+    Attributes:
+        change: the number of the present change; 0 is the task as it is.
 
     Raises:
-        ValueError: the spaces differ, there is no MuJoCo model for ``dynamics``, no image for ``channel_permutation``,
-            or no real numbers for ``observation_shift``.
+        ValueError: an unknown change, spaces that differ, actions that are neither discrete nor bounded and
+            one-dimensional, no physical constants for ``dynamics``, no image for ``channel_permutation``, no real
+            numbers for ``observation_shift``, or `switch_every_env_steps` below 1.
     """
 
     def __init__(
         self,
-        envs: Sequence[gym.Env[Any, Any]],
-        kinds: Sequence[Kind],
-        seed: int,
-        shift_std: float,
-        dynamics_factor: float,
+        env: gym.Env[Any, Any] | Sequence[gym.Env[Any, Any]],
+        changes: Sequence[Kind] = (),
+        seed: int = 0,
+        *,
+        switch_every_env_steps: int | None = None,
+        shift_std: float = 1.0,
+        dynamics_factor: float = 2.0,
     ) -> None:
+        envs = [env] if isinstance(env, gym.Env) else [*env]
         super().__init__(envs[0])
-        self.envs, self.kinds, self.seed = envs, kinds, seed
+        check_changes(changes)
+        if switch_every_env_steps is not None and switch_every_env_steps < 1:
+            raise ValueError(f"switch_every_env_steps must be at least 1, got {switch_every_env_steps}")
+        self.envs, self.changes, self.seed = envs, changes, seed
+        self.switch_every_env_steps, self.steps = switch_every_env_steps, 0
         self.shift_std, self.dynamics_factor = shift_std, dynamics_factor
-        for env in envs:
-            actions_of(env)
-            if (_without_channels(env), env.action_space) != (_without_channels(envs[0]), envs[0].action_space):
-                raise ValueError(f"tasks in sequence need the same spaces: {_sizes(envs[0])}, and {_sizes(env)}")
+        for one in envs:
+            actions_of(one)
+            if (_without_channels(one), one.action_space) != (_without_channels(envs[0]), envs[0].action_space):
+                raise ValueError(f"tasks in sequence need the same spaces: {_sizes(envs[0])}, and {_sizes(one)}")
         widest = max(envs, key=lambda env: gym.spaces.flatdim(env.observation_space)).observation_space
         self.image, self.size = image_of(widest), gym.spaces.flatdim(widest)
-        if "channel_permutation" in kinds and self.image is None:
+        if "channel_permutation" in changes and self.image is None:
             raise ValueError(f"env.changes=[channel_permutation] needs images, {_name(envs[0])} has {widest}")
-        if "observation_shift" in kinds and levels_of(widest):
+        if "observation_shift" in changes and levels_of(widest):
             raise ValueError(f"env.changes=[observation_shift] needs real numbers, {_name(envs[0])} has {widest}")
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (self.size,), np.float64)
-        self.models = [_Model(env) for env in envs] if "dynamics" in kinds else []
+        self.observation_space = _seen_space(widest, changes)
+        self.physics = [_physics(one) for one in envs] if "dynamics" in changes else []
         self.change_to(0)
 
     def change_to(self, number: int) -> None:
-        """Apply change `number`, from the next reset on."""
+        """Apply change `number`. A reset has to follow: a sequence shows another environment from then on."""
+        self.change = number
         which = number % len(self.envs)
         self.env = self.envs[which]
         obs, actions = self.size, actions_of(self.env)
         act = int(actions.n) if isinstance(actions, gym.spaces.Discrete) else actions.shape[0]
         self.order, self.offset, self.sign = np.arange(obs), np.zeros(obs), 1.0
         self.act_order, self.flipped = np.arange(act), np.zeros(act, bool)
-        factors = np.ones(4)
+        factors = np.ones(self.physics[which].constants if self.physics else 0)
         if number:
             draw = {kind: np.random.default_rng(derive(self.seed, number, i)) for i, kind in enumerate(KINDS)}
-            if "observation_permutation" in self.kinds:
+            if "observation_permutation" in self.changes:
                 self.order = draw["observation_permutation"].permutation(obs)
-            if "channel_permutation" in self.kinds and self.image:
+            if "channel_permutation" in self.changes and self.image:
                 channels = draw["channel_permutation"].permutation(self.image[0])
                 self.order = self.order.reshape(self.image)[channels].ravel()
-            if "observation_shift" in self.kinds:
+            if "observation_shift" in self.changes:
                 self.offset = self.shift_std * draw["observation_shift"].standard_normal(obs)
-            if "action_permutation" in self.kinds:
+            if "action_permutation" in self.changes:
                 self.act_order = draw["action_permutation"].permutation(act)
-            if "action_flip" in self.kinds:
+            if "action_flip" in self.changes:
                 discrete = isinstance(actions, gym.spaces.Discrete)
                 self.flipped[draw["action_flip"].permutation(act)[: act if discrete else max(1, act // 2)]] = True
-            if "reward_flip" in self.kinds and number % 2:
+            if "reward_flip" in self.changes and number % 2:
                 self.sign = -1.0
-            factors = self.dynamics_factor ** draw["dynamics"].uniform(-1, 1, 4)
-        if self.models:
-            self.models[which].scale(*factors)
+            factors = self.dynamics_factor ** draw["dynamics"].uniform(-1, 1, len(factors))
+        if self.physics:
+            self.physics[which].scale(*factors)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        if self.switch_every_env_steps is not None and self.steps // self.switch_every_env_steps != self.change:
+            self.change_to(self.steps // self.switch_every_env_steps)
         obs, info = self.env.reset(seed=seed, options=options)
         return self._seen(obs), info
 
@@ -134,13 +182,17 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
             part = ((action - low) / (high - low))[self.act_order]
             meant = (low + np.where(self.flipped, 1 - part, part) * (high - low)).astype(action.dtype)
         obs, reward, terminated, truncated, info = self.env.step(meant)
+        self.steps += 1
+        is_last = self.switch_every_env_steps is not None and self.steps % self.switch_every_env_steps == 0
+        truncated = truncated or (is_last and not terminated)
         return self._seen(obs), self.sign * float(reward), terminated, truncated, info
 
     def _seen(self, obs: Any) -> Array:
         flat = np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float64)
         if len(flat) < self.size:  # channels that another task of the sequence has
             flat = np.pad(flat, (0, self.size - len(flat)))
-        return np.asarray(flat[self.order] + self.offset)
+        seen: gym.Space[Any] = self.observation_space
+        return np.asarray(flat[self.order] + self.offset).reshape(seen.shape).astype(seen.dtype)
 
     def close(self) -> None:
         for env in self.envs:
@@ -160,6 +212,15 @@ def levels_of(space: gym.Space[Any]) -> int | None:
     return {"uint8": 255, "bool": 1}.get(str(space.dtype)) if isinstance(space, gym.spaces.Box) else None
 
 
+def _seen_space(space: gym.Space[Any], changes: Sequence[Kind]) -> gym.spaces.Box:
+    """The space of the observations that a changing task returns, with one lower and one upper bound for all."""
+    box: Any = gym.spaces.flatten_space(space) if not isinstance(space, gym.spaces.Box) else space
+    if "observation_shift" in changes:
+        return gym.spaces.Box(-np.inf, np.inf, box.shape, np.result_type(box.dtype, np.float32).type)
+    low, high = np.full_like(box.low, box.low.min()), np.full_like(box.high, box.high.max())
+    return gym.spaces.Box(low, high, dtype=box.dtype)
+
+
 def _without_channels(env: gym.Env[Any, Any]) -> Any:
     """What the observations of tasks in sequence must share: of images, type, height and width."""
     space = env.observation_space
@@ -175,16 +236,46 @@ def _name(env: gym.Env[Any, Any]) -> str:
     return env.spec.id if env.spec else type(env.unwrapped).__name__
 
 
+def _physics(env: gym.Env[Any, Any]) -> "_Model | _Attributes":
+    """What has an environment's physical constants.
+
+    Raises:
+        ValueError: the environment is neither of MuJoCo nor of classic control.
+    """
+    inner: Any = env.unwrapped
+    physics = getattr(inner, "physics", None)
+    model: Any = physics.model.ptr if physics is not None else getattr(inner, "model", None)
+    if hasattr(model, "opt"):
+        return _Model(model, physics.data.ptr if physics is not None else inner.data)
+    of = next((kind.__name__ for kind in type(inner).__mro__ if kind.__name__ in CONSTANTS), None)
+    if of is None:
+        known = "MuJoCo physics, or one of classic control"
+        raise ValueError(f"env.changes=[dynamics] needs a task with {known}; {_name(env)} is neither")
+    return _Attributes(inner, CONSTANTS[of], DERIVED.get(of, {}))
+
+
+class _Attributes:
+    """The physical constants of a classic control task, which are attributes of the environment."""
+
+    def __init__(self, env: Any, names: Sequence[str], derived: Mapping[str, Callable[[Any], float]]) -> None:
+        self.env, self.derived, self.constants = env, derived, len(names)
+        self.first = {name: getattr(env, name) for name in names}
+
+    def scale(self, *factors: float) -> None:
+        """Set the constants to these multiples of their first values."""
+        for factor, (name, value) in zip(factors, self.first.items(), strict=True):
+            setattr(self.env, name, float(factor * value))
+        for name, computed in self.derived.items():
+            setattr(self.env, name, computed(self.env))
+
+
 class _Model:
     """The physical constants of a MuJoCo environment of DeepMind Control or Gymnasium."""
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        inner: Any = env.unwrapped
-        physics = getattr(inner, "physics", None)
-        m: Any = physics.model.ptr if physics is not None else getattr(inner, "model", None)
-        if not hasattr(m, "opt"):
-            raise ValueError(f"env.changes=[dynamics] needs a task with MuJoCo physics, {_name(env)} has none")
-        self.model, self.data = m, physics.data.ptr if physics is not None else inner.data
+    constants = 4
+
+    def __init__(self, m: Any, data: Any) -> None:
+        self.model, self.data = m, data
         self.gravity, self.friction = m.opt.gravity.copy(), m.geom_friction[:, 0].copy()
         self.mass, self.inertia = m.body_mass.copy(), m.body_inertia.copy()
         self.gain, self.bias = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()

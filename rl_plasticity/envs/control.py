@@ -265,13 +265,10 @@ def make_env(
             bounded continuous ones, or see `Changing`.
     """
     envs = [_made(one, seed, render) for one in sequence or (name,)]
-    changing = bool(sequence or changes)
-    return Control(
-        Changing(envs, changes, change_seed, shift_std, dynamics_factor) if changing else envs[0],
-        seed,
-        action_repeat,
-        switch_every_env_steps,
-    )
+    if not (sequence or changes):
+        return Control(envs[0], seed, action_repeat, switch_every_env_steps)
+    changing = Changing(envs, changes, change_seed, shift_std=shift_std, dynamics_factor=dynamics_factor)
+    return Control(changing, seed, action_repeat, switch_every_env_steps)
 
 
 def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:

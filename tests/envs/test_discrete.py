@@ -19,12 +19,12 @@ class Cells(gym.Env):
 
     def __init__(self, channels=3, actions=4, dtype=np.uint8, last=False):
         shape = (5, 6, channels) if last else (channels, 5, 6)
-        self.observation_space = gym.spaces.Box(0, 255, shape, dtype)
+        self.observation_space = gym.spaces.Box(0, 1 if dtype == np.bool_ else 255, shape, dtype)
         self.action_space = gym.spaces.Discrete(actions, start=2)
 
     def reset(self, *, seed=None, options=None):
         space = self.observation_space
-        return np.arange(np.prod(space.shape), dtype=space.dtype).reshape(space.shape), {}
+        return np.arange(np.prod(space.shape)).reshape(space.shape).astype(space.dtype), {}
 
     def step(self, action):
         assert self.action_space.contains(action)
@@ -63,7 +63,7 @@ def test_random_actions_are_all_of_them_equally_often():
 
 
 def test_permuted_channels_move_whole_pictures_and_permuted_actions_are_a_permutation():
-    env = Control(Changing([Cells()], ["channel_permutation", "action_permutation"], 5, 1.0, 2.0), 0)
+    env = Control(Changing([Cells()], ["channel_permutation", "action_permutation"], 5), 0)
     whole = np.arange(90).reshape(3, 30)
     orders, actions = set(), set()
     for change in range(8):
@@ -82,14 +82,14 @@ def test_permuted_channels_move_whole_pictures_and_permuted_actions_are_a_permut
 
 
 def test_flipped_discrete_actions_count_from_the_other_end():
-    env = Control(Changing([Cells()], ["action_flip"], 0, 1.0, 2.0), 0)
+    env = Control(Changing([Cells()], ["action_flip"]), 0)
     env.change = 1
     env.reset()
     assert [acted(env, index) for index in range(4)] == [5, 4, 3, 2]
 
 
 def test_a_sequence_of_images_shows_missing_channels_as_zeros():
-    env = Control(Changing([Cells(2), Cells(3)], [], 0, 1.0, 2.0), 0)
+    env = Control(Changing([Cells(2), Cells(3)]), 0)
     assert env.spaces.obs_shape == (3, 5, 6)
     seen = []
     for change in (0, 1):
@@ -110,7 +110,7 @@ def test_a_sequence_of_images_shows_missing_channels_as_zeros():
 )
 def test_a_change_that_the_observations_cannot_take_is_an_error(envs, kinds, named):
     with pytest.raises(ValueError, match=named):
-        Changing(envs, kinds, 0, 1.0, 2.0)
+        Changing(envs, kinds)
 
 
 def test_an_episode_of_discrete_actions_is_replayed_to_where_it_was():
