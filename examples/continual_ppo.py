@@ -88,7 +88,8 @@ def draw(rows: list[list[str]], tasks: int) -> None:
                 mean, *band = mean_curve(values)
                 plotting.line(axes, np.arange(1, tasks + 1), mean, band, **plotting.cycled(place))
             axes.set(xlabel="task", ylabel=label, ylim=(0, None))
-        plotting.legend(figure, dict(zip(METHODS, axes.lines, strict=True)))
+        names = ["no method" if method == "none" else method for method in METHODS]
+        plotting.legend(figure, dict(zip(names, axes.lines, strict=True)))
         figure.savefig("continual_ppo.png", dpi=150)
 
 
