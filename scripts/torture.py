@@ -1,8 +1,8 @@
 """Kill runs at random and at the worst moments, resume them, and compare with runs that were never killed.
 
-    python scripts/torture.py [--train 100] [--supervised 100] [--minutes 60] [--seed 0]
+    python scripts/torture.py [--train 100] [--dqn 100] [--supervised 100] [--minutes 60] [--seed 0]
 
-Both commands' runs go on at the same time, each command's are killed (SIGKILL) so many times in all. A moment counts
+Runs of all cases go on at the same time, and those of each are killed (SIGKILL) this many times in all. A moment counts
 only where the files left behind show that it was hit. Status 1 if a resume failed, metrics.csv or the last checkpoint
 is not identical, or a file of the user's in checkpoints/ was touched.
 """
@@ -42,6 +42,18 @@ CASES = {
         "seeds=2 reg=spectral+swr reset=periodic reset.every_updates=200 reset.every_tasks=3 agent.hidden=[16,16] "
         "batch_size=16 replay_ratio=1 random_env_steps=150 total_env_steps=1650 buffer_size=700 eval_episodes=3 "
         "eval_every_env_steps=100 checkpoint_every_env_steps=60 log_every_updates=50 measure_every_updates=1000",
+        lambda step: step % 100 == 0 or step % 130 == 0,
+        lambda step: (step - 150) % 200 == 0,
+    ),
+    # The same with discrete actions and images: a game whose channels and actions change.
+    "dqn": Case(
+        "train",
+        "agent=dqn env=minatar:breakout env.changes=[channel_permutation,action_permutation] "
+        "env.switch_every_env_steps=130 agent.network=cnn agent.channels=2 agent.hidden=[16] agent.num_steps=3 "
+        "agent.target_every_updates=50 agent.epsilon_env_steps=800 seeds=2 reg=spectral+swr reset=periodic "
+        "reset.every_updates=200 reset.every_tasks=3 batch_size=16 replay_ratio=1 random_env_steps=150 "
+        "total_env_steps=1650 buffer_size=700 eval_episodes=3 eval_every_env_steps=100 checkpoint_every_env_steps=60 "
+        "log_every_updates=50 measure_every_updates=1000",
         lambda step: step % 100 == 0 or step % 130 == 0,
         lambda step: (step - 150) % 200 == 0,
     ),
