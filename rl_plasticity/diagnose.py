@@ -31,7 +31,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
-from rl_plasticity.diagnosis.report import Verdict
+from rl_plasticity.diagnosis.report import LEARNED, Verdict
 from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject, subject_of
 from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, foretold, reports
@@ -155,7 +155,7 @@ def _found(source: Source, kept: Kept, items: Sequence[Item], runs: Sequence[str
             trials[item.network], seconds[item.network] = foretold(*source.trial(item), d.repeats, d.updates)
     print(_announced(items, missing, sum(seconds[item.network] for item in missing), kept, d), file=sys.stderr)
 
-    header = ["step", "run", "network", "data", "verdict", "learned of what a fresh network learns"]
+    header = ["step", "run", "network", "data", "verdict", LEARNED]
     where = [[str(item.step), printable(run), item.network, item.data] for item in items for run in runs]
     widths = [max(map(len, column)) for column in zip(header[:4], *where, strict=True)] + [len(max(STATUS, key=len)), 0]
 
@@ -393,7 +393,7 @@ def of_saved_agent(file: str, settings: Diagnose) -> int:
     tried = {"remedies": settings.remedies, "repeats": settings.repeats, "updates": settings.updates}
     found = saved_agents.diagnosed(agent, obs, rewards, settings.network, **tried)
     rows = [[name, r.verdict, str(r.evidence.get(NOW, ""))] for name, r in found.items()]
-    header = ["network", "verdict", "learned of what a fresh network learns"]
+    header = ["network", "verdict", LEARNED]
     print(f"{agent.algorithm}, {path}\n" + "\n".join(command_line.aligned([header, *rows])))
     for name, report in found.items():
         if report.verdict != "plastic":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
+LEARNED = "learned, as a share of a fresh network's"  # the header of the scores
 
 # Student's t at 0.975 for 1, 2, ... degrees of freedom. For more of them the normal distribution's 1.96 is near enough.
 STUDENT: tuple[float, ...] = (
@@ -150,7 +151,7 @@ class Report:
         arms = [name for name in self.evidence if "/" not in name]
         kinds = list(dict.fromkeys(name.partition("/")[2] for name in self.losses))
         if arms:
-            lines += ["", f"{'what it learned of what a fresh network learns':<48}{''.join(f'{k:>9}' for k in kinds)}"]
+            lines += ["", f"{LEARNED:<48}{''.join(f'{k:>9}' for k in kinds)}"]
             for arm in arms:
                 means = [self.evidence.get(f"{arm}/{k}") for k in kinds]
                 each = "".join(" " * 9 if e is None else f"{e.mean:>9.2f}" for e in means)
