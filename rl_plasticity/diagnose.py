@@ -266,7 +266,8 @@ class OfAgents:
         """Transitions from the replay buffer of the present checkpoint, `PROBE_SIZE` of each run."""
         s, seeds, step = self._trained.settings, self.plan.seeds, self._at
         capacity = min(s.buffer_size, s.total_env_steps)
-        buffer = ReplayBuffer.of(len(seeds), capacity, self.envs.spaces, self._agent.discount, s.device)
+        sizes = self.envs.obs_dim, self.envs.act_dim
+        buffer = ReplayBuffer(len(seeds), capacity, *sizes, self._agent.discount, s.device, self.envs.spaces.levels)
         try:
             saved = checkpoint.load(self.folder.checkpoints, step)
             checkpoint.Checkpoints(self.folder.checkpoints, saved).restore({"buffer": buffer})

@@ -114,7 +114,8 @@ def build(s: Train, plan: Plan) -> Parts:
     if s.diagnose_every_updates:
         require_enough(agent.learners, agent.inputs(like_transitions(agent, eval_envs, s.device)))
     capacity = min(s.buffer_size, s.total_env_steps)
-    buffer = ReplayBuffer.of(len(plan.seeds), capacity, eval_envs.spaces, agent.discount, s.device)
+    sizes = eval_envs.obs_dim, eval_envs.act_dim
+    buffer = ReplayBuffer(len(plan.seeds), capacity, *sizes, agent.discount, s.device, eval_envs.spaces.levels)
     tasks = task_of(s, s.total_env_steps) + 1
     if tasks == 1 and s.env.switch_every_env_steps:
         every = f"env.switch_every_env_steps={s.env.switch_every_env_steps}"

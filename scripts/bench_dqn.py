@@ -41,7 +41,7 @@ def random_obs(spaces: Spaces, rng: np.random.Generator, n: int) -> np.ndarray[A
 def ours(spaces: Spaces, batch: int, settings: dict[str, Any], runs: int) -> Group:
     rng = np.random.default_rng(0)
     agent = DQN(spaces.obs_shape, spaces.num_actions or 0, range(runs), **settings)
-    buffer = ReplayBuffer.of(runs, FILLED, spaces, agent.discount, "cpu")
+    buffer = ReplayBuffer(runs, FILLED, spaces.obs_dim, 1, agent.discount, levels=spaces.levels)
     buffer.start(torch.zeros(runs, spaces.obs_dim))
     no = np.zeros(runs, np.bool_)
     for _ in range(FILLED):

@@ -93,7 +93,9 @@ def drawn(monkeypatch):
     """Of each sample of the buffer how many transitions it held, and of how many updates the sample was."""
     found = []
     sample = ReplayBuffer.sample
-    monkeypatch.setattr(ReplayBuffer, "sample", lambda b, i: found.append((b.size, i.shape[1] // 16)) or sample(b, i))
+    monkeypatch.setattr(
+        ReplayBuffer, "sample", lambda b, i, *n: found.append((b.size, i.shape[1] // 16)) or sample(b, i, *n)
+    )
     return found
 
 

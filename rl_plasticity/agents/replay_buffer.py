@@ -1,14 +1,14 @@
 """The replay storage of many runs."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_plasticity.step import Spaces, Step
+from rl_plasticity.step import Step
 
 
 class Batch(NamedTuple):
@@ -38,16 +38,11 @@ class ReplayBuffer:
     Args:
         capacity: number of transitions of each run. A capacity of all env steps means unbounded.
         discount: discount of one env step.
-        levels: see `Spaces`.
+        levels: see `rl_plasticity.step.Spaces`.
 
     Raises:
         ValueError: a capacity below 1.
     """
-
-    @classmethod
-    def of(cls, runs: int, capacity: int, spaces: Spaces, discount: float, device: str | torch.device) -> Self:
-        """A buffer for environments with these spaces."""
-        return cls(runs, capacity, spaces.obs_dim, spaces.act_dim, discount, device, spaces.levels)
 
     def __init__(
         self,

@@ -356,10 +356,12 @@ class Diagnose:
         ),
     ] = None
     env: Annotated[
-        str | None, Setting("of an agent saved by Stable-Baselines3: gym:NAME, or inputs.pt with observations")
+        str | None,
+        Setting("environment of an agent that Stable-Baselines3 saved, gym:NAME; or inputs.pt with observations"),
     ] = None
     algorithm: Annotated[
-        str | None, Setting("of an agent saved by Stable-Baselines3: SAC, TD3, DDPG, DQN, PPO or A2C; null: the file's")
+        str | None,
+        Setting("class of an agent that Stable-Baselines3 saved: SAC, TD3, DDPG, DQN, PPO, A2C; null: the file's"),
     ] = None
 
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from rl_plasticity.agents import ReplayBuffer, Step
-from rl_plasticity.step import Spaces
 
 
 def no(runs):
@@ -221,8 +220,7 @@ def test_a_transition_of_several_steps_ends_with_its_episode_and_with_the_newest
 
 @pytest.mark.parametrize("levels", [1, 255])
 def test_images_take_a_byte_a_number_and_come_back_bit_for_bit_also_from_a_saved_state(levels):
-    spaces = Spaces((2, 3, 3), 1, 4, levels)
-    buffer = ReplayBuffer.of(1, 6, spaces, 0.99, "cpu")
+    buffer = ReplayBuffer(1, 6, 18, 1, levels=levels)
     assert buffer.obs.dtype == buffer.last_obs.dtype == torch.uint8
     images = [np.random.default_rng(i).integers(0, levels + 1, (1, 18)).astype(np.float32) / levels for i in range(20)]
     buffer.start(torch.from_numpy(images[0]))
@@ -231,7 +229,7 @@ def test_images_take_a_byte_a_number_and_come_back_bit_for_bit_also_from_a_saved
         last, first = images[t + 1], images[t + 10]
         step = Step(first if ended else last, np.zeros(1, np.float32), ended & False, ended, last)
         buffer.add(torch.tensor([[float(t % 4)]]), step)
-    again = ReplayBuffer.of(1, 6, spaces, 0.99, "cpu")
+    again = ReplayBuffer(1, 6, 18, 1, levels=levels)
     again.load_state_dict(buffer.state_dict())
     for one in (buffer, again):
         batch = one.sample(torch.arange(6).expand(1, 6))

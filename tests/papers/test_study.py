@@ -111,7 +111,9 @@ def test_the_hours_of_studies_are_those_of_their_records():
 
 
 def test_studies_draw_only_metrics_that_the_docs_name_so():
-    pages = [(DOCS / f"{page}.md").read_text() for page in ("metrics", "results-format", "supervised")]
+    pages = [
+        (DOCS / f"{page}.md").read_text() for page in ("metrics", "metrics-definitions", "results-format", "supervised")
+    ]
     named = {word for text in pages for word in re.findall(r"`([\w/]+?)(?:/LAYER.*?)?`", text)}
     for name, small in SMALL:
         draw = studies.load(name, small).draw

@@ -81,7 +81,7 @@ def test_a_setting_of_a_choice_that_the_preset_of_a_run_makes_is_for_that_run():
     [
         ("reg=none,none reg.spectral.coef=1", ["the same run twice", "'reg=none reg.spectral.coef=1'"]),
         ("reg=none,l2 reg.spectral.coef=1", ["reg.spectral.coef", "reg=none"]),
-        ("reg=none,spectral reg.spectral.coeff=1", ["'reg.coef'"]),
+        ("reg=none,spectral reg.spectral.coeff=1", ["'reg.spectral.coef'"]),
         ("reg=none,spectral reg.spectral.coef=1 reg.coef=1", ["reg.NAME.coef"]),
         ("reg=spectral reg.spectral.coef=1 reg.coef=1", ["reg.coef is given twice"]),
         ("seed=0,0", ["the same run twice", "'seed=0'"]),
