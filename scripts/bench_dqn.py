@@ -18,11 +18,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from bench_updates import GROUP, Group, interleaved, ratio
+from bench_updates import GROUP, Group, interleaved, ratio, updates
 from torch import nn
 from torch.nn import functional as F
 
-from rl_plasticity.agents import DQN, Batch, ReplayBuffer
+from rl_plasticity.agents import DQN, ReplayBuffer
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.step import Spaces, Step
 
@@ -48,15 +48,7 @@ def ours(spaces: Spaces, batch: int, settings: dict[str, Any], runs: int) -> Gro
         obs = random_obs(spaces, rng, runs).reshape(runs, -1)
         act = torch.from_numpy(rng.integers(spaces.num_actions, size=(runs, 1))).float()
         buffer.add(act, Step(obs, rng.random(runs, np.float32), no, no, obs))
-    update = compiled(agent.update)
-
-    def group() -> None:
-        batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * batch))
-        noise = agent.noise(GROUP, batch)
-        for i in range(GROUP):
-            update(Batch(*(x[:, i * batch : (i + 1) * batch] for x in batches)), noise[i])
-
-    return group
+    return updates(agent, compiled(agent.update), buffer, batch)
 
 
 def network_of(spaces: Spaces) -> nn.Sequential:

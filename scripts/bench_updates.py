@@ -39,7 +39,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_plasticity.agents import SAC, Batch, ReplayBuffer, Step
+from rl_plasticity.agents import SAC, Agent, Batch, ReplayBuffer, Step
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.compiling.precision import decided, pays_from, read_bfloat16_
 from rl_plasticity.errors import SettingsError
@@ -97,14 +97,14 @@ def floor(runs: int, obs_dim: int, act_dim: int, network: str = "256") -> Group:
     return group
 
 
-def updates(agent: SAC, update: Callable[[Batch, Tensor], Any], buffer: ReplayBuffer) -> Group:
-    """Updates as train.py makes them between two env steps."""
+def updates(agent: Agent, update: Callable[[Batch, Tensor], Any], buffer: ReplayBuffer, size: int = BATCH) -> Group:
+    """Updates as train.py makes them between two env steps, on batches of this size."""
 
     def group() -> None:
-        batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * BATCH))
-        noise = agent.noise(GROUP, BATCH)
+        batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * size))
+        noise = agent.noise(GROUP, size)
         for i in range(GROUP):
-            update(Batch(*(x[:, i * BATCH : (i + 1) * BATCH] for x in batches)), noise[i])
+            update(Batch(*(x[:, i * size : (i + 1) * size] for x in batches)), noise[i])
 
     return group
 

@@ -33,29 +33,29 @@ class Case(NamedTuple):
     was_reset: Callable[[int], bool]
 
 
+def of_agents(task: str) -> Case:
+    """Agents that learn a task which changes, the options being of the task and the network.
+
+    Update u is made at env step u + 150. A replay buffer that wraps around, two runs, two regularizers; every 130 env
+    steps the task changes, which cuts its episodes off.
+    """
+    return Case(
+        "train",
+        f"{task} env.switch_every_env_steps=130 seeds=2 reg=spectral+swr reset=periodic reset.every_updates=200 "
+        "reset.every_tasks=3 batch_size=16 replay_ratio=1 random_env_steps=150 total_env_steps=1650 buffer_size=700 "
+        "eval_episodes=3 eval_every_env_steps=100 checkpoint_every_env_steps=60 log_every_updates=50 "
+        "measure_every_updates=1000",
+        lambda step: step % 100 == 0 or step % 130 == 0,
+        lambda step: (step - 150) % 200 == 0,
+    )
+
+
 CASES = {
-    # Update u is made at env step u + 150. A replay buffer that wraps around, two runs, two regularizers, a task that
-    # changes: every 130 env steps, which cuts its episodes of 200 off.
-    "train": Case(
-        "train",
-        "env=gym:Pendulum-v1 env.changes=[observation_shift,action_flip] env.switch_every_env_steps=130 "
-        "seeds=2 reg=spectral+swr reset=periodic reset.every_updates=200 reset.every_tasks=3 agent.hidden=[16,16] "
-        "batch_size=16 replay_ratio=1 random_env_steps=150 total_env_steps=1650 buffer_size=700 eval_episodes=3 "
-        "eval_every_env_steps=100 checkpoint_every_env_steps=60 log_every_updates=50 measure_every_updates=1000",
-        lambda step: step % 100 == 0 or step % 130 == 0,
-        lambda step: (step - 150) % 200 == 0,
-    ),
-    # The same with discrete actions and images: a game whose channels and actions change.
-    "dqn": Case(
-        "train",
-        "agent=dqn env=minatar:breakout env.changes=[channel_permutation,action_permutation] "
-        "env.switch_every_env_steps=130 agent.network=cnn agent.channels=2 agent.hidden=[16] agent.num_steps=3 "
-        "agent.target_every_updates=50 agent.epsilon_env_steps=800 seeds=2 reg=spectral+swr reset=periodic "
-        "reset.every_updates=200 reset.every_tasks=3 batch_size=16 replay_ratio=1 random_env_steps=150 "
-        "total_env_steps=1650 buffer_size=700 eval_episodes=3 eval_every_env_steps=100 checkpoint_every_env_steps=60 "
-        "log_every_updates=50 measure_every_updates=1000",
-        lambda step: step % 100 == 0 or step % 130 == 0,
-        lambda step: (step - 150) % 200 == 0,
+    "train": of_agents("env=gym:Pendulum-v1 env.changes=[observation_shift,action_flip] agent.hidden=[16,16]"),
+    # Discrete actions and images: a game whose channels and actions change.
+    "dqn": of_agents(
+        "agent=dqn env=minatar:breakout env.changes=[channel_permutation,action_permutation] agent.network=cnn "
+        "agent.channels=2 agent.hidden=[16] agent.num_steps=3 agent.target_every_updates=50 agent.epsilon_env_steps=800"
     ),
     # Five updates an epoch, an evaluation after each.
     "supervised": Case(
@@ -182,7 +182,7 @@ def torture(case: Case, kills: int, until: float, place: Path, seed: int) -> Out
                 shown = moment in MOMENTS[:2] or hit(moment, case, folder)
                 killed[moment if shown else "at random"] += 1
                 step, seconds = last_row(folder)[0], time.monotonic() - begun
-                print(f"{case.command} {number}: {moment}, step {step}, {seconds:.0f} s", flush=True)
+                print(f"{place.name} {number}: {moment}, step {step}, {seconds:.0f} s", flush=True)
                 continue
             if process.returncode:
                 wrong.append(f"round {rounds}, after {number} kills, a resume failed: {said.read_text()[-500:]}")
@@ -196,7 +196,7 @@ def torture(case: Case, kills: int, until: float, place: Path, seed: int) -> Out
             wrong.append(f"round {rounds}: the last state differs")
         if put and theirs.read_text() != "the user's":
             wrong.append(f"round {rounds}: {theirs} was touched")
-        print(f"{case.command}: round {rounds} {wrong or 'is identical'}", flush=True)
+        print(f"{place.name}: round {rounds} {wrong or 'is identical'}", flush=True)
     return Outcome(killed, rounds, wrong)
 
 
