@@ -239,8 +239,8 @@ def train(command: "Command[Any, Any]") -> None:
         if command.execute(session, built):
             print(printable(f"done; results in {session.folder}"))
             return 0
-        plugs = f"plugins=[{','.join(plugins.loaded)}] " if plugins.loaded else ""
-        print(printable(f"stopped; continue with {plugs}resume={session.folder}"), file=sys.stderr)
+        given = " ".join([*plugins.as_arguments(plugins.loaded), f"resume={session.folder}"])
+        print(printable(f"stopped; continue with {given}"), file=sys.stderr)
         return 128 + session.stop.received
 
     main(command.name, partial(help_of, command.kind), act)

@@ -31,7 +31,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
-from rl_plasticity.diagnosis.report import LEARNED, Verdict
+from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
 from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject, subject_of
 from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, foretold, reports
@@ -125,7 +125,12 @@ def look(folder: RunFolder, d: Diagnose) -> int:
         print(f"\n{f.run}, {f.network}, {f.data}, step {f.step}\n{f.report}")
     if d.out is not None:
         _write(Path(d.out), found, folder)
-    return max((STATUS[f.report.verdict] for f in last), key=(0, 3, 1).index)
+    return _status([f.report for f in last])
+
+
+def _status(looked_at: Sequence[Report]) -> int:
+    """The exit status: 1 if a network is not plastic, 3 if that cannot be told of one, else 0."""
+    return max((STATUS[report.verdict] for report in looked_at), key=(0, 3, 1).index)
 
 
 def _items(source: Source, kept: Kept, step: int, is_last: bool, networks: Sequence[str]) -> list[Item]:
@@ -199,10 +204,9 @@ def _announced(items: Sequence[Item], missing: Sequence[Item], seconds: float, k
 
 def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
     write_text(out, json.dumps([f.row for f in found], indent=1))
-    from rl_plasticity.comparison.trainability import Point, draw
+    from rl_plasticity.comparison.trainability import draw
 
-    learned = [(f, f.report.evidence[NOW]) for f in found if NOW in f.report.evidence]
-    figure = draw([Point(f.step, f.run, f.network, f.data, e) for f, e in learned], folder)
+    figure = draw([f for f in found if NOW in f.report.evidence], folder)
     write_atomically(out.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=200))
     print(f"wrote {out} and {out.with_suffix('.png')}")
 
@@ -351,7 +355,7 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
     print(report)
     if settings.out is not None:
         write_text(Path(settings.out), report.to_json())
-    return STATUS[report.verdict]
+    return _status([report])
 
 
 # --- agents of Stable-Baselines3 --------------------------------------------------------------------------------------
@@ -403,7 +407,7 @@ def of_saved_agent(file: str, settings: Diagnose) -> int:
         written = [{"network": name, **json.loads(report.to_json())} for name, report in found.items()]
         write_text(Path(settings.out), json.dumps(written, indent=1))
         print(f"wrote {settings.out}")
-    return max((STATUS[report.verdict] for report in found.values()), key=(0, 3, 1).index)
+    return _status([*found.values()])
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

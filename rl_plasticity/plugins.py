@@ -87,6 +87,11 @@ def changed(before: Mapping[str, str]) -> list[str]:
     return [module for module, digest in before.items() if now.get(module, digest) != digest]
 
 
+def as_arguments(modules: Sequence[str]) -> list[str]:
+    """The argument that names these plugs, ``plugins=[a,b]``; none if there are none."""
+    return [f"plugins=[{','.join(modules)}]"] if modules else []
+
+
 def module_of(env: str) -> str:
     """``my_module`` for ``gym:my_module:My-v0``; empty for other environments."""
     return env.removeprefix("gym:").rpartition(":")[0] if env.startswith("gym:") else ""

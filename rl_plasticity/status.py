@@ -12,7 +12,7 @@ import textwrap
 import time
 from collections.abc import Sequence
 
-from rl_plasticity import command_line, terminal
+from rl_plasticity import command_line, plugins, terminal
 from rl_plasticity.command_line import aligned, columns
 from rl_plasticity.errors import SettingsError, nearest, printable, shown
 from rl_plasticity.paths import exists
@@ -129,7 +129,7 @@ def continued(s: Status) -> str:
         kind, plugs = s.folder.kind, s.folder.plugins
     except (SettingsError, OSError):  # it was deleted meanwhile, or cannot be resumed
         return ""
-    given = [*([f"plugins=[{','.join(plugs)}]"] if plugs else []), f"resume={s.folder}"]
+    given = [*plugins.as_arguments(plugs), f"resume={s.folder}"]
     return printable(f"continue: python -m rl_plasticity.{kind} {shlex.join(given)}")
 
 

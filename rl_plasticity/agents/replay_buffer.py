@@ -57,13 +57,13 @@ class ReplayBuffer:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
         self.runs, self.capacity, self.discount, self.levels = runs, capacity, discount, levels
-        stored = torch.uint8 if levels else torch.float32
+        kind = torch.uint8 if levels else torch.float32
         rows = capacity + 1  # the newest row holds the obs that has no action yet
-        self.obs = torch.empty(runs, rows, obs_dim, dtype=stored, device=device)
+        self.obs = torch.empty(runs, rows, obs_dim, dtype=kind, device=device)
         self.act = torch.empty(runs, rows, act_dim, device=device)
         self.reward = torch.empty(runs, rows, device=device)
         self.end = torch.zeros(runs, rows, dtype=torch.int32, device=device)
-        self.last_obs = torch.zeros(runs, 1, obs_dim, dtype=stored, device=device)
+        self.last_obs = torch.zeros(runs, 1, obs_dim, dtype=kind, device=device)
         self.head = 0  # the row of the newest obs
         self.size = 0
         self.added = 0  # how many there ever were
@@ -72,7 +72,7 @@ class ReplayBuffer:
 
     def start(self, obs: Tensor) -> None:
         """The first obs ``[runs, obs_dim]``."""
-        self.obs[:, self.head] = self._stored(obs)
+        self.obs[:, self.head] = stored(obs, self.levels)
 
     @property
     def newest_obs(self) -> Tensor:
@@ -89,11 +89,11 @@ class ReplayBuffer:
         for run in np.flatnonzero(step.truncated & ~step.terminated).tolist():
             slot = self._take_slot(run)
             self._slots[run][row] = slot
-            self.last_obs[run, slot] = self._stored(self._here(step.next_obs[run]))
+            self.last_obs[run, slot] = stored(self._here(step.next_obs[run]), self.levels)
             end[run] = slot + 1
         here = self._here(np.column_stack([step.obs, step.reward, end]))  # one copy to the device instead of three
         self.head = (row + 1) % rows
-        self.obs[:, self.head] = self._stored(here[:, :-2])
+        self.obs[:, self.head] = stored(here[:, :-2], self.levels)
         self.act[:, row], self.reward[:, row], self.end[:, row] = act, here[:, -2], here[:, -1]
         for slots, free in zip(self._slots, self._free, strict=True):
             if self.head in slots:  # the oldest transition goes
@@ -112,10 +112,6 @@ class ReplayBuffer:
         on_host = torch.from_numpy(values.astype(np.float32))
         on_host = on_host.pin_memory() if self.obs.is_cuda else on_host
         return on_host.to(self.obs.device, non_blocking=True)
-
-    def _stored(self, obs: Tensor) -> Tensor:
-        """Observations as they are stored."""
-        return (obs * self.levels).round() if self.levels else obs
 
     def _shown(self, obs: Tensor) -> Tensor:
         """Stored observations as the environment gave them, bit for bit."""
@@ -217,6 +213,11 @@ class ReplayBuffer:
                 self._slots[of][row] = number - 1
         every = range(self.last_obs.shape[1])
         self._free = [[s for s in reversed(every) if s >= len(used)] for used in self._slots]
+
+
+def stored(obs: Tensor, levels: int | None) -> Tensor:
+    """Observations as a buffer with these `levels` stores them."""
+    return (obs * levels).round().to(torch.uint8) if levels else obs
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:

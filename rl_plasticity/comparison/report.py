@@ -14,6 +14,7 @@ import numpy as np
 from rl_plasticity.comparison.groups import Group, differing
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.comparison.summary import FEW, Comparison, counted, mean, short_version
+from rl_plasticity.diagnosis.report import LEARNED
 from rl_plasticity.runs.diagnosed import Diagnosis
 from rl_plasticity.runs.names import short
 
@@ -148,8 +149,7 @@ def _trainability(c: Comparison, shown: Sequence[str]) -> list[str]:
     ]
     if not rows:
         return []
-    learned = "learned of what a fresh network learns"
-    header = ["group", *["task"] * several, "network", "data", c.step_of_checkpoints, "runs", "verdict", learned]
+    header = ["group", *["task"] * several, "network", "data", c.step_of_checkpoints, "runs", "verdict", LEARNED]
     said = (
         "The verdicts of <code>diagnose</code> at the newest checkpoint it looked at. The share that was learned is a "
         f"mean over runs. It has a 95 % Student's t interval over runs if there are {FEW} or more, and over repeats if "

@@ -1,7 +1,6 @@
 """A figure of what networks can still learn, over time, beside the scores of their run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
@@ -9,26 +8,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rl_plasticity.comparison.plotting import STYLE, count_steps, cycled, legend, line, panels, take_literally
-from rl_plasticity.diagnosis.report import Estimate
+from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import LOST, PLASTIC
+from rl_plasticity.runs.diagnosed import Diagnosis
 from rl_plasticity.runs.folder import RunFolder
 
 
-@dataclass(frozen=True)
-class Point:
-    """How much a network learned, as a share of what a fresh network learns."""
-
-    step: int
-    run: str
-    network: str
-    data: str
-    learned: Estimate
-
-
-def draw(points: Sequence[Point], folder: RunFolder) -> Figure:
+def draw(points: Sequence[Diagnosis], folder: RunFolder) -> Figure:
     """Draw a panel for each network, and one for the return or the training accuracy, with a color for each run.
 
-    The first data set is a line with 95 % intervals. Other data sets are crosses.
+    Each of the points says how much was learned. The first data set is a line with 95 % intervals. Others are crosses.
     """
     metric = "eval/return" if folder.kind == "train" else "eval/train_accuracy"
     reached = {run.in_words: of_run[metric] for run, of_run in folder.metrics().items() if metric in of_run}
@@ -40,11 +29,11 @@ def draw(points: Sequence[Point], folder: RunFolder) -> Figure:
             for run, look in looks.items():
                 here = [p for p in points if (p.run, p.network) == (run, network)]
                 main = [p for p in here if p.data == data[0]]
-                means, low, high = (np.array([p.learned[i] for p in main]) for i in range(3))
+                means, low, high = (np.array([p.report.evidence[NOW][i] for p in main]) for i in range(3))
                 line(panel, np.array([p.step for p in main]), means, (low, high), marker="o", **look)
                 for p in here:
                     if p.data != data[0]:
-                        panel.plot(p.step, p.learned.mean, marker="x", ms=5, color=look["color"])
+                        panel.plot(p.step, p.report.evidence[NOW].mean, marker="x", ms=5, color=look["color"])
             for threshold in (LOST, PLASTIC):
                 panel.axhline(threshold, color="0.7", lw=0.6, zorder=0)
             panel.set_ylim(min(0.0, panel.get_ylim()[0]), max(1.1, panel.get_ylim()[1]))

@@ -23,6 +23,7 @@ from rl_plasticity.diagnosis.trainability import (
     Criterion,
     Data,
     Subject,
+    Task,
     learn,
     outputs_of,
 )
@@ -176,13 +177,10 @@ def reports(
     causes = checks.learning_rate(subject.optimizers)
     known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
     arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
-    if bar is None:
-        number, seconds = foretold(subject, data, repeats, updates)
-        if seconds > LONG:
-            print(
-                f"diagnose: {number} trials of {updates} updates take about {seconds / 60:.0f} minutes", file=sys.stderr
-            )
-    own = closing(progress(arms * repeats * len(trials.kinds)))
+    number = arms * repeats * len(trials.kinds)
+    if bar is None and (seconds := arms * repeats * updates * _seconds(subject, trials.tasks[0])) > LONG:
+        print(f"diagnose: {number} trials of {updates} updates take about {seconds / 60:.0f} minutes", file=sys.stderr)
+    own = closing(progress(number))
     with own if bar is None else nullcontext(bar) as trials.bar:
         _let_fresh_learn(trials, causes)
         trials.run(NOW, lambda r: subject, RATES)
@@ -212,14 +210,21 @@ def reports(
 
 
 def foretold(subject: Subject, data: Data, repeats: int, updates: int) -> tuple[int, float]:
-    """The number of trials behind `reports` without remedies, and about how many seconds they take.
-
-    The shortest of three updates counts for each kind of targets, so that other programs count little.
-    """
+    """The number of trials behind `reports` without remedies, and about how many seconds they take."""
     with random_states_kept(subject.net):
         torch.manual_seed(0)
         tasks = data.tasks(subject.copied(subject.fresh().train()).net, 0, 10)
-        seconds = 0.0
+    arms = 2 * len(RATES)
+    return arms * repeats * len(tasks), arms * repeats * updates * _seconds(subject, tasks)
+
+
+def _seconds(subject: Subject, tasks: Sequence[Task]) -> float:
+    """About how many seconds one update on each of the tasks takes.
+
+    The shortest of three updates counts for each, so that other programs count little.
+    """
+    seconds = 0.0
+    with random_states_kept(subject.net):
         for task in tasks:
             net, optimizers = subject.with_fresh_optimizer(task)
             loss = task.begin(net)
@@ -229,8 +234,7 @@ def foretold(subject: Subject, data: Data, repeats: int, updates: int) -> tuple[
                 learn(net, optimizers, loss, 1, seed=0)
                 times.append(time.perf_counter() - start)
             seconds += min(times)
-    arms = 2 * len(RATES)
-    return arms * repeats * len(tasks), arms * repeats * updates * seconds
+    return seconds
 
 
 def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) -> dict[str, Any]:

@@ -142,6 +142,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         which = number % len(self.envs)
         self.env = self.envs[which]
         obs, actions = self.size, actions_of(self.env)
+        self.actions = actions
         act = int(actions.n) if isinstance(actions, gym.spaces.Discrete) else actions.shape[0]
         self.order, self.offset, self.sign = np.arange(obs), np.zeros(obs), 1.0
         self.act_order, self.flipped = np.arange(act), np.zeros(act, bool)
@@ -173,7 +174,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         return self._seen(obs), info
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        space = actions_of(self.env)
+        space = self.actions
         if isinstance(space, gym.spaces.Discrete):
             index = self.act_order[int(action) - int(space.start)]
             meant: Any = int(space.start + (space.n - 1 - index if self.flipped[0] else index))

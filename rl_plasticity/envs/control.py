@@ -61,15 +61,13 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         if action_repeat < 1:
             raise ValueError(f"action_repeat must be at least 1, got {action_repeat}")
         self.actions_of_task = actions
-        discrete = isinstance(actions, gym.spaces.Discrete)
-        shape: tuple[int, ...] = (1,) if discrete else actions.shape or ()
+        number = int(actions.n) if isinstance(actions, gym.spaces.Discrete) else None
+        shape: tuple[int, ...] = (1,) if number else actions.shape or ()
         self.seed, self.action_repeat, self.episode = seed, action_repeat, 0
         self.switch_every_env_steps, self.steps, self.change = switch_every_env_steps, 0, 0
         size = gym.spaces.flatdim(env.observation_space)
         first = env.envs[0].observation_space if isinstance(env, Changing) else env.observation_space
-        image = env.image if isinstance(env, Changing) else image_of(first)
-        number = int(actions.n) if isinstance(actions, gym.spaces.Discrete) else None
-        self.spaces = Spaces(image or (size,), shape[0], number, levels_of(first))
+        self.spaces = Spaces(image_of(env.observation_space) or (size,), shape[0], number, levels_of(first))
         self.observation_space = gym.spaces.Box(-math.inf, math.inf, (size,), np.float32)
         low, high = (0.0, float(number - 1)) if number else (-1.0, 1.0)
         self.action_space = gym.spaces.Box(low, high, shape, np.float32)
@@ -167,8 +165,8 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
 def step_limit(env: gym.Env[Any, Any]) -> float:
     """The largest number of simulator steps in an episode; infinite without a time limit."""
-    registered = env.spec.max_episode_steps if env.spec else TIME_LIMIT if isinstance(env.unwrapped, MinAtar) else None
-    return registered or float(getattr(env.unwrapped, "_step_limit", math.inf))  # dm_control's attribute
+    registered = env.spec.max_episode_steps if env.spec else None
+    return registered or float(getattr(env.unwrapped, "_step_limit", math.inf))  # dm_control's attribute, and MinAtar's
 
 
 def task_names() -> list[str]:
@@ -275,8 +273,8 @@ def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
     check_name(name)
     with _quiet():
         if name.startswith("minatar:"):
-            limit = TIME_LIMIT
-            return gym.wrappers.TimeLimit(MinAtar(name.removeprefix("minatar:"), render.get("render_mode")), limit)
+            game = MinAtar(name.removeprefix("minatar:"), render.get("render_mode"))
+            return gym.wrappers.TimeLimit(game, TIME_LIMIT)
         if name.startswith("gym:"):
             made = gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
             image = image_of(made.observation_space)

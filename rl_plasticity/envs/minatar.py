@@ -24,6 +24,7 @@ class MinAtar(gym.Env[Image, np.int64]):
     Learning Experiments", arXiv 1903.03176.
     """
 
+    _step_limit = TIME_LIMIT  # as dm_control calls it
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  gymnasium's own form
 
     def __init__(self, game: str, render_mode: str | None = None) -> None:

@@ -11,6 +11,7 @@ import json
 import math
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -208,7 +209,7 @@ def _parts(path: Path) -> dict[str, bytes]:
             if max(sizes[name] for name in chosen) > MOST:
                 raise SettingsError(f"{path}: a part of it takes more than {MOST >> 30} GiB")
             return {name: file.read(name) for name in chosen}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
         raise SettingsError(f"{path} is no saved agent of Stable-Baselines3: {first_line(error)}") from error
 
 

@@ -167,8 +167,8 @@ class CNN(nn.Sequential):
 class OneConvolution(nn.Sequential):
     """A convolution, linear layers and a head for flat images: ``[runs, batch, c * h * w] -> [runs, batch, out]``.
 
-    By default the network of Young and Tian (2019), "MinAtar", arXiv 1903.03176, section 3: 16 channels, 3x3 kernels,
-    stride 1, no padding; then 128 units.
+    Stride 1, no padding. With 16 channels, 3x3 kernels and then 128 units it is the network of Young and Tian (2019),
+    "MinAtar", arXiv 1903.03176, section 3.
 
     Args:
         shape: (channels, height, width) of an image.
@@ -185,12 +185,12 @@ class OneConvolution(nn.Sequential):
         shape: Sequence[int],
         outputs: int,
         seeds: Sequence[int],
-        channels: int = 16,
-        kernel_size: int = 3,
-        hidden: Sequence[int] = (128,),
-        layer_norm: bool = False,
-        activation: Activation = "relu",
-        init: Init = "orthogonal",
+        channels: int,
+        kernel_size: int,
+        hidden: Sequence[int],
+        layer_norm: bool,
+        activation: Activation,
+        init: Init,
     ) -> None:
         if min(shape[1:]) < kernel_size:
             raise SettingsError(f"kernel_size={kernel_size} is larger than the image, {shape[1]} x {shape[2]}")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity import plugins
+from rl_plasticity.agents.replay_buffer import stored
 from rl_plasticity.compiling.shares import Cut, Shares
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import BRANCH, ONCE, SIDE_BY_SIDE, Supervised, Train
@@ -229,9 +230,7 @@ def _end_episodes_(state: dict[str, Any], s: Train, plan: Plan) -> None:
         # An episode without a step is begun once more.
         envs.vector.set_attr("episode", [one["episode"] - (len(one["actions"]) == 0) for one in saved])
         envs.vector.set_attr("steps", [one["steps"] for one in saved])
-        obs = torch.from_numpy(envs.reset())
-        if levels := envs.spaces.levels:  # as the buffer stores them
-            obs = (obs * levels).round().to(torch.uint8)
+        obs = stored(torch.from_numpy(envs.reset()), envs.spaces.levels)
         state["envs"] = envs.state_dict()
     finally:
         envs.close()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_plasticity import plugins
 from rl_plasticity.errors import one_line
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import RunFolder
@@ -108,8 +109,7 @@ class Job:
             return "succeeded"
         arguments = [*self.arguments, f"out={self.folder}"]
         if RunFolder(self.folder).config.exists():
-            plugs = [f"plugins=[{','.join(self.plugins)}]"] if self.plugins else []
-            arguments = [*plugs, f"resume={self.folder}"]
+            arguments = [*plugins.as_arguments(self.plugins), f"resume={self.folder}"]
         environment = dict(os.environ)
         if self.threads:
             environment["OMP_NUM_THREADS"] = str(self.threads)
