@@ -85,7 +85,7 @@ def planned(folder: RunFolder, d: Diagnose) -> tuple[int, int, dict[str, list[st
     """
     if given := [f"{name}={getattr(d, name)}" for name in ("seed", "run", "network") if getattr(d, name) is not None]:
         raise SettingsError(f"branch=true takes all seeds and networks: leave out {' '.join(given)}")
-    if folder.path.is_dir() and folder.kind == "supervised":
+    if folder.is_run() and folder.kind == "supervised":
         raise SettingsError(f"branch=true compares returns: {folder} is a supervised run; branch it with from=")
     parent = branch.parent_settings(Train, folder)
     if not (saved := [*folder.saved_steps]):

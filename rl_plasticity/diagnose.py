@@ -97,7 +97,7 @@ def look(folder: RunFolder, d: Diagnose) -> int:
     if d.out is not None:
         require_new(Path(d.out), ".json")
         require_new(Path(d.out).with_suffix(".png"), ".png")
-    if not folder.path.is_dir():
+    if not folder.is_run():
         saved_settings(Train, folder)  # raises, and names what there is
     source_of: Callable[[RunFolder, str, int], Source] = OfTasks if folder.kind == "supervised" else OfAgents
     saved = [*folder.saved_steps]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 import sys
 
@@ -320,3 +321,9 @@ def test_the_function_stays_callable_when_the_command_of_its_name_is_imported():
 def test_help_lists_its_settings():
     text = command_line.help_of(Diagnose, [])
     assert all(name in text for name in ("repeats=5", "updates=100", "network=", "out="))
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_folder_of_runs_is_refused_with_the_names_of_its_runs(branch, pendulum):
+    with pytest.raises(SettingsError, match=rf"no run's folder, but holds some: {re.escape(str(pendulum))}"):
+        look(RunFolder(pendulum.parent), Diagnose(branch=branch))
