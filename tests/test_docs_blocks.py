@@ -223,8 +223,6 @@ PYTHON: dict[str, list[Block]] = {
             before="regularizer = make_regularizer('weight_decay', net, coef=1e-4)\n"
             "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nregularizer.penalty(net)",
         ),
-    ],
-    "interventions.md": [
         Block(
             "make_intervention(",
             before=A_LOOP + "from functools import partial; from rl_plasticity import make_regularizer\n"
@@ -278,9 +276,7 @@ NOT_RUN = {
         "its capitals stand for choices"
     ),
     "group     seeds  final          IQM [95 %]            mean over tasks": SHOWN,
-    "python -m rl_plasticity.supervised 'plugins=[my_method]' preset=demo reg=keepnorm": "misspelt, likewise",
     "python -m rl_plasticity.supervised 'plugins=[my_method]' preset=demo reg=keep_norm reg.coef=-1": "out of range",
-    "python -m rl_plasticity.train env=cartpole-swingpu": "misspelt, to show what it says",
     "in results:": SHOWN,
     "tried on copies         learned then              closes  changes outputs": SHOWN,
     "4 runs: 1 running, 1 finished, 1 failed, 1 killed": SHOWN,
