@@ -276,7 +276,6 @@ NOT_RUN = {
         "its capitals stand for choices"
     ),
     "group     seeds  final          IQM [95 %]            mean over tasks": SHOWN,
-    "python -m rl_plasticity.supervised 'plugins=[my_method]' preset=demo reg=keep_norm reg.coef=-1": "out of range",
     "in results:": SHOWN,
     "tried on copies         learned then              closes  changes outputs": SHOWN,
     "4 runs: 1 running, 1 finished, 1 failed, 1 killed": SHOWN,
