@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from rl_plasticity import Learner, diagnose
 from rl_plasticity.diagnosis import verdict
 from rl_plasticity.diagnosis.remedies import with_layer_norm
-from rl_plasticity.diagnosis.report import STUDENT, Estimate, Report
+from rl_plasticity.diagnosis.report import FRESH, NOW, STUDENT, Estimate, Report
 from rl_plasticity.diagnosis.trainability import Bank, Data, Subject, own_batches
-from rl_plasticity.diagnosis.trials import FRESH, NOW, RATES, Trials
+from rl_plasticity.diagnosis.trials import RATES, Trials
 from rl_plasticity.errors import SettingsError
 
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
@@ -223,9 +223,11 @@ def test_repeats_are_added_where_the_interval_leaves_the_verdict_open_and_the_fi
 
 def test_a_verdict_that_stays_open_has_three_times_the_repeats(monkeypatch: pytest.MonkeyPatch, net: nn.Module) -> None:
     open_ = ("not detectable", "open", 0.3)
-    monkeypatch.setattr(verdict, "_judged", lambda trials, run: open_)
+    monkeypatch.setattr(verdict, "_judged", lambda trials, run, longer: open_)
     assert diagnose(net, X, repeats=2, updates=10).protocol["repeats"] == 6
-    monkeypatch.setattr(verdict, "_judged", lambda trials, run: ("not detectable", "fresh learns nothing", None))
+    monkeypatch.setattr(
+        verdict, "_judged", lambda trials, run, longer: ("not detectable", "fresh learns nothing", None)
+    )
     assert diagnose(net, X, repeats=2, updates=10).protocol["repeats"] == 2
 
 
@@ -234,7 +236,7 @@ def test_how_long_it_takes_is_said_first_if_that_is_long(
 ) -> None:
     monkeypatch.setattr(verdict, "_seconds", lambda *_: 6.0)
     diagnose(net, X, repeats=2, updates=10)
-    assert capsys.readouterr().err.splitlines()[0] == "diagnose: 16 trials of 10 updates take about 8 minutes"
+    assert capsys.readouterr().err.splitlines()[0] == "diagnose: 16 trials take 8 minutes at most"
     monkeypatch.setattr(verdict, "_seconds", lambda *_: 0.02)
     diagnose(net, X, repeats=2, updates=10)
     assert capsys.readouterr().err == ""
