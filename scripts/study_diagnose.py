@@ -115,14 +115,13 @@ def auroc(score: Sequence[float], lost: Sequence[bool]) -> float:
 def show(rows: Sequence[Mapping[str, str]]) -> None:
     """Print the AUROC of every measure, by group, and what followed each verdict."""
     groups = ["relu", *dict.fromkeys(r["group"] for r in rows if r["group"] != "relu"), "all but relu"]
-    print(
-        f"{'':24}{'rows':>6}{'lost':>6}{'drawn':>8}{'short':>8}{'batches':>8}" + "".join(f"{s:>14}" for s in SYMPTOMS)
-    )
+    learned = ("drawn", "short", "batches")
+    print(f"{'':24}{'rows':>6}{'lost':>6}" + "".join(f"{s:>{14 if s in SYMPTOMS else 8}}" for s in learned + SYMPTOMS))
     for group in groups:
         some = [r for r in rows if r["group"] == group or (group == "all but relu" and r["group"] != "relu")]
         lost = [float(r["next"]) < LOST for r in some]
         line = f"{group:24}{len(some):6}{sum(lost):6}"
-        for measure in ("drawn", "short", "batches", *SYMPTOMS):
+        for measure in learned + SYMPTOMS:
             sign = -1 if measure in GROW else 1
             value = auroc([sign * float(r[measure]) for r in some], lost)
             line += f"{value:{14 if measure in SYMPTOMS else 8}.3f}"

@@ -93,7 +93,7 @@ def test_dead_units_in_a_checkpoint_end_with_status_1_and_values_out_of_reach_ar
         if name.startswith("critic.net") and name.endswith("bias"):
             tensor.fill_(-1e5)  # no unit of any layer is active, and the value is far from any reward
     checkpoint._write(checkpoint.checkpoint_path(checkpoints, step), state)
-    given = ["repeats=4", "updates=null", "remedies=false", "network=critic", f"checkpoint={step}"]
+    given = ["repeats=4", "updates=100", "remedies=false", "network=critic", f"checkpoint={step}"]
     assert look(RunFolder(folder), schema.load(Diagnose, given)) == 1
     printed = capsys.readouterr().out
     assert "lost" in printed
@@ -205,7 +205,7 @@ def test_remedies_are_tried_later_where_they_were_not(pendulum, tmp_path):
         if name.startswith("critic.net") and name.endswith("bias"):
             tensor.fill_(-1e5)
     checkpoint._write(checkpoint.checkpoint_path(run / "checkpoints", step), state)
-    given = ["repeats=4", "updates=null", "network=critic", f"checkpoint={step}"]
+    given = ["repeats=4", "updates=100", "network=critic", f"checkpoint={step}"]
     look(RunFolder(run), schema.load(Diagnose, [*given, "remedies=false"]))
     without = json.loads((run / "diagnosis.json").read_text())["rows"]
     look(RunFolder(run), schema.load(Diagnose, given))

@@ -55,6 +55,11 @@ class Task:
     with_users_loss: bool = True
 
 
+def never(losses: list[Tensor]) -> bool:
+    """Let a training go on to its last update."""
+    return False
+
+
 def learn(
     net: nn.Module,
     optimizers: Optimizers,
@@ -63,6 +68,7 @@ def learn(
     seed: int,
     clip: float | None = None,
     look: Callable[[], object] = lambda: None,
+    ends: Callable[[list[Tensor]], bool] = never,
 ) -> Tensor:
     """Train `net` and return the loss before each update, ``[updates, *runs]`` in float64 on the CPU.
 
@@ -73,6 +79,7 @@ def learn(
         seed: seed of torch's global generator. The caller saves and restores its state.
         clip: largest norm of the gradient of all parameters, see ``torch.nn.utils.clip_grad_norm_``.
         look: called after each backward pass, before the gradients are clipped.
+        ends: called with all losses so far after each update; whether the training ends here.
     """
     torch.manual_seed(seed)
     losses: list[Tensor] = []
@@ -90,6 +97,8 @@ def learn(
                 nn.utils.clip_grad_norm_(net.parameters(), clip)
             for optimizer in optimizers:
                 optimizer.step()
+            if ends(losses):
+                break
     curve = torch.stack(losses).double().cpu()
     return curve.masked_fill((~curve.isfinite()).cummax(0).values, math.inf)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.diagnosis.report import AS_IT_IS, FRESH, NOW
-from rl_plasticity.diagnosis.trainability import UPDATES, Data, Subject, Task, learn
+from rl_plasticity.diagnosis.trainability import UPDATES, Data, Subject, Task, learn, never
 from rl_plasticity.seeding import derive, random_states_kept
 
 USERS = ("own", "batches")  # kinds of targets with the user's loss
@@ -106,6 +106,9 @@ class Trials:
                         known.append(self._curve(arm, of_repeat, r, k, rates[i]))
                     else:
                         known.append(torch.full_like(known[0], math.inf))
+                if self.choose and r == 0:
+                    for known in curves:
+                        known[0] = known[0][: self.limits.get(kind)]
 
     def _curve(self, arm: str, of_repeat: Callable[[int], Subject], r: int, k: int, times: float) -> Tensor:
         task, as_it_is = self.tasks[r][k], arm == AS_IT_IS
@@ -114,9 +117,27 @@ class Trials:
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
             clip = self.clip if as_it_is else None
             updates = self.limits.get(task.name, task.updates)
-            curve = learn(net, optimizers, task.begin(net), updates, derive(self.seed, r, 2), clip)
+            ends = self._limited(task) if self.choose and arm == FRESH and r == 0 else never
+            curve = learn(net, optimizers, task.begin(net), updates, derive(self.seed, r, 2), clip, ends=ends)
         self.bar.update()
         return curve.reshape(len(curve), -1)
+
+    def _limited(self, task: Task) -> Callable[[list[Tensor]], bool]:
+        """End at twice the number of updates after which most of the loss is removed in all runs, then for all arms."""
+        reached = 0
+
+        def ends(losses: list[Tensor]) -> bool:
+            nonlocal reached
+            if not reached and len(losses) % STRIDE == 0:
+                nothing = losses[0] if task.nothing is None else torch.tensor(task.nothing)
+                removed = (nothing - torch.stack(losses[-STRIDE:]).mean(0)) / nothing.abs()
+                reached = len(losses) if bool((removed >= LEARNED).all()) else 0
+            if not reached or len(losses) < 2 * reached:
+                return False
+            self.limits[task.name] = len(losses)
+            return True
+
+        return ends
 
     def _losses(self, kind: str, arm: str, of: Callable[[Tensor], Tensor]) -> Tensor:
         """A loss of each curve, ``[rates, repeats, runs]``."""
@@ -185,26 +206,9 @@ class Trials:
         """The part of the loss that a fresh network removed, of the kind of which it removed most, ``[runs]``."""
         return torch.stack([self._removed(k, self.end(k, FRESH)).mean(0) for k in self.kinds]).amax(0)
 
-    def limit_(self) -> None:
-        """Stop the tasks at twice the number of updates after which fresh networks have removed most of the loss.
-
-        Of several runs the slowest one decides.
-        """
-        for kind in self.kinds:
-            losses = torch.stack([of_rate[0] for of_rate in self.curves[kind, FRESH]])  # [rates, updates, runs]
-            each = losses.reshape(len(losses), -1, STRIDE, losses.shape[-1]).mean(2)  # [rates, updates / STRIDE, runs]
-            most = self._removed(kind, each).amax(0).amin(-1)
-            reached = (most >= LEARNED).nonzero()
-            if len(reached):
-                self.limits[kind] = min(self.updates, 2 * STRIDE * (int(reached[0]) + 1))
-            for curves in self.curves[kind, FRESH]:
-                curves[0] = curves[0][: self.limits.get(kind)]
-
 
 def longer_trials(trials: Trials, data: Data, repeats: int) -> Trials:
-    """Let the network and fresh ones learn more inputs, for twice as long as fresh ones need.
-
-    The time that fresh ones need is known from the first repeat, see `Trials.limit_`. It is at most half of `LONGEST`.
+    """Let the network and fresh ones learn more inputs, for twice the updates that fresh ones need, `LONGEST` at most.
 
     A network that has to unlearn much needs longer than a fresh one; it has lost nothing if it gets there.
     """
@@ -212,7 +216,6 @@ def longer_trials(trials: Trials, data: Data, repeats: int) -> Trials:
     longer = Trials(subject, data, 1, LONGEST, None, trials.seed, choose=True)
     longer.bar = trials.bar
     longer.run(FRESH, lambda r: subject.copied(longer.fresh[r]), MORE_RATES)
-    longer.limit_()
     longer.run(NOW, lambda r: subject, MORE_RATES)
     longer.draw(repeats - 1)
     return longer
