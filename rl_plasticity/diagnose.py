@@ -32,8 +32,7 @@ from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
-from rl_plasticity.diagnosis.trainability import BANK, Bank, Data, Subject, subject_of
-from rl_plasticity.diagnosis.trials import NOW
+from rl_plasticity.diagnosis.trainability import LARGE_BANK, Bank, Data, Subject, subject_of
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, foretold, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest, printable
 from rl_plasticity.paths import expanded
@@ -184,7 +183,7 @@ def _found(source: Source, kept: Kept, items: Sequence[Item], runs: Sequence[str
                 kept.add(item, [Diagnosis(item.step, run, item.network, item.data, report) for run, report in own])
             for f in kept.found[item]:
                 if f.run in runs:
-                    evidence = str(f.report.evidence.get(NOW, ""))
+                    evidence = str(f.report.learned or "")
                     say([str(f.step), printable(f.run), f.network, f.data, f.report.verdict, evidence])
     return [f for item in items for f in kept.found[item] if f.run in runs]
 
@@ -206,7 +205,7 @@ def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
     write_text(out, json.dumps([f.row for f in found], indent=1))
     from rl_plasticity.comparison.trainability import draw
 
-    figure = draw([f for f in found if NOW in f.report.evidence], folder)
+    figure = draw([f for f in found if f.learned], folder)
     write_atomically(out.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=200))
     print(f"wrote {out} and {out.with_suffix('.png')}")
 
@@ -319,7 +318,7 @@ class OfTasks:
             raise SettingsError(f"the checkpoint of epoch {item.step} cannot be used: {first_line(error)}") from error
         last = sequence.num_tasks * s.epochs_per_task - 1
         task = sequence.task(min(item.step, last) // s.epochs_per_task)
-        x, y = first_images(task, self.parts.data, BANK, learner.runs)
+        x, y = first_images(task, self.parts.data, LARGE_BANK, learner.runs)
         return subject_of(learner), Data(Bank(x, learner.runs), (cross_entropy, y))
 
     def beside(self, item: Item) -> Sequence[Sequence[str]]:
@@ -397,7 +396,7 @@ def of_saved_agent(file: str, settings: Diagnose) -> int:
         obs, rewards = saved_agents.of_random_actions(agent, settings.env)
     tried = {"remedies": settings.remedies, "repeats": settings.repeats, "updates": settings.updates}
     found = saved_agents.diagnosed(agent, obs, rewards, settings.network, **tried)
-    rows = [[name, r.verdict, str(r.evidence.get(NOW, ""))] for name, r in found.items()]
+    rows = [[name, r.verdict, str(r.learned or "")] for name, r in found.items()]
     header = ["network", "verdict", LEARNED]
     print(f"{agent.algorithm}, {path}\n" + "\n".join(command_line.aligned([header, *rows])))
     for name, report in found.items():

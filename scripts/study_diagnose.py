@@ -25,10 +25,9 @@ from matplotlib.lines import Line2D
 from rl_plasticity import supervised
 from rl_plasticity.comparison.plotting import PALETTE, STYLE, legend, panels
 from rl_plasticity.configs.commands import Supervised
-from rl_plasticity.diagnosis.report import Report
-from rl_plasticity.diagnosis.trainability import UPDATES, Bank, subject_of
+from rl_plasticity.diagnosis.report import LONGER, NOW, Report
+from rl_plasticity.diagnosis.trainability import LARGE_BANK, Bank, subject_of
 from rl_plasticity.diagnosis.trainability import Data as Given
-from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
@@ -48,7 +47,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 GROW = ("dead", "dormant", "weight_norm", "sigma1")  # where plasticity is lost; the others fall
 COLUMNS = ["group", "run", "task", "accuracy", "next", "drawn", "drawn_low", "drawn_high", "verdict"]
-COLUMNS += ["noise", "teacher", "own", "batches", "batches_verdict", *SYMPTOMS]
+COLUMNS += ["short", "noise", "teacher", "own", "batches", "batches_verdict", *SYMPTOMS]
 
 
 def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[str, Any]]:
@@ -62,10 +61,9 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
         if step == 0 or step % s.epochs_per_task or index == sequence.num_tasks:
             return
         learner = session.parts["learner"]
-        x, y = first_images(sequence.task(index - 1), data, 256, learner.runs)
-        drawn = reports(
-            subject_of(learner), Given(Bank(x, learner.runs), (cross_entropy, y)), None, None, False, 3, UPDATES, index
-        )
+        x, y = first_images(sequence.task(index - 1), data, LARGE_BANK, learner.runs)
+        given = Given(Bank(x, learner.runs), (cross_entropy, y))
+        drawn = reports(subject_of(learner), given, None, None, False, 3, None, index)
         order = RunStreams(session.plan.seeds)
         epoch = [*batches(sequence.task(index), data, order, s.batch_size, learner.runs)]
         task = Given(None, batches=epoch, criterion=cross_entropy)
@@ -93,8 +91,13 @@ def _tasks(session: Session[Supervised]) -> tuple[Data, TaskSequence]:
 
 
 def _numbers(drawn: Report, own: Report) -> dict[str, Any]:
-    found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[NOW], strict=True))
-    found |= {"verdict": drawn.verdict, "batches": own.evidence[NOW].mean, "batches_verdict": own.verdict}
+    found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[LONGER], strict=True))
+    found |= {
+        "short": drawn.evidence[NOW].mean,
+        "verdict": drawn.verdict,
+        "batches": own.evidence[NOW].mean,
+        "batches_verdict": own.verdict,
+    }
     found |= {kind: drawn.evidence[f"{NOW}/{kind}"].mean for kind in ("noise", "teacher", "own")}
     return found | {name: drawn.symptoms[name][0] for name in SYMPTOMS if name in drawn.symptoms}
 
@@ -112,15 +115,16 @@ def auroc(score: Sequence[float], lost: Sequence[bool]) -> float:
 def show(rows: Sequence[Mapping[str, str]]) -> None:
     """Print the AUROC of every measure, by group, and what followed each verdict."""
     groups = ["relu", *dict.fromkeys(r["group"] for r in rows if r["group"] != "relu"), "all but relu"]
-    print(f"{'':24}{'rows':>6}{'lost':>6}{'drawn':>8}{'batches':>8}" + "".join(f"{s:>14}" for s in SYMPTOMS))
+    learned = ("drawn", "short", "batches")
+    print(f"{'':24}{'rows':>6}{'lost':>6}" + "".join(f"{s:>{14 if s in SYMPTOMS else 8}}" for s in learned + SYMPTOMS))
     for group in groups:
         some = [r for r in rows if r["group"] == group or (group == "all but relu" and r["group"] != "relu")]
         lost = [float(r["next"]) < LOST for r in some]
         line = f"{group:24}{len(some):6}{sum(lost):6}"
-        for measure in ("drawn", "batches", *SYMPTOMS):
+        for measure in learned + SYMPTOMS:
             sign = -1 if measure in GROW else 1
             value = auroc([sign * float(r[measure]) for r in some], lost)
-            line += f"{value:{8 if measure in ('drawn', 'batches') else 14}.3f}"
+            line += f"{value:{14 if measure in SYMPTOMS else 8}.3f}"
         print(line)
     print("\nverdict, form             boundaries   the next task's accuracy: least, median, greatest   lost")
     for column, form in (("verdict", "drawn"), ("batches_verdict", "next task")):

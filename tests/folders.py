@@ -16,8 +16,7 @@ from rl_plasticity import CALLBACKS, plugins, supervised, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.diagnosis.report import Estimate, Report
-from rl_plasticity.diagnosis.trials import NOW
+from rl_plasticity.diagnosis.report import NOW, Estimate, Report
 from rl_plasticity.metrics import METRICS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rl_plasticity.comparison.plotting import STYLE, count_steps, cycled, legend, line, panels, take_literally
-from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.diagnosis.verdict import LOST, PLASTIC
 from rl_plasticity.runs.diagnosed import Diagnosis
 from rl_plasticity.runs.folder import RunFolder
@@ -27,13 +26,13 @@ def draw(points: Sequence[Diagnosis], folder: RunFolder) -> Figure:
         figure, axes = panels(len(networks) + 1, len(networks) + 1, height=2.2)
         for network, panel in zip(networks, axes, strict=False):
             for run, look in looks.items():
-                here = [p for p in points if (p.run, p.network) == (run, network)]
-                main = [p for p in here if p.data == data[0]]
-                means, low, high = (np.array([p.report.evidence[NOW][i] for p in main]) for i in range(3))
-                line(panel, np.array([p.step for p in main]), means, (low, high), marker="o", **look)
-                for p in here:
+                here = [(p, p.learned) for p in points if p.learned and (p.run, p.network) == (run, network)]
+                main = [(p.step, *learned) for p, learned in here if p.data == data[0]]
+                steps, means, low, high = np.array(main).reshape(-1, 4).T
+                line(panel, steps, means, (low, high), marker="o", **look)
+                for p, learned in here:
                     if p.data != data[0]:
-                        panel.plot(p.step, p.report.evidence[NOW].mean, marker="x", ms=5, color=look["color"])
+                        panel.plot(p.step, learned.mean, marker="x", ms=5, color=look["color"])
             for threshold in (LOST, PLASTIC):
                 panel.axhline(threshold, color="0.7", lw=0.6, zorder=0)
             panel.set_ylim(min(0.0, panel.get_ylim()[0]), max(1.1, panel.get_ylim()[1]))

@@ -338,7 +338,10 @@ class Diagnose:
     repeats: Annotated[
         int, Setting("draws of fresh weights and targets; up to 3 times as many if undecided", least=2)
     ] = 5
-    updates: Annotated[int, Setting("updates of each trial", least=10)] = 100
+    updates: Annotated[
+        int | None,
+        Setting("updates of each trial; null: 100, and a longer trial where the network seems to learn less", least=10),
+    ] = None
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
     branch: Annotated[
         bool, Setting("train the run on from the checkpoint with each remedy, and compare the returns")

@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 
 Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
 LEARNED = "learned, as a share of a fresh network's"  # the header of the scores
+FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
+LONGER = "in a longer trial"  # your network
 
 # Student's t at 0.975 for 1, 2, ... degrees of freedom. For more of them the normal distribution's 1.96 is near enough.
 STUDENT: tuple[float, ...] = (
@@ -92,6 +94,11 @@ class Report:
     smallest_gap: float | None = None
     protocol: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def learned(self) -> Estimate | None:
+        """The score that decided: of the longer trial where there was one; None if nothing was tried."""
+        return self.evidence.get(LONGER, self.evidence.get(NOW))
+
     def to_json(self) -> str:
         """The report as JSON. Numbers that are not finite are null."""
 
@@ -159,6 +166,11 @@ class Report:
         if self.protocol:
             p = self.protocol
             lines.append(f"  ({p['repeats']} repeats of {p['updates']} updates, learning rates {p['rates']})")
+            if "longer_updates" in p:
+                each = " and ".join(f"{updates} ({kind})" for kind, updates in p["longer_updates"].items())
+                lines.append(
+                    f"  (longer: {p['longer_repeats']} repeats of {each} updates on {p['longer_inputs']} inputs)"
+                )
         if self.remedies:
             known = any(r.changes is not None for r in self.remedies)  # not with the user's own batches
             cost = f"{'changes outputs':>17}" * known

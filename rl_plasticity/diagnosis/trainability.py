@@ -25,6 +25,7 @@ from rl_plasticity.structure.layer import runs_of, wide
 UPDATES = 100  # in a trial on drawn targets
 BATCH = 64
 BANK = 256  # inputs that get drawn targets
+LARGE_BANK = 1024  # those of a longer trial
 RATE = 1e-3  # Adam's learning rate where no optimizer is known
 HALF = (torch.bfloat16, torch.float16)
 
@@ -54,6 +55,11 @@ class Task:
     with_users_loss: bool = True
 
 
+def never(losses: list[Tensor]) -> bool:
+    """Let a training go on to its last update."""
+    return False
+
+
 def learn(
     net: nn.Module,
     optimizers: Optimizers,
@@ -62,6 +68,7 @@ def learn(
     seed: int,
     clip: float | None = None,
     look: Callable[[], object] = lambda: None,
+    ends: Callable[[list[Tensor]], bool] = never,
 ) -> Tensor:
     """Train `net` and return the loss before each update, ``[updates, *runs]`` in float64 on the CPU.
 
@@ -72,6 +79,7 @@ def learn(
         seed: seed of torch's global generator. The caller saves and restores its state.
         clip: largest norm of the gradient of all parameters, see ``torch.nn.utils.clip_grad_norm_``.
         look: called after each backward pass, before the gradients are clipped.
+        ends: called with all losses so far after each update; whether the training ends here.
     """
     torch.manual_seed(seed)
     losses: list[Tensor] = []
@@ -89,6 +97,8 @@ def learn(
                 nn.utils.clip_grad_norm_(net.parameters(), clip)
             for optimizer in optimizers:
                 optimizer.step()
+            if ends(losses):
+                break
     curve = torch.stack(losses).double().cpu()
     return curve.masked_fill((~curve.isfinite()).cummax(0).values, math.inf)
 
@@ -100,18 +110,19 @@ class Bank:
     """A fixed set of inputs from which batches are drawn.
 
     Args:
-        inputs: the arguments of a call of the network, each tensor ``[*runs, n, ...]``. The first `BANK` rows are used.
+        inputs: the arguments of a call of the network, each tensor ``[*runs, n, ...]``.
         runs: the leading axes.
+        most: number of rows that are used, the first ones.
 
     Raises:
         SettingsError: inputs that are not tensors, or tensors with different numbers of rows.
     """
 
-    def __init__(self, inputs: Example, runs: tuple[int, ...]) -> None:
+    def __init__(self, inputs: Example, runs: tuple[int, ...], most: int = BANK) -> None:
         arguments = [*arguments_of(inputs)]
-        self.axis = len(runs)
+        self.inputs, self.runs, self.axis = inputs, runs, len(runs)
         self.given = self._rows_of(arguments)
-        self.size = min(BANK, self.given)
+        self.size = min(most, self.given)
         self.example = Arguments(*self.narrowed(arguments))
 
     def narrowed(self, values: Any) -> Any:
@@ -208,7 +219,7 @@ def drawn_tasks(fresh: nn.Module, bank: Bank, own: tuple[Criterion, Any] | None,
     ``own``: the user's loss with drawn targets. Whole numbers are drawn from those that occur, others are permuted.
 
     Args:
-        own: the user's loss and the targets ``[*runs, n, ...]`` of the inputs.
+        own: the user's loss and the targets ``[*runs, n, ...]`` of all inputs that were given.
         seed: seed of all draws.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -239,7 +250,8 @@ def drawn_tasks(fresh: nn.Module, bank: Bank, own: tuple[Criterion, Any] | None,
 
     tasks = [task(name, change) for name, change in drawn.items()]
     if own is not None:
-        tasks.append(_own_task(bank, *own, order, generator))
+        criterion, targets = own
+        tasks.append(_own_task(bank, criterion, bank.narrowed(targets), order, generator))
     return tasks
 
 
@@ -315,14 +327,16 @@ class Data:
 
     Args:
         bank: inputs for which targets are drawn; None with batches.
-        own: the user's loss, and the user's targets for the bank.
+        own: the user's loss, and the user's targets of all inputs that were given.
         batches, criterion: the user's next task and its loss.
+        own_alone: whether the user's loss, where it is known, is the only one that is learned.
     """
 
     bank: Bank | None
     own: tuple[Criterion, Any] | None = None
     batches: Sequence[Any] = ()
     criterion: Criterion | None = None
+    own_alone: bool = False
 
     @classmethod
     def of(
@@ -353,14 +367,21 @@ class Data:
         if loss is not None:
             if targets is None:
                 raise SettingsError("loss= needs targets= of the inputs, or batches=, a list of (inputs, targets)")
-            own = (loss, bank.narrowed(targets))
+            bank.narrowed(targets)  # raises if they are not as many
+            own = (loss, targets)
         return cls(bank, own)
+
+    def longer(self) -> "Data":
+        """Data for a longer trial: more of the inputs that were given, and the user's loss alone where it is known."""
+        if self.bank is None:
+            return self
+        return replace(self, bank=Bank(self.bank.inputs, self.bank.runs, LARGE_BANK), own_alone=True)
 
     @property
     def given_targets(self) -> Any:
         """The targets that the user gave."""
         if self.bank is not None:
-            return None if self.own is None else self.own[1]
+            return None if self.own is None else self.bank.narrowed(self.own[1])
         return [batch[1] for batch in self.batches if isinstance(batch, tuple | list)]
 
     @property
@@ -374,7 +395,8 @@ class Data:
     def tasks(self, fresh: nn.Module, seed: int, updates: int) -> list[Task]:
         """The tasks of one repeat."""
         if self.bank is not None:
-            return drawn_tasks(fresh, self.bank, self.own, seed, updates)
+            tasks = drawn_tasks(fresh, self.bank, self.own, seed, updates)
+            return tasks[-1:] if self.own_alone and self.own is not None else tasks
         return [own_batches(self.batches, cast(Criterion, self.criterion), seed, updates)]
 
 

@@ -8,12 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.diagnosis.trainability import UPDATES, Data, Subject, Task, learn
+from rl_plasticity.diagnosis.report import AS_IT_IS, FRESH, NOW
+from rl_plasticity.diagnosis.trainability import UPDATES, Data, Subject, Task, learn, never
 from rl_plasticity.seeding import derive, random_states_kept
 
-FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
 USERS = ("own", "batches")  # kinds of targets with the user's loss
 RATES = (1.0, 3.0)  # times the learning rate: no arm loses by its rate
+MORE_RATES = (1.0, 3.0, 10.0)  # those of a longer trial
+LONGEST = 2400  # updates of a longer trial
+LEARNED = 0.9  # the share of the loss that a fresh network removes before the second half of a longer trial
+STRIDE = 40  # updates over which a loss is averaged to find that time
 LEARNS = 0.1  # the share of the loss that a fresh network must remove before anything is compared with it
 END = 0.1  # the share of the updates whose mean loss is the loss at the end
 
@@ -37,6 +41,7 @@ class Trials:
 
     Args:
         data: what tasks are made of.
+        choose: whether an arm tries all of its learning rates in the first repeat alone, and goes on with the best.
         clip: the largest norm of the gradient, for the arm that learns as the network is trained.
         bar: shows the trials that are done, see `progress`.
 
@@ -44,11 +49,24 @@ class Trials:
         fresh: the fresh network of each repeat.
         tasks: those of each repeat.
         kinds: the names of a repeat's tasks.
-        curves: for each kind and arm one loss ``[updates, runs]`` for each learning rate and repeat.
+        curves: for each kind and arm one loss ``[updates, runs]`` for each learning rate and repeat. It is infinite
+            for a rate that was not chosen.
+        limits: number of updates of a kind of targets, where it is less than `updates`.
     """
 
-    def __init__(self, subject: Subject, data: Data, repeats: int, updates: int, clip: float | None, seed: int) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        data: Data,
+        repeats: int,
+        updates: int,
+        clip: float | None,
+        seed: int,
+        choose: bool = False,
+    ) -> None:
         self.subject, self.data, self.updates, self.clip, self.seed = subject, data, updates, clip, seed
+        self.choose = choose
+        self.limits: dict[str, int] = {}
         self.fresh: list[nn.Module] = []
         self.tasks: list[list[Task]] = []
         self.curves: dict[tuple[str, str], list[list[Tensor]]] = {}
@@ -65,7 +83,7 @@ class Trials:
                 self.fresh.append(self.subject.fresh().train())
                 start = self.subject.copied(self.fresh[-1]).net
                 self.tasks.append(self.data.tasks(start, derive(self.seed, r, 1), self.updates))
-        self.bar.total += repeats * sum(len(self.curves[of]) for of in self.curves)
+        self.bar.total += repeats * sum(1 if self.choose else len(curves) for curves in self.curves.values())
         for arm in self._arms:
             self._learn(arm)
 
@@ -81,8 +99,16 @@ class Trials:
             if arm == AS_IT_IS and not self.subject.knows(self.tasks[0][k]):
                 continue
             curves = self.curves.setdefault((kind, arm), [[] for _ in rates])
-            for times, known in zip(rates, curves, strict=True):
-                known += [self._curve(arm, of_repeat, r, k, times) for r in range(len(known), len(self.tasks))]
+            for r in range(len(curves[0]), len(self.tasks)):
+                chosen: Sequence[int] = self._best(kind, arm).tolist() if self.choose and r else range(len(rates))
+                for i, known in enumerate(curves):
+                    if i in chosen:
+                        known.append(self._curve(arm, of_repeat, r, k, rates[i]))
+                    else:
+                        known.append(torch.full_like(known[0], math.inf))
+                if self.choose and r == 0:
+                    for known in curves:
+                        known[0] = known[0][: self.limits.get(kind)]
 
     def _curve(self, arm: str, of_repeat: Callable[[int], Subject], r: int, k: int, times: float) -> Tensor:
         task, as_it_is = self.tasks[r][k], arm == AS_IT_IS
@@ -90,33 +116,51 @@ class Trials:
             subject = of_repeat(r)
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
             clip = self.clip if as_it_is else None
-            curve = learn(net, optimizers, task.begin(net), task.updates, derive(self.seed, r, 2), clip)
+            updates = self.limits.get(task.name, task.updates)
+            ends = self._limited(task) if self.choose and arm == FRESH and r == 0 else never
+            curve = learn(net, optimizers, task.begin(net), updates, derive(self.seed, r, 2), clip, ends=ends)
         self.bar.update()
         return curve.reshape(len(curve), -1)
+
+    def _limited(self, task: Task) -> Callable[[list[Tensor]], bool]:
+        """End at twice the number of updates after which most of the loss is removed in all runs, then for all arms."""
+        reached = 0
+
+        def ends(losses: list[Tensor]) -> bool:
+            nonlocal reached
+            if not reached and len(losses) % STRIDE == 0:
+                nothing = losses[0] if task.nothing is None else torch.tensor(task.nothing)
+                removed = (nothing - torch.stack(losses[-STRIDE:]).mean(0)) / nothing.abs()
+                reached = len(losses) if bool((removed >= LEARNED).all()) else 0
+            if not reached or len(losses) < 2 * reached:
+                return False
+            self.limits[task.name] = len(losses)
+            return True
+
+        return ends
 
     def _losses(self, kind: str, arm: str, of: Callable[[Tensor], Tensor]) -> Tensor:
         """A loss of each curve, ``[rates, repeats, runs]``."""
         return torch.stack([torch.stack([of(curve) for curve in repeats]) for repeats in self.curves[kind, arm]])
 
-    def _at_best(self, kind: str, arm: str, values: Tensor) -> Tensor:
-        """`values` ``[repeats, runs]`` at the rate that ends best in each run."""
-        best = self._losses(kind, arm, _at_end).mean(1).argmin(0)  # [runs]
-        return values.gather(0, best.expand(1, *values.shape[1:]))[0]
+    def _best(self, kind: str, arm: str) -> Tensor:
+        """The number of the learning rate that ends best, ``[runs]``."""
+        return self._losses(kind, arm, _at_end).mean(1).argmin(0)
 
     def end(self, kind: str, arm: str, rate: int | None = None) -> Tensor:
         """The mean loss of the last tenth of the updates, ``[repeats, runs]``: at this rate, or at each run's best."""
         values = self._losses(kind, arm, _at_end)
-        return self._at_best(kind, arm, values) if rate is None else values[rate]
+        return _gathered(values, self._best(kind, arm)) if rate is None else values[rate]
 
     def begin(self, kind: str, arm: str) -> Tensor:
         """The mean loss of the first fifth of the updates at the rate that ends best, ``[repeats, runs]``."""
         first_fifth = self._losses(kind, arm, lambda curve: curve[: max(1, len(curve) // 5)].mean(0))
-        return self._at_best(kind, arm, first_fifth)
+        return _gathered(first_fifth, self._best(kind, arm))
 
     def nothing(self, kind: str) -> Tensor:
         """The loss of a network that learned nothing, ``[repeats, runs]``."""
         given = self.tasks[0][self.kinds.index(kind)].nothing
-        first = self._losses(kind, FRESH, lambda curve: curve[0])[0]
+        first = self._losses(kind, FRESH, lambda curve: curve[0]).amin(0)  # the same at all rates
         return first.mean(0, keepdim=True).expand_as(first) if given is None else torch.full_like(first, given)
 
     def share(self, kind: str, arm: str, rate: int | None = None) -> Tensor:
@@ -132,15 +176,17 @@ class Trials:
     def shares(self, arm: str) -> Tensor:
         """The share over all kinds of targets: the mean of the drawn ones, or the user's own where that is worse.
 
-        The user's own is worse in a run where its mean over the repeats is smaller.
+        The user's own is worse in a run where its mean over the repeats is smaller. A kind of which fresh networks
+        learn nothing does not count, unless there is no other.
         """
         known = [kind for kind in self.kinds if (kind, arm) in self.curves]
-        drawn = [self.share(kind, arm) for kind in known if kind not in USERS]
-        own = [self.share(kind, arm) for kind in known if kind in USERS]
-        if not drawn or not own:
-            return torch.stack(drawn or own).mean(0)
-        both = torch.stack(drawn).mean(0)
-        return torch.where(own[0].mean(0) < both.mean(0), own[0], both)
+        learned = torch.stack([self._removed(kind, self.end(kind, FRESH)).mean(0) for kind in known])  # [kinds, runs]
+        counts = (learned >= LEARNS) | (learned < LEARNS).all(0)
+        every = torch.stack([self.share(kind, arm) for kind in known])  # [kinds, repeats, runs]
+        every = every.masked_fill(~counts.unsqueeze(1), math.nan)
+        drawn = torch.tensor([kind not in USERS for kind in known])
+        scores = torch.stack([every[kinds].nanmean(0) for kinds in (drawn, ~drawn) if kinds.any()])
+        return _gathered(scores, scores.mean(1).nan_to_num(nan=math.inf).argmin(0))
 
     @property
     def arms(self) -> set[str]:
@@ -157,12 +203,31 @@ class Trials:
         return int(learned.clamp(min=-1).flatten(2).mean((0, 2)).argmax())
 
     def removed_by_fresh(self) -> Tensor:
-        """The part of the loss that a fresh network removed, the mean over kinds and repeats, ``[runs]``."""
-        return torch.stack([self._removed(k, self.end(k, FRESH)) for k in self.kinds]).mean((0, 1))
+        """The part of the loss that a fresh network removed, of the kind of which it removed most, ``[runs]``."""
+        return torch.stack([self._removed(k, self.end(k, FRESH)).mean(0) for k in self.kinds]).amax(0)
+
+
+def longer_trials(trials: Trials, data: Data, repeats: int) -> Trials:
+    """Let the network and fresh ones learn more inputs, for twice the updates that fresh ones need, `LONGEST` at most.
+
+    A network that has to unlearn much needs longer than a fresh one; it has lost nothing if it gets there.
+    """
+    subject = trials.subject
+    longer = Trials(subject, data, 1, LONGEST, None, trials.seed, choose=True)
+    longer.bar = trials.bar
+    longer.run(FRESH, lambda r: subject.copied(longer.fresh[r]), MORE_RATES)
+    longer.run(NOW, lambda r: subject, MORE_RATES)
+    longer.draw(repeats - 1)
+    return longer
 
 
 def _at_end(curve: Tensor) -> Tensor:
     return curve[-max(1, round(END * len(curve))) :].mean(0)
+
+
+def _gathered(values: Tensor, rates: Tensor) -> Tensor:
+    """Of `values` ``[rates, repeats, runs]`` those at each run's rate, ``[repeats, runs]``."""
+    return values.gather(0, rates.expand(1, *values.shape[1:]))[0]
 
 
 def trainability(subject: Subject, data: Data, repeats: int, updates: int = UPDATES, seed: int = 0) -> Tensor:

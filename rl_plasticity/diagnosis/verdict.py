@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.probe import Probe
 from rl_plasticity.diagnosis.remedies import REMEDIES
-from rl_plasticity.diagnosis.report import Estimate, Remedy, Report, Verdict
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, LONGER, NOW, Estimate, Remedy, Report, Verdict
 from rl_plasticity.diagnosis.trainability import (
     HALF,
     RATE,
@@ -27,7 +27,7 @@ from rl_plasticity.diagnosis.trainability import (
     learn,
     outputs_of,
 )
-from rl_plasticity.diagnosis.trials import AS_IT_IS, EARLIER, FRESH, LEARNS, NOW, RATES, Trials, progress
+from rl_plasticity.diagnosis.trials import LEARNS, LONGEST, MORE_RATES, RATES, Trials, longer_trials, progress
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
@@ -40,7 +40,8 @@ PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md
 FIRST = 20  # updates whose gradients are checked one by one
 LONG = 60  # seconds from which the time is said before the trials start
 SLOW = 1.5  # a start is slow with this many times a fresh network's loss
-MOST = 3  # times the given repeats, where those leave a verdict open
+FEW = 3  # repeats of longer trials
+MOST = 3  # times so many, where those leave a verdict open
 BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 
@@ -117,7 +118,7 @@ def diagnose(
     if subject.runs:
         raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
     data = Data.of(subject.net, inputs, loss, targets, batches)
-    chosen = updates or (UPDATES if batches is None else max(100, len(batches)))
+    chosen = updates if batches is None else updates or max(100, len(batches))
     (report,) = reports(subject, data, earlier, max_grad_norm, remedies, repeats, chosen, seed)
     return report
 
@@ -158,7 +159,7 @@ def reports(
     clip: float | None,
     remedies: bool,
     repeats: int,
-    updates: int,
+    updates: int | None,
     seed: int,
     beside: Sequence[Sequence[str]] = (),
     bar: Any = None,
@@ -166,6 +167,7 @@ def reports(
     """The report of each run, in order; one report for an ordinary network.
 
     Args:
+        updates: updates of each trial; None: `UPDATES`, and longer trials of drawn targets, which decide.
         beside: further findings for each run, which explain why it does not learn although nothing is lost.
         bar: a progress bar that counts the trials; by default an own one, see `progress`.
     """
@@ -173,13 +175,15 @@ def reports(
     decided = checks.not_finite(subject.net) or checks.constant(data.given_targets)
     if decided:
         return [Report("something else", f"{decided[0]}: nothing else was tried", tuple(decided))] * every
-    trials = Trials(subject, data, repeats, updates, clip, seed)
+    takes_longer, short = updates is None and data.bank is not None, updates or UPDATES
+    trials = Trials(subject, data, repeats, short, clip, seed)
     causes = checks.learning_rate(subject.optimizers)
     known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
     arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
-    number = arms * repeats * len(trials.kinds)
-    if bar is None and (seconds := arms * repeats * updates * _seconds(subject, trials.tasks[0])) > LONG:
-        print(f"diagnose: {number} trials of {updates} updates take about {seconds / 60:.0f} minutes", file=sys.stderr)
+    number, seconds = foretold(subject, data, repeats, updates, arms, trials.fresh[0])
+    if bar is None and seconds > LONG:
+        quicker = f"; updates={UPDATES} is quicker, and more often wrong" * takes_longer
+        print(f"diagnose: {number} trials take {seconds / 60:.0f} minutes at most{quicker}", file=sys.stderr)
     own = closing(progress(number))
     with own if bar is None else nullcontext(bar) as trials.bar:
         _let_fresh_learn(trials, causes)
@@ -190,12 +194,15 @@ def reports(
         if earlier is not None:
             old = _earlier(subject, earlier)
             trials.run(EARLIER, lambda r: old, RATES)
-        judged = [_judged(trials, run) for run in range(every)]
-        while len(trials.tasks) < MOST * repeats and any(map(_undecided, judged)):
-            trials.draw(repeats)
-            judged = [_judged(trials, run) for run in range(every)]
+        longer = longer_trials(trials, data.longer(), min(repeats, FEW)) if takes_longer else None
+        judged = [_judged(trials, run, longer) for run in range(every)]
+        more = longer or trials
+        first = len(more.tasks)
+        while len(more.tasks) < MOST * first and any(map(_undecided, judged)):
+            more.draw(first)
+            judged = [_judged(trials, run, longer) for run in range(every)]
         tried = _tried(trials, data) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
-    protocol = _protocol(trials, data, tried)
+    protocol = _protocol(trials, data, tried) | ({} if longer is None else _protocol_of_longer(longer))
     symptoms = _symptoms(trials, data)
     found = []
     for run, (verdict, why, gap) in enumerate(judged):
@@ -205,17 +212,35 @@ def reports(
         said = (*known_of_run, *causes, *_slow_start(trials, run, verdict))
         better = _ranked(trials, tried, run) if verdict in BAD else ()
         of_run = {name: (float(a.reshape(-1)[run]), float(b.reshape(-1)[run])) for name, (a, b) in symptoms.items()}
-        found.append(Report(verdict, why, said, *_numbers(trials, run), of_run, better, gap, protocol))
+        numbers = _numbers(trials, run, longer)
+        found.append(Report(verdict, why, said, *numbers, of_run, better, gap, protocol))
     return found
 
 
-def foretold(subject: Subject, data: Data, repeats: int, updates: int) -> tuple[int, float]:
-    """The number of trials behind `reports` without remedies, and about how many seconds they take."""
+def foretold(
+    subject: Subject,
+    data: Data,
+    repeats: int,
+    updates: int | None,
+    arms: int = 2 * len(RATES),
+    fresh: nn.Module | None = None,
+) -> tuple[int, float]:
+    """The number of trials behind `reports` without remedies, and about how many seconds they take at most.
+
+    Args:
+        arms: number of arms times learning rates, in the shorter trials.
+        fresh: a fresh network; None: one is drawn.
+    """
     with random_states_kept(subject.net):
         torch.manual_seed(0)
-        tasks = data.tasks(subject.copied(subject.fresh().train()).net, 0, 10)
-    arms = 2 * len(RATES)
-    return arms * repeats * len(tasks), arms * repeats * updates * _seconds(subject, tasks)
+        start = subject.copied(fresh or subject.fresh().train()).net
+        tasks = data.tasks(start, 0, 10)
+        longer = data.longer().tasks(start, 0, 10) if updates is None and data.bank is not None else []
+    number, more = arms * repeats, 2 * (len(MORE_RATES) + min(repeats, FEW) - 1)
+    seconds = number * (updates or UPDATES) * _seconds(subject, tasks)
+    if longer:
+        seconds += more * LONGEST * _seconds(subject, longer)
+    return number * len(tasks) + more * len(longer), seconds
 
 
 def _seconds(subject: Subject, tasks: Sequence[Task]) -> float:
@@ -251,12 +276,26 @@ def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) ->
     }
 
 
-def _numbers(trials: Trials, run: int) -> tuple[dict[str, Estimate], dict[str, float]]:
+def _protocol_of_longer(longer: Trials) -> dict[str, Any]:
+    """How the longer trials were made."""
+    bank = longer.data.bank
+    updates = [longer.limits.get(kind, longer.updates) for kind in longer.kinds]
+    return {
+        "longer_repeats": len(longer.tasks),
+        "longer_updates": dict(zip(longer.kinds, updates, strict=True)),
+        "longer_inputs": None if bank is None else bank.size,
+    }
+
+
+def _numbers(trials: Trials, run: int, longer: Trials | None) -> tuple[dict[str, Estimate], dict[str, float]]:
     """What each arm learned, over all targets and for each kind, and its mean losses at the end."""
     shown = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
     evidence = {arm: _estimate(trials.shares(arm), run) for arm in shown}
     pairs = [(k, arm) for arm in (*shown, FRESH) for k in trials.kinds if (k, arm) in trials.curves]
     evidence |= {f"{arm}/{k}": _estimate(trials.share(k, arm), run) for k, arm in pairs if arm != FRESH}
+    if longer is not None:
+        evidence[LONGER] = _estimate(longer.shares(NOW), run)
+        evidence |= {f"{LONGER}/{k}": _estimate(longer.share(k, NOW), run) for k in longer.kinds}
     return evidence, {f"{arm}/{k}": float(trials.end(k, arm)[:, run].mean()) for k, arm in pairs}
 
 
@@ -277,14 +316,16 @@ def _estimate(values: Tensor, run: int) -> Estimate:
     return Estimate.of(values[:, run].tolist())
 
 
-def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
+def _judged(trials: Trials, run: int, longer: Trials | None = None) -> tuple[Verdict, str, float | None]:
     """The verdict on a run, the reason for it, and the smallest gap that would have been seen."""
-    removed = float(trials.removed_by_fresh()[run])
+    removed, learned = float(trials.removed_by_fresh()[run]), trials
+    if longer is not None and float(longer.removed_by_fresh()[run]) >= LEARNS:
+        removed, learned = float(longer.removed_by_fresh()[run]), longer
     if not removed >= LEARNS:
         why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
         return "not detectable", why, None
-    now = _estimate(trials.shares(NOW), run)
-    gap = 1 - PLASTIC + (now.high - now.low) / 2
+    now, decides = _estimate(trials.shares(NOW), run), _estimate(learned.shares(NOW), run)
+    gap = 1 - PLASTIC + (decides.high - decides.low) / 2
     says = f"with a fresh optimizer it learns {now} of what a fresh network learns"
     if AS_IT_IS in trials.arms:
         for kind in (k for k in trials.kinds if (k, AS_IT_IS) in trials.curves):
@@ -294,15 +335,15 @@ def _judged(trials: Trials, run: int) -> tuple[Verdict, str, float | None]:
                 return "something else", f"{says}; {alone}", gap
     if now.low >= LOST and checks.learning_rate(trials.subject.optimizers):
         return "something else", f"{says}; its learning rate is gone", gap
-    if now.high < LOST:
-        return "lost", says, gap
-    if now.high < PLASTIC:
-        return "losing", says, gap
+    if learned is longer:
+        says = f"{says} in {trials.updates} updates, and {decides} in a longer trial"
+    if decides.high < PLASTIC:
+        return "lost" if min(now.high, decides.high) < LOST else "losing", says, gap
     if EARLIER in trials.arms:
         fell = _estimate(trials.shares(EARLIER) - trials.shares(NOW), run)
         if fell.low > 1 - PLASTIC:
             return "losing", f"{says}; this is {fell} less than earlier, compared repeat by repeat", gap
-    if now.low >= PLASTIC:
+    if decides.low >= PLASTIC:
         return "plastic", says, gap
     return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from rl_plasticity.diagnosis.report import Estimate, Report
-from rl_plasticity.diagnosis.trials import NOW
 from rl_plasticity.errors import SettingsError, one_line, refused
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.files import open_file, write_text
@@ -51,7 +50,7 @@ class Diagnosis:
     @property
     def learned(self) -> Estimate | None:
         """The share of what a fresh network learns, with its interval; None where it is not known."""
-        found = self.report.evidence.get(NOW)
+        found = self.report.learned
         return found if found and math.isfinite(found.mean) else None
 
     @property

@@ -8,8 +8,7 @@ from folders import curve, diagnosis, write_diagnosis, write_run
 
 from rl_plasticity.compare import compare
 from rl_plasticity.comparison.figures import draw, in_words
-from rl_plasticity.diagnosis.report import Estimate, Report
-from rl_plasticity.diagnosis.trials import NOW
+from rl_plasticity.diagnosis.report import NOW, Estimate, Report
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.diagnosed import read
 from rl_plasticity.runs.folder import RunFolder

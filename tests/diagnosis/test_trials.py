@@ -6,8 +6,9 @@ from torch import Tensor
 
 from rl_plasticity import Learner
 from rl_plasticity.diagnosis import verdict
+from rl_plasticity.diagnosis.report import NOW
 from rl_plasticity.diagnosis.trainability import Bank, Data, subject_of
-from rl_plasticity.diagnosis.trials import NOW, trainability
+from rl_plasticity.diagnosis.trials import trainability
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.networks import MLP
 from rl_plasticity.training.epochs import cross_entropy

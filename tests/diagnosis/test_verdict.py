@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from rl_plasticity import Learner, diagnose
 from rl_plasticity.diagnosis import verdict
 from rl_plasticity.diagnosis.remedies import with_layer_norm
-from rl_plasticity.diagnosis.report import STUDENT, Estimate, Report
+from rl_plasticity.diagnosis.report import FRESH, NOW, STUDENT, Estimate, Report
 from rl_plasticity.diagnosis.trainability import Bank, Data, Subject, own_batches
-from rl_plasticity.diagnosis.trials import FRESH, NOW, RATES, Trials
+from rl_plasticity.diagnosis.trials import RATES, STRIDE, Trials
 from rl_plasticity.errors import SettingsError
 
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
@@ -223,9 +223,11 @@ def test_repeats_are_added_where_the_interval_leaves_the_verdict_open_and_the_fi
 
 def test_a_verdict_that_stays_open_has_three_times_the_repeats(monkeypatch: pytest.MonkeyPatch, net: nn.Module) -> None:
     open_ = ("not detectable", "open", 0.3)
-    monkeypatch.setattr(verdict, "_judged", lambda trials, run: open_)
+    monkeypatch.setattr(verdict, "_judged", lambda trials, run, longer: open_)
     assert diagnose(net, X, repeats=2, updates=10).protocol["repeats"] == 6
-    monkeypatch.setattr(verdict, "_judged", lambda trials, run: ("not detectable", "fresh learns nothing", None))
+    monkeypatch.setattr(
+        verdict, "_judged", lambda trials, run, longer: ("not detectable", "fresh learns nothing", None)
+    )
     assert diagnose(net, X, repeats=2, updates=10).protocol["repeats"] == 2
 
 
@@ -234,10 +236,77 @@ def test_how_long_it_takes_is_said_first_if_that_is_long(
 ) -> None:
     monkeypatch.setattr(verdict, "_seconds", lambda *_: 6.0)
     diagnose(net, X, repeats=2, updates=10)
-    assert capsys.readouterr().err.splitlines()[0] == "diagnose: 16 trials of 10 updates take about 8 minutes"
+    assert capsys.readouterr().err.splitlines()[0] == "diagnose: 16 trials take 8 minutes at most"
     monkeypatch.setattr(verdict, "_seconds", lambda *_: 0.02)
     diagnose(net, X, repeats=2, updates=10)
     assert capsys.readouterr().err == ""
+
+
+# --- longer trials ----------------------------------------------------------------------------------------------------
+
+
+def test_a_network_that_has_to_unlearn_is_not_called_lost_by_longer_trials() -> None:
+    net = make(width=64)
+    trained(net, 600)
+    given = {"loss": F.cross_entropy, "targets": Y, "make": lambda: make(width=64), "remedies": False, "repeats": 2}
+    short, longer = (diagnose(net, X, updates=updates, **given) for updates in (50, None))  # type: ignore[arg-type]
+    assert short.verdict == "lost"
+    assert longer.verdict == "plastic"
+    assert longer.learned == longer.evidence["in a longer trial"] != longer.evidence["your network"]
+    assert short.learned == short.evidence["your network"]
+
+
+def test_longer_trials_end_at_twice_the_updates_that_the_best_rate_of_a_fresh_network_needs() -> None:
+    def limit(*removed: list[float]) -> int | None:
+        """The limit after rates that removed these shares of the loss, every `STRIDE` updates."""
+        subject = Subject(make(), [], make, without_dropout=True)
+        trials = Trials(subject, Data(Bank(X, ())), 1, 8 * STRIDE, None, 0, choose=True)
+        for of_rate in removed:
+            ends, losses = trials._limited(trials.tasks[0][0]), []
+            for share in torch.tensor(of_rate).repeat_interleave(STRIDE)[: trials.limits.get("noise")]:
+                losses.append(1 - share)
+                if ends(losses):
+                    break
+        return trials.limits.get("noise")
+
+    slow, quick = [0.1, 0.2, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96], [0.2, 0.91, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
+    assert limit(slow) == 6 * STRIDE
+    assert limit(slow, quick) == limit(quick, slow) == 4 * STRIDE
+    assert limit([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.89]) is None
+
+
+def test_further_repeats_of_longer_trials_take_the_rate_that_was_best_in_the_first() -> None:
+    subject = Subject(make(), [], make, without_dropout=True)
+    trials = Trials(subject, Data(Bank(X, ())), 1, 60, None, 0, choose=True)
+    trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), (1e-9, 3.0))
+    trials.draw(2)
+    for kind in trials.kinds:
+        tiny, best = trials.curves[kind, FRESH]
+        assert [bool(curve.isfinite().all()) for curve in tiny] == [True, False, False]
+        assert all(curve.isfinite().all() for curve in best)
+        assert torch.equal(trials.end(kind, FRESH), trials.end(kind, FRESH, 1))
+
+
+def test_targets_of_which_fresh_networks_learn_nothing_do_not_count() -> None:
+    subject = Subject(make(), [], make, without_dropout=True)
+    trials = Trials(subject, Data(Bank(X, ())), 1, 10, None, 0)
+    one = torch.ones(10, 1, dtype=torch.float64)
+    trials.curves = {("noise", FRESH): [[0.95 * one]], ("noise", NOW): [[one]]}
+    trials.curves |= {("teacher", FRESH): [[0.2 * one]], ("teacher", NOW): [[0.28 * one]]}
+    assert float(trials.shares(NOW)) == pytest.approx(0.9)  # 0.45 with the noise
+    trials.curves["teacher", FRESH] = [[0.95 * one]]  # fresh networks learn neither, so both count
+    assert float(trials.shares(NOW)) == pytest.approx((0 + 2) / 2)
+
+
+def test_longer_trials_have_more_inputs_and_the_users_loss_alone() -> None:
+    many = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
+    for own, kinds in ((None, ["noise", "teacher"]), ((F.cross_entropy, many.argmax(1) % 4), ["own"])):
+        data = Data(Bank(many, ()), own)
+        longer = data.longer()
+        assert data.bank is not None
+        assert longer.bank is not None
+        assert (data.bank.size, longer.bank.size) == (256, 1024)
+        assert [task.name for task in longer.tasks(make(), 0, 40)] == kinds
 
 
 # --- the user's own batches -------------------------------------------------------------------------------------------
