@@ -5,12 +5,14 @@ The sizes are those of MinAtar's Breakout and of CartPole: a batch of 32 or 128,
 - ours: `DQN.update`, compiled, of several runs at once
 - sb3: Stable-Baselines3's ``DQN.train``, fed from its own buffer, with the same network
 - plain: one network, torch's modules and Adam, on a batch that is already a tensor, as a script of one file has it
+- floor: the bare matrix products of an update of one run, those of a convolution with the patches of its images
 
 All take turns in one process, 16 updates each. Printed are run-updates (one update of one run) a second of CPU time,
 medians over the rounds, and how many times those of the others ours are.
 """
 
 import argparse
+import math
 import statistics
 from functools import partial
 from typing import Any
@@ -80,6 +82,26 @@ def plain(spaces: Spaces, batch: int) -> Group:
     return group
 
 
+def floor(spaces: Spaces, batch: int) -> Group:
+    layers = [layer for layer in network_of(spaces) if isinstance(layer, nn.Conv2d | nn.Linear)]
+    pairs = []
+    for depth, layer in enumerate(layers):
+        out, *into = layer.weight.shape
+        sides = [side - 2 for side in spaces.obs_shape[1:]] if isinstance(layer, nn.Conv2d) else []
+        rows, fan_in = batch * math.prod(sides), math.prod(into)
+        pairs += [(torch.randn(rows, fan_in), torch.randn(out, fan_in).T) for _ in range(3)]  # x W^T
+        pairs += [(torch.randn(rows, out).T, torch.randn(rows, fan_in))]  # g^T x
+        pairs += [(torch.randn(rows, out), torch.randn(out, fan_in))] if depth else []  # g W
+    each = [(a, b, a @ b) for a, b in pairs]
+
+    def group() -> None:
+        for _ in range(GROUP):
+            for a, b, product in each:
+                torch.mm(a, b, out=product)
+
+    return group
+
+
 def sb3(spaces: Spaces, batch: int) -> Group:
     from stable_baselines3 import DQN as Theirs
     from stable_baselines3.common.logger import Logger
@@ -118,13 +140,14 @@ def main() -> None:
     for size, (spaces, batch, settings) in SIZES.items():
         numbers = [int(n) for n in options.runs.split(",")]
         groups = {f"ours, {n} at once": ours(spaces, batch, settings, n) for n in numbers}
-        groups |= {"sb3": sb3(spaces, batch), "plain": plain(spaces, batch)}
+        groups |= {"sb3": sb3(spaces, batch), "plain": plain(spaces, batch), "floor": floor(spaces, batch)}
         seconds = interleaved(groups, options.rounds, threads=1)
-        of_runs = dict(zip(groups, [*numbers, 1, 1], strict=True))
+        of_runs = dict(zip(groups, [*numbers, 1, 1, 1], strict=True))
         for name, times in seconds.items():
             rate = of_runs[name] * GROUP / statistics.median(times)
             more = "".join(
-                f"  {of_runs[name] * ratio(seconds[other], times):5.1f} x {other}" for other in ("sb3", "plain")
+                f"  {of_runs[name] * ratio(seconds[other], times):5.2f} x {other}"
+                for other in ("sb3", "plain", "floor")
             )
             print(
                 f"{size:<10}{name:<18}{rate:>8.0f} run-updates/s{more if name.startswith('ours') else ''}", flush=True

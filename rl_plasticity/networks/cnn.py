@@ -37,6 +37,10 @@ class StackedConv2d(nn.Conv2d):
     Zero padding keeps the size, for odd kernels; without it kernel_size - 1 rows and columns are lost. The weight
     ``[runs, out, in, kh, kw]`` is orthogonal as a matrix out x (in*kh*kw), drawn for each run from its own seed; the
     bias ``[runs, out]`` is zero. Without a gain both are those of ``torch.nn.Conv2d``.
+
+    Args:
+        by_patches: multiply the kernels with a copy of all patches of the images. For a first layer and small images
+            this is faster than a grouped convolution; for others it is up to four times slower.
     """
 
     def __init__(
@@ -47,16 +51,25 @@ class StackedConv2d(nn.Conv2d):
         seeds: Sequence[int],
         padding: bool = True,
         gain: float | None = math.sqrt(2),
+        by_patches: bool = False,
     ) -> None:
         # On "meta" nothing is drawn from the global random state.
         around = kernel_size // 2 if padding else 0
         super().__init__(in_channels, out_channels, kernel_size, padding=around, device="meta")
         self.weight = nn.Parameter(torch.empty(len(seeds), *self.weight.shape))
         self.bias = nn.Parameter(torch.zeros(len(seeds), out_channels))
+        self.by_patches, self.around = by_patches, (around,) * 4  # left, right, top, bottom
         draw_(self.weight, self.bias, seeds, gain)
 
     def forward(self, input: Tensor) -> Tensor:
         assert self.bias is not None
+        if self.by_patches:
+            height, width = self.kernel_size
+            patches = F.pad(input, self.around).unfold(-2, height, 1).unfold(-2, width, 1)
+            size = patches.shape[3:5]  # of [runs, batch, in, h, w, kh, kw]
+            columns = patches.permute(0, 1, 2, 5, 6, 3, 4).reshape(*input.shape[:2], -1, math.prod(size))
+            output = self.weight.flatten(2).unsqueeze(1) @ columns + self.bias[:, None, :, None]
+            return torch.unflatten(output, -1, size)
         runs = self.bias.shape[0]
         kernels, bias = self.weight.flatten(0, 1), self.bias.flatten()  # [runs * out, in, kh, kw], [runs * out]
         return _unfold(F.conv2d(_fold(input), kernels, bias, padding=self.padding, groups=runs), runs)
@@ -197,7 +210,7 @@ class OneConvolution(nn.Sequential):
         runs, gain = len(seeds), gain_of(init, False, activation)
         modules: list[nn.Module] = [
             nn.Unflatten(2, tuple(shape)),
-            StackedConv2d(shape[0], channels, kernel_size, derived(seeds, 0), False, gain),
+            StackedConv2d(shape[0], channels, kernel_size, derived(seeds, 0), False, gain, by_patches=True),
             nn.Flatten(2),
         ]
         fan_in = channels * math.prod(side - kernel_size + 1 for side in shape[1:])

@@ -229,6 +229,31 @@ def test_images_are_read_as_the_convolution_reads_them():
         torch.testing.assert_close(agent.critic.net(obs)[run].squeeze(-1), x)
 
 
+@pytest.mark.parametrize("update", [DQN.update, compiled(DQN.update, device="cpu")], ids=["eager", "compiled"])
+def test_updates_of_the_convolutional_network_equal_the_reference_for_every_run(update):
+    shape = (2, 6, 5)
+    agent = DQN(shape, 3, [3, 4], network="cnn", channels=4, hidden=(7,), lr=1e-3, target_every_updates=2)
+    references = []
+    for run in range(2):
+        layers = nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 7), nn.ReLU(), nn.Linear(7, 3)
+        net = nn.Sequential(nn.Unflatten(1, shape), *layers).double()
+        with torch.no_grad():
+            for p, q in zip(net.parameters(), agent.critic.net.parameters(), strict=True):
+                p.copy_(q[run])
+        references.append((net, copy.deepcopy(net), torch.optim.Adam(net.parameters(), lr=1e-3)))
+    for i in range(5):
+        batch = random_batch(2, obs=60, seed=i)
+        update(agent, batch, agent.noise(1, 32)[0])
+        for run, (net, target, theirs) in enumerate(references):
+            reference_update(net, target, theirs, Batch(*(x[run].double() for x in batch)), double=True, huber=True)
+            if i % 2 == 1:
+                target.load_state_dict(net.state_dict())
+    for run, (net, target, _) in enumerate(references):
+        for ours, reference in ((agent.critic.net, net), (agent.critic_target, target)):
+            for p, q in zip(ours.parameters(), reference.parameters(), strict=True):
+                torch.testing.assert_close(p[run].double(), q, rtol=1e-3, atol=2e-5)
+
+
 @pytest.mark.parametrize("settings", [{"layer_norm": True}, {"activation": "crelu"}, {"hidden": (8, 8)}])
 def test_the_convolutional_network_learns_with_norms_and_concatenated_relu(settings):
     agent = DQN((2, 5, 5), 3, [0, 1], network="cnn", channels=4, lr=3e-3, **{"hidden": (8,), **settings})

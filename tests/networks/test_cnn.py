@@ -83,6 +83,24 @@ def test_initial_kernels_are_orthogonal_matrices_with_gain_root_two_and_biases_z
     assert not conv.bias.any()
 
 
+@pytest.mark.parametrize("padding", [False, True])
+def test_a_product_with_patches_equals_the_convolution_and_its_gradients(padding):
+    by_patches, ordinary = (StackedConv2d(2, 4, 3, [0, 1, 2], padding, by_patches=b).double() for b in (True, False))
+    images = [torch.randn(3, 5, 2, 6, 7, dtype=torch.float64).requires_grad_()]
+    images.append(images[0].detach().clone().requires_grad_())
+    nn.init.normal_(by_patches.bias)
+    ordinary.load_state_dict(by_patches.state_dict())
+    ours, theirs = by_patches(images[0]), ordinary(images[1])
+    assert ours.shape == theirs.shape == ((3, 5, 4, 6, 7) if padding else (3, 5, 4, 4, 5))
+    assert ours.flatten(2).data_ptr() == ours.data_ptr()  # a linear layer reads it without a copy
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.randn(ours.shape, dtype=torch.float64)
+    for output in (ours, theirs):
+        (output * weights).sum().backward()
+    pairs = zip((images[0], *by_patches.parameters()), (images[1], *ordinary.parameters()), strict=True)
+    assert all(torch.allclose(p.grad, q.grad) for p, q in pairs)
+
+
 def test_a_run_s_initial_weights_depend_on_its_own_seed_only():
     together, alone = CNN((1, 8, 8), 4, [3, 9], True), CNN((1, 8, 8), 4, [9], True)
     for p, q in zip(together.parameters(), alone.parameters(), strict=True):
