@@ -69,12 +69,19 @@ def diagnose(
         print(diagnose(net, x, loss=F.cross_entropy, targets=y, optimizer=optimizer))
 
     The score of a network is (L_0 - L) / (L_0 - L_fresh): what it removed of the loss, as a share of what a fresh
-    network removed. L is the mean loss over the last tenth of the updates, at the better of two learning rates. L_0 is
-    the loss of a network that has learned nothing. The scores of the drawn targets are averaged. With the user's own
-    loss, the score is the smaller one of that mean and the score of the user's loss. The verdict:
+    network removed. L is the mean loss over the last tenth of the updates, at the best of several learning rates. L_0
+    is the loss of a network that has learned nothing. The scores of the drawn targets are averaged. With the user's own
+    loss, the score is the smaller one of that mean and the score of the user's loss.
 
-    - ``plastic``: the 95 % interval over the repeats lies above 0.9;
-    - ``lost``: below 0.5; ``losing``: below 0.9, or more than 0.1 below the earlier network;
+    Drawn targets are learned in two kinds of trials. The short ones have 256 inputs and 100 updates. The longer ones
+    have up to 1024 inputs, the user's loss alone where it is given, and twice the updates after which a fresh network
+    has removed 0.9 of the loss, 2400 at most. So a network that only has to unlearn more is not taken for a lost one.
+    The verdict on the 95 % interval over the repeats of the longer trials (of the only ones with `updates` or
+    `batches`):
+
+    - ``plastic``: it lies above 0.9;
+    - ``losing``: it lies below 0.9, or more than 0.1 below the earlier network in the short trials;
+    - ``lost``: it lies below 0.9, and that of the short or the longer trials below 0.5;
     - ``something else``: it learns with a fresh optimizer in float32, but less than half as much as it is trained; or
       values are not finite, or targets are constant. `causes` has the findings;
     - ``not detectable``: the interval contains 0.9, or a fresh network hardly learns either. `smallest_gap` is the
@@ -101,9 +108,10 @@ def diagnose(
         earlier: the network at an earlier time, or its state_dict.
         max_grad_norm: the norm to which training clips the gradients.
         remedies: whether to try remedies on copies if plasticity was lost.
-        repeats: number of draws of fresh weights, targets and order. As many are added, twice at most, where the
-            interval leaves the verdict open.
-        updates: updates of each trial; by default 100, or the number of batches if that is larger.
+        repeats: number of draws of fresh weights, targets and order; 3 of them in longer trials. As many are added,
+            twice at most, where the interval leaves the verdict open.
+        updates: updates of each trial. Then there are no longer trials. With `batches` it is by default 100, or the
+            number of batches if that is larger.
         seed: seed of all draws.
 
     Raises:
