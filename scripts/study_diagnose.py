@@ -13,6 +13,8 @@ import argparse
 import csv
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,19 +24,22 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.lines import Line2D
 
-from rl_plasticity import supervised
+from rl_plasticity import supervised, train
 from rl_plasticity.comparison.plotting import PALETTE, STYLE, legend, panels
-from rl_plasticity.configs.commands import Supervised
+from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.diagnose import OfAgents
 from rl_plasticity.diagnosis.report import LONGER, NOW, Report
 from rl_plasticity.diagnosis.trainability import LARGE_BANK, Bank, subject_of
 from rl_plasticity.diagnosis.trainability import Data as Given
 from rl_plasticity.diagnosis.verdict import reports
+from rl_plasticity.runs.diagnosed import Item
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.tasks import TASKS, Data, TaskSequence, load
 from rl_plasticity.training.epochs import batches, cross_entropy, first_images
 
 LOST = 0.9  # a next task that ends with a lower training accuracy counts as lost
+LOST_RETURN = 50.0  # likewise of CartPole, where random actions get 20 and the greatest return is 500
 GROUPS: dict[str, dict[str, Any]] = {
     "relu": {"reg": ["none", "spectral", "wrs", "swr", "l2", "l2_init"]},
     "relu, other strengths": {"reg": {"name": "spectral", "coef": [1e-5, 1e-3]}},
@@ -43,6 +48,26 @@ GROUPS: dict[str, dict[str, Any]] = {
     "elu": {"net": {"name": "mlp", "activation": "elu"}, "reg": ["none", "spectral", "l2"]},
     "tanh": {"net": {"name": "mlp", "activation": "tanh"}, "reg": ["none", "spectral", "l2"]},
     "permuted pixels": {"task": "pixel_permutation", "reg": ["none", "spectral", "wrs", "swr"]},
+}
+CRITICS = "critics of CartPole"  # deep Q-networks; every task permutes the observations and the actions
+SWITCH = 4000  # env steps of a task
+ENV = {
+    "name": "gym:CartPole-v1",
+    "changes": ["observation_permutation", "action_permutation"],
+    "switch_every_env_steps": SWITCH,
+}
+AGENT = {"name": "dqn", "hidden": [64, 64], "lr": 1e-3, "target_every_updates": 200}
+AGENT |= {"epsilon_env_steps": 2000, "epsilon_end": 0.05}
+AGENTS: dict[str, Any] = {"env": ENV, "on_change": "clear", "replay_ratio": 1, "random_env_steps": 500}
+AGENTS |= {"total_env_steps": 10 * SWITCH, "checkpoint_every_env_steps": SWITCH, "buffer_size": SWITCH}
+AGENTS |= {"batch_size": 64, "eval_every_env_steps": 2000, "eval_episodes": 3, "measure_every_updates": 0, "threads": 1}
+METHODS: dict[str, dict[str, Any]] = {
+    "no method": {},
+    "LayerNorm": {},
+    "spectral": {"reg": "spectral"},
+    "swr": {"reg": {"name": "swr", "coef": 1e-4}},
+    "l2_init": {"reg": "l2_init"},
+    "redo": {"reset": {"name": "redo", "every_updates": 1000}},
 }
 SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 GROW = ("dead", "dormant", "weight_norm", "sigma1")  # where plasticity is lost; the others fall
@@ -81,6 +106,43 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
     return found
 
 
+def rows_of_critics(seeds: int) -> list[dict[str, Any]]:
+    """Train the agents of the study rl/continual-cartpole, and diagnose their critics at the end of each task."""
+    found: list[dict[str, Any]] = []
+    for method, settings in METHODS.items():
+        states: list[Any] = []
+
+        def on_step(session: Session[Train], states: list[Any] = states) -> None:
+            if session.progress.step % SWITCH == 0 and session.progress.step:
+                states.append(deepcopy(session.parts["agent"].learners["critic"].state_dict()))
+
+        with TemporaryDirectory() as folder:
+            agent = AGENT | {"layer_norm": method == "LayerNorm"}
+            run = train.run(**AGENTS, agent=agent, seeds=seeds, out=f"{folder}/run", on_step=on_step, **settings)
+            returns = {str(name): curves["task/return"].values for name, curves in run.metrics().items()}
+            with closing(OfAgents(run, "cpu", 0)) as source:
+                for task, state in enumerate(states[:-1], start=1):
+                    subject, data = source.trial(Item(0, "random", "critic"))
+                    source._agent.learners["critic"].load_state_dict(state)
+                    every = reports(subject, data, None, None, False, 3, None, task)
+                    for name, report in zip(source.plan.names, every, strict=True):
+                        row = {"group": CRITICS, "run": f"{method}, {name.in_words}", "task": task} | _numbers(report)
+                        row["accuracy"], row["next"] = returns[str(name)][task - 1 : task + 1]
+                        found.append(row)
+                        print(row, file=sys.stderr, flush=True)
+    return found
+
+
+def is_held_out(row: Mapping[str, str]) -> bool:
+    """Whether the row is of a network for labels, of a group on which no threshold was chosen."""
+    return row["group"] not in ("relu", CRITICS)
+
+
+def is_lost(row: Mapping[str, str]) -> bool:
+    """Whether the next task ends below the accuracy, or for critics below the return, that counts as learned."""
+    return float(row["next"]) < (LOST_RETURN if row["group"] == CRITICS else LOST)
+
+
 @cache
 def _tasks(session: Session[Supervised]) -> tuple[Data, TaskSequence]:
     """The data and tasks that the session's runs learn."""
@@ -90,15 +152,12 @@ def _tasks(session: Session[Supervised]) -> tuple[Data, TaskSequence]:
     return data, kind(data, [derive(n, supervised.TASK) for n in session.plan.seeds], s.num_tasks, **s.task.settings)
 
 
-def _numbers(drawn: Report, own: Report) -> dict[str, Any]:
+def _numbers(drawn: Report, own: Report | None = None) -> dict[str, Any]:
     found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[LONGER], strict=True))
-    found |= {
-        "short": drawn.evidence[NOW].mean,
-        "verdict": drawn.verdict,
-        "batches": own.evidence[NOW].mean,
-        "batches_verdict": own.verdict,
-    }
-    found |= {kind: drawn.evidence[f"{NOW}/{kind}"].mean for kind in ("noise", "teacher", "own")}
+    found |= {"short": drawn.evidence[NOW].mean, "verdict": drawn.verdict}
+    if own is not None:
+        found |= {"batches": own.evidence[NOW].mean, "batches_verdict": own.verdict}
+    found |= {kind: drawn.evidence[f"{NOW}/{kind}"].mean for kind in drawn.protocol["targets"]}
     return found | {name: drawn.symptoms[name][0] for name in SYMPTOMS if name in drawn.symptoms}
 
 
@@ -114,28 +173,35 @@ def auroc(score: Sequence[float], lost: Sequence[bool]) -> float:
 
 def show(rows: Sequence[Mapping[str, str]]) -> None:
     """Print the AUROC of every measure, by group, and what followed each verdict."""
-    groups = ["relu", *dict.fromkeys(r["group"] for r in rows if r["group"] != "relu"), "all but relu"]
+    groups = ["relu", *dict.fromkeys(r["group"] for r in rows if r["group"] != "relu"), "all but these"]
     learned = ("drawn", "short", "batches")
     print(f"{'':24}{'rows':>6}{'lost':>6}" + "".join(f"{s:>{14 if s in SYMPTOMS else 8}}" for s in learned + SYMPTOMS))
     for group in groups:
-        some = [r for r in rows if r["group"] == group or (group == "all but relu" and r["group"] != "relu")]
-        lost = [float(r["next"]) < LOST for r in some]
+        some = [r for r in rows if r["group"] == group or (group == "all but these" and is_held_out(r))]
+        lost = [is_lost(r) for r in some]
         line = f"{group:24}{len(some):6}{sum(lost):6}"
         for measure in learned + SYMPTOMS:
             sign = -1 if measure in GROW else 1
-            value = auroc([sign * float(r[measure]) for r in some], lost)
+            value = auroc([sign * float(r[measure] or "nan") for r in some], lost)
             line += f"{value:{14 if measure in SYMPTOMS else 8}.3f}"
         print(line)
     print("\nverdict, form             boundaries   the next task's accuracy: least, median, greatest   lost")
     for column, form in (("verdict", "drawn"), ("batches_verdict", "next task")):
         for verdict in ("plastic", "not detectable", "losing", "lost"):
-            after = np.array([float(r["next"]) for r in rows if r[column] == verdict and r["group"] != "relu"])
+            after = np.array([float(r["next"]) for r in rows if r[column] == verdict and is_held_out(r)])
             if len(after):
                 least, median, greatest = np.quantile(after, [0, 0.5, 1])
                 print(
                     f"{verdict + ', ' + form:28}{len(after):6}{least:22.2f}{median:8.2f}{greatest:8.2f}"
                     f"{(after < LOST).mean():25.0%}"
                 )
+    print("\nverdict on a critic        boundaries   the next task's return: least, median, greatest     lost")
+    for verdict in ("plastic", "not detectable", "losing", "lost"):
+        some = [r for r in rows if r["group"] == CRITICS and r["verdict"] == verdict]
+        if some:
+            least, median, greatest = np.quantile([float(r["next"]) for r in some], [0, 0.5, 1])
+            share = sum(map(is_lost, some)) / len(some)
+            print(f"{verdict:28}{len(some):6}{least:22.0f}{median:8.0f}{greatest:8.0f}{share:25.0%}")
 
 
 def draw(rows: Sequence[Mapping[str, str]], out: Path) -> None:
@@ -147,7 +213,7 @@ def draw(rows: Sequence[Mapping[str, str]], out: Path) -> None:
         figure, both = panels(2, 2, height=2.4, sharey=True)
         for axes, (column, title) in zip(both, columns.items(), strict=True):
             for place, verdict in enumerate(verdicts):
-                some = [r for r in rows if r[column] == verdict and r["group"] != "relu"]
+                some = [r for r in rows if r[column] == verdict and is_held_out(r)]
                 for easy, color in ((False, PALETTE[0]), (True, PALETTE[1])):
                     y = [float(r["next"]) for r in some if (r["group"] == "permuted pixels") is easy]
                     axes.scatter(place + jitter.uniform(-0.3, 0.3, len(y)), y, s=7, color=color, alpha=0.6, lw=0)
@@ -166,7 +232,7 @@ if __name__ == "__main__":
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--figure", type=Path, help="a picture of what the rows say")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--only", choices=GROUPS, help="one group, added to the file")
+    parser.add_argument("--only", choices=[*GROUPS, CRITICS], help="one group, added to the file")
     a = parser.parse_args()
     if not (a.show or a.figure):
         new = not a.out.exists()
@@ -178,6 +244,8 @@ if __name__ == "__main__":
                 if a.only in (None, name):
                     writer.writerows(rows_of(name, settings, a.seeds))
                     file.flush()
+            if a.only in (None, CRITICS):
+                writer.writerows(rows_of_critics(a.seeds))
     with a.out.open(newline="") as file:
         found = [*csv.DictReader(file)]
     show(found)

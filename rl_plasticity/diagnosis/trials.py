@@ -180,7 +180,7 @@ class Trials:
         learn nothing does not count, unless there is no other.
         """
         known = [kind for kind in self.kinds if (kind, arm) in self.curves]
-        learned = torch.stack([self._removed(kind, self.end(kind, FRESH)).mean(0) for kind in known])  # [kinds, runs]
+        learned = self.removed_by_fresh()[[kind in known for kind in self.kinds]]
         counts = (learned >= LEARNS) | (learned < LEARNS).all(0)
         every = torch.stack([self.share(kind, arm) for kind in known])  # [kinds, repeats, runs]
         every = every.masked_fill(~counts.unsqueeze(1), math.nan)
@@ -203,8 +203,8 @@ class Trials:
         return int(learned.clamp(min=-1).flatten(2).mean((0, 2)).argmax())
 
     def removed_by_fresh(self) -> Tensor:
-        """The part of the loss that a fresh network removed, of the kind of which it removed most, ``[runs]``."""
-        return torch.stack([self._removed(k, self.end(k, FRESH)).mean(0) for k in self.kinds]).amax(0)
+        """The part of the loss that a fresh network removed, the mean over the repeats, ``[kinds, runs]``."""
+        return torch.stack([self._removed(kind, self.end(kind, FRESH)).mean(0) for kind in self.kinds])
 
 
 def longer_trials(trials: Trials, data: Data, repeats: int) -> Trials:
@@ -240,4 +240,4 @@ def trainability(subject: Subject, data: Data, repeats: int, updates: int = UPDA
     trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
     trials.run(NOW, lambda r: subject, RATES)
     learned = trials.shares(NOW).mean(0)
-    return learned.masked_fill(~(trials.removed_by_fresh() >= LEARNS), math.nan)
+    return learned.masked_fill(~(trials.removed_by_fresh().amax(0) >= LEARNS), math.nan)
