@@ -60,10 +60,11 @@ def main(seeds: int = 3, tasks: int = 10, steps: int = STEPS) -> dict[str, np.nd
         print(f"{method:10} {means}", flush=True)
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
     for method, ends in results.items():
-        (line,) = axes.plot(range(1, tasks + 1), ends.mean(0), marker="o", label=method)
+        name, colour = ("no method", "black") if method == "none" else (method, None)
+        (line,) = axes.plot(range(1, tasks + 1), ends.mean(0), marker="o", label=name, color=colour)
         axes.fill_between(range(1, tasks + 1), ends.min(0), ends.max(0), alpha=0.2, color=line.get_color())
     axes.set(
-        xlabel="task", ylabel=f"loss after {steps} steps (nats a token)", ylim=0, title="GPT-2, 2 x 32, random text"
+        xlabel="task", ylabel=f"loss after {steps} steps (nats per token)", ylim=0, title="GPT-2, 2 x 32, random text"
     )
     axes.legend(title=f"mean and range of {seeds} seeds")
     figure.savefig("changing_text.png", dpi=120)

@@ -86,7 +86,8 @@ def draw(rows: list[list[str]], tasks: int) -> None:
             for place, method in enumerate(METHODS):
                 values = np.array([float(row[column]) for row in rows if row[0] == method]).reshape(-1, tasks)
                 mean, *band = mean_curve(values)
-                plotting.line(axes, np.arange(1, tasks + 1), mean, band, **plotting.cycled(place))
+                look = {"color": "black"} if method == "none" else plotting.cycled(place - 1)
+                plotting.line(axes, np.arange(1, tasks + 1), mean, band, **look)
             axes.set(xlabel="task", ylabel=label, ylim=(0, None))
         names = ["no method" if method == "none" else method for method in METHODS]
         plotting.legend(figure, dict(zip(names, axes.lines, strict=True)))

@@ -1,5 +1,10 @@
 """The command that makes the papers' figures and tables: ``python -m papers spectral/figure-3 small=true``."""
 
+if __name__ == "__main__":
+    from rl_plasticity import terminal
+
+    terminal.prepare()
+
 import csv
 import difflib
 import json
@@ -13,7 +18,7 @@ from pathlib import Path
 
 from papers import study as studies
 from papers.study import Study
-from rl_plasticity import FaultyRun, RunFolder, SettingsError
+from rl_plasticity import FaultyRun, RunFolder, SettingsError, terminal
 from rl_plasticity.errors import nearest
 from rl_plasticity.sweeps.job import finished
 
@@ -46,8 +51,11 @@ def main() -> int:
     try:
         if {"-h", "--help"} & {*sys.argv[1:]}:
             print(HELP.rstrip())
-            return 0
-        return command(sys.argv[1:]) or 0
+            status = None
+        else:
+            status = command(sys.argv[1:])
+        terminal.require_printed()
+        return status or 0
     except (SettingsError, FaultyRun, OSError) as error:
         print(f"papers: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingsError) else 1

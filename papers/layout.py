@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from rl_plasticity import SettingsError
 from rl_plasticity.comparison import plotting, steps
+from rl_plasticity.comparison.groups import method_in_words
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.comparison.plotting import (
     PAGE,
@@ -217,7 +218,9 @@ def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int
 def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
     """One line for each method that is drawn as a line, and one mark for each value of `by`."""
     drawn = [panel.methods or methods for panel in panels if panel.kind not in ("rows", "heat")]
-    lines = {label: _look(methods, label) for label in methods if any(label in labels for labels in drawn)}
+    lines = {
+        method_in_words(label): _look(methods, label) for label in methods if any(label in labels for labels in drawn)
+    }
     marks = {
         _named(panel.by, value): look
         for panel in panels
@@ -229,7 +232,10 @@ def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
 
 def _named(setting: str, value: Any) -> str:
     """The name of a value above a panel: a choice by itself, a number or a flag with its setting's name."""
-    return value if isinstance(value, str) else f"{setting.rpartition('.')[2]}={short(value)}"
+    name = setting.rpartition(".")[2]
+    if name == "layer_norm":
+        return "LayerNorm" if value else "no LayerNorm"
+    return value if isinstance(value, str) else f"{name.replace('_', ' ')}: {short(value)}"
 
 
 def _values(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -309,7 +315,7 @@ def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
             axes.errorbar(np.array(x, dtype=float), mean, error, marker="o", ms=3, capsize=2, **look)
             ticks += [float(value or 0.0) for value in x]
     mark_strengths(axes, ticks)
-    axes.set_xlabel(panel.x_label or panel.over)
+    axes.set_xlabel(panel.x_label or ("strength" if panel.over == "reg.coef" else panel.over))
 
 
 def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
@@ -324,7 +330,8 @@ def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
         if estimate.interval:
             axes.hlines(at, *estimate.interval, color=look["color"], lw=1)
         axes.plot(estimate.value, at, **look)
-    label_rows(axes, [f"{n} ({left_out[n]} not finite)" if left_out[n] else n for n in labels])
+    names = {label: method_in_words(label) for label in labels}
+    label_rows(axes, [f"{names[n]} ({left_out[n]} not finite)" if left_out[n] else names[n] for n in labels])
     axes.set_xlabel(panel.x_label or f"{WORDS.get(panel.metric, panel.metric)}, mean of a run")
 
 
@@ -392,7 +399,7 @@ def _heat(axes: Axes, panel: Panel, methods: Methods) -> None:
         for j, (value, number) in enumerate(row):
             text = f"{number:.2f}" if value is None else short(value)
             axes.text(j, i, text, ha="center", va="center", fontsize=5, color="black" if number > middle else "white")
-    axes.set_yticks(range(len(labels)), labels)
+    axes.set_yticks(range(len(labels)), [method_in_words(label) for label in labels])
     axes.set_xticks([0, width - 1] if width > 1 else [0], ["smallest", "largest"][:width])
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from rl_plasticity import train
+from rl_plasticity.comparison.groups import method_in_words
 from rl_plasticity.compiling import precision
 from rl_plasticity.metrics.statistics import area_under_curve, paired_differences, student_interval
 from rl_plasticity.networks import StackedLinear
@@ -145,8 +146,10 @@ def draw(folder: Path, path: Path) -> None:
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(TASKS) * len(REGS), figsize=(3.2 * len(TASKS) * len(REGS), 3), squeeze=False)
-    for axis, (task, reg) in zip(axes[0], product(TASKS, REGS), strict=True):
+    figure, axes = plt.subplots(
+        len(TASKS), len(REGS), figsize=(3.5 * len(REGS), 3 * len(TASKS)), squeeze=False, layout="constrained"
+    )
+    for axis, (task, reg) in zip(axes.flat, product(TASKS, REGS), strict=True):
         for precise, colour in zip(PRECISIONS, ("black", "C1"), strict=True):
             found = [*curves(folder, task, reg, precise).values()]
             for one in found:
@@ -154,11 +157,12 @@ def draw(folder: Path, path: Path) -> None:
             if found:
                 mean = np.mean([one.values for one in found], axis=0)
                 axis.plot(found[0].steps, mean, color=colour, linewidth=2, label=f"{precise} ({len(found)} seeds)")
-        axis.set(title=f"{task}, {reg}", xlabel="env steps")
+        axis.set(title=f"{task}, {method_in_words(reg)}", xlabel="env steps")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_ylabel("return")
-    axes[0, 0].legend(fontsize=8, frameon=False)
-    figure.tight_layout()
+    for axis in axes[:, 0]:
+        axis.set_ylabel("return")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=2)
     figure.savefig(path, dpi=120)
     print(path)
 

@@ -183,7 +183,7 @@ def draw(found: Mapping[str, Mapping[str, Curves]], path: Path) -> None:
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(found), figsize=(5.5 * len(found), 4), squeeze=False, layout="tight")
+    figure, axes = plt.subplots(1, len(found), figsize=(4.5 * len(found), 4.5), squeeze=False, layout="tight")
     for axis, (task, methods) in zip(axes[0], found.items(), strict=True):
         for i, (name, curves) in enumerate(methods.items()):
             colour = "black" if name == THEIRS else f"C{list(OURS).index(name)}"
@@ -194,7 +194,7 @@ def draw(found: Mapping[str, Mapping[str, Curves]], path: Path) -> None:
             label = f"{name} ({len(curves)} seeds)"
             axis.plot(next(iter(curves.values()))[0][:n], mean, color=colour, linewidth=2, label=label, zorder=10 - i)
         axis.set(title=task, xlabel="env steps")
-        axis.legend(fontsize=8, frameon=False)
+        axis.legend(fontsize=10, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("return")
     figure.savefig(path, dpi=120)

@@ -20,6 +20,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
@@ -446,7 +447,8 @@ def draw(file: Path, folder: Path, panels: Sequence[tuple[str, str, str, float]]
                 low, high = np.transpose([student_interval([values]) for values in curves.T])
                 ax.fill_between(x, low, high, color=COLOURS[method], alpha=0.2, linewidth=0)
         ax.set(xlabel="epoch", ylabel=label, title=task)
-        ax.legend()
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     write_atomically(file, lambda out: figure.savefig(out, dpi=100, format="png"))
     plt.close(figure)
 

@@ -52,8 +52,7 @@ class Group:
     @property
     def name(self) -> str:
         """The label in the words of a paper: ``no method``, ``LayerNorm + spectral``."""
-        rest = re.sub(r" ?layer_norm=(true|false)", "", self.label).strip()
-        rest = re.sub(r"^none( \+ |$|(?= ))", lambda none: "no method" if none[1] == "" else "", rest)
+        rest = method_in_words(re.sub(r" ?layer_norm=(true|false)", "", self.label).strip())
         if "layer_norm=true" in self.label:
             return "LayerNorm" if rest in ("", "no method") else f"LayerNorm + {rest}"
         without = "layer_norm=false" in self.label and rest != "no method"
@@ -72,6 +71,11 @@ class Group:
     def is_plain(self) -> bool:
         """Whether it has neither a regularizer nor an intervention."""
         return self.settings.get("reg.name") == self.settings.get("reset.name") == "none"
+
+
+def method_in_words(label: str) -> str:
+    """A method's label as figures show it: ``no method`` for ``none``, ``periodic`` for ``none + periodic``."""
+    return re.sub(r"^none( \+ |$|(?= ))", lambda none: "no method" if none[1] == "" else "", label)
 
 
 def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str] = ()) -> list[Group]:

@@ -33,6 +33,7 @@ def test_a_line_is_the_mean_of_the_seeds_and_its_band_one_standard_error(tmp_pat
     corners = axes.collections[0].get_paths()[0].vertices
     assert {round(y, 6) for x, y in corners if x == 1} == {0.2, 0.6}  # sd 0.2828 / sqrt(2)
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("training accuracy", "task")
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["no method"]
 
 
 def test_rows_and_columns_are_the_values_of_their_settings_and_metrics_are_rows_too(tmp_path):
@@ -46,11 +47,14 @@ def test_rows_and_columns_are_the_values_of_their_settings_and_metrics_are_rows_
     ]
     figure = layout.draw(spec, {"none": runs})
     assert [axes.get_title() for axes in figure.axes] == [
-        "layer_norm=false, label_flip", "layer_norm=false\nrandom_labels",  # too wide for a line
-        "layer_norm=true, label_flip", "layer_norm=true, random_labels",
+        "no LayerNorm, label_flip", "no LayerNorm, random_labels",
+        "LayerNorm, label_flip", "LayerNorm, random_labels",
     ]  # fmt: skip
     assert [[y[1][0] for y in lines(axes).values()] for axes in figure.axes] == [[0.1], [], [], [0.2]]
     assert [text.get_text() for text in figure.axes[1].texts] == ["no steps that\nall runs have"]
+    spec = {"rows": "epochs_per_task", "columns": "task.name", "metrics": ["task/train_accuracy"]}
+    wide = layout.draw(spec, {"none": runs}).axes[-1].get_title()
+    assert wide.splitlines() == [f"epochs per task: {runs[0].settings['epochs_per_task']}", "random_labels"]
     two = layout.draw({"columns": "task.name", "metrics": ["task/train_accuracy", "net/loss"]}, {"none": runs})
     assert [axes.get_ylabel() for axes in two.axes] == ["training accuracy"] * 2 + ["net/loss"] * 2
 
@@ -126,9 +130,9 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
     ((low, _), (high, _)) = axes.collections[0].get_segments()[0]
     half = 12.706 * np.std([0.3, 0.6], ddof=1) / np.sqrt(2)  # t of one degree of freedom
     assert (low, high) == pytest.approx((0.45 - half, 0.45 + half), rel=1e-3)
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "l2"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["no method", "l2"]
     assert axes.get_ylim() == (1.5, -0.5)  # the first on top
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["layer_norm=false", "layer_norm=true"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["no LayerNorm", "LayerNorm"]
     assert [line.get_color() for line in figure.legends[0].get_lines()] == [false, true]
     assert again.get_xlim() == axes.get_xlim()  # to be compared
     header, *written = layout.numbers({"columns": 1, "panels": [panel | {"title": "here"}]}, methods)
@@ -154,7 +158,7 @@ def test_rows_beside_curves_are_named_and_have_the_colours_of_their_curves(tmp_p
     panels = [panel | {"metric": "task/train_accuracy"} for panel in spec["panels"]]
     figure = layout.draw(spec | {"panels": panels}, methods)
     curves, rows = figure.axes
-    assert [label.get_text() for label in rows.get_yticklabels()] == ["none", "l2"]
+    assert [label.get_text() for label in rows.get_yticklabels()] == ["no method", "l2"]
     colours = [line.get_color() for line in curves.lines]
     assert [line.get_color() for line in rows.lines] == colours
     assert [line.get_color() for line in figure.legends[0].get_lines()] == colours
@@ -173,7 +177,7 @@ def test_rows_leave_out_what_is_not_finite_and_say_so_and_runs_that_share_no_ste
     }
     spec = {"columns": 1, "panels": [{"kind": "rows", "metric": "eval/test_accuracy"}]}
     axes = layout.draw(spec, methods).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "l2 (2 not finite)", "swr"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["no method", "l2 (2 not finite)", "swr"]
     assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([0.4, 0.4])
     means = {line[1]: line[5:] for line in layout.numbers(spec, methods)[1:] if not line[4]}
     assert means["l2"] == means["none"]
@@ -198,7 +202,7 @@ def test_the_strength_that_some_seeds_choose_is_shown_for_the_others_alone(tmp_p
     spec = {"columns": 1, "panels": [panel]}
     methods = swept(tmp_path)
     axes = layout.draw(spec, methods).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "l2 1e-3"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["no method", "l2 1e-3"]
     assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([0.6, 0.3])
     rows = layout.numbers(spec, methods)[1:]
     assert [(row[1], row[4]) for row in rows] == [(n, s) for n in ("none", "l2 1e-3") for s in ("0", "1", "")]

@@ -224,6 +224,14 @@ def test_the_command_ends_with_one_line_and_status_2_for_bad_input():
     assert done.stderr == "papers: unknown figure or table 'spectral/figur-3'; did you mean 'spectral/figure-3'?\n"
 
 
+@pytest.mark.parametrize("arguments", ["--help", ""])
+def test_a_reader_that_stops_reading_is_neither_a_traceback_nor_a_fault(arguments):
+    # The reader is gone before the command prints.
+    line = f"{sys.executable} -m papers {arguments} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_command_of_before_goes_on_in_a_checkout_and_says_where_it_went(tmp_path):
     done = called("rl_plasticity.reproduce", "swr/figure-1", "small=true", "dry_run=true", cwd=tmp_path)
     assert done.returncode == 0
