@@ -182,7 +182,7 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
         line = f"{group:24}{len(some):6}{sum(lost):6}"
         for measure in learned + SYMPTOMS:
             sign = -1 if measure in GROW else 1
-            value = auroc([sign * float(r[measure] or "nan") for r in some], lost)
+            value = auroc([sign * float(r.get(measure) or "nan") for r in some], lost)
             line += f"{value:{14 if measure in SYMPTOMS else 8}.3f}"
         print(line)
     print("\nverdict, form             boundaries   the next task's accuracy: least, median, greatest   lost")
