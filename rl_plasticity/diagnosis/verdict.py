@@ -191,7 +191,7 @@ def reports(
     number, seconds = foretold(subject, data, repeats, updates, arms, trials.fresh[0])
     if bar is None and seconds > LONG:
         quicker = f"; updates={UPDATES} is quicker, and more often wrong" * takes_longer
-        print(f"diagnose: {number} trials take {seconds / 60:.0f} minutes at most{quicker}", file=sys.stderr)
+        print(f"diagnose: {number} trials take at most {seconds / 60:.0f} min{quicker}", file=sys.stderr)
     own = closing(progress(number))
     with own if bar is None else nullcontext(bar) as trials.bar:
         _let_fresh_learn(trials, causes)

@@ -236,7 +236,7 @@ def test_how_long_it_takes_is_said_first_if_that_is_long(
 ) -> None:
     monkeypatch.setattr(verdict, "_seconds", lambda *_: 6.0)
     diagnose(net, X, repeats=2, updates=10)
-    assert capsys.readouterr().err.splitlines()[0] == "diagnose: 16 trials take 8 minutes at most"
+    assert capsys.readouterr().err.splitlines()[0] == "diagnose: 16 trials take at most 8 min"
     monkeypatch.setattr(verdict, "_seconds", lambda *_: 0.02)
     diagnose(net, X, repeats=2, updates=10)
     assert capsys.readouterr().err == ""
