@@ -43,6 +43,21 @@ def reference_update(net, target, optimizer, batch, double, huber):
     optimizer.step()
 
 
+def assert_updates_equal(agent, references, update, obs, double, huber):
+    """Five updates lead to the weights of each run's reference (network, target, optimizer)."""
+    for i in range(5):
+        batch = random_batch(2, obs=obs, seed=i)
+        update(agent, batch, agent.noise(1, 32)[0])
+        for run, (net, target, theirs) in enumerate(references):
+            reference_update(net, target, theirs, Batch(*(x[run].double() for x in batch)), double, huber)
+            if i % 2 == 1:
+                target.load_state_dict(net.state_dict())
+    for run, (net, target, _) in enumerate(references):
+        for ours, reference in ((agent.critic.net, net), (agent.critic_target, target)):
+            for p, q in zip(ours.parameters(), reference.parameters(), strict=True):
+                torch.testing.assert_close(p[run].double(), q, rtol=1e-3, atol=2e-5)
+
+
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("loss", ["huber", "mse"])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
@@ -58,17 +73,7 @@ def test_updates_equal_the_reference_for_every_run(double, loss, optimizer):
             else torch.optim.RMSprop(net.parameters(), lr=1e-3, **published)
         )
         references.append((net, copy.deepcopy(net), theirs))
-    for i in range(5):
-        batch = random_batch(2, seed=i)
-        agent.update(batch, agent.noise(1, 32)[0])
-        for run, (net, target, theirs) in enumerate(references):
-            reference_update(net, target, theirs, Batch(*(x[run].double() for x in batch)), double, loss == "huber")
-            if i % 2 == 1:
-                target.load_state_dict(net.state_dict())
-    for run, (net, target, _) in enumerate(references):
-        for ours, reference in ((agent.critic.net, net), (agent.critic_target, target)):
-            for p, q in zip(ours.parameters(), reference.parameters(), strict=True):
-                torch.testing.assert_close(p[run].double(), q, rtol=1e-3, atol=2e-5)
+    assert_updates_equal(agent, references, DQN.update, 4, double, loss == "huber")
 
 
 def test_updates_equal_stable_baselines3_step_for_step_from_the_same_weights_and_batches():
@@ -241,17 +246,7 @@ def test_updates_of_the_convolutional_network_equal_the_reference_for_every_run(
             for p, q in zip(net.parameters(), agent.critic.net.parameters(), strict=True):
                 p.copy_(q[run])
         references.append((net, copy.deepcopy(net), torch.optim.Adam(net.parameters(), lr=1e-3)))
-    for i in range(5):
-        batch = random_batch(2, obs=60, seed=i)
-        update(agent, batch, agent.noise(1, 32)[0])
-        for run, (net, target, theirs) in enumerate(references):
-            reference_update(net, target, theirs, Batch(*(x[run].double() for x in batch)), double=True, huber=True)
-            if i % 2 == 1:
-                target.load_state_dict(net.state_dict())
-    for run, (net, target, _) in enumerate(references):
-        for ours, reference in ((agent.critic.net, net), (agent.critic_target, target)):
-            for p, q in zip(ours.parameters(), reference.parameters(), strict=True):
-                torch.testing.assert_close(p[run].double(), q, rtol=1e-3, atol=2e-5)
+    assert_updates_equal(agent, references, update, 60, double=True, huber=True)
 
 
 @pytest.mark.parametrize("settings", [{"layer_norm": True}, {"activation": "crelu"}, {"hidden": (8, 8)}])
