@@ -12,7 +12,7 @@ network could learn then, of drawn targets and of the next task itself. Threshol
 import argparse
 import csv
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from functools import cache
@@ -59,7 +59,7 @@ ENV = {
 AGENT = {"name": "dqn", "hidden": [64, 64], "lr": 1e-3, "target_every_updates": 200}
 AGENT |= {"epsilon_env_steps": 2000, "epsilon_end": 0.05}
 AGENTS: dict[str, Any] = {"env": ENV, "on_change": "clear", "replay_ratio": 1, "random_env_steps": 500}
-AGENTS |= {"total_env_steps": 10 * SWITCH, "checkpoint_every_env_steps": SWITCH, "buffer_size": SWITCH}
+AGENTS |= {"total_env_steps": 10 * SWITCH, "buffer_size": SWITCH}
 AGENTS |= {"batch_size": 64, "eval_every_env_steps": 2000, "eval_episodes": 3, "measure_every_updates": 0, "threads": 1}
 METHODS: dict[str, dict[str, Any]] = {
     "no method": {},
@@ -106,9 +106,8 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
     return found
 
 
-def rows_of_critics(seeds: int) -> list[dict[str, Any]]:
+def rows_of_critics(seeds: int) -> Iterator[dict[str, Any]]:
     """Train the agents of the study rl/continual-cartpole, and diagnose their critics at the end of each task."""
-    found: list[dict[str, Any]] = []
     for method, settings in METHODS.items():
         states: list[Any] = []
 
@@ -128,9 +127,7 @@ def rows_of_critics(seeds: int) -> list[dict[str, Any]]:
                     for name, report in zip(source.plan.names, every, strict=True):
                         row = {"group": CRITICS, "run": f"{method}, {name.in_words}", "task": task} | _numbers(report)
                         row["accuracy"], row["next"] = returns[str(name)][task - 1 : task + 1]
-                        found.append(row)
-                        print(row, file=sys.stderr, flush=True)
-    return found
+                        yield row
 
 
 def is_held_out(row: Mapping[str, str]) -> bool:
@@ -185,23 +182,21 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
             value = auroc([sign * float(r.get(measure) or "nan") for r in some], lost)
             line += f"{value:{14 if measure in SYMPTOMS else 8}.3f}"
         print(line)
-    print("\nverdict, form             boundaries   the next task's accuracy: least, median, greatest   lost")
-    for column, form in (("verdict", "drawn"), ("batches_verdict", "next task")):
-        for verdict in ("plastic", "not detectable", "losing", "lost"):
-            after = np.array([float(r["next"]) for r in rows if r[column] == verdict and is_held_out(r)])
-            if len(after):
-                least, median, greatest = np.quantile(after, [0, 0.5, 1])
-                print(
-                    f"{verdict + ', ' + form:28}{len(after):6}{least:22.2f}{median:8.2f}{greatest:8.2f}"
-                    f"{(after < LOST).mean():25.0%}"
-                )
-    print("\nverdict on a critic        boundaries   the next task's return: least, median, greatest     lost")
+    labels, critics = [*filter(is_held_out, rows)], [r for r in rows if r["group"] == CRITICS]
+    _show_verdicts("the next task's accuracy", "verdict", labels, ".2f")
+    _show_verdicts("the next task's accuracy", "batches_verdict", labels, ".2f")
+    _show_verdicts("the next task's return", "verdict", critics, ".0f")
+
+
+def _show_verdicts(what: str, column: str, rows: Sequence[Mapping[str, str]], form: str) -> None:
+    """Print what followed each verdict of a column."""
+    print(f"\n{column:28}boundaries   {what}: least, median, greatest   lost")
     for verdict in ("plastic", "not detectable", "losing", "lost"):
-        some = [r for r in rows if r["group"] == CRITICS and r["verdict"] == verdict]
+        some = [r for r in rows if r[column] == verdict]
         if some:
             least, median, greatest = np.quantile([float(r["next"]) for r in some], [0, 0.5, 1])
-            share = sum(map(is_lost, some)) / len(some)
-            print(f"{verdict:28}{len(some):6}{least:22.0f}{median:8.0f}{greatest:8.0f}{share:25.0%}")
+            numbers = f"{least:22{form}}{median:8{form}}{greatest:8{form}}{sum(map(is_lost, some)) / len(some):25.0%}"
+            print(f"{verdict:28}{len(some):6}{numbers}")
 
 
 def draw(rows: Sequence[Mapping[str, str]], out: Path) -> None:
@@ -245,7 +240,9 @@ if __name__ == "__main__":
                     writer.writerows(rows_of(name, settings, a.seeds))
                     file.flush()
             if a.only in (None, CRITICS):
-                writer.writerows(rows_of_critics(a.seeds))
+                for row in rows_of_critics(a.seeds):
+                    writer.writerow(row)
+                    file.flush()
     with a.out.open(newline="") as file:
         found = [*csv.DictReader(file)]
     show(found)
