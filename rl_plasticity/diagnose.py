@@ -205,7 +205,7 @@ def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
     write_text(out, json.dumps([f.row for f in found], indent=1))
     from rl_plasticity.comparison.trainability import draw
 
-    figure = draw([f for f in found if f.learned], folder)
+    figure = draw(found, folder)
     write_atomically(out.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=200))
     print(f"wrote {out} and {out.with_suffix('.png')}")
 

@@ -20,13 +20,14 @@ def draw(points: Sequence[Diagnosis], folder: RunFolder) -> Figure:
     """
     metric = "eval/return" if folder.kind == "train" else "eval/train_accuracy"
     reached = {run.in_words: of_run[metric] for run, of_run in folder.metrics().items() if metric in of_run}
-    networks, runs, data = (list(dict.fromkeys(getattr(p, of) for p in points)) for of in ("network", "run", "data"))
+    known = [(p, learned) for p in points if (learned := p.learned)]
+    networks, runs, data = (list(dict.fromkeys(getattr(p, of) for p, _ in known)) for of in ("network", "run", "data"))
     looks = {run: cycled(place) for place, run in enumerate(runs)}
     with mpl.rc_context(STYLE):
         figure, axes = panels(len(networks) + 1, len(networks) + 1, height=2.2)
         for network, panel in zip(networks, axes, strict=False):
             for run, look in looks.items():
-                here = [(p, p.learned) for p in points if p.learned and (p.run, p.network) == (run, network)]
+                here = [(p, learned) for p, learned in known if (p.run, p.network) == (run, network)]
                 main = [(p.step, *learned) for p, learned in here if p.data == data[0]]
                 steps, means, low, high = np.array(main).reshape(-1, 4).T
                 line(panel, steps, means, (low, high), marker="o", **look)

@@ -339,8 +339,7 @@ class Diagnose:
         int, Setting("draws of fresh weights and targets; up to 3 times as many if undecided", least=2)
     ] = 5
     updates: Annotated[
-        int | None,
-        Setting("updates of each trial; null: 100, and a longer trial where the network seems to learn less", least=10),
+        int | None, Setting("updates of each trial; null: 100, then longer trials, which decide", least=10)
     ] = None
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
     branch: Annotated[

@@ -371,10 +371,10 @@ class Data:
             own = (loss, targets)
         return cls(bank, own)
 
-    def longer(self) -> "Data":
-        """Data for a longer trial: more of the inputs that were given, and the user's loss alone where it is known."""
+    def longer(self) -> "Data | None":
+        """Data for longer trials: more of the inputs, and the user's loss alone where it is known; None for batches."""
         if self.bank is None:
-            return self
+            return None
         return replace(self, bank=Bank(self.bank.inputs, self.bank.runs, LARGE_BANK), own_alone=True)
 
     @property

@@ -93,6 +93,10 @@ class Trials:
         self.curves = {of: curves for of, curves in self.curves.items() if of[1] != arm}
         self._learn(arm)
 
+    def run_fresh(self, rates: Sequence[float]) -> None:
+        """Let the fresh networks learn, as `run`."""
+        self.run(FRESH, lambda r: self.subject.copied(self.fresh[r]), rates)
+
     def _learn(self, arm: str) -> None:
         of_repeat, rates = self._arms[arm]
         for k, kind in enumerate(self.kinds):
@@ -212,12 +216,10 @@ def longer_trials(trials: Trials, data: Data, repeats: int) -> Trials:
 
     A network that has to unlearn much needs longer than a fresh one; it has lost nothing if it gets there.
     """
-    subject = trials.subject
-    longer = Trials(subject, data, 1, LONGEST, None, trials.seed, choose=True)
+    longer = Trials(trials.subject, data, repeats, LONGEST, None, trials.seed, choose=True)
     longer.bar = trials.bar
-    longer.run(FRESH, lambda r: subject.copied(longer.fresh[r]), MORE_RATES)
-    longer.run(NOW, lambda r: subject, MORE_RATES)
-    longer.draw(repeats - 1)
+    longer.run_fresh(MORE_RATES)
+    longer.run(NOW, lambda r: trials.subject, MORE_RATES)
     return longer
 
 
@@ -237,7 +239,7 @@ def trainability(subject: Subject, data: Data, repeats: int, updates: int = UPDA
     the loss, so that there is nothing to compare with.
     """
     trials = Trials(subject, data, repeats, updates, None, seed)
-    trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
+    trials.run_fresh(RATES)
     trials.run(NOW, lambda r: subject, RATES)
     learned = trials.shares(NOW).mean(0)
     return learned.masked_fill(~(trials.removed_by_fresh().amax(0) >= LEARNS), math.nan)

@@ -183,17 +183,19 @@ def reports(
     decided = checks.not_finite(subject.net) or checks.constant(data.given_targets)
     if decided:
         return [Report("something else", f"{decided[0]}: nothing else was tried", tuple(decided))] * every
-    takes_longer, short = updates is None and data.bank is not None, updates or UPDATES
-    trials = Trials(subject, data, repeats, short, clip, seed)
+    longer_data = data.longer() if updates is None else None
+    trials = Trials(subject, data, repeats, updates or UPDATES, clip, seed)
     causes = checks.learning_rate(subject.optimizers)
     known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
     arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
-    number, seconds = foretold(subject, data, repeats, updates, arms, trials.fresh[0])
-    if bar is None and seconds > LONG:
-        quicker = f"; updates={UPDATES} is quicker, and more often wrong" * takes_longer
-        print(f"diagnose: {number} trials take at most {seconds / 60:.0f} min{quicker}", file=sys.stderr)
-    own = closing(progress(number))
-    with own if bar is None else nullcontext(bar) as trials.bar:
+    shown: Any = nullcontext(bar)
+    if bar is None:
+        number, seconds = foretold(subject, data, repeats, updates, arms, trials.fresh[0])
+        if seconds > LONG:
+            quicker = f"; updates={UPDATES} is quicker, and more often wrong" if longer_data else ""
+            print(f"diagnose: {number} trials take at most {seconds / 60:.0f} min{quicker}", file=sys.stderr)
+        shown = closing(progress(number))
+    with shown as trials.bar:
         _let_fresh_learn(trials, causes)
         trials.run(NOW, lambda r: subject, RATES)
         if known:
@@ -202,7 +204,7 @@ def reports(
         if earlier is not None:
             old = _earlier(subject, earlier)
             trials.run(EARLIER, lambda r: old, RATES)
-        longer = longer_trials(trials, data.longer(), min(repeats, FEW)) if takes_longer else None
+        longer = longer_trials(trials, longer_data, min(repeats, FEW)) if longer_data else None
         judged = [_judged(trials, run, longer) for run in range(every)]
         more = longer or trials
         first = len(more.tasks)
@@ -243,7 +245,8 @@ def foretold(
         torch.manual_seed(0)
         start = subject.copied(fresh or subject.fresh().train()).net
         tasks = data.tasks(start, 0, 10)
-        longer = data.longer().tasks(start, 0, 10) if updates is None and data.bank is not None else []
+        longer_data = data.longer() if updates is None else None
+        longer = longer_data.tasks(start, 0, 10) if longer_data else []
     number, more = arms * repeats, 2 * (len(MORE_RATES) + min(repeats, FEW) - 1)
     seconds = number * (updates or UPDATES) * _seconds(subject, tasks)
     if longer:
@@ -310,7 +313,7 @@ def _numbers(trials: Trials, run: int, longer: Trials | None) -> tuple[dict[str,
 def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
     """Let fresh networks learn; with Adam's usual learning rate if they learn nothing with the optimizer's own."""
     subject = trials.subject
-    trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
+    trials.run_fresh(RATES)
     rate = subject.rate(trials.tasks[0][0])
     removed = trials.removed_by_fresh()
     least = removed.mean(0) if rate > RATE / 100 else removed.amin(0)  # a tiny rate may fit the easiest alone
@@ -318,7 +321,7 @@ def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
         causes.append(f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either")
         subject.raised = True
         trials.bar.total += len(RATES) * len(trials.tasks) * len(trials.kinds)
-        trials.run(FRESH, lambda r: subject.copied(trials.fresh[r]), RATES)
+        trials.run_fresh(RATES)
 
 
 def _estimate(values: Tensor, run: int) -> Estimate:

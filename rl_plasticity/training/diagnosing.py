@@ -57,9 +57,7 @@ class Diagnosing:
         self.learners = learners if self.every else {}
         self.data: dict[str, Data] = {}
         for name, learner in self.learners.items():
-            bank = Bank(inputs[name], learner.runs)
-            loss, targets = (own or {}).get(name, (None, None))
-            self.data[name] = Data(bank, None if loss is None else (loss, bank.narrowed(targets)))
+            self.data[name] = Data(Bank(inputs[name], learner.runs), (own or {}).get(name))
 
     def diagnose(self) -> None:
         """Try all networks now, and log what they learned, unless this is off."""

@@ -303,6 +303,7 @@ def test_longer_trials_have_more_inputs_and_the_users_loss_alone() -> None:
     for own, kinds in ((None, ["noise", "teacher"]), ((F.cross_entropy, many.argmax(1) % 4), ["own"])):
         data = Data(Bank(many, ()), own)
         longer = data.longer()
+        assert longer is not None
         assert data.bank is not None
         assert longer.bank is not None
         assert (data.bank.size, longer.bank.size) == (256, 1024)
