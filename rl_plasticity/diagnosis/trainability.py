@@ -330,6 +330,7 @@ class Data:
         own: the user's loss, and the user's targets of all inputs that were given.
         batches, criterion: the user's next task and its loss.
         own_alone: whether the user's loss, where it is known, is the only one that is learned.
+        joined: inputs of several batches, on which units are measured; None for the first batch's.
     """
 
     bank: Bank | None
@@ -337,6 +338,7 @@ class Data:
     batches: Sequence[Any] = ()
     criterion: Criterion | None = None
     own_alone: bool = False
+    joined: Tensor | None = None
 
     @classmethod
     def of(
@@ -357,7 +359,8 @@ class Data:
                 raise SettingsError("batches must be a list of at least one batch: list(loader)")
             with random_states_kept(net), torch.no_grad():
                 of_batch(net, batches[0], loss)
-            return cls(None, batches=batches, criterion=loss)
+                joined = _joined(net, [_inputs_of(batch) for batch in batches])
+            return cls(None, batches=batches, criterion=loss, joined=joined)
         if inputs is None:
             raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
         if targets is not None and loss is None:
@@ -389,8 +392,7 @@ class Data:
         """Inputs for one call."""
         if self.bank is not None:
             return self.bank.example
-        first: Any = self.batches[0]
-        return cast(Example, first[0] if isinstance(first, tuple | list) else first)
+        return _inputs_of(self.batches[0]) if self.joined is None else self.joined
 
     def tasks(self, fresh: nn.Module, seed: int, updates: int) -> list[Task]:
         """The tasks of one repeat."""
@@ -398,6 +400,30 @@ class Data:
             tasks = drawn_tasks(fresh, self.bank, self.own, seed, updates)
             return tasks[-1:] if self.own_alone and self.own is not None else tasks
         return [own_batches(self.batches, cast(Criterion, self.criterion), seed, updates)]
+
+
+def _inputs_of(batch: Any) -> Example:
+    return cast(Example, batch[0] if isinstance(batch, tuple | list) else batch)
+
+
+def _example_shape(x: Tensor, axis: int) -> torch.Size:
+    return x.shape[:axis] + x.shape[axis + 1 :]
+
+
+def _joined(net: nn.Module, inputs: Sequence[Example]) -> Tensor | None:
+    """Inputs of several batches as one, up to `BANK` examples, where the network takes it: on few, units look dead."""
+    axis = len(runs_of(net))
+    tensors = [x for x in inputs if isinstance(x, Tensor) and x.ndim > axis]
+    alike = [x for x in tensors if _example_shape(x, axis) == _example_shape(tensors[0], axis)]
+    if len(tensors) < len(inputs) or len(alike) < 2:
+        return None
+    joined = torch.cat(alike[: math.ceil(BANK / max(1, alike[0].shape[axis]))], axis)
+    joined = joined.narrow(axis, 0, min(BANK, joined.shape[axis]))
+    try:
+        called(net, joined)
+    except Exception:  # the first axis is not that of the examples
+        return None
+    return joined
 
 
 # --- arms -------------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def diagnose(
     subject = _subject(net, optimizer, make, drawn=batches is None)
     if subject.runs:
         raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
-    data = Data.of(subject.net, inputs, loss, targets, batches)
+    data = Data.of(subject.copied().net, inputs, loss, targets, batches)
     chosen = updates if batches is None else updates or max(100, len(batches))
     (report,) = reports(subject, data, earlier, max_grad_norm, remedies, repeats, chosen, seed)
     return report

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_plasticity import Learner, diagnose
+from rl_plasticity import Learner, diagnose, measure
 from rl_plasticity.diagnosis import verdict
 from rl_plasticity.diagnosis.remedies import with_layer_norm
 from rl_plasticity.diagnosis.report import FRESH, NOW, STUDENT, Estimate, Report
@@ -349,6 +349,14 @@ def test_batches_may_be_dicts_whose_loss_the_network_returns() -> None:
     assert diagnose(Own(), batches=given, loss=lambda out: out, **BRIEF | {"updates": 300}).verdict == "plastic"
 
 
+def test_symptoms_are_of_several_batches_where_one_has_few_examples(net: nn.Module) -> None:
+    few = [(X[:4], Y[:4]), *batches()]
+    given = {"loss": F.cross_entropy, **BRIEF} | {"updates": 10}
+    of_all = measure(net, X)["dead"].item()
+    assert measure(net, X[:4])["dead"].item() > of_all
+    assert diagnose(net, batches=few, **given).symptoms["dead"][0] == pytest.approx(of_all)
+
+
 def test_too_short_a_task_is_not_detectable(net: nn.Module) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
     report = diagnose(net, batches=batches(), loss=F.cross_entropy, optimizer=optimizer, **BRIEF | {"updates": 10})
@@ -446,6 +454,13 @@ def test_nothing_changes_and_the_same_seed_gives_the_same_report(net: nn.Sequent
         net, X, loss=F.cross_entropy, targets=Y, optimizer=optimizer, earlier=before, repeats=2, updates=20
     )
     assert again.to_json() == first.to_json()
+
+
+def test_own_batches_leave_running_statistics_as_they_are(net: nn.Sequential) -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), *net)
+    before = copy.deepcopy(net.state_dict())
+    diagnose(net, batches=batches(), loss=F.cross_entropy, repeats=2, updates=10, remedies=False)
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values(), strict=True))
 
 
 def test_the_report_is_one_screen_and_json(of_dead_units: Report) -> None:
