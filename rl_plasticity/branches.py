@@ -37,12 +37,12 @@ REGULARIZERS = ("spectral", "swr", "wrs", "l2_init")  # from there on, in place 
 
 
 def look(folder: RunFolder, d: Diagnose) -> int:
-    """Branch the run into going on as it is and into each remedy, and print how the returns compare.
+    """Branch the run, unchanged and into each remedy, and print how the returns compare.
 
     What was made by an earlier call is not made again, and a branch that was stopped continues.
 
     Returns:
-        0; 3 if no remedy can be told from going on as it is; 128 + the signal that stopped it.
+        0; 3 if no remedy can be told from continuing unchanged; 128 + the signal that stopped it.
 
     Raises:
         SettingsError: the run cannot be branched, or something else is where the branches belong.
@@ -120,8 +120,8 @@ def compared(made: Mapping[str, Path], at: int) -> Comparison:
 
 
 def table(c: Comparison) -> list[str]:
-    """Lines with each remedy's return and its difference from going on as it is, the highest first."""
-    lines = [["remedy", "return", f"difference from going on {AS_IT_IS} [95 %]"]]
+    """Lines with each remedy's return and its difference from continuing unchanged, the highest first."""
+    lines = [["remedy", "return", "difference from continuing unchanged [95 %]"]]
     for row in sorted(c.rows, key=lambda row: _order(row["mean"].value)):
         gap = row.get("gap")
         difference = "" if gap is None else shown(gap, c.fine(gap.value, *(gap.interval or ())))
@@ -133,20 +133,20 @@ def verdict(c: Comparison) -> str:
     """What raises the return, or that nothing can be told and which difference would have been."""
     others = sorted(_others(c), key=lambda row: _order(row["gap"].value))
     if not others:
-        return f"No remedy could be tried: there is only going on {AS_IT_IS}."
+        return "No remedy could be tried."
     best, seeds = others[0], counted(others[0]["gap"].n or 0, "seed")
-    says = f"{best.label} is {c.difference(best, f'going on {AS_IT_IS}')}"
+    says = f"{best.label} is {c.difference(best, 'continuing unchanged')}"
     worse = [row.label for row in others if not row.undecided and row["gap"].value < 0]
     lower = f" {', '.join(worse)} {'lowers' if len(worse) == 1 else 'lower'} it." if worse else ""
     if not best.undecided and best["gap"].value > 0:
         hint = f" {FEW_HINT}" if best.seeds < FEW else ""
         return f"The best remedy over these env steps: {says}.{hint}{lower}"
-    text = f"No remedy raises the return as far as {seeds} can tell: {says}."
+    text = f"No remedy is shown to raise the return by {seeds}: {says}."
     joint = best.get("joint")
     if joint and joint.interval:
         low, high = joint.interval
         half = (high - low) / 2
-        text += f" They would have shown a difference of {c.fine(half)(half)} or more."
+        text += f" A difference of {c.fine(half)(half)} or more would have shown."
     return text + lower
 
 

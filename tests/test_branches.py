@@ -151,7 +151,7 @@ def test_the_best_remedy_is_named_with_its_interval_and_so_is_what_lowers_the_re
     assert lines[1][1:] == ["35.00", "5.00", f"[{5 - half:.2f},", f"{5 + half:.2f}]"]
     joint = student.ppf(1 - 0.05 / 2 / 2, 4) * np.std([4, 5, 6, 5, 5], ddof=1) / 5**0.5
     said = verdict(comparison)
-    assert said.startswith("The best remedy over these env steps: fire is 5.00 above going on as it is")
+    assert said.startswith("The best remedy over these env steps: fire is 5.00 above continuing unchanged")
     assert f"[{5 - joint:.2f}, {5 + joint:.2f}]" in said
     assert said.endswith(" head lowers it.")
 
@@ -160,8 +160,8 @@ def test_where_nothing_can_be_told_the_sentence_says_which_difference_would_have
     comparison = returns(tmp_path, none=[10.0, 20.0, 30.0], redo=[14.0, 19.0, 31.0])
     half = student.ppf(0.975, 2) * np.std([4, -1, 1], ddof=1) / 3**0.5
     said = verdict(comparison)
-    assert said.startswith("No remedy raises the return as far as 3 seeds can tell: redo is 1.33 above")
-    assert f"They would have shown a difference of {half:.2f} or more." in said
+    assert said.startswith("No remedy is shown to raise the return by 3 seeds: redo is 1.33 above")
+    assert f"A difference of {half:.2f} or more would have shown." in said
     alone = returns(tmp_path / "alone", none=[10.0], redo=[14.0])
     assert "1 seed" in verdict(alone)
     assert "chance" in verdict(alone)
@@ -170,7 +170,7 @@ def test_where_nothing_can_be_told_the_sentence_says_which_difference_would_have
 def test_a_remedy_after_which_a_run_diverged_is_last_and_never_the_best(tmp_path):
     comparison = returns(tmp_path, none=[10.0, 20.0], fire=[float("nan")] * 2, head=[8.0, 18.5])
     assert [line.split()[0] for line in table(comparison)] == ["remedy", "as", "head", "fire"]
-    assert verdict(comparison).startswith("No remedy raises the return as far as 2 seeds can tell: head is")
+    assert verdict(comparison).startswith("No remedy is shown to raise the return by 2 seeds: head is")
 
 
 def test_branches_lie_in_the_runs_folder_and_its_diagnosis_and_a_search_for_runs_pass_them_by(tmp_path, capsys):
