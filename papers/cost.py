@@ -34,8 +34,10 @@ def updates(s: Settings) -> float:
     Only the published size of a data set is needed for it.
     """
     if "env" in s:
-        learning = max(0, math.floor((s["total_env_steps"] - s["random_env_steps"]) * s["replay_ratio"] + 1e-6))
-        return float(s["seeds"] * (s["prime_updates"] + learning))
+        every = s["env"]["switch_every_env_steps"] if s["on_change"] == "restart" else None
+        starts, rest = divmod(s["total_env_steps"], every) if every else (0, s["total_env_steps"])
+        steps = starts * max(0, (every or 0) - s["random_env_steps"]) + max(0, rest - s["random_env_steps"])
+        return float(s["seeds"] * (s["prime_updates"] + math.floor(steps * s["replay_ratio"] + 1e-6)))
     images, _, classes = sizes(s["data"]["name"])
     images = min(images, s["data"]["train_size"] or images)
     of_an_epoch = _batches(images, classes, json.dumps(s["task"]), s["num_tasks"], s["batch_size"])

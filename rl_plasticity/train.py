@@ -40,8 +40,11 @@ from rl_plasticity.training.acting import (
     Evaluations,
     choose_act,
     count_step,
+    is_random,
+    learned_for,
     like_transitions,
     on_host,
+    restart_every,
 )
 from rl_plasticity.training.diagnosing import require_enough
 
@@ -136,10 +139,14 @@ def _require_consistent(s: Train) -> None:
             f"prime_after_env_steps={s.prime_after_env_steps} must be below total_env_steps={s.total_env_steps}"
         )
     kept = s.buffer_size
-    if s.on_change == "clear":
+    if s.on_change != "keep":
         kept = min(kept, s.env.switch_every_env_steps or kept)
     if s.prime_updates and s.prime_after_env_steps > kept:
         raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {kept} transitions are kept")
+    if (every := restart_every(s)) and s.random_env_steps >= every:
+        raise SettingsError(
+            f"on_change=restart: random_env_steps={s.random_env_steps} must be below env.switch_every_env_steps={every}"
+        )
     if s.total_env_steps <= s.random_env_steps and not s.prime_updates and s.replay_ratio:
         fewer = int(float(f"{s.total_env_steps / 4:.0e}"))
         raise SettingsError(
@@ -185,7 +192,7 @@ def of_each_run(s: Train, spaces: Spaces) -> dict[str, float]:
 
 def planned_updates(s: Train, _: Parts | None = None) -> float:
     """Number of updates of a run."""
-    return s.prime_updates + max(0, s.total_env_steps - s.random_env_steps) * s.replay_ratio
+    return s.prime_updates + learned_for(s, s.total_env_steps) * s.replay_ratio
 
 
 def length(s: Train, _: Parts) -> tuple[float, str]:
@@ -225,7 +232,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 updates.prime()
                 continue
             evaluations.change_task()  # only now: a checkpoint holds the agent that was evaluated
-            act = choose_act(agent, buffer.newest_obs, envs.spaces, at_random=at.step < s.random_env_steps)
+            act = choose_act(agent, buffer.newest_obs, envs.spaces, at_random=is_random(s, at.step))
             envs.begin_step(on_host(act, at.step))
             overlaps = s.overlap and buffer.size > 0
             if overlaps:  # while the environments step in other processes, or while a GPU is at the updates

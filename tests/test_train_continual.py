@@ -15,6 +15,7 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import Trained, task_of
+from rl_plasticity.training.acting import is_random, updates_due
 
 # Pendulum's third observation, its speed, goes up to 8; a shift or a permutation is another task to the policy.
 gym.register("ShortPendulum-v1", PendulumEnv, max_episode_steps=20)  # evaluations are most of these runs
@@ -79,7 +80,7 @@ def test_evaluate_plays_the_task_and_the_agent_of_the_checkpoint(how, tmp_path):
     scope="module",
     params=[
         ["reset=[none,periodic]", "reset.periodic.every_updates=null", "reset.periodic.every_tasks=1"],
-        ["reset=redo", "reset.every_tasks=2", "reset.every_updates=null", "on_change=clear", "buffer_size=12"],
+        ["reset=redo", "reset.every_tasks=2", "reset.every_updates=null", "on_change=restart", "buffer_size=12"],
     ],
 )
 def never_stopped(request, tmp_path_factory):
@@ -128,6 +129,7 @@ PRIMED = ["prime_updates=20", "prime_after_env_steps=15", "on_change=clear"]
     [
         (["on_change=keep"], None, range(6, 61)),
         (["on_change=clear"], None, [*range(6, 16), *[*range(1, 16)] * 3]),
+        (["on_change=restart"], None, [*range(6, 16)] * 4),  # five random env steps come first in each task
         (PRIMED, 20, [*range(6, 16), 15, 15, 1, 2, 3]),  # priming at a change sees what came before it
     ],
 )
@@ -137,6 +139,16 @@ def test_the_transitions_of_earlier_tasks_are_kept_or_forgotten(how, stop, sizes
     monkeypatch.setattr(ReplayBuffer, "sample", lambda b, *of: seen.append(b.size) or sample(b, *of))
     run([*CHANGING, *how], tmp_path / "run", StopAfter(stop))
     assert seen == [*sizes]
+
+
+def test_a_run_that_restarts_at_changes_begins_each_task_with_random_actions_and_no_update():
+    given = [*CHANGING, "on_change=restart", "replay_ratio=0.5"]
+    s = schema.load(Train, once(given))
+    assert [step for step in range(60) if is_random(s, step)] == [k + i for k in (0, 15, 30, 45) for i in range(5)]
+    due = [updates_due(s, step) for step in range(1, 61)]
+    assert [sum(due[k : k + 5]) for k in (0, 15, 30, 45)] == [0, 0, 0, 0]
+    assert [sum(due[k : k + 15]) for k in (0, 15, 30, 45)] == [5, 5, 5, 5]
+    assert train.planned_updates(s) == sum(due)
 
 
 def test_a_policy_meets_the_change_in_its_observations(tmp_path):
@@ -158,6 +170,7 @@ def test_a_policy_meets_the_change_in_its_observations(tmp_path):
         (["env.changes=[reward_flip]"], ["env.switch_every_env_steps", "env.changes"]),
         (["env.switch_every_env_steps=9"], ["env.switch_every_env_steps", "env.changes"]),
         ([*CHANGING[-5:], *PRIMED, "prime_after_env_steps=16"], ["prime_after_env_steps=16", "only 15"]),
+        ([*CHANGING[-5:], "on_change=restart", "random_env_steps=15"], ["random_env_steps=15", "every_env_steps=15"]),
         (["buffer_size=9", "prime_updates=5", "prime_after_env_steps=10"], ["only 9"]),
         (["env=gym:CartPole-v1", "env.changes=[reward_flip]", "env.switch_every_env_steps=9"], ["continuous actions"]),
         (["env.changes=[reward_flop]", "env.switch_every_env_steps=9"], ["'reward_flip'"]),

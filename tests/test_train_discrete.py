@@ -22,7 +22,13 @@ CHEAP += ["random_env_steps=20", "total_env_steps=90", "eval_every_env_steps=60"
 CARTPOLE = [*CHEAP, "env=gym:CartPole-v1", "agent.hidden=[8]", "agent.num_steps=3", "log_every_updates=10"]
 GAME = [*CHEAP, "env=minatar:breakout", "agent.network=cnn", "agent.hidden=[8]", "agent.channels=2"]
 GAME += ["env.sequence=[minatar:breakout,minatar:space_invaders]", "env.switch_every_env_steps=30", "buffer_size=60"]
-GAME += ["env.changes=[channel_permutation,action_permutation]", "reset=head", "reset.every_updates=13", "reg=swr"]
+GAME += [
+    "env.changes=[channel_permutation,action_permutation]",
+    "reset=head",
+    "reset.every_updates=13",
+    "reg=swr",
+    "on_change=restart",
+]
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +57,14 @@ def test_epsilon_and_the_metrics_of_a_value_network_are_logged(cartpole):
     epsilon = {int(row["step"]): float(row["value"]) for row in rows(cartpole, "epsilon")}
     assert epsilon[max(epsilon)] == pytest.approx(0.1)
     assert epsilon[min(epsilon)] == pytest.approx(1 - 0.9 * min(epsilon) / 60, abs=0.02)
+
+
+def test_epsilon_falls_again_from_its_start_at_a_change_that_restarts(tmp_path):
+    changes = ["env.changes=[observation_permutation]", "env.switch_every_env_steps=45", "log_every_updates=1"]
+    folder = run([*CARTPOLE, *changes, "on_change=restart", "replay_ratio=1"], tmp_path / "run")
+    epsilon = [float(row["value"]) for row in rows(folder, "epsilon") if row["run"] == "0"]
+    assert len(epsilon) == 50  # without the 20 random env steps of each task
+    assert epsilon[:25] == epsilon[25:] == sorted(epsilon[:25], reverse=True)
 
 
 def test_its_return_is_evaluated_again_to_the_same_number(cartpole, capsys):

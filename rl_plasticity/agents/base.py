@@ -26,7 +26,7 @@ class Agent(Restartable, Protocol):
     actions are indices of actions as numbers, ``[..., 1]``. One with ``num_steps`` learns from transitions that span
     this number of env steps (see `ReplayBuffer.sample`). One that counts env steps or keeps running statistics has
     ``observe_(obs)`` too, which is called with the observations ``[runs, obs_dim]`` of each env step of training,
-    before it acts on them.
+    before it acts on them; one whose exploration fades has ``explore_again_()``, for ``on_change=restart``.
     """
 
     discount: float

@@ -183,6 +183,10 @@ class DQN(nn.Module):
         """Count an env step of training."""
         self.env_steps += 1
 
+    def explore_again_(self) -> None:
+        """Begin epsilon's fall again, at a change of task with ``on_change=restart``."""
+        self.env_steps.zero_()
+
     @torch.no_grad()
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """Indices of actions ``[runs, n, 1]`` for ``[runs, n, obs_dim]``: the best, or with `noise` epsilon-greedy."""

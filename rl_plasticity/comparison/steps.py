@@ -7,7 +7,7 @@ import numpy as np
 
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run
-from rl_plasticity.configs.commands import ONCE, updates_after
+from rl_plasticity.configs.commands import ONCE, learning_env_steps, updates_after
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Steps
@@ -127,7 +127,8 @@ def _made(run: Run, unit: str, step: int) -> tuple[int, int]:
     """The numbers of updates and of changes of task that a run had made by a step."""
     if run.kind == "train":
         env_step = int(run.borders[step - 1]) if unit == "task" else step
-        learning = env_step - int(run.settings["random_env_steps"])
+        every = int(run.settings["env.switch_every_env_steps"]) if run.settings.get("on_change") == "restart" else None
+        learning = learning_env_steps(env_step, int(run.settings["random_env_steps"]), every)
         updates = int(run.settings["prime_updates"]) + updates_after(learning, float(run.settings["replay_ratio"]))
         tasks = int((run.borders < env_step).sum())
     elif unit == "task":  # at its end nothing has been done for the next task

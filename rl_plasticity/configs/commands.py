@@ -174,7 +174,13 @@ class Train(RunSettings):
     prime_updates: Annotated[int, Setting("updates in a row on the first transitions (heavy priming)", least=0)] = 0
     prime_after_env_steps: Annotated[int, Setting("transitions before priming", least=1)] = 100
     buffer_size: Annotated[int, Setting("largest number of transitions kept for each run", least=1)] = 1_000_000
-    on_change: Annotated[Literal["keep", "clear"], Setting("replay buffer at a change of task")] = "keep"
+    on_change: Annotated[
+        Literal["keep", "clear", "restart"],
+        Setting(
+            "at a change of task: keep or clear the replay buffer, or clear it and begin with random actions and all "
+            "exploration again"
+        ),
+    ] = "keep"
     batch_size: Annotated[int, Setting("transitions per update", least=1)] = 256
     eval_every_env_steps: Annotated[
         int, Setting("env steps between two evaluations", least=1, belongs_to="watched")
@@ -217,6 +223,17 @@ class Train(RunSettings):
     from_: From_ = None
     at: At = None
     reset_once_after_updates: Once = None
+
+
+def learning_env_steps(step: int, random_env_steps: int, restart_every: int | None) -> int:
+    """Number of env steps of learning among the first `step`.
+
+    Args:
+        random_env_steps: env steps without learning at the start.
+        restart_every: env steps after which they come again (``on_change=restart``); None: never.
+    """
+    whole, begun = divmod(step, restart_every) if restart_every else (0, step)
+    return whole * max(0, (restart_every or 0) - random_env_steps) + max(0, begun - random_env_steps)
 
 
 def updates_after(learning_steps: int, replay_ratio: float) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.rollout import evaluate, first_episode
 from rl_plasticity.compiling.compiled import compiled
-from rl_plasticity.configs.commands import Train, updates_after
+from rl_plasticity.configs.commands import Train, learning_env_steps, updates_after
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun
@@ -194,8 +194,10 @@ class Evaluations:
             return self.agent.inputs(buffer.sample(newest.expand(buffer.runs, -1)))
 
         self.updates.intervene(lambda intervention: intervention.due_at_task(task), inputs)
-        if s.on_change == "clear":
+        if s.on_change != "keep":
             buffer.clear()
+        if s.on_change == "restart" and (again := getattr(self.agent, "explore_again_", None)) is not None:
+            again()
         self.session.call("on_task")
 
     @property
@@ -316,12 +318,27 @@ def ends_task(s: Train, step: int) -> bool:
     return task_of(s, step) < task_of(s, step + 1)
 
 
+def is_random(s: Train, step: int) -> bool:
+    """Whether the action after this env step is random."""
+    return step % (restart_every(s) or step + 1) < s.random_env_steps
+
+
+def restart_every(s: Train) -> int | None:
+    """Env steps after which runs begin again with random actions; None: never."""
+    return s.env.switch_every_env_steps if s.on_change == "restart" else None
+
+
+def learned_for(s: Train, step: int) -> int:
+    """Number of env steps of learning among the first `step`."""
+    return learning_env_steps(step, s.random_env_steps, restart_every(s))
+
+
 def updates_due(s: Train, step: int) -> int:
     """Number of updates after this env step, for ``replay_ratio`` updates per env step of learning."""
-    learning = step - s.random_env_steps
-    return updates_after(learning, s.replay_ratio) - updates_after(learning - 1, s.replay_ratio)
+    before, after = (updates_after(learned_for(s, n), s.replay_ratio) for n in (step - 1, step))
+    return after - before
 
 
 def unprimed(s: Train, at: Progress) -> int:
     """Number of updates of heavy priming that are left, at the env step after which they are made."""
-    return s.prime_updates - (at.updates - updates_after(at.step - s.random_env_steps, s.replay_ratio))
+    return s.prime_updates - (at.updates - updates_after(learned_for(s, at.step), s.replay_ratio))
