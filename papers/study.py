@@ -115,7 +115,8 @@ class Study:
 
         ``seeds=3`` sets the number of seeds in any case, also where each seed trains in its own process.
         """
-        one_by_one = any(a.startswith("seed=") for a in self.settings)  # networks without a runs axis
+        named = {a.partition("=")[0] for a in self.settings}
+        one_by_one = "seed" in named and "seeds" not in named  # networks without a runs axis
         seeds = [f"seed=range(0,{a.removeprefix('seeds=')})" for a in given if a.startswith("seeds=") and one_by_one]
         given = [*(a for a in given if not (seeds and a.startswith("seeds="))), *seeds]
         return {label: _last_of_each([*self.settings, *of_method, *given]) for label, of_method in self.methods.items()}
