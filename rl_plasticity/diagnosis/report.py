@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
@@ -177,7 +178,11 @@ class Report:
             lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{cost}"]
             for r in self.remedies:
                 changes = "" if r.changes is None else f"{r.changes:.0%}" if r.changes < 10 else "> 1000%"
-                lines.append(f"  {r.name:<22}{r.learned!s:<24}{r.closes:>8.0%}{changes:>{17 * known}}")
+                lines.append(f"  {r.name:<22}{r.learned!s:<24}{round(r.closes, 2) + 0.0:>8.0%}{changes:>{17 * known}}")
+            least = self.remedies[0].learned.low
+            alike = len([*takewhile(lambda r: r.learned.high >= least, self.remedies)])
+            told = f"; the first {alike} cannot be told apart" if alike > 1 else ""
+            lines.append(f"  (each with a new optimizer{told})")
         if self.protocol.get("not_applicable"):
             lines.append(f"  not applicable: {', '.join(self.protocol['not_applicable'])}")
         if self.symptoms:

@@ -353,12 +353,20 @@ class Data:
         if loss is not None and not callable(loss):
             raise SettingsError(f"loss must be a function, got {type(loss).__name__}")
         if batches is not None:
-            if loss is None or inputs is not None or targets is not None:
-                raise SettingsError("batches= takes loss=, and stands in place of inputs and targets=")
-            if not isinstance(batches, Sequence) or not batches:
-                raise SettingsError("batches must be a list of at least one batch: list(loader)")
+            if loss is None:
+                raise SettingsError("batches= needs loss=, a function of output and targets")
+            if inputs is not None or targets is not None:
+                raise SettingsError("batches= stands in place of inputs and targets=: leave them out")
+            one = isinstance(batches, tuple) and all(isinstance(x, Tensor) for x in batches)
+            if not isinstance(batches, Sequence) or not batches or one:
+                raise SettingsError("batches must be a list of (inputs, targets), such as list(loader)")
             with random_states_kept(net), torch.no_grad():
-                of_batch(net, batches[0], loss)
+                try:
+                    of_batch(net, batches[0], loss)
+                except SettingsError:
+                    raise
+                except Exception as error:  # whatever a network or a loss may raise
+                    raise SettingsError(f"the first batch cannot be learned: {first_line(error)}") from error
                 joined = _joined(net, [_inputs_of(batch) for batch in batches])
             return cls(None, batches=batches, criterion=loss, joined=joined)
         if inputs is None:
@@ -439,6 +447,7 @@ class Subject:
         fresh: makes a network like it with new weights.
         without_dropout: whether copies compute without dropout.
         raised: whether every task is learned with Adam's usual rate, since the optimizer's own is too low for any.
+        lowered: multiplies the optimizer's rate, where that is too high for any task.
     """
 
     net: nn.Module
@@ -446,6 +455,7 @@ class Subject:
     fresh: Callable[[], nn.Module]
     without_dropout: bool
     raised: bool = False
+    lowered: float = 1.0
 
     @property
     def runs(self) -> tuple[int, ...]:
@@ -461,7 +471,7 @@ class Subject:
         if self.raised or not self.optimizers or not self.knows(task):
             return RATE
         group = self.optimizers[0].param_groups[0]
-        return max(float(group["lr"]), float(group.get("initial_lr", 0))) or RATE
+        return self.lowered * max(float(group["lr"]), float(group.get("initial_lr", 0))) or RATE
 
     def knows(self, task: Task) -> bool:
         """Whether the optimizer as it is can be tried on a task."""

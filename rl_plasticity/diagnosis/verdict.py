@@ -39,6 +39,7 @@ from rl_plasticity.structure.layer import unwrapped
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
 FIRST = 20  # updates whose gradients are checked one by one
 LONG = 60  # seconds from which the time is said before the trials start
+HALF_LEARNED, LOWER = 0.5, 0.1  # where a fresh network removes less than this share, this multiple of the rate is tried
 SLOW = 1.5  # a start is slow with this many times a fresh network's loss
 FEW = 3  # repeats of longer trials
 MOST = 3  # times so many, where those leave a verdict open
@@ -213,13 +214,19 @@ def reports(
             judged = [_judged(trials, run, longer) for run in range(every)]
         tried = _tried(trials, data) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
     protocol = _protocol(trials, data, tried) | ({} if longer is None else _protocol_of_longer(longer))
-    symptoms = _symptoms(trials, data)
+    symptoms, dead_layers = _symptoms(trials, data)
     found = []
     for run, (verdict, why, gap) in enumerate(judged):
         known_of_run = beside[run] if beside else ()
         if known_of_run and verdict == "plastic":
             verdict = "something else"
         said = (*known_of_run, *causes, *_slow_start(trials, run, verdict))
+        if verdict in BAD:
+            said += tuple(
+                f"dead layer: every unit of {layer!r} is 0 for every input, so no gradient passes"
+                for layer, share in dead_layers.items()
+                if float(share.reshape(-1)[run]) == 1
+            )
         better = _ranked(trials, tried, run) if verdict in BAD else ()
         of_run = {name: (float(a.reshape(-1)[run]), float(b.reshape(-1)[run])) for name, (a, b) in symptoms.items()}
         numbers = _numbers(trials, run, longer)
@@ -321,6 +328,17 @@ def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
         causes.append(f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either")
         subject.raised = True
         trials.bar.total += len(RATES) * len(trials.tasks) * len(trials.kinds)
+        trials.run_fresh(RATES)
+    elif rate > RATE and bool((removed < HALF_LEARNED).any()):
+        trials.bar.total += (1 + len(RATES)) * len(trials.tasks) * len(trials.kinds)
+        trials.run_fresh([LOWER])
+        lower = trials.removed_by_fresh()
+        if float((lower - removed).mean()) > HALF_LEARNED / 2:
+            causes.append(
+                f"learning rate: with {rate:g} a fresh network removes {float(removed.mean()):.0%} of the loss, with a "
+                f"tenth of that {float(lower.mean()):.0%}: it is too high"
+            )
+            subject.lowered = LOWER
         trials.run_fresh(RATES)
 
 
@@ -462,12 +480,14 @@ def _slow_start(trials: Trials, run: int, verdict: Verdict) -> list[str]:
     return [f"slow start: over the first fifth of the updates its loss is {worst:.1f} times a fresh network's"]
 
 
-def _symptoms(trials: Trials, data: Data) -> dict[str, tuple[Tensor, Tensor]]:
-    """Metrics of the network and of a fresh one, ``[*runs]``, where both have them."""
+def _symptoms(trials: Trials, data: Data) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+    """Metrics of the network and of a fresh one, ``[*runs]``, and the network's share of dead units by layer."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             mine, theirs = (Probe(net, data.example).measure() for net in (trials.subject.net, trials.fresh[0]))
     except Exception:  # a network that cannot be looked into is judged all the same
-        return {}
-    return {name: (mine[name], theirs[name]) for name in SYMPTOMS if name in mine and name in theirs}
+        return {}, {}
+    both = {name: (mine[name], theirs[name]) for name in SYMPTOMS if name in mine and name in theirs}
+    by_layer = {name: mine[name] * (theirs[name] < 1) for name in mine if name.startswith("dead/") and name in theirs}
+    return both, {name.removeprefix("dead/"): share for name, share in by_layer.items()}

@@ -357,6 +357,22 @@ def test_symptoms_are_of_several_batches_where_one_has_few_examples(net: nn.Modu
     assert diagnose(net, batches=few, **given).symptoms["dead"][0] == pytest.approx(of_all)
 
 
+def test_a_rate_that_is_too_high_for_fresh_networks_is_named_and_trials_take_a_tenth_of_it() -> None:
+    net = make(width=128)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.3)
+    report = diagnose(net, batches=batches(), loss=F.cross_entropy, optimizer=optimizer, **BRIEF | {"updates": 200})
+    assert report.verdict == "something else"
+    assert report.causes[0].startswith("learning rate: with 0.3 ")
+    assert report.protocol["rates"] == "0.03, 0.09"
+
+
+def test_a_layer_without_a_living_unit_is_named(net: nn.Sequential) -> None:
+    report = diagnose(with_dead_units(net), batches=batches(), loss=F.cross_entropy, **BRIEF)
+    assert [said for said in report.causes if said.startswith("dead layer: every unit of '1'")]
+    report = diagnose(with_dead_units(make(), 0.9), batches=batches(), loss=F.cross_entropy, **BRIEF)
+    assert not any(said.startswith("dead layer") for said in report.causes)
+
+
 def test_too_short_a_task_is_not_detectable(net: nn.Module) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
     report = diagnose(net, batches=batches(), loss=F.cross_entropy, optimizer=optimizer, **BRIEF | {"updates": 10})
@@ -501,6 +517,9 @@ def test_the_interval_is_students() -> None:
         ({"inputs": X[:12]}, ["12", "4", "16", "batches="]),
         ({"inputs": X[:, :5]}, ["inputs", "RuntimeError"]),
         ({"inputs": None}, ["inputs", "batches="]),
+        ({"inputs": None, "batches": (X, Y), "loss": F.cross_entropy}, ["list of (inputs, targets)", "list(loader)"]),
+        ({"inputs": None, "batches": [(X[:, :3], Y)], "loss": F.cross_entropy}, ["the first batch", "128x3"]),
+        ({"inputs": None, "batches": batches()}, ["batches= needs loss="]),
         ({"make": lambda: make(width=16)}, ["make=", "0."]),
         ({"targets": Y}, ["loss="]),
         ({"targets": Y[:5], "loss": F.cross_entropy}, ["targets", "128", "5"]),
