@@ -127,7 +127,9 @@ def choose(
         SettingsError: an unknown name or setting; the nearest valid one is named.
     """
     if name not in kinds:
-        raise SettingsError(f"unknown {what} {name!r}{_other_kind(what, name) or nearest(name, kinds)}")
+        hint = _other_kind(what, name) or nearest(name, kinds)
+        own = "; for one of your own, import its module first" if closest(name, kinds) is None else ""
+        raise SettingsError(f"unknown {what} {name!r}{hint}{own}")
     kind = kinds[name]
     filled = kind.keywords if isinstance(kind, partial) else {}
     parameters = inspect.signature(kind).parameters.values()
@@ -147,7 +149,7 @@ def _other_kind(what: str, name: str) -> str:
 
 
 class Choices(dict[str, Made]):
-    """A public dict of choices by name. A plug adds to it, but cannot give a built-in name to something else."""
+    """A public dict of choices by name. A plug adds to it, but cannot give a name that another module has given."""
 
     def __init__(self, built_in: Mapping[str, Made] | None = None) -> None:
         super().__init__()
@@ -162,6 +164,9 @@ class Choices(dict[str, Made]):
     def __setitem__(self, name: str, choice: Made) -> None:
         if name in self and self._built_in.get(name, choice) is not choice:
             raise SettingsError(f"the name {name!r} is built in: give your own another one")
+        theirs, ours = (getattr(x, "__module__", None) or "" for x in (self.get(name, choice), choice))
+        if theirs != ours and not theirs.startswith("rl_plasticity"):
+            raise SettingsError(f"the name {name!r} is that of another plug, {theirs}: give your own another one")
         super().__setitem__(name, choice)
 
     def update(self, *args: Any, **kwargs: Any) -> None:

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
-from rl_plasticity.errors import SettingsError, first_line
+from rl_plasticity.errors import SettingsError, closest, first_line
 from rl_plasticity.settings import Setting
 
 Plugins = Annotated[
@@ -51,6 +51,12 @@ def load_one(module: str, asked: str) -> None:
     """
     try:
         importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # one that the module itself imports
+            raise SettingsError(f"{asked}: cannot import {module!r}: {first_line(error)}") from error
+        close = closest(module, [path.stem for path in Path.cwd().glob("*.py")])
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise SettingsError(f"{asked}: there is no module {module!r} in {Path.cwd()} or installed{hint}") from error
     except Exception as error:  # whatever the module raises
         raise SettingsError(f"{asked}: cannot import {module!r}: {first_line(error)}") from error
     _remember_source(module)

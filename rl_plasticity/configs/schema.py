@@ -367,4 +367,5 @@ def _unknown(kind: type[Any], name: str, typed: str, declared: Mapping[str, Decl
         hint = f"; {of[0]}.{name} needs another {of[0]}= than {as_written(groups[of[0]].choice)}" if of else ""
     if typed != name:  # with the choice in its name, as in reg.spectral.coef
         valid = [typed.removesuffix(last) + one.removeprefix(f"{group}.") for one in valid if one.startswith(group)]
-    return SettingsError(f"unknown setting {shown(typed)}{hint or nearest(typed, valid)}")
+    own = [one for one in valid if "." in name and one.startswith(f"{group}.")]
+    return SettingsError(f"unknown setting {shown(typed)}{hint or nearest(typed, own or valid)}")

@@ -297,7 +297,10 @@ class Regularizer(nn.Module):
     def project_all(self, parts: Sequence[Any], net: nn.Module, due: Tensor) -> Mapping[str, Tensor] | None:
         """Change all parts, by default with `project` for each, and return what `project_` returns."""
         for part in parts:
-            self.project(part, net, due)
+            returned: object = self.project(part, net, due)  # type: ignore[func-returns-value]
+            if returned is not None:
+                kind = type(self).__name__
+                raise SettingsError(f"{kind}.project must change the weights in place and return None, not a result")
         return None
 
     def capture(self, part: Any, net: nn.Module) -> Mapping[str, Tensor]:

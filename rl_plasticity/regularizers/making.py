@@ -1,5 +1,6 @@
 """The table of regularizers by name, and the function that makes one from it."""
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -55,11 +56,34 @@ def make_regularizer(
         GIVEN.reset(token)
     regularizer.require_acting()
     _require_strength(regularizer, settings)
+    if regularizer.runs and not type(regularizer).__module__.startswith("rl_plasticity."):
+        _require_runs_apart(regularizer, net)
     if structure is not None:
         regularizer.structure = dataclasses.replace(structure, example=None)  # no longer needed
     if (from_update, until_update) == (0, None):
         return regularizer
     return Windowed(net, regularizer, from_update, until_update)
+
+
+def _require_runs_apart(regularizer: Regularizer, net: nn.Module) -> None:
+    """Raises SettingsError if a plug's penalty of one run depends on the weights of another."""
+    if not regularizer.penalizes or regularizer.looks_at_data or regularizer.runs[0] < 2:
+        return
+    regularizer, net = copy.deepcopy((regularizer, net))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # at the first weights a gradient may be 0
+        for p in net.parameters():
+            p.mul_(1 + 0.1 * torch.randn(p.shape, generator=generator).to(p))
+    with torch.enable_grad():
+        penalty = regularizer.penalty(net)
+        trained = [p for p in net.parameters() if p.requires_grad]
+        found = torch.autograd.grad(penalty[0].sum(), trained, allow_unused=True) if penalty.requires_grad else []
+    if any(g is not None and bool(g[1:].any()) for g in found):
+        kind = type(regularizer).__name__
+        raise SettingsError(
+            f"{kind}: the penalty of a run depends on the weights of another: reduce over a weight's last two axes, as "
+            "torch.linalg.matrix_norm does"
+        )
 
 
 def _require_strength(regularizer: Regularizer, settings: Mapping[str, Any]) -> None:

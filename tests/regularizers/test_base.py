@@ -307,3 +307,47 @@ def test_a_term_that_is_not_one_number_for_each_run_is_refused_since_it_would_co
     net = MLP((5, 8, 3), [0, 1], layer_norm=False)
     with pytest.raises(SettingsError, match=r"Coupled\.term.*\[2\].*\[\]"):
         Coupled(net).penalty(net)
+
+
+class KeepNorm(Regularizer):
+    """A method whose norm may slip to be of all runs together."""
+
+    norm = staticmethod(torch.linalg.matrix_norm)
+
+    def __init__(self, net, coef=1e-3):
+        super().__init__(net, coef)
+        self._act_on(net, [layer for layer in self.layers if layer.matrix(net) is not None], "weight matrix")
+
+    def capture(self, layer, net):
+        return {"norm": torch.linalg.matrix_norm(layer.matrix(net))}
+
+    def term(self, layer, net):
+        return (self.norm(layer.matrix(net)) - self._recall("norm", layer.key)).square()
+
+
+class OfAllRuns(KeepNorm):
+    norm = staticmethod(torch.linalg.vector_norm)
+
+
+class Returns(Regularizer):
+    def __init__(self, net, coef=1e-3):
+        super().__init__(net, coef)
+        self._act_on(net, [layer for layer in self.layers if layer.matrix(net) is not None], "weight matrix")
+
+    def project(self, layer, net, due):
+        return layer.matrix(net) * 0.9
+
+
+def test_a_method_of_ones_own_whose_penalty_mixes_runs_is_refused(monkeypatch):
+    monkeypatch.setitem(REGULARIZERS, "keep_norm", KeepNorm)
+    monkeypatch.setitem(REGULARIZERS, "of_all_runs", OfAllRuns)
+    make_regularizer("keep_norm", stacked())
+    make_regularizer("of_all_runs", plain_mlp())
+    state = torch.get_rng_state()
+    refused(lambda: make_regularizer("of_all_runs", stacked()), "OfAllRuns", "weights of another", "matrix_norm")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_projection_of_ones_own_that_returns_a_result_is_refused():
+    net = plain_mlp()
+    refused(lambda: Returns(net).project_(net), "Returns.project", "in place")
