@@ -85,6 +85,7 @@ def command(arguments: Sequence[str]) -> None:
     places, options = parse(arguments)
     if "plugins" in options:
         schema.load_plugs_of([f"plugins={options.pop('plugins')}"])
+    find(places)  # what is wrong with them is said first
     done = "replaced" if replaceable(_place(options["out"]), places) else "wrote"
     form = options.pop("table", "text")
     comparison = compare(*places, **options)
@@ -123,9 +124,9 @@ def compare(
         raise SettingsError(f"better must be higher or lower, got {better!r}")
     if choose_seeds and not choose:
         raise SettingsError("choose_seeds says which seeds decide a choice: say choose=NAME,... too")
+    named, below = find(places)
     if out is not None:
         replaceable(_place(out), places)
-    named, below = find(places)
     from rl_plasticity.comparison import choosing
     from rl_plasticity.comparison.groups import group
     from rl_plasticity.comparison.loading import read
@@ -243,7 +244,7 @@ def replaceable(out: Path, places: Sequence[str | os.PathLike[str]]) -> bool:
     before = json.loads(_head(out).get("places", "[]"))
     if others := [place for place in before if place not in _relative(places, out)]:
         other = os.path.normpath(out / others[0])
-        raise SettingsError(f"{out} holds a comparison of other folders ({other}); choose another out=")
+        raise SettingsError(f"{out} holds a comparison of other folders ({other}); choose another out=FOLDER")
     return True
 
 

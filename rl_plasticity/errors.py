@@ -165,7 +165,8 @@ class Choices(dict[str, Made]):
         if name in self and self._built_in.get(name, choice) is not choice:
             raise SettingsError(f"the name {name!r} is built in: give your own another one")
         theirs, ours = (getattr(x, "__module__", None) or "" for x in (self.get(name, choice), choice))
-        if theirs != ours and not theirs.startswith("rl_plasticity"):
+        typed = {"__main__", "builtins"} & {theirs, ours}  # in a session or a notebook, where names are given again
+        if theirs != ours and not typed and not theirs.startswith("rl_plasticity"):
             raise SettingsError(f"the name {name!r} is that of another plug, {theirs}: give your own another one")
         super().__setitem__(name, choice)
 

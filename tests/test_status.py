@@ -243,7 +243,7 @@ def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path, c
     assert lines[-1] == "4 runs: 0 running, 2 finished, 1 failed, 1 stopped"
     assert called(tmp_path / "sw*" / "[ab]")[1].splitlines()[-1] == "2 runs: 0 running, 1 finished, 1 failed"
     nothing = tmp_path / "nothing"
-    assert called(nothing) == (2, "", f"rl_plasticity.status: {nothing} does not exist\n")
+    assert called(nothing) == (2, "", f"rl_plasticity.status: there is no folder {nothing}\n")
 
 
 def test_every_prints_again_until_it_is_interrupted(rl, called, monkeypatch):

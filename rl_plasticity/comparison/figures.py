@@ -197,8 +197,7 @@ def _final(c: Comparison, rows: Rows) -> Drawn:
         points = points[np.isfinite(points)]
         mean = row["mean"]
         if math.isfinite(mean.value):
-            (bar,) = axes.barh(y, mean.value, height=0.62, color=look.colour, alpha=0.45, linewidth=0)
-            bar.set_gid(look.gid)
+            axes.plot([mean.value] * 2, [y - 0.31, y + 0.31], color=look.colour, lw=2.5, gid=look.gid)
         if mean.interval:
             axes.plot(mean.interval, [y, y], color="black", lw=1, gid=look.gid)
         spread = np.linspace(-0.2, 0.2, len(points)) if len(points) > 1 else np.zeros(len(points))
@@ -206,8 +205,8 @@ def _final(c: Comparison, rows: Rows) -> Drawn:
             points, y + spread, s=7, color=look.colour, edgecolors="white", linewidths=0.3, zorder=3, gid=look.gid
         )
     axes.set_xlabel(_metric_label(c))
-    intervals = _intervals(c, "its 95 % Student's t interval (line)")
-    caption = f"{c.metric} at {c.where}: mean (bar){intervals}; each run is a point.{_without_diverged(c)}"
+    intervals = _intervals(c, "its 95 % Student's t interval (level line)")
+    caption = f"{c.metric} at {c.where}: mean (upright line){intervals}; each run is a point.{_without_diverged(c)}"
     return Drawn("final_performance", "Final performance", figure, caption)
 
 
@@ -409,7 +408,8 @@ def _metrics(c: Comparison, rows: Rows) -> Iterator[Drawn]:
             families[of if of in FAMILIES else OTHER].append(name)
     for family, members in families.items():
         names = sorted(members, key=_priority)
-        caption = f"Metrics of training: {_band(c)}. An axis over more than two orders of magnitude is logarithmic."
+        caption = f"Metrics of training: {_band(c)}. An axis over more than two orders of magnitude is logarithmic, "
+        caption += "and leaves out what reaches below 0. Values that are not finite are gaps."
         drawn = f"metrics_{family}", FAMILIES.get(family, "Other metrics"), caption
         yield from _by_task(c, rows, names, drawn, Axes.set_title, _columns(len(names)), height=1.45)
 
@@ -461,30 +461,32 @@ def _name_steps(panels: Sequence[Axes], words: str) -> None:
 
 
 def _metric_panel(axes: Axes, c: Comparison, rows: Rows, task: str, name: str) -> list[MeanCurve]:
-    curves = _curves(axes, c, rows, task, name)
+    known = [run.curves[name].values for row in c.rows for run in row.group.tasks.get(task, ()) if name in run.curves]
+    values = np.concatenate([*known, np.zeros(0)])
+    values = values[np.isfinite(values)]
+    is_log = bool(len(values)) and values.min() > 0 and values.max() / 100 > values.min()
+    curves = _curves(axes, c, rows, task, name, above=0.0 if is_log else -math.inf)
     borders = max((r.borders for row in c.rows for r in row.group.tasks.get(task, ())), key=len, default=np.array([]))
     if len(borders) <= 30 and not _is_of_tasks(name):
         for border in borders[:-1]:
             axes.axvline(border, color="#cccccc", lw=0.5, zorder=0)
-    values = _values(axes)
-    if len(values) and values.min() > 0 and values.max() / 100 > values.min():
+    if is_log:
         axes.set_yscale("log")
-        axes.set_ylim(bottom=values.min() / 1.2)  # an interval may reach below 0, which has no place there
     plotting.say_why_empty(axes)
     _format_axes(axes, name)
     return curves
 
 
-def _curves(axes: Axes, c: Comparison, rows: Rows, task: str, metric: str) -> list[MeanCurve]:
-    """Draw the curves of all groups on a task."""
+def _curves(axes: Axes, c: Comparison, rows: Rows, task: str, metric: str, above: float = -math.inf) -> list[MeanCurve]:
+    """Draw the curves of all groups on a task, with intervals where they lie above a bound."""
     drawn = []
     for row, look in rows:
         curves = [c.curve(run, metric) for run in row.group.tasks.get(task, ()) if metric in run.curves]
-        drawn.append(_curve(axes, curves, metric, look))
+        drawn.append(_curve(axes, curves, metric, look, above))
     return [curve for curve in drawn if curve]
 
 
-def _curve(axes: Axes, curves: Sequence[Curve], metric: str, look: Look) -> MeanCurve | None:
+def _curve(axes: Axes, curves: Sequence[Curve], metric: str, look: Look, above: float = -math.inf) -> MeanCurve | None:
     """Draw the mean of a group's runs at the steps that all have, its interval, and each run as a thin line.
 
     The mean is drawn at 500 steps at most.
@@ -498,7 +500,8 @@ def _curve(axes: Axes, curves: Sequence[Curve], metric: str, look: Look) -> Mean
     if len(curves) < FEW:  # whose interval is shown nowhere
         low = high = np.full_like(means, np.nan)
     drawn: dict[str, Any] = {"color": look.colour, "gid": look.gid}
-    band = () if len(curves) < FEW or look.colour == GREY else (low, high)
+    shown = np.where(low > above, low, np.nan), np.where(low > above, high, np.nan)
+    band = () if len(curves) < FEW or look.colour == GREY else shown
     plotting.line(axes, common, means, band, look.order, ls=look.style, marker=marker, **drawn)
     if look.colour != GREY and len(curves) > 1:
         thin = plotting.some(common, THIN)

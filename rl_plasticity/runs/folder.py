@@ -18,7 +18,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from yaml import AliasToken, scan
 
-from rl_plasticity.errors import SettingsError, refused
+from rl_plasticity.errors import SettingsError, closest, refused
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.files import open_file, read_curves, saved_steps, write_text
 from rl_plasticity.runs.names import HEADER, Curve, Row, RunName
@@ -286,7 +286,7 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
         path = expanded(place)
         matches = [path] if exists(path) else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         if not matches:
-            raise SettingsError(f"{place} does not exist")
+            raise no_folder(path)
         with refused(f"search {place}"):
             runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else runs_below(match))]
         for run in runs:
@@ -294,6 +294,14 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
         if not runs:
             raise SettingsError(f"{place} is no run's folder (config.yaml, metrics.csv) and there is none below it")
     return list(named.values()), [folder for key, folder in below.items() if key not in named]
+
+
+def no_folder(folder: Path) -> SettingsError:
+    """The error about a folder that does not exist, with the nearest one beside it."""
+    close = None
+    with suppress(OSError):
+        close = closest(folder.name, [p.name for p in folder.parent.iterdir() if p.is_dir()])
+    return SettingsError(f"there is no folder {folder}" + (f"; did you mean {folder.parent / close}?" if close else ""))
 
 
 # ------------------------------------------------------------------------------------------------------------------

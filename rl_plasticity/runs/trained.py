@@ -18,10 +18,10 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import step_limit
-from rl_plasticity.errors import SettingsError, closest, first_line, refused
+from rl_plasticity.errors import SettingsError, first_line, refused
 from rl_plasticity.paths import exists
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.folder import RunFolder, runs_below
+from rl_plasticity.runs.folder import RunFolder, no_folder, runs_below
 from rl_plasticity.runs.machine import device_here, threads_of_torch
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive
@@ -219,10 +219,7 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
         SettingsError: there is no such folder, or no run of this `kind` in it.
     """
     if not folder.config.is_file() and not folder.path.is_dir():
-        parent = folder.path.parent
-        known = [str(p) for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
-        close = closest(folder, known)
-        raise SettingsError(f"there is no folder {folder}" + (f"; did you mean {close}?" if close else ""))
+        raise no_folder(folder.path)
     if not folder.is_run() and (below := runs_below(folder.path)):
         raise SettingsError(f"{folder} is no run's folder, but holds some: {', '.join(map(str, below[:3]))}")
     try:
