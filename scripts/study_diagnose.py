@@ -1,6 +1,6 @@
 """How well `diagnose` foretells that the next task is lost: every boundary of continual problems whose end is known.
 
-    python scripts/study_diagnose.py docs/results/diagnose.csv            # trains and diagnoses, about an hour
+    python scripts/study_diagnose.py docs/results/diagnose.csv            # trains and diagnoses, about three hours
     python scripts/study_diagnose.py docs/results/diagnose.csv --show     # what the rows say
     python scripts/study_diagnose.py docs/results/diagnose.csv --figure docs/diagnose.png
 
