@@ -240,7 +240,7 @@ def train(command: "Command[Any, Any]") -> None:
             print(printable(f"done; results in {session.folder}"))
             return 0
         given = " ".join([*plugins.as_arguments(plugins.loaded), f"resume={session.folder}"])
-        print(printable(f"stopped; continue with {given}"), file=sys.stderr)
+        print(printable(f"stopped; continue with python -m rl_plasticity.{command.name} {given}"), file=sys.stderr)
         return 128 + session.stop.received
 
     main(command.name, partial(help_of, command.kind), act)

@@ -173,7 +173,7 @@ def test_a_real_process_that_is_signalled_can_be_resumed_to_the_same_numbers(num
     process = start([*PENDULUM, f"out={folder}"], tmp_path, ("-c", SIGNALLED), {"SIGNAL": str(int(number))})
     output = process.communicate()
     assert process.returncode == status, output
-    assert (f"continue with resume={folder}" in output[1]) == (number != signal.SIGKILL)
+    assert (f"continue with python -m rl_plasticity.train resume={folder}" in output[1]) == (number != signal.SIGKILL)
     assert checkpoint.load(folder / "checkpoints")["progress"]["step"] == 0  # saved before the first step
     resume(folder)
     assert (folder / "metrics.csv").read_bytes() == (short / "metrics.csv").read_bytes()
@@ -191,7 +191,7 @@ def test_ctrl_c_in_a_terminal_reaches_worker_processes_too_and_the_run_is_saved_
     os.killpg(process.pid, signal.SIGINT)
     output = process.communicate()
     assert process.returncode == 130, output
-    assert f"continue with resume={folder}" in output[1]
+    assert f"continue with python -m rl_plasticity.train resume={folder}" in output[1]
     assert "Traceback" not in output[1]
     assert checkpoint.load(folder / "checkpoints")["progress"]["step"] > 0
 
