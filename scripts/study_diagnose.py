@@ -165,7 +165,8 @@ def auroc(score: Sequence[float], lost: Sequence[bool]) -> float:
     """The probability that a boundary before a lost task scores below one before another; ties count half."""
     values, bad = np.array(score), np.array(lost, bool)
     a, b = values[bad][:, None], values[~bad][None]
-    return float(((a < b) + 0.5 * (a == b)).mean()) if a.size and b.size else float("nan")
+    known = a.size and b.size and not np.isnan(values).any()
+    return float(((a < b) + 0.5 * (a == b)).mean()) if known else float("nan")
 
 
 def show(rows: Sequence[Mapping[str, str]]) -> None:
