@@ -35,22 +35,25 @@ def fresh_norms(net: nn.Module, fresh: nn.Module, inputs: Example) -> None:
 
 
 def with_layer_norm(net: nn.Module, fresh: nn.Module, inputs: Example) -> None:
-    """Add LayerNorm without gain and shift between each linear layer and the activation behind it.
+    """Add LayerNorm without gain and shift between each linear layer or convolution and the activation behind it.
+
+    Behind a convolution it is taken over channels and positions, as GroupNorm with one group.
 
     Raises:
-        ValueError: no linear layer has an activation and no norm layer behind it.
+        ValueError: no such layer has an activation and no norm layer behind it.
     """
     modules = dict(net.named_modules())
     units = read(net, inputs).activations()
-    places = {u.incoming.name for u in units if not u.norms and isinstance(modules.get(u.incoming.name), nn.Linear)}
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    places = {u.incoming.name for u in units if not u.norms and isinstance(modules.get(u.incoming.name), kinds)}
     if not places:
-        raise ValueError("no linear layer has an activation and no norm layer behind it")
+        raise ValueError("no linear layer or convolution has an activation and no norm layer behind it")
     for name in places:
         modules[name].register_forward_hook(_normalized)
 
 
 def _normalized(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-    return F.layer_norm(output, output.shape[-1:])
+    return F.layer_norm(output, output.shape[-1:]) if isinstance(module, nn.Linear) else F.group_norm(output, 1)
 
 
 REMEDIES: dict[str, Remedy] = {
@@ -62,3 +65,6 @@ REMEDIES: dict[str, Remedy] = {
     "shrink_perturb": _intervention("shrink_perturb", coef=0.5, init="fresh"),
 }
 """Remedies by name: the `INTERVENTIONS` that can be tried at once, and two changes of the network itself."""
+
+ATTACHED: dict[str, tuple[str, float]] = {"spectral attached": ("spectral", 1e-3)}
+"""Regularizers, with their coef, that act while a copy learns, by the name of the remedy."""

@@ -448,6 +448,7 @@ class Subject:
         without_dropout: whether copies compute without dropout.
         raised: whether every task is learned with Adam's usual rate, since the optimizer's own is too low for any.
         lowered: multiplies the optimizer's rate, where that is too high for any task.
+        attach: attaches a regularizer to new optimizers and their network.
     """
 
     net: nn.Module
@@ -456,6 +457,7 @@ class Subject:
     without_dropout: bool
     raised: bool = False
     lowered: float = 1.0
+    attach: Callable[[Optimizers, nn.Module], object] | None = None
 
     @property
     def runs(self) -> tuple[int, ...]:
@@ -497,9 +499,14 @@ class Subject:
         Args:
             times: multiplies the learning rate `rate`. Other parameter groups keep their proportion to the first.
         """
+        net, optimizers = self._with_new_optimizers(task, times * self.rate(task))
+        if self.attach is not None:
+            self.attach(optimizers, net)
+        return net, optimizers
+
+    def _with_new_optimizers(self, task: Task, rate: float) -> tuple[nn.Module, Optimizers]:
         copied = self.copied()
         net, optimizers = copied.net, copied.optimizers
-        rate = times * self.rate(task)
         if not optimizers or not self.knows(task):
             return net, [torch.optim.Adam(net.parameters(), lr=rate)]
         TorchState(net, optimizers).restart_()

@@ -89,9 +89,14 @@ class Trials:
 
     def run(self, arm: str, of_repeat: Callable[[int], Subject], rates: Sequence[float]) -> None:
         """Let an arm, one network for each repeat, learn every task at every multiple of the learning rate."""
+        self.leave_out(arm)
         self._arms[arm] = (of_repeat, rates)
-        self.curves = {of: curves for of, curves in self.curves.items() if of[1] != arm}
         self._learn(arm)
+
+    def leave_out(self, arm: str) -> None:
+        """Forget an arm."""
+        self._arms.pop(arm, None)
+        self.curves = {of: curves for of, curves in self.curves.items() if of[1] != arm}
 
     def run_fresh(self, rates: Sequence[float]) -> None:
         """Let the fresh networks learn, as `run`."""

@@ -6,6 +6,8 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.probe import Probe
-from rl_plasticity.diagnosis.remedies import REMEDIES
+from rl_plasticity.diagnosis.remedies import ATTACHED, REMEDIES
 from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, LONGER, NOW, Estimate, Remedy, Report, Verdict
 from rl_plasticity.diagnosis.trainability import (
     HALF,
@@ -30,6 +32,7 @@ from rl_plasticity.diagnosis.trainability import (
 from rl_plasticity.diagnosis.trials import LEARNS, LONGEST, MORE_RATES, RATES, Trials, longer_trials, progress
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
+from rl_plasticity.learning.attached import attach
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import Optimizers, TorchState
 from rl_plasticity.seeding import derive, random_states_kept
@@ -290,7 +293,7 @@ def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) ->
         "rates": ", ".join(rates),
         "targets": trials.kinds,
         "inputs": None if data.bank is None else data.bank.size,
-        "not_applicable": [name for name in REMEDIES if tried and name not in tried],
+        "not_applicable": [name for name in (*REMEDIES, *ATTACHED) if tried and name not in tried],
     }
 
 
@@ -447,6 +450,16 @@ def _tried(trials: Trials, data: Data) -> dict[str, Tensor | None]:
         trials.bar.total += len(trials.tasks) * len(trials.kinds)
         trials.run(name, changed.__getitem__, [times])
         tried[name] = None if data.bank is None else _changes(subject.copied().net, changed[0].net, data.bank)
+    for name, (regularizer, coef) in ATTACHED.items():
+        held = replace(subject, attach=partial(attach, regularizer, coef=coef, example=data.example))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                trials.run(name, lambda r, held=held: held, [times])  # type: ignore[misc]
+        except ValueError:  # the network has nothing that it can act on
+            trials.leave_out(name)
+            continue
+        tried[name] = None if data.bank is None else _changes(subject.copied().net, subject.copied().net, data.bank)
     return tried
 
 
@@ -489,5 +502,8 @@ def _symptoms(trials: Trials, data: Data) -> tuple[dict[str, tuple[Tensor, Tenso
     except Exception:  # a network that cannot be looked into is judged all the same
         return {}, {}
     both = {name: (mine[name], theirs[name]) for name in SYMPTOMS if name in mine and name in theirs}
+    if layers := [name for name in mine if name.startswith("dead/") and name in theirs]:
+        worst = max(layers, key=lambda name: float(mine[name].mean()))
+        both = {"dead": both.pop("dead"), worst: (mine[worst], theirs[worst])} | both
     by_layer = {name: mine[name] * (theirs[name] < 1) for name in mine if name.startswith("dead/") and name in theirs}
     return both, {name.removeprefix("dead/"): share for name, share in by_layer.items()}

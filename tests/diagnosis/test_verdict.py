@@ -366,6 +366,18 @@ def test_a_rate_that_is_too_high_for_fresh_networks_is_named_and_trials_take_a_t
     assert report.protocol["rates"] == "0.03, 0.09"
 
 
+def test_layer_norm_is_tried_behind_convolutions_and_spectral_regularization_while_a_copy_learns() -> None:
+    net = convolutions()
+    with torch.no_grad():
+        net[3].bias.fill_(-100.0)  # type: ignore[operator, union-attr]
+    report = diagnose(net, batches=batches(), loss=F.cross_entropy, **BRIEF | {"remedies": True})
+    learned = {remedy.name: remedy.learned.mean for remedy in report.remedies}
+    assert learned["LayerNorm"] > 0.9
+    assert "spectral attached" in learned
+    assert [*report.symptoms][:2] == ["dead", "dead/4"]
+    assert report.symptoms["dead/4"][0] == 1
+
+
 def test_a_layer_without_a_living_unit_is_named(net: nn.Sequential) -> None:
     report = diagnose(with_dead_units(net), batches=batches(), loss=F.cross_entropy, **BRIEF)
     assert [said for said in report.causes if said.startswith("dead layer: every unit of '1'")]
