@@ -217,10 +217,13 @@ def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int
 
 def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
     """One line for each method that is drawn as a line, and one mark for each value of `by`."""
-    drawn = [panel.methods or methods for panel in panels if panel.kind not in ("rows", "heat")]
-    lines = {
-        method_in_words(label): _look(methods, label) for label in methods if any(label in labels for labels in drawn)
-    }
+    drawn = [panel for panel in panels if panel.kind not in ("rows", "heat")]
+    lines = {}
+    for label in methods:
+        theirs = [panel for panel in drawn if label in (panel.methods or methods)]
+        if theirs:
+            dotted = {"ls": ":"} if all(_is_flat(panel, methods[label]) for panel in theirs) else {}
+            lines[method_in_words(label)] = _look(methods, label) | dotted
     marks = {
         _named(panel.by, value): look
         for panel in panels
@@ -294,6 +297,11 @@ def _curves(axes: Axes, panel: Panel, methods: Methods) -> None:
         _line(axes, x, values, _look(methods, label), "o" if len(common) < 20 else "")
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
     count_steps(axes, panel.metric.startswith("task/"))
+
+
+def _is_flat(panel: Panel, runs: Sequence[Run]) -> bool:
+    """Whether these runs have no strength, so that they are a dotted line."""
+    return panel.kind == "strengths" and all(run.settings.get(panel.over) is None for run in runs)
 
 
 def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
