@@ -21,6 +21,7 @@ from rl_plasticity.runs.machine import device_here
 from rl_plasticity.runs.names import Curve
 from rl_plasticity.runs.trained import saved_settings
 from rl_plasticity.sweeps.job import finished
+from rl_plasticity.training.acting import learned_for
 
 AS_IT_IS = "as it is"
 RETURN = "eval/return"
@@ -95,7 +96,7 @@ def planned(folder: RunFolder, d: Diagnose) -> tuple[int, int, dict[str, list[st
         raise SettingsError(f"no checkpoint of step {at} in {folder.checkpoints}{nearest(at, map(str, saved))}")
     steps = d.branch_env_steps or max(1, parent.total_env_steps // 10)
     updates = int(checkpoint.load(folder.checkpoints, at, whole=False)["progress"]["updates"])
-    if not parent.replay_ratio or at + steps <= parent.random_env_steps:
+    if not parent.replay_ratio or learned_for(parent, at + steps) == learned_for(parent, at):
         raise SettingsError(f"no update would be made in {steps} env steps from {at}: give more, branch_env_steps=N")
     device = device_here(d.device) if d.device != "auto" or device_here("auto") == "cpu" else parent.device
     common = [f"from={folder}", f"at={at}", f"total_env_steps={at + steps}", f"device={device}"]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from rl_plasticity import command_line, plugins
 from rl_plasticity.configs import schema
 from rl_plasticity.errors import SettingsError, nearest, printable, shown
-from rl_plasticity.paths import expanded
+from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import find
 
@@ -85,8 +85,7 @@ def command(arguments: Sequence[str]) -> None:
     places, options = parse(arguments)
     if "plugins" in options:
         schema.load_plugs_of([f"plugins={options.pop('plugins')}"])
-    find(places)  # what is wrong with them is said first
-    done = "replaced" if replaceable(_place(options["out"]), places) else "wrote"
+    done = "replaced" if exists(_place(options["out"]) / "report.html") else "wrote"
     form = options.pop("table", "text")
     comparison = compare(*places, **options)
     show(comparison, form)

@@ -127,9 +127,11 @@ def choose(
         SettingsError: an unknown name or setting; the nearest valid one is named.
     """
     if name not in kinds:
-        hint = _other_kind(what, name) or nearest(name, kinds)
-        own = "; for one of your own, import its module first" if closest(name, kinds) is None else ""
-        raise SettingsError(f"unknown {what} {name!r}{hint}{own}")
+        hint = _other_kind(what, name)
+        if not hint:
+            own = "" if closest(name, kinds) else "; for one of your own, import its module first"
+            hint = nearest(name, kinds) + own
+        raise SettingsError(f"unknown {what} {name!r}{hint}")
     kind = kinds[name]
     filled = kind.keywords if isinstance(kind, partial) else {}
     parameters = inspect.signature(kind).parameters.values()

@@ -174,8 +174,8 @@ def test_looking_changes_no_file(runs):
 def test_a_folder_that_goes_while_it_is_shown_is_said_and_comes_back(runs):
     with serving(runs) as server:
         runs.rename(runs.with_name("elsewhere"))
-        assert "there is no folder" in ask(server)[1]
-        assert "there is no folder" in ask(server, "/comparison")[1]
+        assert f"there is no folder {runs}" in ask(server)[1]
+        assert f"there is no folder {runs}" in ask(server, "/comparison")[1]
         runs.with_name("elsewhere").rename(runs)
         assert "<td>swr</td>" in ask(server)[1]
 

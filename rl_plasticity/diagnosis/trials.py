@@ -213,7 +213,11 @@ class Trials:
 
     def removed_by_fresh(self) -> Tensor:
         """The part of the loss that a fresh network removed, the mean over the repeats, ``[kinds, runs]``."""
-        return torch.stack([self._removed(kind, self.end(kind, FRESH)).mean(0) for kind in self.kinds])
+        return self.removed_by(FRESH)
+
+    def removed_by(self, arm: str) -> Tensor:
+        """The part of the loss that an arm removed, the mean over the repeats, ``[kinds, runs]``."""
+        return torch.stack([self._removed(kind, self.end(kind, arm)).mean(0) for kind in self.kinds])
 
 
 def longer_trials(trials: Trials, data: Data, repeats: int) -> Trials:

@@ -333,16 +333,19 @@ def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
         trials.bar.total += len(RATES) * len(trials.tasks) * len(trials.kinds)
         trials.run_fresh(RATES)
     elif rate > RATE and bool((removed < HALF_LEARNED).any()):
-        trials.bar.total += (1 + len(RATES)) * len(trials.tasks) * len(trials.kinds)
-        trials.run_fresh([LOWER])
-        lower = trials.removed_by_fresh()
+        slower = "a fresh network at a lower rate"
+        trials.bar.total += len(trials.tasks) * len(trials.kinds)
+        trials.run(slower, lambda r: subject.copied(trials.fresh[r]), [LOWER])
+        lower = trials.removed_by(slower)
+        trials.leave_out(slower)
         if float((lower - removed).mean()) > HALF_LEARNED / 2:
             causes.append(
                 f"learning rate: with {rate:g} a fresh network removes {float(removed.mean()):.0%} of the loss, with a "
                 f"tenth of that {float(lower.mean()):.0%}: it is too high"
             )
             subject.lowered = LOWER
-        trials.run_fresh(RATES)
+            trials.bar.total += len(RATES) * len(trials.tasks) * len(trials.kinds)
+            trials.run_fresh(RATES)
 
 
 def _estimate(values: Tensor, run: int) -> Estimate:
@@ -452,6 +455,7 @@ def _tried(trials: Trials, data: Data) -> dict[str, Tensor | None]:
         tried[name] = None if data.bank is None else _changes(subject.copied().net, changed[0].net, data.bank)
     for name, (regularizer, coef) in ATTACHED.items():
         held = replace(subject, attach=partial(attach, regularizer, coef=coef, example=data.example))
+        trials.bar.total += len(trials.tasks) * len(trials.kinds)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -459,7 +463,7 @@ def _tried(trials: Trials, data: Data) -> dict[str, Tensor | None]:
         except ValueError:  # the network has nothing that it can act on
             trials.leave_out(name)
             continue
-        tried[name] = None if data.bank is None else _changes(subject.copied().net, subject.copied().net, data.bank)
+        tried[name] = None if data.bank is None else torch.zeros(subject.runs)
     return tried
 
 
@@ -502,8 +506,8 @@ def _symptoms(trials: Trials, data: Data) -> tuple[dict[str, tuple[Tensor, Tenso
     except Exception:  # a network that cannot be looked into is judged all the same
         return {}, {}
     both = {name: (mine[name], theirs[name]) for name in SYMPTOMS if name in mine and name in theirs}
-    if layers := [name for name in mine if name.startswith("dead/") and name in theirs]:
+    layers = [name for name in mine if name.startswith("dead/") and name in theirs]
+    if layers:
         worst = max(layers, key=lambda name: float(mine[name].mean()))
         both = {"dead": both.pop("dead"), worst: (mine[worst], theirs[worst])} | both
-    by_layer = {name: mine[name] * (theirs[name] < 1) for name in mine if name.startswith("dead/") and name in theirs}
-    return both, {name.removeprefix("dead/"): share for name, share in by_layer.items()}
+    return both, {name.removeprefix("dead/"): mine[name] * (theirs[name] < 1) for name in layers}

@@ -288,12 +288,15 @@ def test_what_is_in_the_way_is_said_before_any_run_is_read_and_nothing_of_others
     assert call(one, f"out={tmp_path / 'comparison'}")[0] == 0
     assert mine.read_text() == "mine"
     (tmp_path / "file").write_text("mine")
+    broken = shutil.copytree(one, tmp_path / "broken")
+    (broken / "metrics.csv").write_text("no metrics")
+    assert "broken" in call(broken, f"out={tmp_path / 'elsewhere'}")[2]
     for out in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300)):
-        status, _, err = call(one, f"out={out}")
+        status, _, err = call(broken, f"out={out}")
         assert (status, err.count("\n")) == (2, 1)
-        assert str(tmp_path) in err
+        assert "broken" not in err
     assert (tmp_path / "file").read_text() == "mine"
-    assert {p.name for p in tmp_path.iterdir()} == {".comparison.new", "comparison", "file", "one"}
+    assert {p.name for p in tmp_path.iterdir()} == {".comparison.new", "broken", "comparison", "file", "one"}
 
 
 @pytest.mark.usefixtures("undrawn")
