@@ -1,0 +1,120 @@
+"""Returns of deep Q-networks on MinAtar beside the published curves: ``python -m papers.minatar_curves FILE.csv``.
+
+The file has returns read off the figure of Young and Tian (2019); `low` and `high` are the ends of the line's width
+there. As in that figure, a return is the mean of the last 100 training episodes of a run. The table has the means over
+our seeds, with Student's 95 % interval. With --runs, it first writes ``returns.csv`` of these runs beside the file, and
+draws ``figure.png``.
+"""
+
+import argparse
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rl_plasticity import RunFolder, SettingsError
+from rl_plasticity.comparison import plotting
+from rl_plasticity.comparison.loading import Run, read
+from rl_plasticity.metrics.statistics import student_interval
+
+EPISODES = 100
+POINTS = 200  # of a drawn curve
+Lines = list[dict[str, str]]
+
+
+def last_episodes(run: Run, steps: Sequence[int]) -> list[float]:
+    """The mean return of the last 100 training episodes that had ended by each env step; NaN where there are fewer."""
+    curve = run.curves["train/return"]
+    totals = np.concatenate([[0.0], np.cumsum(curve.values)])
+    ended = np.searchsorted(curve.steps, steps, side="right")
+    means = (totals[ended] - totals[np.maximum(ended - EPISODES, 0)]) / EPISODES
+    return [float(mean) for mean in np.where(ended >= EPISODES, means, np.nan)]
+
+
+def table(published: Lines, ours: Lines) -> list[str]:
+    """The lines of a Markdown table: for each game and env step both returns."""
+    rows = ["| game | env steps | published | ours |", "|---|---|---|---|"]
+    for line in published:
+        of_runs = [float(o["return"]) for o in ours if (o["env"], o["env_step"]) == (line["env"], line["env_step"])]
+        low, high = student_interval([np.array(of_runs)]) if len(of_runs) > 1 else (float("nan"),) * 2
+        game, step = line["env"].removeprefix("minatar:"), f"{int(line['env_step']):,}".replace(",", " ")
+        theirs = f"{line['return']} ({line['low']} to {line['high']})"
+        rows.append(f"| {game} | {step} | {theirs} | {np.mean(of_runs):.1f} [{low:.1f}, {high:.1f}] |")
+    return rows
+
+
+def draw(published: Lines, runs: Sequence[Run]) -> Figure:
+    """One panel for each game: the mean of the runs with the range between them, and the published returns."""
+    games = [*dict.fromkeys(line["env"] for line in published)]
+    with matplotlib.rc_context(plotting.STYLE):
+        figure, grid = plotting.panels(len(games), len(games), plotting.PAGE)
+        for axes, game in zip(grid, games, strict=True):
+            of_game = [run for run in runs if run.settings["env.name"] == game]
+            steps = np.linspace(0, min(r.curves["train/return"].steps[-1] for r in of_game), POINTS).astype(int)
+            values = np.array([last_episodes(run, steps.tolist()) for run in of_game])
+            band = (values.min(0), values.max(0))
+            plotting.line(axes, steps, values.mean(0), band, color=plotting.PALETTE[0])
+            theirs = [line for line in published if line["env"] == game]
+            at, mean, low, high = (
+                np.array([float(t[c]) for t in theirs]) for c in ("env_step", "return", "low", "high")
+            )
+            axes.errorbar(at, mean, (mean - low, high - mean), fmt="o", color="black", ms=3, capsize=2)
+            axes.set_title(game.removeprefix("minatar:"))
+            axes.set_xlabel("env step")
+            plotting.count_steps(axes, of_tasks=False)
+        grid[0].set_ylabel("return, last 100 episodes")
+        look = {"published": Line2D([], [], color="black", marker="o", ms=3, ls="")}
+        plotting.legend(figure, look | {"here, mean and range of seeds": Line2D([], [], color=plotting.PALETTE[0])})
+    return figure
+
+
+def of_runs(published: Lines, folder: Path) -> tuple[Lines, list[Run]]:
+    """The returns of all runs of `train` below a folder at the published env steps, and the runs.
+
+    Raises:
+        SettingsError: a run cannot be read, or a published game has no run.
+    """
+    found = [run for config in sorted(folder.rglob("config.yaml")) for run in read(RunFolder(config.parent))]
+    runs = [run for run in found if "train/return" in run.curves]
+    if missing := {line["env"] for line in published} - {run.settings["env.name"] for run in runs}:
+        raise SettingsError(f"no run below {folder} has env={min(missing)}")
+    lines = []
+    for run in runs:
+        env = run.settings["env.name"]
+        steps = [line["env_step"] for line in published if line["env"] == env]
+        for step, value in zip(steps, last_episodes(run, [int(step) for step in steps]), strict=True):
+            lines.append({"env": env, "seed": str(run.seed), "env_step": step, "return": str(value)})
+    return lines, runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="take the returns from these runs")
+    given = parser.parse_args()
+    ours = given.file.with_name("returns.csv")
+    try:
+        published = _read(given.file)
+        if given.runs:
+            lines, runs = of_runs(published, given.runs)
+            with ours.open("w", newline="") as file:
+                table_of = csv.DictWriter(file, lines[0].keys(), lineterminator="\n")
+                table_of.writeheader()
+                table_of.writerows(lines)
+            draw(published, runs).savefig(given.file.with_name("figure.png"), dpi=200)
+        print("\n".join(table(published, _read(ours))))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _read(path: Path) -> Lines:
+    with path.open(newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+if __name__ == "__main__":
+    main()

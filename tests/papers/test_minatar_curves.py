@@ -1,0 +1,53 @@
+"""``python -m papers.minatar_curves``: returns beside published ones."""
+
+import math
+
+import pytest
+from folders import curve, write_run
+
+from papers import minatar_curves
+from rl_plasticity.errors import SettingsError
+
+PUBLISHED = [
+    {"env": "minatar:breakout", "env_step": step, "return": "1.5", "low": "1.2", "high": "1.8"}
+    for step in ("90", "110", "200")
+]
+
+
+def runs_of(folder, env="minatar:breakout"):
+    rows = {seed: curve([float(seed + i) for i in range(20)], "train/return", 10) for seed in (0, 2)}
+    write_run(folder / "a", ["preset=minatar", f"env={env}", "total_env_steps=200", "random_env_steps=0"], rows)
+
+
+def test_a_return_is_the_mean_of_the_last_episodes_that_had_ended_by_the_env_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(minatar_curves, "EPISODES", 10)
+    runs_of(tmp_path)
+    lines, _ = minatar_curves.of_runs(PUBLISHED, tmp_path)
+    values = {(line["seed"], line["env_step"]): float(line["return"]) for line in lines}
+    assert math.isnan(values["0", "90"])  # nine episodes
+    assert values["0", "110"] == pytest.approx(5.5)  # 1 to 10
+    assert values["2", "200"] == pytest.approx(2 + 14.5)
+
+
+def test_the_table_has_the_published_return_and_the_mean_of_ours_with_its_interval(tmp_path):
+    ours = [{"env": "minatar:breakout", "seed": s, "env_step": "200", "return": v} for s, v in (("0", "1"), ("1", "3"))]
+    last = minatar_curves.table(PUBLISHED[2:], ours)[-1]
+    assert last == "| breakout | 200 | 1.5 (1.2 to 1.8) | 2.0 [-10.7, 14.7] |"  # 2 +- 12.706 * sqrt(2) / sqrt(2)
+
+
+def test_a_published_game_without_a_run_is_named(tmp_path):
+    runs_of(tmp_path, "minatar:freeway")
+    with pytest.raises(SettingsError, match="minatar:breakout"):
+        minatar_curves.of_runs(PUBLISHED, tmp_path)
+
+
+def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(minatar_curves, "EPISODES", 10)
+    runs_of(tmp_path / "runs")
+    file = tmp_path / "published.csv"
+    file.write_text("env,env_step,return,low,high\nminatar:breakout,200,1.5,1.2,1.8\n")
+    monkeypatch.setattr("sys.argv", ["minatar_curves", str(file), "--runs", str(tmp_path / "runs")])
+    minatar_curves.main()
+    assert "| breakout | 200 | 1.5 (1.2 to 1.8) | 15.5 " in capsys.readouterr().out
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+    assert (tmp_path / "returns.csv").read_text().startswith("env,seed,env_step,return\nminatar:breakout,0,200,14.5\n")
