@@ -185,7 +185,7 @@ def say_what_never_comes(
         regularizers: of each network.
         updates, tasks, epochs: of each run; epochs are None if windows are in updates.
     """
-    lines = [*_late_resets(plan.interventions, updates, tasks)]
+    lines = [*_late_resets(plan.interventions, s.reset.flat("reset"), updates, tasks)]
     unit, total = ("update", updates) if epochs is None else ("epoch", epochs)
     for setting, value in s.reg.flat("reg").items():
         if setting.endswith(f".from_{unit}"):
@@ -196,26 +196,37 @@ def say_what_never_comes(
         print(line, file=sys.stderr)
 
 
-def _late_resets(interventions: Iterable[tuple[Intervention, Any]], updates: float, tasks: int) -> Iterator[str]:
+def _late_resets(
+    interventions: Iterable[tuple[Intervention, Any]], given: Mapping[str, Any], updates: float, tasks: int
+) -> Iterator[str]:
     """Interventions whose period is longer than the run, or whose last reset comes right at the end.
 
     The networks that are evaluated and compared at the end have then learned nothing since.
+
+    Args:
+        given: their settings by full names, such as ``reset.periodic.every_updates`` in a list.
     """
+
+    def full(name: str, value: int | None) -> str:
+        had = (n for n, v in given.items() if n.endswith(f".{name}") and value in (v if isinstance(v, list) else [v]))
+        return next(had, f"reset.{name}")
+
     for intervention, _ in interventions:
         every, every_tasks = intervention.every_updates, intervention.every_tasks
+        setting = full("every_updates", every)
         recycles = isinstance(intervention, ReDo | SelectiveReinit)  # the other units keep what they learned
         if every and every <= updates and not recycles and updates % every < LEARNS_AGAIN * every:
             number, left = divmod(updates, every)
             yield (
-                f"the last reset comes {left:.0f} updates before the end: reset.every_updates={every}, and the run has "
+                f"the last reset comes {left:.0f} updates before the end: {setting}={every}, and the run has "
                 f"{updates:.0f}; what is evaluated at the end has learned next to nothing since "
-                f"(reset.every_updates={updates / (number + 0.5):.0f} leaves half a period)"
+                f"({setting}={updates / (number + 0.5):.0f} leaves half a period)"
             )
         comes = (every and every <= updates) or (every_tasks and every_tasks < tasks)
         if (every or every_tasks) and not comes:
-            words = [f"reset.every_updates={every} (the run has {updates:.0f})"] if every else []
+            words = [f"{setting}={every} (the run has {updates:.0f})"] if every else []
             has = f"{tasks} {'task' if tasks == 1 else 'tasks'}"
-            words += [f"reset.every_tasks={every_tasks} (it has {has})"] if every_tasks else []
+            words += [f"{full('every_tasks', every_tasks)}={every_tasks} (it has {has})"] if every_tasks else []
             yield f"no reset will come: {' and '.join(words)}"
         if not (every or every_tasks) and (late := [n for n in intervention.at_updates if n > updates]):
             yield f"no reset will come: {ONCE}={late[0]} (the run has {updates:.0f})"

@@ -18,7 +18,7 @@ from rl_plasticity.regularizers import Chain, SideBySide
 from rl_plasticity.runs import naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import RunName
-from rl_plasticity.runs.plan import Plan, foretold, variants
+from rl_plasticity.runs.plan import Plan, foretold, say_what_never_comes, variants
 
 # train makes 60 updates of 16 transitions, supervised 12 of 100 images.
 PENDULUM = [*folders.PENDULUM, "total_env_steps=50", "replay_ratio=2", "eval_every_env_steps=50"]
@@ -270,3 +270,18 @@ def test_what_is_never_done_is_not_foretold(module, arguments, said):
     built.close()
     assert lines[-2].startswith(said)
     assert any("updates of each" in line for line in lines) == ("replay_ratio=0" not in arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["reset=[none,periodic]", "reset.periodic.every_updates=500"], "reset.periodic.every_updates=500"),
+        (["reset=[head,periodic]", "reset.periodic.every_updates=[40,500]", "reset.head.every_updates=40"],
+         "reset.periodic.every_updates=500"),
+        (["reset=periodic", "reset.every_updates=500"], "reset.every_updates=500"),
+    ],
+)  # fmt: skip
+def test_a_reset_that_never_comes_is_named_by_the_setting_that_changes_it(given, names, capsys):
+    s = load(train.command.kind, once([*PENDULUM, *given]))
+    say_what_never_comes(s, Plan.of(s), {}, updates=100, tasks=1)
+    assert f"no reset will come: {names} " in capsys.readouterr().err
