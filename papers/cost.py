@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from papers.study import Study
 from rl_plasticity import AGENTS, OPTIMIZERS, TASKS, Batch, FaultyRun, Learner, make_regularizer
-from rl_plasticity.envs import make_env
+from rl_plasticity.envs import Envs
 from rl_plasticity.networks import make_network
 from rl_plasticity.tasks import Data, sizes
 
@@ -142,13 +142,14 @@ def _batches(images: int, classes: int, task: str, num_tasks: int, batch_size: i
 
 
 def _of_agent(s: Settings, seeds: Sequence[int]) -> tuple[Callable[[], object], float]:
-    env = make_env(s["env"]["name"], 0)
-    (obs_dim,), (act_dim,) = env.observation_space.shape or (), env.action_space.shape or ()
-    env.close()
-    kind = AGENTS[s["agent"]["name"]]
-    agent = kind(obs_dim, act_dim, seeds, partial(make_regularizer, "none"), **_arguments_of(s["agent"]))
-    each = ((obs_dim,), (act_dim,), (), (obs_dim,), ())
-    batch = Batch(*(torch.rand(len(seeds), s["batch_size"], *shape) for shape in each))
+    with closing(Envs(s["env"]["name"], [0], sequence=s["env"]["sequence"])) as envs:
+        spaces = envs.spaces
+    is_discrete = spaces.num_actions is not None
+    given = (spaces.obs_shape, spaces.num_actions) if is_discrete else (spaces.obs_dim, spaces.act_dim)
+    agent = AGENTS[s["agent"]["name"]](*given, seeds, partial(make_regularizer, "none"), **_arguments_of(s["agent"]))
+    rows = len(seeds), s["batch_size"]
+    obs, next_obs = torch.rand(2, *rows, spaces.obs_dim)
+    batch = Batch(obs, torch.zeros(*rows, spaces.act_dim), torch.rand(rows), next_obs, torch.rand(rows))
     return lambda: agent.update(batch, agent.noise(1, s["batch_size"])[0]), 1.0
 
 
