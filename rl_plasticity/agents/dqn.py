@@ -23,7 +23,7 @@ from rl_plasticity.structure.layer import per_run
 Loss = Literal["huber", "mse"]
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
-    "rmsprop": partial(RMSprop, alpha=0.95, eps=0.01, momentum=0.95, centered=True),
+    "rmsprop": partial(RMSprop, alpha=0.95, eps=0.01, centered=True),
 }
 
 
@@ -134,7 +134,7 @@ class DQN(nn.Module):
         num_steps: Annotated[int, Setting("env steps of a return before the bootstrap", least=1, most=100)] = 1,
         loss: Annotated[Loss, Setting("loss of a value's error; with several atoms it is the cross-entropy")] = "huber",
         optimizer: Annotated[
-            Literal["adam", "rmsprop"], Setting("rmsprop: centered, alpha and momentum 0.95, eps 0.01, as for MinAtar")
+            Literal["adam", "rmsprop"], Setting("rmsprop: centered, alpha 0.95, eps 0.01, as for MinAtar")
         ] = "adam",
         lr: Annotated[float, Setting("learning rate", least=0)] = 3e-4,
         discount: Annotated[float, Setting("discount per env step", least=0, most=1)] = 0.99,

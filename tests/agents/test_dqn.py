@@ -66,7 +66,7 @@ def test_updates_equal_the_reference_for_every_run(double, loss, optimizer):
     references = []
     for run in range(2):
         net = plain(agent.critic.net.trunk, run)
-        published = {"alpha": 0.95, "eps": 0.01, "momentum": 0.95, "centered": True}
+        published = {"alpha": 0.95, "eps": 0.01, "centered": True}
         theirs = (
             torch.optim.Adam(net.parameters(), lr=1e-3)
             if optimizer == "adam"
