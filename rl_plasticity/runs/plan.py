@@ -185,7 +185,9 @@ def say_what_never_comes(
         regularizers: of each network.
         updates, tasks, epochs: of each run; epochs are None if windows are in updates.
     """
-    lines = [*_late_resets(plan.interventions, s.reset.flat("reset"), updates, tasks)]
+    chosen = _each_once([variant.reset for variant in variants(s)])
+    named = [f"reset.{reset.choice}" if len(s.reset.members) > 1 else "reset" for reset in chosen]
+    lines = [*_late_resets(zip(named, plan.interventions, strict=True), updates, tasks)]
     unit, total = ("update", updates) if epochs is None else ("epoch", epochs)
     for setting, value in s.reg.flat("reg").items():
         if setting.endswith(f".from_{unit}"):
@@ -197,36 +199,30 @@ def say_what_never_comes(
 
 
 def _late_resets(
-    interventions: Iterable[tuple[Intervention, Any]], given: Mapping[str, Any], updates: float, tasks: int
+    interventions: Iterable[tuple[str, tuple[Intervention, Any]]], updates: float, tasks: int
 ) -> Iterator[str]:
     """Interventions whose period is longer than the run, or whose last reset comes right at the end.
 
     The networks that are evaluated and compared at the end have then learned nothing since.
 
     Args:
-        given: their settings by full names, such as ``reset.periodic.every_updates`` in a list.
+        interventions: each after the beginning of its settings' names: ``reset``, in a list ``reset.periodic``.
     """
-
-    def full(name: str, value: int | None) -> str:
-        had = (n for n, v in given.items() if n.endswith(f".{name}") and value in (v if isinstance(v, list) else [v]))
-        return next(had, f"reset.{name}")
-
-    for intervention, _ in interventions:
+    for name, (intervention, _) in interventions:
         every, every_tasks = intervention.every_updates, intervention.every_tasks
-        setting = full("every_updates", every)
         recycles = isinstance(intervention, ReDo | SelectiveReinit)  # the other units keep what they learned
         if every and every <= updates and not recycles and updates % every < LEARNS_AGAIN * every:
             number, left = divmod(updates, every)
             yield (
-                f"the last reset comes {left:.0f} updates before the end: {setting}={every}, and the run has "
-                f"{updates:.0f}; what is evaluated at the end has learned next to nothing since "
-                f"({setting}={updates / (number + 0.5):.0f} leaves half a period)"
+                f"the last reset comes {left:.0f} updates before the end: {name}.every_updates={every}, and the run "
+                f"has {updates:.0f}; what is evaluated at the end has learned next to nothing since "
+                f"({name}.every_updates={updates / (number + 0.5):.0f} leaves half a period)"
             )
         comes = (every and every <= updates) or (every_tasks and every_tasks < tasks)
         if (every or every_tasks) and not comes:
-            words = [f"{setting}={every} (the run has {updates:.0f})"] if every else []
+            words = [f"{name}.every_updates={every} (the run has {updates:.0f})"] if every else []
             has = f"{tasks} {'task' if tasks == 1 else 'tasks'}"
-            words += [f"{full('every_tasks', every_tasks)}={every_tasks} (it has {has})"] if every_tasks else []
+            words += [f"{name}.every_tasks={every_tasks} (it has {has})"] if every_tasks else []
             yield f"no reset will come: {' and '.join(words)}"
         if not (every or every_tasks) and (late := [n for n in intervention.at_updates if n > updates]):
             yield f"no reset will come: {ONCE}={late[0]} (the run has {updates:.0f})"
@@ -344,12 +340,16 @@ def _interventions(
     if once is not None and all(reset.name == "none" for reset in groups):
         raise SettingsError(f"{ONCE}={once} needs an intervention: reset=NAME")
     interventions: list[tuple[Intervention, list[int] | None]] = []
-    for i, reset in enumerate(groups):
-        if reset.name != "none" and reset not in groups[:i]:
-            equal = [j for j, other in enumerate(groups) if other == reset]
-            runs = [j * seeds + seed for j in equal for seed in range(seeds)]
-            made = make_intervention(reset.name, **reset.settings)
-            if once is not None:
-                made.every_updates, made.every_tasks, made.at_updates = None, None, {once}
-            interventions.append((made, None if len(equal) == len(groups) else runs))
+    for reset in _each_once(groups):
+        equal = [j for j, other in enumerate(groups) if other == reset]
+        runs = [j * seeds + seed for j in equal for seed in range(seeds)]
+        made = make_intervention(reset.name, **reset.settings)
+        if once is not None:
+            made.every_updates, made.every_tasks, made.at_updates = None, None, {once}
+        interventions.append((made, None if len(equal) == len(groups) else runs))
     return interventions
+
+
+def _each_once(resets: Sequence[Group]) -> list[Group]:
+    """The different resets in their order, without ``none``."""
+    return [reset for i, reset in enumerate(resets) if reset.name != "none" and reset not in resets[:i]]
