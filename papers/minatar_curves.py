@@ -19,31 +19,37 @@ from matplotlib.lines import Line2D
 from rl_plasticity import RunFolder, SettingsError
 from rl_plasticity.comparison import plotting
 from rl_plasticity.comparison.loading import Run, read
-from rl_plasticity.metrics.statistics import student_interval
+from rl_plasticity.comparison.summary import mean
 
 EPISODES = 100
 POINTS = 200  # of a drawn curve
+PUBLISHED, OURS = ("env", "env_step", "return", "low", "high"), ("env", "seed", "env_step", "return")
 Lines = list[dict[str, str]]
 
 
 def last_episodes(run: Run, steps: Sequence[int]) -> list[float]:
-    """The mean return of the last 100 training episodes that had ended by each env step; NaN where there are fewer."""
+    """The mean return of the last 100 training episodes that had ended by each env step.
+
+    It is NaN where there are fewer, and where the run has not come so far.
+    """
     curve = run.curves["train/return"]
     totals = np.concatenate([[0.0], np.cumsum(curve.values)])
     ended = np.searchsorted(curve.steps, steps, side="right")
     means = (totals[ended] - totals[np.maximum(ended - EPISODES, 0)]) / EPISODES
-    return [float(mean) for mean in np.where(ended >= EPISODES, means, np.nan)]
+    reached = max(int(curve.steps[-1]) for curve in run.curves.values())
+    return [float(mean) for mean in np.where((ended >= EPISODES) & (np.array(steps) <= reached), means, np.nan)]
 
 
 def table(published: Lines, ours: Lines) -> list[str]:
     """The lines of a Markdown table: for each game and env step both returns."""
     rows = ["| game | env steps | published | ours |", "|---|---|---|---|"]
     for line in published:
-        of_runs = [float(o["return"]) for o in ours if (o["env"], o["env_step"]) == (line["env"], line["env_step"])]
-        low, high = student_interval([np.array(of_runs)]) if len(of_runs) > 1 else (float("nan"),) * 2
+        returns = [float(o["return"]) for o in ours if (o["env"], o["env_step"]) == (line["env"], line["env_step"])]
         game, step = line["env"].removeprefix("minatar:"), f"{int(line['env_step']):,}".replace(",", " ")
         theirs = f"{line['return']} ({line['low']} to {line['high']})"
-        rows.append(f"| {game} | {step} | {theirs} | {np.mean(of_runs):.1f} [{low:.1f}, {high:.1f}] |")
+        estimate = mean([np.array(returns)], enough=2)
+        between = " [{:.1f}, {:.1f}]".format(*estimate.interval) if estimate.interval else ""
+        rows.append(f"| {game} | {step} | {theirs} | {f'{estimate.value:.1f}{between}' if estimate.n else 'no run'} |")
     return rows
 
 
@@ -59,10 +65,9 @@ def draw(published: Lines, runs: Sequence[Run]) -> Figure:
             band = (values.min(0), values.max(0))
             plotting.line(axes, steps, values.mean(0), band, color=plotting.PALETTE[0])
             theirs = [line for line in published if line["env"] == game]
-            at, mean, low, high = (
-                np.array([float(t[c]) for t in theirs]) for c in ("env_step", "return", "low", "high")
-            )
-            axes.errorbar(at, mean, (mean - low, high - mean), fmt="o", color="black", ms=3, capsize=2)
+            columns = ("env_step", "return", "low", "high")
+            at, value, low, high = (np.array([float(line[name]) for line in theirs]) for name in columns)
+            axes.errorbar(at, value, (value - low, high - value), fmt="o", color="black", ms=3, capsize=2)
             axes.set_title(game.removeprefix("minatar:"))
             axes.set_xlabel("env step")
             plotting.count_steps(axes, of_tasks=False)
@@ -76,8 +81,10 @@ def of_runs(published: Lines, folder: Path) -> tuple[Lines, list[Run]]:
     """The returns of all runs of `train` below a folder at the published env steps, and the runs.
 
     Raises:
-        SettingsError: a run cannot be read, or a published game has no run.
+        SettingsError: there is no such folder, a run cannot be read, or a published game has no run.
     """
+    if not folder.is_dir():
+        raise SettingsError(f"there is no folder {folder}")
     found = [run for config in sorted(folder.rglob("config.yaml")) for run in read(RunFolder(config.parent))]
     runs = [run for run in found if "train/return" in run.curves]
     if missing := {line["env"] for line in published} - {run.settings["env.name"] for run in runs}:
@@ -98,22 +105,28 @@ def main() -> None:
     given = parser.parse_args()
     ours = given.file.with_name("returns.csv")
     try:
-        published = _read(given.file)
+        published = _read(given.file, PUBLISHED)
         if given.runs:
             lines, runs = of_runs(published, given.runs)
+            figure = draw(published, runs)
             with ours.open("w", newline="") as file:
-                table_of = csv.DictWriter(file, lines[0].keys(), lineterminator="\n")
+                table_of = csv.DictWriter(file, OURS, lineterminator="\n")
                 table_of.writeheader()
                 table_of.writerows(lines)
-            draw(published, runs).savefig(given.file.with_name("figure.png"), dpi=200)
-        print("\n".join(table(published, _read(ours))))
+            figure.savefig(given.file.with_name("figure.png"), dpi=200)
+        elif not ours.exists():
+            raise SettingsError(f"there is no {ours}: --runs FOLDER makes it from runs")
+        print("\n".join(table(published, _read(ours, OURS))))
     except (OSError, ValueError) as error:
         parser.error(str(error))
 
 
-def _read(path: Path) -> Lines:
+def _read(path: Path, columns: Sequence[str]) -> Lines:
     with path.open(newline="") as file:
-        return [*csv.DictReader(file)]
+        lines = [*csv.DictReader(file)]
+    if not lines or not {*columns} <= lines[0].keys():
+        raise SettingsError(f"{path} needs lines with the columns {', '.join(columns)}")
+    return lines
 
 
 if __name__ == "__main__":

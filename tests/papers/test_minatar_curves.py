@@ -51,3 +51,34 @@ def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones
     assert "| breakout | 200 | 1.5 (1.2 to 1.8) | 15.5 " in capsys.readouterr().out
     assert (tmp_path / "figure.png").stat().st_size > 1000
     assert (tmp_path / "returns.csv").read_text().startswith("env,seed,env_step,return\nminatar:breakout,0,200,14.5\n")
+
+
+def test_a_run_that_ended_earlier_has_no_return_at_a_later_step_and_the_table_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(minatar_curves, "EPISODES", 10)
+    runs_of(tmp_path)
+    later = [{**PUBLISHED[0], "env_step": "201"}]
+    lines, _ = minatar_curves.of_runs(later, tmp_path)
+    assert all(math.isnan(float(line["return"])) for line in lines)
+    assert minatar_curves.table(later, lines)[-1].endswith("| no run |")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        ("env,step\nminatar:breakout,200\n", (), ["published.csv", "columns env, env_step, return, low, high"]),
+        ("env,env_step,return,low,high\n", ("--runs", "runs"), ["published.csv", "lines"]),
+        ("env,env_step,return,low,high\nminatar:breakout,200,1,1,1\n", (), ["no", "returns.csv", "--runs"]),
+        ("env,env_step,return,low,high\nminatar:breakout,200,1,1,1\n", ("--runs", "runz"), ["no folder", "runz"]),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(text, arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runs_of(tmp_path / "runs")
+    (tmp_path / "published.csv").write_text(text)
+    monkeypatch.setattr("sys.argv", ["minatar_curves", "published.csv", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        minatar_curves.main()
+    assert exit_.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert all(word in last for word in said)
+    assert not (tmp_path / "returns.csv").exists()
