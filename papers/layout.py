@@ -127,9 +127,12 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
     with matplotlib.rc_context(STYLE):
         kinds = {panel.kind for panel in panels}
         of_rows = kinds == {"rows"}
-        height = max(0.7 + 0.17 * len(methods) if kinds & {"rows", "heat"} else 0, 0 if of_rows else 1.9)
+        marks = max(len(_marks(panel.by, methods)) for panel in panels)
+        rows = len(methods) * max(1, marks / 2)
+        height = max(0.7 + 0.17 * rows if kinds & {"rows", "heat"} else 0, 0 if of_rows else 1.9)
+        shared = "row" if of_rows and len({panel.metric for panel in panels}) == 1 else "none"
         width = max(3.4, min(2.3 * columns, PAGE + 1))
-        figure, grid = plotting.panels(len(panels), columns, width, height, sharex="row" if of_rows else "none")
+        figure, grid = plotting.panels(len(panels), columns, width, height, sharex=shared)
         for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
             _DRAWN[panel.kind](axes, panel, methods)
             _name(axes, panel, panels[i - 1] if i % columns else None)
@@ -332,7 +335,8 @@ def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
     for label, value, _, means in _means(panel, methods):
         colour = "black" if panel.choose else _look(methods, label)["color"]
         look = marks[value] if panel.by else marks[value] | {"color": colour}
-        at = labels.index(label) + 0.18 * (2 * [*marks].index(value) - len(marks) + 1)
+        apart = min(0.36, 0.8 / len(marks))  # within the row
+        at = labels.index(label) + apart * ([*marks].index(value) - (len(marks) - 1) / 2)
         left_out[label] += int((~np.isfinite(means)).sum())
         estimate = _mean(means)
         if estimate.interval:
