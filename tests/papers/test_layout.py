@@ -245,3 +245,20 @@ def test_more_methods_than_colours_are_told_apart_by_dashes(tmp_path):
     drawn = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines]
     assert len({*drawn}) == 12
     assert [(line.get_color(), line.get_linestyle()) for line in figure.legends[0].get_lines()] == drawn
+
+
+def test_four_marks_stay_within_their_row_and_metrics_of_different_size_have_their_own_axes(tmp_path):
+    def of(label, lr):
+        seeds = {
+            i: {"eval/test_accuracy": [(10, 0.1), (20, 0.2)], "loss": [(10, 90.0), (20, 90.0 + i)]} for i in (0, 1)
+        }
+        return supervised(tmp_path / label / str(lr), f"lr={lr}", *(["reg=l2"] if label == "l2" else []), seeds=seeds)
+
+    methods = {label: [run for lr in (1e-4, 1e-3, 1e-2, 1e-1) for run in of(label, lr)] for label in ("none", "l2")}
+    panel = {"kind": "rows", "by": "lr"}
+    panels = [panel | {"metric": "eval/test_accuracy"}, panel | {"metric": "loss"}]
+    small, large = layout.draw({"columns": 2, "panels": panels}, methods).axes
+    rows = [float(line.get_ydata()[0]) for line in small.lines]
+    assert rows == sorted(rows)
+    assert [round(row) for row in rows] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert small.get_xlim()[1] < 1 < 80 < large.get_xlim()[0]
