@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from papers.study import Study
 from rl_plasticity import AGENTS, OPTIMIZERS, TASKS, Batch, FaultyRun, Learner, make_regularizer
-from rl_plasticity.envs import Envs
+from rl_plasticity.envs import make_env
 from rl_plasticity.networks import make_network
 from rl_plasticity.tasks import Data, sizes
 
@@ -142,8 +142,8 @@ def _batches(images: int, classes: int, task: str, num_tasks: int, batch_size: i
 
 
 def _of_agent(s: Settings, seeds: Sequence[int]) -> tuple[Callable[[], object], float]:
-    with closing(Envs(s["env"]["name"], [0], sequence=s["env"]["sequence"])) as envs:
-        spaces = envs.spaces
+    with closing(make_env(s["env"]["name"], 0)) as env:
+        spaces = env.spaces
     is_discrete = spaces.num_actions is not None
     given = (spaces.obs_shape, spaces.num_actions) if is_discrete else (spaces.obs_dim, spaces.act_dim)
     agent = AGENTS[s["agent"]["name"]](*given, seeds, partial(make_regularizer, "none"), **_arguments_of(s["agent"]))
