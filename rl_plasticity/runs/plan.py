@@ -185,8 +185,8 @@ def say_what_never_comes(
         regularizers: of each network.
         updates, tasks, epochs: of each run; epochs are None if windows are in updates.
     """
-    chosen = _each_once([variant.reset for variant in variants(s)])
-    named = [f"reset.{reset.choice}" if len(s.reset.members) > 1 else "reset" for reset in chosen]
+    names = {choice: prefix for prefix, choice in s.reset.leaves("reset")}
+    named = [names[reset.name] for reset in _each_once([variant.reset for variant in variants(s)])]
     lines = [*_late_resets(zip(named, plan.interventions, strict=True), updates, tasks)]
     unit, total = ("update", updates) if epochs is None else ("epoch", epochs)
     for setting, value in s.reg.flat("reg").items():

@@ -280,6 +280,7 @@ def test_what_is_never_done_is_not_foretold(module, arguments, said):
          "reset.periodic.every_updates=500"),
         (["reset=[head,periodic]", "reset.periodic.every_updates=500", "reset.head.every_updates=500"],
          "reset.periodic.every_updates=500"),
+        (["reset=[periodic]", "reset.periodic.every_updates=500"], "reset.periodic.every_updates=500"),
         (["reset=periodic", "reset.every_updates=500"], "reset.every_updates=500"),
     ],
 )  # fmt: skip
