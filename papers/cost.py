@@ -147,7 +147,7 @@ def _of_agent(s: Settings, seeds: Sequence[int]) -> tuple[Callable[[], object], 
     is_discrete = spaces.num_actions is not None
     given = (spaces.obs_shape, spaces.num_actions) if is_discrete else (spaces.obs_dim, spaces.act_dim)
     agent = AGENTS[s["agent"]["name"]](*given, seeds, partial(make_regularizer, "none"), **_arguments_of(s["agent"]))
-    rows = len(seeds), s["batch_size"]
+    rows = len(seeds), s["batch_size"]  # zeros are actions of both kinds
     obs, next_obs = torch.rand(2, *rows, spaces.obs_dim)
     batch = Batch(obs, torch.zeros(*rows, spaces.act_dim), torch.rand(rows), next_obs, torch.rand(rows))
     return lambda: agent.update(batch, agent.noise(1, s["batch_size"])[0]), 1.0

@@ -331,11 +331,11 @@ def _strengths(axes: Axes, panel: Panel, methods: Methods) -> None:
 
 def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
     labels, marks = [*panel.runs(methods)], _marks(panel.by, methods)
+    apart = min(0.36, 0.8 / max(1, len(marks)))  # within the row
     left_out = dict.fromkeys(labels, 0)
     for label, value, _, means in _means(panel, methods):
         colour = "black" if panel.choose else _look(methods, label)["color"]
         look = marks[value] if panel.by else marks[value] | {"color": colour}
-        apart = min(0.36, 0.8 / len(marks))  # within the row
         at = labels.index(label) + apart * ([*marks].index(value) - (len(marks) - 1) / 2)
         left_out[label] += int((~np.isfinite(means)).sum())
         estimate = _mean(means)

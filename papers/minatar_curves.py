@@ -16,10 +16,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rl_plasticity import RunFolder, SettingsError
+from rl_plasticity import SettingsError
 from rl_plasticity.comparison import plotting
 from rl_plasticity.comparison.loading import Run, read
 from rl_plasticity.comparison.summary import mean
+from rl_plasticity.runs.folder import find
 
 EPISODES = 100
 POINTS = 200  # of a drawn curve
@@ -37,7 +38,8 @@ def last_episodes(run: Run, steps: Sequence[int]) -> list[float]:
     ended = np.searchsorted(curve.steps, steps, side="right")
     means = (totals[ended] - totals[np.maximum(ended - EPISODES, 0)]) / EPISODES
     reached = max(int(curve.steps[-1]) for curve in run.curves.values())
-    return [float(mean) for mean in np.where((ended >= EPISODES) & (np.array(steps) <= reached), means, np.nan)]
+    values: list[float] = np.where((ended >= EPISODES) & (np.array(steps) <= reached), means, np.nan).tolist()
+    return values
 
 
 def table(published: Lines, ours: Lines) -> list[str]:
@@ -83,10 +85,8 @@ def of_runs(published: Lines, folder: Path) -> tuple[Lines, list[Run]]:
     Raises:
         SettingsError: there is no such folder, a run cannot be read, or a published game has no run.
     """
-    if not folder.is_dir():
-        raise SettingsError(f"there is no folder {folder}")
-    found = [run for config in sorted(folder.rglob("config.yaml")) for run in read(RunFolder(config.parent))]
-    runs = [run for run in found if "train/return" in run.curves]
+    named, below = find([folder])
+    runs = [run for one in (*named, *below) for run in read(one) if "train/return" in run.curves]
     if missing := {line["env"] for line in published} - {run.settings["env.name"] for run in runs}:
         raise SettingsError(f"no run below {folder} has env={min(missing)}")
     lines = []
@@ -103,20 +103,22 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="take the returns from these runs")
     given = parser.parse_args()
-    ours = given.file.with_name("returns.csv")
+    kept = given.file.with_name("returns.csv")
     try:
         published = _read(given.file, PUBLISHED)
         if given.runs:
-            lines, runs = of_runs(published, given.runs)
+            ours, runs = of_runs(published, given.runs)
             figure = draw(published, runs)
-            with ours.open("w", newline="") as file:
-                table_of = csv.DictWriter(file, OURS, lineterminator="\n")
-                table_of.writeheader()
-                table_of.writerows(lines)
+            with kept.open("w", newline="") as file:
+                lines = csv.DictWriter(file, OURS, lineterminator="\n")
+                lines.writeheader()
+                lines.writerows(ours)
             figure.savefig(given.file.with_name("figure.png"), dpi=200)
-        elif not ours.exists():
-            raise SettingsError(f"there is no {ours}: --runs FOLDER makes it from runs")
-        print("\n".join(table(published, _read(ours, OURS))))
+        elif kept.exists():
+            ours = _read(kept, OURS)
+        else:
+            raise SettingsError(f"there is no {kept}: --runs FOLDER makes it from runs")
+        print("\n".join(table(published, ours)))
     except (OSError, ValueError) as error:
         parser.error(str(error))
 
