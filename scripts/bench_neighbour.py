@@ -18,7 +18,7 @@ from bench_updates import BATCH, GROUP, SIZES, filled_buffer
 
 from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.compiling.compiled import compiled, set_tracing
-from rl_plasticity.compiling.shares import Shares, cuts, largest_matrix
+from rl_plasticity.compiling.shares import Shares, cuts, largest_product
 
 SECONDS = 3.0
 BUSY = [sys.executable, "-c", "while True: pass"]
@@ -39,7 +39,7 @@ def work(runs: int, threads: int, is_divided: bool) -> None:
     obs_dim, act_dim = SIZES["cheetah-run"]
     torch.set_num_threads(1 if is_divided else threads)
     whole = SAC(obs_dim, act_dim, range(runs))
-    found = cuts([runs], threads, largest_matrix(whole)) if is_divided else []
+    found = cuts([runs], threads, largest_product(whole, BATCH)) if is_divided else []
     shares = Shares(whole, lambda runs: SAC(obs_dim, act_dim, range(16)[runs]), found, threads, set_tracing)
     updates, buffer = shares.updates(SAC.update, compiled), filled_buffer(runs, obs_dim, act_dim)
 

@@ -18,7 +18,7 @@ from rl_plasticity.seeding import RunStreams
 
 M = TypeVar("M", bound=nn.Module)
 R = TypeVar("R")
-CACHED = 2**16  # from this size of a run's largest matrix on, compiled updates are faster run by run than stacked
+AT_A_CALL = 2**24  # where the products of one call are larger, compiled updates are faster run by run than stacked
 AT_ONCE = 16
 
 
@@ -31,16 +31,16 @@ class Cut(NamedTuple):
     first: int  # the first run of that regularizer
 
 
-def cuts(numbers: Sequence[int], threads: int, largest: int | None = None) -> list[Cut]:
+def cuts(numbers: Sequence[int], threads: int, product: int | None = None) -> list[Cut]:
     """Divide runs among threads. All shares of a regularizer have one size, so that one graph serves them.
 
     Args:
         numbers: number of runs of each of the regularizers side by side.
-        largest: size of a run's largest matrix, if updates are compiled.
+        product: multiplications of a run's `largest_product`, if updates are compiled.
     """
     most = math.ceil(sum(numbers) / threads)
-    if largest is not None:
-        most = min(most, max(1, CACHED // largest))
+    if product is not None:
+        most = min(most, max(1, AT_A_CALL // product))
     found, first = [], 0
     for part, number in enumerate(numbers):
         size = max(n for n in range(1, min(number, most) + 1) if number % n == 0)
@@ -146,6 +146,6 @@ class Shares(Generic[M]):
                 module.generators = streams[path].generators[cut.start : cut.stop]
 
 
-def largest_matrix(net: nn.Module) -> int:
-    """The size of the largest parameter of one run in a stacked network."""
-    return max(p[0].numel() for p in net.parameters())
+def largest_product(net: nn.Module, batch_size: int) -> int:
+    """The multiplications of the largest matrix of one run in a stacked network with a batch."""
+    return batch_size * max(p[0].numel() for p in net.parameters())

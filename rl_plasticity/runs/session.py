@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_plasticity import plugins
 from rl_plasticity.compiling.compiled import set_tracing
-from rl_plasticity.compiling.shares import Cut, Shares, cuts, largest_matrix
+from rl_plasticity.compiling.shares import Cut, Shares, cuts, largest_product
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.kinds import constructors
 from rl_plasticity.errors import FaultyRun, first_line
@@ -193,7 +193,8 @@ class Session(Generic[S]):
         s = self.settings
         found: list[Cut] = []
         if s.device == "cpu" and len(self.plan.seeds) > 1:
-            found = cuts(self.plan.side_by_side, int(s.threads), largest_matrix(whole) if s.compile else None)
+            product = largest_product(whole, int(s.batch_size)) if s.compile else None
+            found = cuts(self.plan.side_by_side, int(s.threads), product)
         self.shares = Shares(whole, make, found, int(s.threads), set_tracing if s.compile else None)
         return self.shares
 
