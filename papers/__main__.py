@@ -214,7 +214,8 @@ def draw(study: Study, place: Path, folders: dict[str, list[Path]]) -> None:
         try:
             if not of_page:
                 raise SettingsError("none of its runs is finished")
-            compare.compare(*of_page, out=place / name, mix=MIX[study.command], baseline=page.get("baseline"))
+            rest = {key: value for key, value in page.items() if key != "where"}
+            compare.compare(*of_page, out=place / name, mix=MIX[study.command], **rest)
             made += f", {name}/report.html"
         except SettingsError as error:
             print(f"papers: no page {name}: {error}", file=sys.stderr)

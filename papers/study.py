@@ -74,8 +74,8 @@ class Study:
         methods: arguments of each method, by its label in the paper.
         needs: for a script: the options that must be given, each with a description.
         draw: the layout of the figure, see `layout`.
-        pages: comparison pages by their folder's name: `where`, settings that select whole folders, and the
-            label of the `baseline`.
+        pages: comparison pages by their folder's name: `where`, settings that select whole folders, and arguments of
+            `compare`: the label of the `baseline`, a `metric`.
     """
 
     name: str

@@ -28,9 +28,9 @@ class Run:
         kind: the command, ``train`` or ``supervised``.
         settings: the settings of the folder and of the run's name in ``metrics.csv``, flat: ``reg.coef``.
         curves: by metric. The steps of ``task/...`` are the numbers of the tasks, from 1. Where tasks of a sequence
-            return there are two more: ``task/drop``, how far the first return is below the one at the end of the
-            task's last time, and ``task/recovery_env_steps``, the env steps until it is reached again (infinity:
-            never).
+            return there are more: ``task/return/TASK`` of each of them, ``task/drop``, how far the first return is
+            below the one at the end of the task's last time, and ``task/recovery_env_steps``, the env steps until it
+            is reached again (infinity: never).
         borders: the step at the end of each task, where there are several.
         starts: the provenance of the folder, one entry for each start; of a branch those of its parent come first.
         diagnoses: the verdicts on its networks at the checkpoints that were diagnosed.
@@ -129,7 +129,7 @@ def _diagnosed(folder: RunFolder, warnings: list[str] | None) -> list[Diagnosis]
 
 
 def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], sequence: Sequence[str]) -> dict[str, Curve]:
-    """The curves of tasks that return: their drop and their recovery."""
+    """The curves of tasks that return: the return of each of them, their drop and their recovery."""
     numbers, drops, times = [], [], []
     last_time: dict[str, float] = {}  # the return at the end of a task's last time
     for number, end in enumerate(borders):
@@ -146,7 +146,9 @@ def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], seque
     if not numbers:
         return {}
     at = np.array(numbers, np.int64)
-    return {"task/drop": Curve(at, np.array(drops)), "task/recovery_env_steps": Curve(at, np.array(times))}
+    found = {"task/drop": Curve(at, np.array(drops)), "task/recovery_env_steps": Curve(at, np.array(times))}
+    ends, tasks = curves["task/return"], np.resize(sequence, len(borders))
+    return found | {f"task/return/{task}": Curve(*(x[tasks == task] for x in ends)) for task in dict.fromkeys(tasks)}
 
 
 def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -46,6 +46,17 @@ def test_a_task_that_returns_has_a_drop_and_a_time_of_recovery(tmp_path):
     assert run.curves["task/recovery_env_steps"].values.tolist() == [300, np.inf]
 
 
+def test_each_task_of_a_sequence_has_returns_of_its_own(tmp_path):
+    folder = of(tmp_path)
+    run, _ = read(RunFolder(folder))
+    assert run.curves["task/return/walker-stand"].steps.tolist() == [1, 3]
+    ends = run.curves["task/return"].values.tolist()
+    assert run.curves["task/return/walker-stand"].values.tolist() == ends[::2]
+    assert run.curves["task/return/walker-walk"].values.tolist() == ends[1::2]
+    names, line = compare(folder, out=tmp_path / "c", metric="task/return/walker-walk").table()
+    assert line[names.index("final")].startswith("7.500 ")  # of two seeds with 7 and 8
+
+
 def test_what_was_not_lost_needs_no_recovery_and_a_task_s_last_time_may_be_two_tasks_ago(tmp_path):
     given = [SEQUENCE[0].replace("walk]", "walk,walker-stand]"), *SEQUENCE[1:]]
     (run,) = read(RunFolder(write_run(tmp_path / "a", given, {0: rows(first=[1, 2, 55, 3])})))
