@@ -2,8 +2,8 @@
 
 The file has returns read off the figure of Young and Tian (2019); `low` and `high` are the ends of the line's width
 there. As in that figure, a return is the mean of the last 100 training episodes of a run. The table has the means over
-our seeds, with Student's 95 % interval. With --runs, it first writes ``returns.csv`` of these runs beside the file, and
-draws ``figure.png``.
+our seeds, with Student's 95 % interval. With --runs, it first writes the returns of these runs to ``returns.csv``
+beside the file, where those of other games stay, and draws ``figure.png``.
 """
 
 import argparse
@@ -23,7 +23,6 @@ from rl_plasticity.comparison.summary import mean
 from rl_plasticity.runs.folder import find
 
 EPISODES = 100
-POINTS = 200  # of a drawn curve
 PUBLISHED, OURS = ("env", "env_step", "return", "low", "high"), ("env", "seed", "env_step", "return")
 Lines = list[dict[str, str]]
 
@@ -55,22 +54,24 @@ def table(published: Lines, ours: Lines) -> list[str]:
     return rows
 
 
-def draw(published: Lines, runs: Sequence[Run]) -> Figure:
-    """One panel for each game: the mean of the runs with the range between them, and the published returns."""
+def draw(published: Lines, ours: Lines) -> Figure:
+    """One panel for each game: the mean of our seeds with the range between them, and the published returns."""
     games = [*dict.fromkeys(line["env"] for line in published)]
     with matplotlib.rc_context(plotting.STYLE):
         figure, grid = plotting.panels(len(games), len(games), plotting.PAGE)
         for axes, game in zip(grid, games, strict=True):
-            of_game = [run for run in runs if run.settings["env.name"] == game]
-            steps = np.linspace(0, min(r.curves["train/return"].steps[-1] for r in of_game), POINTS).astype(int)
-            values = np.array([last_episodes(run, steps.tolist()) for run in of_game])
-            band = (values.min(0), values.max(0))
-            plotting.line(axes, steps, values.mean(0), band, color=plotting.PALETTE[0])
             theirs = [line for line in published if line["env"] == game]
             columns = ("env_step", "return", "low", "high")
             at, value, low, high = (np.array([float(line[name]) for line in theirs]) for name in columns)
+            seeds = [
+                [float(o["return"]) for o in ours if (o["env"], o["env_step"]) == (game, line["env_step"])]
+                for line in theirs
+            ]
+            means, band = np.array([np.mean(of) for of in seeds]), np.array([[min(of), max(of)] for of in seeds]).T
+            plotting.line(axes, at, means, (band[0], band[1]), color=plotting.PALETTE[0])
             axes.errorbar(at, value, (value - low, high - value), fmt="o", color="black", ms=3, capsize=2)
-            axes.set_title(game.removeprefix("minatar:"))
+            axes.set_ylim(0)
+            axes.set_title(game.removeprefix("minatar:").replace("_", " "))
             axes.set_xlabel("env step")
             plotting.count_steps(axes, of_tasks=False)
         grid[0].set_ylabel("return, last 100 episodes")
@@ -79,23 +80,23 @@ def draw(published: Lines, runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def of_runs(published: Lines, folder: Path) -> tuple[Lines, list[Run]]:
-    """The returns of all runs of `train` below a folder at the published env steps, and the runs.
+def of_runs(published: Lines, folder: Path) -> Lines:
+    """The returns of all runs of published games below a folder, at the published env steps.
 
     Raises:
-        SettingsError: there is no such folder, a run cannot be read, or a published game has no run.
+        SettingsError: there is no such folder, a run cannot be read, or none is of a published game.
     """
     named, below = find([folder])
     runs = [run for one in (*named, *below) for run in read(one) if "train/return" in run.curves]
-    if missing := {line["env"] for line in published} - {run.settings["env.name"] for run in runs}:
-        raise SettingsError(f"no run below {folder} has env={min(missing)}")
     lines = []
     for run in runs:
         env = run.settings["env.name"]
         steps = [line["env_step"] for line in published if line["env"] == env]
         for step, value in zip(steps, last_episodes(run, [int(step) for step in steps]), strict=True):
             lines.append({"env": env, "seed": str(run.seed), "env_step": step, "return": str(value)})
-    return lines, runs
+    if not lines:
+        raise SettingsError(f"no run below {folder} has env={' or '.join(dict.fromkeys(p['env'] for p in published))}")
+    return lines
 
 
 def main() -> None:
@@ -106,18 +107,21 @@ def main() -> None:
     kept = given.file.with_name("returns.csv")
     try:
         published = _read(given.file, PUBLISHED)
+        ours = _read(kept, OURS) if kept.exists() else []
         if given.runs:
-            ours, runs = of_runs(published, given.runs)
-            figure = draw(published, runs)
+            found = of_runs(published, given.runs)
+            ours = [line for line in ours if line["env"] not in {one["env"] for one in found}] + found
+        there = {(line["env"], line["env_step"]) for line in ours}
+        if missing := [line for line in published if (line["env"], line["env_step"]) not in there]:
+            where = "{env} at env step {env_step}".format(**missing[0])
+            raise SettingsError(f"{kept} has no return of {where}: --runs FOLDER takes it from runs")
+        if given.runs:
+            figure = draw(published, ours)
             with kept.open("w", newline="") as file:
                 lines = csv.DictWriter(file, OURS, lineterminator="\n")
                 lines.writeheader()
                 lines.writerows(ours)
             figure.savefig(given.file.with_name("figure.png"), dpi=200)
-        elif kept.exists():
-            ours = _read(kept, OURS)
-        else:
-            raise SettingsError(f"there is no {kept}: --runs FOLDER makes it from runs")
         print("\n".join(table(published, ours)))
     except (OSError, ValueError) as error:
         parser.error(str(error))

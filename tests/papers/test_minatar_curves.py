@@ -22,7 +22,7 @@ def runs_of(folder, env="minatar:breakout"):
 def test_a_return_is_the_mean_of_the_last_episodes_that_had_ended_by_the_env_step(tmp_path, monkeypatch):
     monkeypatch.setattr(minatar_curves, "EPISODES", 10)
     runs_of(tmp_path)
-    lines, _ = minatar_curves.of_runs(PUBLISHED, tmp_path)
+    lines = minatar_curves.of_runs(PUBLISHED, tmp_path)
     values = {(line["seed"], line["env_step"]): float(line["return"]) for line in lines}
     assert math.isnan(values["0", "90"])  # nine episodes
     assert values["0", "110"] == pytest.approx(5.5)  # 1 to 10
@@ -35,10 +35,23 @@ def test_the_table_has_the_published_return_and_the_mean_of_ours_with_its_interv
     assert last == "| breakout | 200 | 1.5 (1.2 to 1.8) | 2.0 [-10.7, 14.7] |"  # 2 +- 12.706 * sqrt(2) / sqrt(2)
 
 
-def test_a_published_game_without_a_run_is_named(tmp_path):
+def test_runs_of_no_published_game_are_refused_by_its_name(tmp_path):
     runs_of(tmp_path, "minatar:freeway")
     with pytest.raises(SettingsError, match="minatar:breakout"):
         minatar_curves.of_runs(PUBLISHED, tmp_path)
+
+
+def test_returns_of_other_games_stay_and_those_of_a_game_are_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(minatar_curves, "EPISODES", 10)
+    runs_of(tmp_path / "runs")
+    header = "env,env_step,return,low,high\n"
+    (tmp_path / "published.csv").write_text(header + "minatar:breakout,200,1.5,1.2,1.8\nminatar:freeway,200,1,1,1\n")
+    kept = tmp_path / "returns.csv"
+    kept.write_text("env,seed,env_step,return\nminatar:breakout,7,200,9.0\nminatar:freeway,3,200,2.5\n")
+    monkeypatch.setattr("sys.argv", ["m", str(tmp_path / "published.csv"), "--runs", str(tmp_path / "runs")])
+    minatar_curves.main()
+    lines = ["minatar:freeway,3,200,2.5", "minatar:breakout,0,200,14.5", "minatar:breakout,2,200,16.5"]
+    assert kept.read_text().splitlines()[1:] == lines
 
 
 def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones(tmp_path, monkeypatch, capsys):
@@ -57,7 +70,7 @@ def test_a_run_that_ended_earlier_has_no_return_at_a_later_step_and_the_table_sa
     monkeypatch.setattr(minatar_curves, "EPISODES", 10)
     runs_of(tmp_path)
     later = [{**PUBLISHED[0], "env_step": "201"}]
-    lines, _ = minatar_curves.of_runs(later, tmp_path)
+    lines = minatar_curves.of_runs(later, tmp_path)
     assert all(math.isnan(float(line["return"])) for line in lines)
     assert minatar_curves.table(later, lines)[-1].endswith("| no run |")
 
