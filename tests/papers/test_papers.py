@@ -41,7 +41,7 @@ def test_a_study_makes_its_runs_its_figure_and_a_page_and_again_only_what_is_mis
     assert {p.name for p in place.iterdir()} == {"runs", "figure.png", "figure.pdf", "record.json"}
     mixed = ("task", "data", "net", "num_tasks", "epochs_per_task")
     (of_all, options), (of_page, options_of_page) = compared  # and no page of no run
-    assert options == {"out": place / "all", "mix": mixed, "baseline": None}
+    assert options == {"out": place / "all", "mix": mixed}
     assert options_of_page == {"out": place / "k", "mix": mixed, "baseline": "spectral"}
     made = [path for path in (place / "runs").iterdir() if RunFolder(path).is_run()]
     assert [RunFolder(path).settings["reg"].get("k") for path in of_page] == [4]

@@ -74,10 +74,15 @@ def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(study, of_one_
     flat = [dict(written.flat_values(run.settings.saved)) for run in runs]
     tasks = {*groups.IGNORED, "env.name"}
     for page in study.pages.values():
-        assert page.keys() <= {"where", "baseline"}
+        assert page.keys() <= {"where", "baseline", "metric"}
         there = [s for s in flat if all(s.get(n, v) == v for n, v in page.get("where", {}).items())]
         assert all(name in s for name in page.get("where", {}) for s in there)
         assert page["baseline"] in groups.labels([{n: v for n, v in s.items() if n not in tasks} for s in there])
+
+
+def test_rows_and_columns_of_a_layout_without_panels_are_settings(study):
+    across = [study.draw[part] for part in ("rows", "columns") if part in study.draw]
+    assert "panels" in study.draw or all(isinstance(name, str) for name in across)
 
 
 def test_the_costs_of_every_study_are_those_of_its_runs(study, of_one_seed):
