@@ -45,7 +45,7 @@ def table(published: Lines, ours: Lines) -> list[str]:
     """The lines of a Markdown table: for each game and env step both returns."""
     rows = ["| game | env steps | published | ours |", "|---|---|---|---|"]
     for line in published:
-        returns = [float(o["return"]) for o in ours if (o["env"], o["env_step"]) == (line["env"], line["env_step"])]
+        returns = _returns(ours, line)
         game, step = line["env"].removeprefix("minatar:"), f"{int(line['env_step']):,}".replace(",", " ")
         theirs = f"{line['return']} ({line['low']} to {line['high']})"
         estimate = mean([np.array(returns)], enough=2)
@@ -63,10 +63,7 @@ def draw(published: Lines, ours: Lines) -> Figure:
             theirs = [line for line in published if line["env"] == game]
             columns = ("env_step", "return", "low", "high")
             at, value, low, high = (np.array([float(line[name]) for line in theirs]) for name in columns)
-            seeds = [
-                [float(o["return"]) for o in ours if (o["env"], o["env_step"]) == (game, line["env_step"])]
-                for line in theirs
-            ]
+            seeds = [_returns(ours, line) for line in theirs]
             means, band = np.array([np.mean(of) for of in seeds]), np.array([[min(of), max(of)] for of in seeds]).T
             plotting.line(axes, at, means, (band[0], band[1]), color=plotting.PALETTE[0])
             axes.errorbar(at, value, (value - low, high - value), fmt="o", color="black", ms=3, capsize=2)
@@ -111,8 +108,7 @@ def main() -> None:
         if given.runs:
             found = of_runs(published, given.runs)
             ours = [line for line in ours if line["env"] not in {one["env"] for one in found}] + found
-        there = {(line["env"], line["env_step"]) for line in ours}
-        if missing := [line for line in published if (line["env"], line["env_step"]) not in there]:
+        if missing := [line for line in published if not _returns(ours, line)]:
             where = "{env} at env step {env_step}".format(**missing[0])
             raise SettingsError(f"{kept} has no return of {where}: --runs FOLDER takes it from runs")
         if given.runs:
@@ -125,6 +121,11 @@ def main() -> None:
         print("\n".join(table(published, ours)))
     except (OSError, ValueError) as error:
         parser.error(str(error))
+
+
+def _returns(ours: Lines, line: dict[str, str]) -> list[float]:
+    """Our seeds' returns at a line's game and env step."""
+    return [float(o["return"]) for o in ours if (o["env"], o["env_step"]) == (line["env"], line["env_step"])]
 
 
 def _read(path: Path, columns: Sequence[str]) -> Lines:

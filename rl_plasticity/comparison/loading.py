@@ -132,8 +132,8 @@ def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], seque
     """The curves of tasks that return: the return of each of them, their drop and their recovery."""
     numbers, drops, times = [], [], []
     last_time: dict[str, float] = {}  # the return at the end of a task's last time
-    for number, end in enumerate(borders):
-        task = sequence[number % len(sequence)]
+    tasks = np.resize(sequence, len(borders))
+    for number, (task, end) in enumerate(zip(tasks, borders, strict=True)):
         if task in last_time:
             before, first = last_time[task], curves["task/first_return"].values[number]
             steps, values = curves["eval/return"]
@@ -147,7 +147,7 @@ def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], seque
         return {}
     at = np.array(numbers, np.int64)
     found = {"task/drop": Curve(at, np.array(drops)), "task/recovery_env_steps": Curve(at, np.array(times))}
-    ends, tasks = curves["task/return"], np.resize(sequence, len(borders))
+    ends = curves["task/return"]
     return found | {f"task/return/{task}": Curve(*(x[tasks == task] for x in ends)) for task in dict.fromkeys(tasks)}
 
 

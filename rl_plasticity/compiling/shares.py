@@ -36,7 +36,7 @@ def cuts(numbers: Sequence[int], threads: int, product: int | None = None) -> li
 
     Args:
         numbers: number of runs of each of the regularizers side by side.
-        product: multiplications of a run's `largest_product`, if updates are compiled.
+        product: a run's `largest_product`, if updates are compiled.
     """
     most = math.ceil(sum(numbers) / threads)
     if product is not None:

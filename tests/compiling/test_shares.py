@@ -27,7 +27,7 @@ def values(folder):
         ([4], 2, 256 * 256 * 256, [1] * 4),
         ([4], 1, None, [4]),
         ([4], 1, 256 * 256 * 256, [1] * 4),
-        ([4], 1, 256 * 256 * 64, [4]),  # a call costs as much as four such products,
+        ([4], 1, 256 * 256 * 64, [4]),  # a call costs as much as four such products
         ([8], 2, 64 * 64 * 256, [4, 4]),
         ([4, 2], 2, None, [2, 2, 2]),
     ],
