@@ -25,6 +25,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,11 +33,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from rl_plasticity import RunFolder, SettingsError
+from rl_plasticity import SettingsError
 from rl_plasticity.comparison.groups import IGNORED, differing, labels
 from rl_plasticity.comparison.loading import Run, read
 from rl_plasticity.errors import nearest
 from rl_plasticity.metrics.statistics import value_at
+from rl_plasticity.runs.folder import find
 from rl_plasticity.runs.names import short
 
 OTHERS = ("q_mean", "q_overestimation")
@@ -61,9 +63,9 @@ class Seen(NamedTuple):
 def runs_below(folder: Path) -> list[Run]:
     """All finished runs below a folder."""
     runs = []
-    for config in sorted(folder.rglob("config.yaml")):
+    for one in chain.from_iterable(find([folder])):
         with suppress(SettingsError):  # a run without numbers yet
-            runs += [run for run in read(RunFolder(config.parent)) if run.kind == "train"]
+            runs += [run for run in read(one) if run.kind == "train"]
     ends = [run.curves["eval/return"].steps[-1] if "eval/return" in run.curves else 0 for run in runs]
     return [run for run, end in zip(runs, ends, strict=True) if end == run.settings["total_env_steps"]]
 

@@ -8,11 +8,13 @@ intervention), and the one at the task's end.
 import argparse
 import csv
 import sys
+from itertools import chain
 from pathlib import Path
 
-from rl_plasticity import RunFolder, SettingsError
+from rl_plasticity import SettingsError
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
+from rl_plasticity.runs.folder import find
 
 COLUMNS = ("folder", "method", "seed", "task", "first_return", "return")
 
@@ -23,7 +25,7 @@ def lines(folder: Path) -> list[tuple[str, str, int, int, float, float]]:
     Raises:
         SettingsError: a run cannot be read, or no run has changing tasks.
     """
-    folders = [RunFolder(config.parent) for config in sorted(folder.rglob("config.yaml"))]
+    folders = chain.from_iterable(find([folder]))
     runs = [run for one in folders for run in read(one) if "task/return" in run.curves and run.kind == "train"]
     if not runs:
         raise SettingsError(f"no run of train below {folder} has tasks that change")

@@ -106,7 +106,7 @@ def test_of_chosen_runs_it_is_their_correlation_and_within_settings_that_of_thei
         (["{0}", "--write", "{0}/0/config.yaml"], "config.yaml exists"),
         (["{0}", "--write", "{0}/nowhere/a.csv"], "a.csv lies in no folder that there is"),
         (["{0}/0/metrics.csv"], "metrics.csv is no file that --write made"),
-        (["{0}/nothing"], "no finished run of train below"),
+        (["{0}/nothing"], "there is no folder"),
         (["{0}", "--within", "agent.layer_norms"], "not in agent.layer_norms; did you mean 'agent.layer_norm'?"),
         (["{0}", "--where", "agent.layer_norm=False"], "no run has agent.layer_norm=False; there are true, false"),
     ],
