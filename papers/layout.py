@@ -10,8 +10,8 @@ The layout is data (``draw:`` of a study, see `study`)::
 
 Where panels differ more than that, use ``columns: 3`` (a number) and ``panels: [{kind: ..., metric: ..., ...}, ...]``.
 A panel may have ``where: {setting: value}`` (runs with another value of this setting are left out), ``methods``
-(labels), ``title``, ``x_label``, ``y_label``, ``log``, ``over``, ``by``, ``choose``, ``tasks_before`` (see `Panel`). A
-table has one column for each combination of the values of the settings in ``by``.
+(labels), ``title``, ``x_label``, ``y_label``, ``log``, ``over``, ``by``, ``choose``, ``tasks_before``, ``level`` (see
+`Panel`). A table has one column for each combination of the values of the settings in ``by``.
 """
 
 import math
@@ -64,6 +64,7 @@ WORDS = {
     "net/feature_rank": "rank of features",
     "task/representation_change": "representation change",
 }
+LEVEL: Mapping[str, Any] = {"color": "gray", "ls": ":", "lw": 1, "zorder": 0}
 Array = NDArray[np.float64]
 
 
@@ -87,6 +88,7 @@ class Panel:
         methods: labels; all by default.
         choose: seeds used to choose one value of the setting that was swept for a method: the value with the largest
             mean over a run. Only the other seeds are shown.
+        level: values of the metric to mark by a dotted line, by their names: ``{random actions: 3.0}``.
     """
 
     kind: str = "curves"
@@ -102,6 +104,7 @@ class Panel:
     x_label: str = ""
     y_label: str = ""
     log: bool = False
+    level: Mapping[str, float] = field(default_factory=dict)
 
     def runs(self, methods: Methods) -> dict[str, list[Run]]:
         """The runs that belong in this panel, by label."""
@@ -135,6 +138,8 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
         figure, grid = plotting.panels(len(panels), columns, width, height, sharex=shared)
         for i, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
             _DRAWN[panel.kind](axes, panel, methods)
+            for value in panel.level.values():
+                (axes.axvline if panel.kind == "rows" else axes.axhline)(value, **LEVEL)
             _name(axes, panel, panels[i - 1] if i % columns else None)
         if legend := _legend(panels, methods):
             plotting.legend(figure, legend)
@@ -233,7 +238,8 @@ def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
         if panel.by
         for value, look in _marks(panel.by, methods).items()
     }
-    return {name: Line2D([], [], **look) for name, look in (lines | marks).items()}
+    levels = {name: LEVEL for panel in panels for name in panel.level}
+    return {name: Line2D([], [], **look) for name, look in (lines | marks | levels).items()}
 
 
 def _named(setting: str, value: Any) -> str:
