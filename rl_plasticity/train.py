@@ -47,6 +47,7 @@ from rl_plasticity.training.acting import (
     restart_every,
 )
 from rl_plasticity.training.diagnosing import require_enough
+from rl_plasticity.training.updates import require_applicable
 
 
 def run(
@@ -114,8 +115,10 @@ def build(s: Train, plan: Plan) -> Parts:
         eval_envs.close()
         eval_envs = make_evaluation_envs(s, plan.seeds)
     agent = make_agent(s, plan, eval_envs.spaces)
+    inputs = agent.inputs(like_transitions(agent, eval_envs, s.device))
     if s.diagnose_every_updates:
-        require_enough(agent.learners, agent.inputs(like_transitions(agent, eval_envs, s.device)))
+        require_enough(agent.learners, inputs)
+    require_applicable(agent, plan.interventions, lambda: inputs)
     capacity = min(s.buffer_size, s.total_env_steps)
     sizes = eval_envs.obs_dim, eval_envs.act_dim
     buffer = ReplayBuffer(len(plan.seeds), capacity, *sizes, agent.discount, s.device, eval_envs.spaces.levels)

@@ -16,6 +16,7 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, names in (
         (["reset=redo", "reset.threshold=-1"], ["reset.threshold", "from 0 up", "-1"]),
+        (["env=gym:Pendulum-v1", "agent.activation=crelu", "reset=redo"], ["ReDo", "no hidden activation"]),
         (["env=gym:CartPole-v1"], ["continuous actions"]),
         (["env=gym:BipedalWalker-v3"], []),  # its engine is not installed
         (["resume=nowhere"], ["nowhere"]),

@@ -82,7 +82,11 @@ def cnn(
 ) -> nn.Module:
     """A convolution and linear layers, for small images."""
     if isinstance(inputs, int) or len(inputs) != 3:
-        raise SettingsError("network=cnn needs agent=dqn and observations that are images; choose network=mlp")
+        shape = inputs if isinstance(inputs, int) else tuple(inputs)
+        raise SettingsError(
+            f"network=cnn needs agent=dqn and images [channels, height, width], not observations of shape {shape}; "
+            "choose network=mlp"
+        )
     return OneConvolution(inputs, outputs, seeds, channels, kernel_size, hidden, layer_norm, activation, init)
 
 
@@ -99,7 +103,7 @@ AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = Choices(
 """Choices of ``agent.network=``, each called as ``make(inputs, outputs, seeds, role, **settings)``.
 
 The network maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings
-are the agent's: ``agent.hidden=[64,64]``. Observations are normalized if its class has ``normalizes_obs = True``,
-unless ``agent.normalize_obs`` says otherwise. A function with ``takes_images = True`` gets the shape of an observation
-as `inputs`; the observations are flat all the same.
+are the agent's: ``agent.hidden=[64,64]``. Soft actor-critic normalizes observations if its class has
+``normalizes_obs = True``, unless ``agent.normalize_obs`` says otherwise; `DQN` never does. A function with
+``takes_images = True`` gets the shape of an observation as `inputs`; the observations are flat all the same.
 """

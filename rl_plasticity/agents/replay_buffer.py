@@ -114,7 +114,7 @@ class ReplayBuffer:
         return on_host.to(self.obs.device, non_blocking=True)
 
     def _shown(self, obs: Tensor) -> Tensor:
-        """Stored observations as the environment gave them, bit for bit."""
+        """Stored observations as the environment gave them, on a CPU bit for bit."""
         return obs / self.levels if self.levels else obs
 
     def _take_slot(self, run: int) -> int:

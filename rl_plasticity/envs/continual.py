@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.errors import SettingsError, nearest, shown
 from rl_plasticity.seeds import derive
 
 Kind = Literal[
@@ -78,7 +78,8 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
       them each one is.
     - channel_permutation: the channels of an image ``[channels, height, width]`` are permuted, its pixels are not.
     - observation_shift: o + `shift_std` z, z standard normal, one number for each observation.
-    - action_flip: 1 - a for a random half of the actions (at least one).
+    - action_flip: 1 - a for a random half of the actions (at least one). Discrete actions are always flipped, and a
+      single continuous one too: there nothing changes from the second change on.
     - reward_flip: -r at every other change.
     - dynamics: physical constants times `dynamics_factor`^u, each with its own u, uniform in [-1, 1]. In MuJoCo these
       are gravity, sliding friction of all geoms, masses with inertias of all bodies, and strengths of all actuators
@@ -125,7 +126,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         for one in envs:
             actions_of(one)
             if (_without_channels(one), one.action_space) != (_without_channels(envs[0]), envs[0].action_space):
-                raise ValueError(f"tasks in sequence need the same spaces: {_sizes(envs[0])}, and {_sizes(one)}")
+                raise ValueError(f"tasks in sequence need the same spaces: {_spaces(envs[0])}, {_spaces(one)}")
         widest = max(envs, key=lambda env: gym.spaces.flatdim(env.observation_space)).observation_space
         self.image, self.size = image_of(widest), gym.spaces.flatdim(widest)
         if "channel_permutation" in changes and self.image is None:
@@ -228,9 +229,8 @@ def _without_channels(env: gym.Env[Any, Any]) -> Any:
     return (space.dtype, image[1:]) if (image := image_of(space)) else space
 
 
-def _sizes(env: gym.Env[Any, Any]) -> str:
-    sizes = gym.spaces.flatdim(env.observation_space), gym.spaces.flatdim(env.action_space)
-    return f"{_name(env)} has {sizes[0]} observations and {sizes[1]} actions"
+def _spaces(env: gym.Env[Any, Any]) -> str:
+    return f"{_name(env)} has {shown(env.observation_space)} and {shown(env.action_space)}"
 
 
 def _name(env: gym.Env[Any, Any]) -> str:

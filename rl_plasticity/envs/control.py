@@ -198,7 +198,7 @@ def check_name(name: str) -> None:
     else:
         known, prefix, task = task_names(), "", name
     if not task:
-        raise SettingsError(f"unknown env {name!r}: expected a name such as cheetah-run, or gym:NAME")
+        raise SettingsError(f"unknown env {name!r}: expected a name such as cheetah-run, minatar:NAME or gym:NAME")
     if task not in known and (hint := _hint(name, task)):
         raise SettingsError(f"unknown env {name!r}{hint}")
     if task not in known:
@@ -273,12 +273,14 @@ def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
     check_name(name)
     with _quiet():
         if name.startswith("minatar:"):
+            if extra := [key for key in render if key != "render_mode"]:
+                raise SettingsError(f"{name} takes no {extra[0]}: its pictures have one size and one view")
             game = MinAtar(name.removeprefix("minatar:"), render.get("render_mode"))
             return gym.wrappers.TimeLimit(game, TIME_LIMIT)
         if name.startswith("gym:"):
             made = gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
             image = image_of(made.observation_space)
-            is_last = image is not None and image[2] < image[0]  # its channels come last
+            is_last = image is not None and image[2] < min(image[:2])  # its channels come last
             return ChannelsFirst(made) if is_last else made
         import shimmy  # noqa: F401  registers them
 

@@ -26,7 +26,7 @@ class ReDo(Intervention):
     A unit's score is its mean absolute activation over a batch, after the non-linearity, divided by the mean of that
     over the layer's units. A unit is dormant where score <= threshold. A norm layer between the weights and the
     non-linearity also gets its initial gain and shift at the unit. Moments are matched by parameter name, and the
-    optimizer's step count stays. Targets are not changed; they follow by averaging.
+    optimizer's step count stays. Targets are not changed; they follow by averaging, or at the next copy.
 
     Source: Sokar et al. (2023), "The Dormant Neuron Phenomenon in Deep Reinforcement Learning", Definition 3.1 and
     Algorithm 1.
@@ -94,7 +94,7 @@ class SelectiveReinit(Intervention):
     The utility of a weight w is |g w| (first order), or |w|. Weights are chosen within each tensor, including biases,
     gains and heads. With "threshold", they are those whose utility is at most `factor` times the tensor's mean. With
     "share", they are the share `factor` of lowest utility, and more where several are equal. The optimizer's moments
-    stay. Targets are not changed; they follow by averaging.
+    stay. Targets are not changed; they follow by averaging, or at the next copy.
 
     Source: Hernandez-Garcia et al. (2025), "Reinitializing weights vs units for maintaining plasticity in neural
     networks", arXiv 2508.00212, as in their code (github.com/JFernando4/collas_2025_swr_paper,
@@ -158,7 +158,7 @@ class SelectiveReinit(Intervention):
         if gradient is None:
             raise SettingsError(
                 f"selective_reinit needs the gradient of {name!r}: apply it before zero_grad, or to a Learner whose "
-                "optimizer keeps its running mean"
+                "optimizer keeps its running mean (adam, centered rmsprop, sgd with momentum)"
             )
         return (wide(gradient) * wide(parameter)).abs()
 

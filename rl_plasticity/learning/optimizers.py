@@ -181,8 +181,8 @@ class RMSprop(Optimizer):
         self.alpha, self.eps, self.momentum, self.centered = alpha, eps, momentum, centered
 
     def gradient(self, name: str) -> Tensor | None:
-        """None: with momentum, the first moment is of steps rather than gradients."""
-        return None
+        """The running mean of gradients that a centered one keeps; else None: momentum is of steps."""
+        return self.moments(name)[-1] if self.centered else None
 
     @torch.no_grad()
     def update_(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:

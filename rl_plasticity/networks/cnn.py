@@ -211,12 +211,15 @@ class OneConvolution(nn.Sequential):
         modules: list[nn.Module] = [
             nn.Unflatten(2, tuple(shape)),
             StackedConv2d(shape[0], channels, kernel_size, derived(seeds, 0), False, gain, by_patches=True),
-            nn.Flatten(2),
         ]
         fan_in = channels * math.prod(side - kernel_size + 1 for side in shape[1:])
         for depth, width in enumerate((*hidden, outputs), start=1):
-            non_linearity, factor = make_activation(activation, runs=runs)
-            modules += [*([StackedLayerNorm(fan_in, runs)] if layer_norm else []), non_linearity]
+            # A norm is over a whole image. Without one, the activation's units are the channels, for redo and others.
+            by_channel = depth == 1 and not layer_norm
+            non_linearity, factor = make_activation(activation, 2 if by_channel else -1, runs)
+            flatten = [nn.Flatten(2)] if depth == 1 else []
+            norm = [StackedLayerNorm(fan_in, runs)] if layer_norm else []
+            modules += [non_linearity, *flatten] if by_channel else [*flatten, *norm, non_linearity]
             is_head = depth == len(hidden) + 1
             head_gain = gain_of(init, is_head, activation)
             modules.append(StackedLinear(factor * fan_in, width, derived(seeds, depth), head_gain))

@@ -1,5 +1,6 @@
 """The work after updates in both loops: counting, interventions, a log line, callbacks."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.compiling.shares import Shares
 from rl_plasticity.diagnosis.probe import size_of
-from rl_plasticity.interventions import Intervention
+from rl_plasticity.interventions import Intervention, Restartable
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs.session import Session
 
@@ -16,6 +17,14 @@ M = TypeVar("M", bound=nn.Module)
 B = TypeVar("B")
 Chosen = tuple[Intervention, list[int] | None]  # an intervention, and the runs it is for (None: all)
 Inputs = Mapping[str, tuple[Tensor, ...]]
+
+
+def require_applicable(
+    trained: Restartable | Learner, interventions: Iterable[Chosen], inputs: Callable[[], Inputs]
+) -> None:
+    """Raises ValueError where an intervention cannot act on the networks: a copy of each is applied to a copy."""
+    for intervention, runs in interventions:
+        copy.deepcopy(intervention).apply_(copy.deepcopy(trained), runs=runs, inputs=inputs())
 
 
 class Updates(Generic[M]):

@@ -1,6 +1,7 @@
 """Deep Q-learning against slow, obvious references and against Stable-Baselines3."""
 
 import copy
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +16,7 @@ from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import Unregularized, make_regularizer
+from rl_plasticity.structure import hidden_units
 
 
 def random_batch(runs, size=32, obs=4, actions=3, seed=0):
@@ -232,6 +234,31 @@ def test_images_are_read_as_the_convolution_reads_them():
         x = nn.functional.linear(x, layers[1].weight[run], layers[1].bias[run]).relu()
         x = nn.functional.linear(x, layers[2].weight[run], layers[2].bias[run])
         torch.testing.assert_close(agent.critic.net(obs)[run].squeeze(-1), x)
+
+
+def test_a_convolution_s_channels_are_units_that_redo_can_renew():
+    agent = DQN((2, 6, 5), 3, [0, 1], network="cnn", channels=4, hidden=(7,))
+    units = hidden_units(agent.critic.net, torch.rand(2, 9, 60))
+    assert [(unit.incoming.name, unit.number(agent.critic.net)) for unit in units] == [("trunk.1", 4), ("trunk.4", 7)]
+
+
+@pytest.mark.parametrize("settings", [{"network": "cnn"}, {"dueling": True, "atoms": 3}, {"layer_norm": True}])
+def test_soft_weight_rescaling_scales_the_values_of_a_value_network_exactly(settings):
+    def scaled(net):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return make_regularizer("swr", net, coef=0.5)
+
+    agent = DQN((2, 6, 5), 3, [0], scaled, **settings)
+    net, obs = agent.critic.net, torch.rand(1, 9, 60)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1.5)
+        before = net(obs)
+        agent.critic.regularizer.project_(net)
+        ratio = net(obs) / before
+    torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio), rtol=1e-3, atol=0)
+    assert abs(ratio.mean() - 1) > 0.1
 
 
 @pytest.mark.parametrize("update", [DQN.update, compiled(DQN.update, device="cpu")], ids=["eager", "compiled"])

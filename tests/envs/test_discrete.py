@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from conftest import refused
 
 from rl_plasticity.envs import Envs, make_env
 from rl_plasticity.envs.continual import Changing
@@ -55,6 +56,20 @@ def test_channels_come_first():
     assert obs[0, 0].tolist() == [0, 3, 6, 9, 12, 15]
 
 
+@pytest.mark.parametrize(("shape", "seen"), [((5, 6, 3), (3, 5, 6)), ((10, 5, 7), (10, 5, 7))])
+def test_the_last_axis_of_an_image_is_its_channels_where_it_is_the_shortest(shape, seen):
+    class Image(Cells):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
+
+    gym.register("rl_plasticity_tests/Image-v0", Image)
+    try:
+        assert make_env("gym:rl_plasticity_tests/Image-v0", 0).spaces.obs_shape == seen
+    finally:
+        del gym.registry["rl_plasticity_tests/Image-v0"]
+
+
 def test_random_actions_are_all_of_them_equally_often():
     uniform = torch.linspace(0, 1, 1000, dtype=torch.float64)[:-1].float()
     counts = random_act(uniform, Spaces((4,), 1, 3)).long().bincount()
@@ -102,7 +117,7 @@ def test_a_sequence_of_images_shows_missing_channels_as_zeros():
 @pytest.mark.parametrize(
     ("envs", "kinds", "named"),
     [
-        ([Cells(), Cells(actions=3)], [], "same spaces"),
+        ([Cells(), Cells(actions=3)], [], r"same spaces.*Discrete\(3, "),
         ([Cells(), Cells(dtype=np.float32)], [], "same spaces"),
         ([Cells()], ["observation_shift"], "observation_shift"),
         ([gym.make("CartPole-v1")], ["channel_permutation"], "channel_permutation"),
@@ -178,6 +193,7 @@ def test_a_picture_of_a_game_has_40_pixels_a_cell(game):
     picture = pictured.render()
     assert (picture.shape, picture.dtype) == ((400, 400, 3), np.uint8)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 2
+    refused(lambda: make_env("minatar:breakout", 0, render={"width": 100}), "minatar:breakout", "width")
 
 
 def test_a_misspelt_game_is_told_the_nearest_ones():

@@ -444,11 +444,15 @@ def test_selective_reinit_reckons_in_float32_where_the_weights_are_in_half_preci
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
 
 
-@pytest.mark.parametrize(("name", "known"), [(n, n not in ("rmsprop", "upgd")) for n in OPTIMIZERS])
-def test_selective_reinit_goes_with_every_optimizer_that_keeps_a_mean_of_the_gradient_and_no_other(name, known):
-    learner = Learner(
-        lambda s: MLP((5, 8, 3), s), [0], optimize=lambda net: OPTIMIZERS[name](net, lr=0.01, **MOMENTUM.get(name, {}))
-    )
+@pytest.mark.parametrize(
+    ("name", "settings", "known"),
+    [*((name, MOMENTUM.get(name, {}), name not in ("rmsprop", "upgd")) for name in OPTIMIZERS)]
+    + [("rmsprop", {"centered": True, "momentum": momentum}, True) for momentum in (0.0, 0.9)],
+)
+def test_selective_reinit_goes_with_every_optimizer_that_keeps_a_mean_of_the_gradient_and_no_other(
+    name, settings, known
+):
+    learner = Learner(lambda s: MLP((5, 8, 3), s), [0], optimize=lambda net: OPTIMIZERS[name](net, lr=0.01, **settings))
     x = torch.randn(1, 64, 5) * torch.tensor([1.0, 1, 1, 1, 1e-6])  # the last input's weights have small gradients
     for _ in range(5):
         learner.minimize(learner.net(x).square().mean((1, 2)))
