@@ -15,18 +15,17 @@ import sys
 from collections import Counter, defaultdict
 from itertools import chain
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
 from rl_plasticity import SettingsError
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
-from rl_plasticity.diagnosis.report import Verdict
 from rl_plasticity.errors import nearest
 from rl_plasticity.metrics.statistics import student_interval
 from rl_plasticity.runs.folder import find
 
+VERDICTS = ("plastic", "losing", "lost", "something else", "not detectable")
 COLUMNS = ("method", "network", "data", "run", "verdict", "learned", "low", "high")
 
 
@@ -75,7 +74,7 @@ def table(path: Path, network: str, data: str) -> list[str]:
     for name in sorted(methods, key=lambda name: -shares[name].mean()):
         low, high = student_interval([shares[name]]) if len(shares[name]) > 1 else (math.nan, math.nan)
         counts = Counter(row["verdict"] for row in methods[name])
-        told = ", ".join(f"{counts[verdict]} `{verdict}`" for verdict in get_args(Verdict) if counts[verdict])
+        told = ", ".join(f"{counts[verdict]} `{verdict}`" for verdict in VERDICTS if counts[verdict])
         printed.append(f"| {name} | {shares[name].mean():.2f} [{low:.2f}, {high:.2f}] | {told} |")
     return printed
 

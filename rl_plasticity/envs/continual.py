@@ -126,7 +126,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         for one in envs:
             actions_of(one)
             if (_without_channels(one), one.action_space) != (_without_channels(envs[0]), envs[0].action_space):
-                raise ValueError(f"tasks in sequence need the same spaces: {_spaces(envs[0])}, {_spaces(one)}")
+                raise ValueError(f"tasks in sequence need the same spaces: {_unlike(envs[0], one)}")
         widest = max(envs, key=lambda env: gym.spaces.flatdim(env.observation_space)).observation_space
         self.image, self.size = image_of(widest), gym.spaces.flatdim(widest)
         if "channel_permutation" in changes and self.image is None:
@@ -229,8 +229,13 @@ def _without_channels(env: gym.Env[Any, Any]) -> Any:
     return (space.dtype, image[1:]) if (image := image_of(space)) else space
 
 
-def _spaces(env: gym.Env[Any, Any]) -> str:
-    return f"{_name(env)} has {shown(env.observation_space)} and {shown(env.action_space)}"
+def _unlike(*envs: gym.Env[Any, Any]) -> str:
+    """How many observations and actions tasks have; where that is equal, their spaces."""
+    spaces = [(env.observation_space, env.action_space) for env in envs]
+    sizes = [f"{gym.spaces.flatdim(obs)} observations and {gym.spaces.flatdim(act)} actions" for obs, act in spaces]
+    if len({*sizes}) < len(envs):
+        sizes = [f"{shown(obs)} and {shown(act)}" for obs, act in spaces]
+    return ", and ".join(f"{_name(env)} has {size}" for env, size in zip(envs, sizes, strict=True))
 
 
 def _name(env: gym.Env[Any, Any]) -> str:

@@ -117,8 +117,8 @@ def test_a_sequence_of_images_shows_missing_channels_as_zeros():
 @pytest.mark.parametrize(
     ("envs", "kinds", "named"),
     [
-        ([Cells(), Cells(actions=3)], [], r"same spaces.*Discrete\(3, "),
-        ([Cells(), Cells(dtype=np.float32)], [], "same spaces"),
+        ([Cells(), Cells(actions=3)], [], r"same spaces.* 4 actions.* 3 actions"),
+        ([Cells(), Cells(dtype=np.float32)], [], r"same spaces.*uint8.*float32"),
         ([Cells()], ["observation_shift"], "observation_shift"),
         ([gym.make("CartPole-v1")], ["channel_permutation"], "channel_permutation"),
     ],
