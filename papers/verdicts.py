@@ -74,7 +74,7 @@ def table(path: Path, network: str, data: str) -> list[str]:
     for name in sorted(methods, key=lambda name: -shares[name].mean()):
         low, high = student_interval([shares[name]]) if len(shares[name]) > 1 else (math.nan, math.nan)
         counts = Counter(row["verdict"] for row in methods[name])
-        told = ", ".join(f"{counts[verdict]} `{verdict}`" for verdict in VERDICTS if counts[verdict])
+        told = ", ".join(f"{counts[verdict]} `{verdict}`" for verdict in sorted(counts, key=VERDICTS.index))
         printed.append(f"| {name} | {shares[name].mean():.2f} [{low:.2f}, {high:.2f}] | {told} |")
     return printed
 

@@ -43,7 +43,7 @@ from rl_plasticity.training.epochs import (
     first_images,
     updates_per_epoch,
 )
-from rl_plasticity.training.updates import Chosen, Inputs, require_applicable
+from rl_plasticity.training.updates import Chosen, require_applicable
 
 # Keys of the random streams derived from a run's seed.
 NETWORK, TASK, ORDER = range(10, 13)
@@ -103,15 +103,11 @@ def build(s: Supervised, plan: Plan) -> Parts:
         raise SettingsError(f"at={s.at} must be below {total}, the last epoch: nothing is left to branch")
     memory.require(len(plan.seeds), of_each_run(s, data), s.device)
     learner = make_learner(s, plan, data, sequence)
-
-    @cache
-    def inputs() -> Inputs:
+    if s.diagnose_every_updates or plan.interventions:
         images, _ = first_images(sequence.task(0), data, PROBE_SIZE, learner.runs)
-        return {"net": (images,)}
-
-    if s.diagnose_every_updates:
-        require_enough({"net": learner}, inputs())
-    require_applicable(learner, plan.interventions, inputs)
+        if s.diagnose_every_updates:
+            require_enough({"net": learner}, {"net": (images,)})
+        require_applicable(learner, plan.interventions, {"net": (images,)})
     updates, tasks = expected_updates(s, sequence), sequence.num_tasks
     say_what_never_comes(s, plan, {"net": learner.regularizer}, updates, tasks, tasks * s.epochs_per_task)
     interventions = list(plan.interventions)

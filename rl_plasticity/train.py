@@ -115,10 +115,11 @@ def build(s: Train, plan: Plan) -> Parts:
         eval_envs.close()
         eval_envs = make_evaluation_envs(s, plan.seeds)
     agent = make_agent(s, plan, eval_envs.spaces)
-    inputs = agent.inputs(like_transitions(agent, eval_envs, s.device))
-    if s.diagnose_every_updates:
-        require_enough(agent.learners, inputs)
-    require_applicable(agent, plan.interventions, lambda: inputs)
+    if s.diagnose_every_updates or plan.interventions:
+        inputs = agent.inputs(like_transitions(agent, eval_envs, s.device))
+        if s.diagnose_every_updates:
+            require_enough(agent.learners, inputs)
+        require_applicable(agent, plan.interventions, inputs)
     capacity = min(s.buffer_size, s.total_env_steps)
     sizes = eval_envs.obs_dim, eval_envs.act_dim
     buffer = ReplayBuffer(len(plan.seeds), capacity, *sizes, agent.discount, s.device, eval_envs.spaces.levels)

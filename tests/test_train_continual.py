@@ -114,11 +114,13 @@ def test_every_method_meets_the_same_changes_and_every_seed_its_own(tmp_path):
 def test_a_reset_at_every_change_is_a_fresh_agent_for_each_task(tmp_path, monkeypatch):
     restarted, at = [], []
     restart = SAC.restart_
-    monkeypatch.setattr(SAC, "restart_", lambda agent, runs=None: restarted.extend(at[-1:]) or restart(agent, runs))
+    monkeypatch.setattr(
+        SAC, "restart_", lambda agent, runs=None: restarted.append(max(at, default=0)) or restart(agent, runs)
+    )
     given = [*CHANGING, "reset=periodic", "reset.every_updates=null", "reset.every_tasks=1", f"out={tmp_path / 'run'}"]
     on_step = {"on_step": lambda session: at.append(session.progress.step)}
     train.command.execute(*train.command.prepare(once(given), on_step))
-    assert restarted == [15, 30, 45]
+    assert restarted == [0, 15, 30, 45]  # the first is a copy's, to see that it can be done
 
 
 PRIMED = ["prime_updates=20", "prime_after_env_steps=15", "on_change=clear"]

@@ -214,16 +214,14 @@ class OneConvolution(nn.Sequential):
         ]
         fan_in = channels * math.prod(side - kernel_size + 1 for side in shape[1:])
         for depth, width in enumerate((*hidden, outputs), start=1):
-            # A norm is over a whole image. Without one, the activation's units are the channels, for redo and others.
-            by_channel = depth == 1 and not layer_norm
-            non_linearity, factor = make_activation(activation, 2 if by_channel else -1, runs)
-            flatten = [nn.Flatten(2)] if depth == 1 else []
-            norm = [StackedLayerNorm(fan_in, runs)] if layer_norm else []
-            modules += [non_linearity, *flatten] if by_channel else [*flatten, *norm, non_linearity]
+            non_linearity, factor = make_activation(activation, 2 if depth == 1 and not layer_norm else -1, runs)
+            modules += [*([StackedLayerNorm(fan_in, runs)] if layer_norm else []), non_linearity]
             is_head = depth == len(hidden) + 1
             head_gain = gain_of(init, is_head, activation)
             modules.append(StackedLinear(factor * fan_in, width, derived(seeds, depth), head_gain))
             fan_in = width
+        # A norm is over a whole image. Without one, the first activation's units are the channels, for redo and others.
+        modules.insert(2 if layer_norm else 3, nn.Flatten(2))
         super().__init__(*modules)
 
 

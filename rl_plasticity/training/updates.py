@@ -19,12 +19,10 @@ Chosen = tuple[Intervention, list[int] | None]  # an intervention, and the runs 
 Inputs = Mapping[str, tuple[Tensor, ...]]
 
 
-def require_applicable(
-    trained: Restartable | Learner, interventions: Iterable[Chosen], inputs: Callable[[], Inputs]
-) -> None:
+def require_applicable(trained: Restartable | Learner, interventions: Iterable[Chosen], inputs: Inputs) -> None:
     """Raises ValueError where an intervention cannot act on the networks: a copy of each is applied to a copy."""
     for intervention, runs in interventions:
-        copy.deepcopy(intervention).apply_(copy.deepcopy(trained), runs=runs, inputs=inputs())
+        copy.deepcopy(intervention).apply_(copy.deepcopy(trained), runs=runs, inputs=inputs)
 
 
 class Updates(Generic[M]):

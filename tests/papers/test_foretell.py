@@ -23,6 +23,11 @@ def test_tasks_of_other_scales_do_not_make_a_correlation():
     assert spearmanr(x, y).statistic > 0
 
 
+def test_runs_that_have_not_ended_are_none(tmp_path):
+    write_run(tmp_path / "a", ["total_env_steps=1500"], {0: curve([0.0, 5.0], every=500)})
+    refused(lambda: foretell.run(tmp_path, None, None, [], []), "no finished run", str(tmp_path))
+
+
 def test_the_early_measure_meets_the_later_return_and_its_interval_is_of_groups(tmp_path):
     for n, coef in enumerate([1e-5, 1e-4, 1e-3, 1e-2, 1e-1]):
         rows = {
