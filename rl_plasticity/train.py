@@ -20,7 +20,7 @@ import torch
 
 from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, ReplayBuffer
-from rl_plasticity.configs.commands import Train
+from rl_plasticity.configs.commands import Train, planned_updates
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.vector import say_what_is_missing
 from rl_plasticity.errors import FaultyRun, SettingsError
@@ -41,8 +41,8 @@ from rl_plasticity.training.acting import (
     choose_act,
     count_step,
     is_random,
-    learned_for,
     like_transitions,
+    observe_reward,
     on_host,
     restart_every,
 )
@@ -194,14 +194,14 @@ def of_each_run(s: Train, spaces: Spaces) -> dict[str, float]:
     }
 
 
-def planned_updates(s: Train, _: Parts | None = None) -> float:
-    """Number of updates of a run."""
-    return s.prime_updates + learned_for(s, s.total_env_steps) * s.replay_ratio
-
-
 def length(s: Train, _: Parts) -> tuple[float, str]:
     """Number of updates of a run, and its length in words."""
     return planned_updates(s), f"{s.total_env_steps} env steps"
+
+
+def planned(s: Train, _: Parts) -> float:
+    """Number of updates of a run."""
+    return planned_updates(s)
 
 
 def train(session: Session[Train], parts: Parts) -> bool:
@@ -243,6 +243,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 updates.make_due(at.step + 1)
             step = envs.end_step()
             buffer.add(act, step)
+            observe_reward(agent, step, s.device)
             count_step(session, at, step)
             if not overlaps:
                 updates.make_due(at.step)
@@ -256,7 +257,7 @@ def make_trained(parts: Parts, s: Train, plan: Plan) -> Agent:
     return make_agent(s, plan, parts.eval_envs.spaces)
 
 
-command = Command(Train, build, train, planned_updates, length, make_trained)
+command = Command(Train, build, train, planned, length, make_trained)
 
 if __name__ == "__main__":
     command_line.train(command)

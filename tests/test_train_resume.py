@@ -241,3 +241,26 @@ def test_a_run_that_cannot_be_restored_stays_as_it_was_with_its_length_and_its_e
             go(command, [f"resume={folder}", *more])
     assert files(folder) == before
     assert status.read(RunFolder(folder)).state == ("finished" if steps is None else "stopped")
+
+
+LATER = {
+    "xqc": ["agent=xqc", "agent.bins=11", "agent.actor_width=8", "agent.critic_width=8"],
+    "droq": ["agent=droq", "agent.hidden=[8]", "agent.actor_every_updates=3", "agent.lr_end=1e-5"],
+    "redq": ["agent=redq", "agent.hidden=[8]", "agent.num_critics=3", "agent.actor_every_updates=3"],
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_later_agent_goes_on_where_it_was_stopped_between_two_updates_of_its_actor(name, tmp_path):
+    settings = [one for one in PENDULUM if not one.startswith(("agent.hidden", "log_every"))]
+    settings += [*LATER[name], "seeds=2", "batch_size=8", "random_env_steps=12", "replay_ratio=1"]
+    settings += ["log_every_updates=1", "eval_every_env_steps=30"]
+    whole = run(settings, tmp_path / "whole")
+    halves = run(settings, tmp_path / "halves", StopAfter(37))
+    assert checkpoint.load(halves / "checkpoints")["progress"]["updates"] % 3
+    resume(halves)
+    assert_equal_states(*(checkpoint.load(folder / "checkpoints")["agent"] for folder in (whole, halves)))
+    assert (whole / "metrics.csv").read_bytes() == (halves / "metrics.csv").read_bytes()
+    steps = {metric: [*dict.fromkeys(int(r["step"]) for r in rows(whole, metric))] for metric in ("critic/loss", "actor/loss")}
+    assert steps["critic/loss"] == [*range(13, 61)]
+    assert steps["actor/loss"] == [*range(15, 61, 3)]  # every third update, as the actor learns

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_plasticity.agents.distributions import cross_entropy, expected, projected
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.errors import SettingsError, choose
@@ -63,28 +64,6 @@ def value_loss(q: Tensor, target: Tensor, kind: Loss) -> Tensor:
     """Mean over the batch of (Q(s, a) - target)^2, or of Huber's loss with its border at 1, ``[runs]``."""
     loss = F.mse_loss if kind == "mse" else F.smooth_l1_loss
     return loss(q, target, reduction="none").mean(-1)
-
-
-def projected(batch: Batch, next_probs: Tensor, support: Tensor) -> Tensor:
-    """The distribution of r + discount * z on the atoms of the support, ``[runs, batch, atoms]``.
-
-    Each atom's probability goes to the two nearest atoms in proportion to its nearness (Bellemare et al. 2017,
-    Algorithm 1).
-
-    Args:
-        next_probs: probabilities ``[runs, batch, atoms]`` of the chosen action in the next state.
-        support: the atoms z, evenly spaced.
-    """
-    gap = support[1] - support[0]
-    moved = batch.reward.unsqueeze(-1) + batch.discount.unsqueeze(-1) * support
-    moved = moved.clamp(support[0], support[-1])
-    nearness = (1 - (moved.unsqueeze(-1) - support).abs() / gap).clamp(min=0)  # [runs, batch, from, to]
-    return (next_probs.unsqueeze(-1) * nearness).sum(-2)
-
-
-def distribution_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean over the batch of the cross-entropy of the target distribution, ``[runs]``."""
-    return -(target * logits.log_softmax(-1)).sum(-1).mean(-1)
 
 
 class DQN(nn.Module):
@@ -200,7 +179,7 @@ class DQN(nn.Module):
 
     def expected(self, values: Tensor) -> Tensor:
         """The mean return of what the network puts out: ``[..., atoms] -> [...]``."""
-        return values.squeeze(-1) if self.atoms == 1 else values.softmax(-1) @ self.support
+        return values.squeeze(-1) if self.atoms == 1 else expected(values, self.support)
 
     def value(self, obs: Tensor, act: Tensor) -> Tensor:
         """Q(obs, act), ``[runs, n]``."""
@@ -222,7 +201,7 @@ class DQN(nn.Module):
         of_act = chosen(values, act)
         if self.atoms == 1:
             return value_loss(of_act.squeeze(-1), target, self.loss)
-        return distribution_loss(of_act, target)
+        return cross_entropy(of_act, target).mean(-1)
 
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
         """One gradient update, and every `target_every_updates` a copy to the target network.

@@ -410,9 +410,15 @@ LONGEST: dict[type[Any], dict[str, int]] = {
 }
 
 
-def period(updates: float, longest: int) -> int:
-    """About a sixtieth of a number of updates, rounded to one digit: 500 for 31 680 updates."""
-    return max(1, min(longest, int(float(f"{updates / 60:.0e}"))))
+def planned_updates(s: Train) -> float:
+    """Number of updates of a run."""
+    restart_every = s.env.switch_every_env_steps if s.on_change == "restart" else None
+    return s.prime_updates + learning_env_steps(s.total_env_steps, s.random_env_steps, restart_every) * s.replay_ratio
+
+
+def period(updates: float, longest: int, multiple_of: int = 1) -> int:
+    """About a sixtieth of a number of updates, rounded to one digit and up to a multiple: 500 for 31 680 updates."""
+    return math.ceil(max(1, min(longest, int(float(f"{updates / 60:.0e}")))) / multiple_of) * multiple_of
 
 
 def own_settings(kind: type[Any]) -> dict[str, Declared]:

@@ -1,10 +1,12 @@
 """Presets: sets of settings in files of this package, which the command line overrides.
 
-A file holds one preset, with settings as on the command line, or a paper's table with all of its presets:
+A file holds one preset, with settings as on the command line besides `source`, `used` and `leaves_out`, or a paper's
+table with all of its presets:
 
     source: who, and where in the paper
     presets: {NAME: {data: mnist, net: mlp}}     what each preset chooses
     used: {data=mnist: net=mlp|cnn}              where data is mnist, the paper's net was one of these
+    leaves_out: what of the paper's agent is not in it, for the one line that says so
     settings: {data=mnist: {batch_size: 512}}    where data is mnist; later lines have the last word
 
 A condition is ``group=choice|choice group=choice``. All of its terms must hold; the empty condition always holds.
@@ -30,19 +32,21 @@ Condition = Mapping[str, tuple[str, ...]]  # the allowed choices of each group
 
 
 class Table(NamedTuple):
-    """The content of a file. A file of one preset has only the source and that preset.
+    """The content of a file.
 
     Attributes:
         source: the authors, and the place in the paper.
         presets: the choices of each preset; in a file of one preset its other settings too.
         used: pairs of a condition and the choices that the source made under it.
-        rows: pairs of a condition and the settings under it.
+        rows: pairs of a condition and the settings under it; none in a file of one preset.
+        leaves_out: what the source has and no preset sets, in words.
     """
 
     source: str
     presets: Mapping[str, Mapping[str, Any]]
     used: tuple[tuple[str, str], ...] = ()
     rows: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    leaves_out: str = ""
 
     def settings_of(self, preset: str, groups: Groups, by_default: Mapping[str, Any]) -> dict[str, Any]:
         """The preset's settings by name, without its choices.
@@ -115,6 +119,7 @@ def described(command: str, written: Callable[[Any], str]) -> list[str]:
             ((name, values),) = table.presets.items()
             sets = line(values) or "nothing: all is as it is by default"
             lines += [f"  preset={name}", *_wrapped(table.source, 4, 4), *_wrapped(sets, 4, 4)]
+            lines += _wrapped(f"leaves out: {table.leaves_out}", 4, 4) if table.leaves_out else []
             continue
         lines += _wrapped(f"{table.source}:", 2, 2)
         for name, values in table.presets.items():
@@ -133,10 +138,10 @@ def described(command: str, written: Callable[[Any], str]) -> list[str]:
 
 def _read(path: Path) -> Table:
     content: Any = OmegaConf.to_container(OmegaConf.load(path)) or {}
-    source = content.pop("source", "")
-    if "presets" not in content:
-        return Table(source, {path.stem: content})
-    return Table(source, content["presets"], *(tuple(content[part].items()) for part in ("used", "settings")))
+    source, leaves_out, used = (content.pop(part, "") for part in ("source", "leaves_out", "used"))
+    rows = content.pop("settings", {})
+    presets = content.pop("presets", None) or {path.stem: content}
+    return Table(source, presets, tuple((used or {}).items()), tuple(rows.items()), leaves_out)
 
 
 def _holds(condition: str, groups: Groups) -> dict[str, list[str]] | None:

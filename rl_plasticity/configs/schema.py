@@ -9,6 +9,7 @@
 """
 
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -61,6 +62,8 @@ def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings |
     groups: Groups = {}
     values: dict[str, Any] = {}
     typed = [*given]
+    if kind is Train:
+        _take_agent_as_preset_(given)
     if kind in DEFAULT_PRESET:
         preset = given.pop("preset", base.preset if base else DEFAULT_PRESET[kind])
         if preset not in presets(kind):
@@ -81,6 +84,15 @@ def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings |
             raise _unknown(kind, name, as_typed, declared, groups)
     values = _with_references(_with_defaults(kind, groups, values | given))
     return _made(kind, groups, _checked(declared, values))
+
+
+def _take_agent_as_preset_(given: dict[str, Any]) -> None:
+    """``agent=xqc`` is ``preset=xqc`` where there is no such agent but a preset of the name."""
+    name = given.get("agent")
+    if isinstance(name, str) and name in presets(Train) and name not in KINDS["agent"].names:
+        del given["agent"]
+        if (other := given.setdefault("preset", name)) != name:
+            raise SettingsError(f"agent={name} is preset={name}, beside which preset={other} cannot be: choose one")
 
 
 def usual(
@@ -169,8 +181,11 @@ def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, A
 
 
 def warn_of_unlike(s: Train | Supervised) -> None:
-    """Warn, in one line, if the paper of the preset did not use what is chosen."""
-    if unlike := files.table_of(called(type(s)), s.preset).unlike(s.preset, s.groups):
+    """Say in one line what of its paper the preset leaves out, and warn if the paper did not use what is chosen."""
+    table = files.table_of(called(type(s)), s.preset)
+    if table.leaves_out:
+        print(f"preset {s.preset} leaves out: {table.leaves_out}", file=sys.stderr)
+    if unlike := table.unlike(s.preset, s.groups):
         warnings.warn(unlike, stacklevel=2)
 
 

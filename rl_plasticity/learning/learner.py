@@ -93,6 +93,15 @@ class Learner(nn.Module):
             if isinstance(method, SoftWeightRescaling):
                 method.recapture_(net)
 
+    @torch.no_grad()
+    def set_lr_(self, lr: float, share: Tensor) -> None:
+        """Set the learning rate to `share` (one number) of `lr`, the first one, without a host sync.
+
+        Strengths that are learning rate * decay become this share of the given ones.
+        """
+        self.optimizer.lr.copy_(lr * share)
+        self.regularizer.set_lr_share_(share)
+
     @property
     def counts(self) -> dict[str, Tensor]:
         """Counts ``[*runs]`` of changes of the weights other than training, by name, since training began.

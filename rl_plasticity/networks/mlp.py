@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.networks.activations import GAINS, Activation, make_activation
+from rl_plasticity.networks.norms import StackedDropout, through
 from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
@@ -118,6 +119,7 @@ class MLP(nn.Sequential):
         activation: by name (leaky_relu has slope 0.01); crelu and deep_fourier give the next layer twice the inputs.
         init: orthogonal with the activation's gain (sqrt(2) for ReLU) in every layer; small_heads, 0.01 in the last; or
             torch's own.
+        dropout: share of the outputs of hidden linear layers that calls with ``training=True`` set to 0.
 
     Raises:
         SettingsError: an unknown activation or initialization.
@@ -132,6 +134,7 @@ class MLP(nn.Sequential):
         *,
         activation: Activation = "relu",
         init: Init = "orthogonal",
+        dropout: float = 0.0,
     ) -> None:
         modules: list[nn.Module] = []
         factor = 1
@@ -142,11 +145,13 @@ class MLP(nn.Sequential):
             modules.append(StackedLinear(factor * fan_in, out, derived(seeds, depth), gain))
             if not is_head:
                 non_linearity, factor = make_activation(activation, runs=len(seeds))
+                if dropout:
+                    modules.append(StackedDropout(dropout, derived(seeds, depth, 0)))
                 if layer_norm:
                     modules.append(StackedLayerNorm(out, len(seeds)))
                 modules.append(non_linearity)
         super().__init__(*modules)
+        self.takes_training = dropout > 0
 
-    def forward(self, input: Tensor) -> Tensor:
-        output: Tensor = super().forward(input.flatten(2))  # type: ignore[no-untyped-call]
-        return output
+    def forward(self, input: Tensor, training: bool = False) -> Tensor:
+        return through(self, input.flatten(2), training)

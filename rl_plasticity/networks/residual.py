@@ -1,4 +1,4 @@
-"""Residual networks for reinforcement learning, many runs at once: SimBa and, on the hypersphere, SimbaV2's."""
+"""Residual networks for reinforcement learning, many runs at once: SimBa, BRO's and, on the hypersphere, SimbaV2's."""
 
 import math
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Simba(nn.Sequential):
         width, blocks: theirs are 128 and 1 for an actor, 512 and 2 for a critic.
     """
 
-    normalizes_obs = True
+    normalizes_obs = squashes_log_std = True
 
     def __init__(
         self,
@@ -66,6 +66,48 @@ class Simba(nn.Sequential):
             *(SimbaBlock(width, derived(seeds, 1 + i), activation) for i in range(blocks)),
             StackedLayerNorm(width, len(seeds)),
             StackedLinear(width, outputs, derived(seeds, 1 + blocks), gain=1.0),
+        )
+
+
+class BroBlock(nn.Module):
+    """x + norm(second(relu(norm(first(x))))), as wide inside: ``[runs, batch, n] -> [runs, batch, n]``."""
+
+    def __init__(self, width: int, seeds: Sequence[int]) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(
+            StackedLinear(width, width, derived(seeds, 0)),
+            StackedLayerNorm(width, len(seeds)),
+            nn.ReLU(),
+            StackedLinear(width, width, derived(seeds, 1)),
+            StackedLayerNorm(width, len(seeds)),
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = input + self.inside(input)
+        return output
+
+
+class Bro(nn.Sequential):
+    """BroNet: linear layer, LayerNorm, ReLU, residual blocks (`BroBlock`) and a linear head.
+
+    ``[runs, batch, in] -> [runs, batch, out]``. All weights are orthogonal with gain sqrt(2); biases are zero.
+
+    Source: Nauman et al. (2024), "Bigger, Regularized, Optimistic", arXiv 2405.16158, as in their code
+    (github.com/naumix/BiggerRegularizedOptimistic, jaxrl/networks/common.py). Deviation: LayerNorm's eps is 1e-5,
+    torch's.
+
+    Args:
+        seeds: one for each run.
+        width, blocks: theirs are 256 and 1 for an actor, 512 and 2 for a critic.
+    """
+
+    def __init__(self, inputs: int, outputs: int, seeds: Sequence[int], width: int, blocks: int) -> None:
+        super().__init__(
+            StackedLinear(inputs, width, derived(seeds, 0)),
+            StackedLayerNorm(width, len(seeds)),
+            nn.ReLU(),
+            *(BroBlock(width, derived(seeds, 1 + i)) for i in range(blocks)),
+            StackedLinear(width, outputs, derived(seeds, 1 + blocks)),
         )
 
 
@@ -128,16 +170,15 @@ class Hypersphere(nn.Module):
 
     Source: Lee et al. (2025), "Hyperspherical Normalization for Scalable Deep Reinforcement Learning" (SimbaV2), arXiv
     2502.15280, as in their code (github.com/DAVIAN-Robotics/SimbaV2, scale_rl/agents/simbaV2). Deviations: the actor
-    has one head for mean and log standard deviation (theirs two), and SAC clips the latter unless told
-    ``log_std="tanh"`` (theirs squashes it); the critic's value is a number (theirs a distribution over 101 bins, with
-    scaled rewards).
+    has one head for mean and log standard deviation (theirs two). What else belongs to their agent is in
+    ``preset=simba_v2``.
 
     Args:
         seeds: one for each run.
         width, blocks: theirs are 128 and 1 for an actor, 512 and 2 for a critic.
     """
 
-    normalizes_obs = True
+    normalizes_obs = squashes_log_std = True
     shift = 3.0  # the input that is always there, so that the size of the others is not lost
 
     def __init__(self, inputs: int, outputs: int, seeds: Sequence[int], width: int, blocks: int) -> None:

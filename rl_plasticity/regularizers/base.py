@@ -219,6 +219,14 @@ class Regularizer(nn.Module):
             buffer.copy_(torch.tensor(values, dtype=buffer.dtype))
 
     @torch.no_grad()
+    def set_lr_share_(self, share: Tensor) -> None:
+        """As `follow_`, for a learning rate that is `share` (one number) of the first one; without a host sync."""
+        for part, _ in self.made_of():
+            part.set_lr_share_(share)
+        if self.decayed:
+            self.lr_share.copy_(share)
+
+    @torch.no_grad()
     def recapture_(self, source: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
         """Replace the reference that was captured when the regularizer was made.
 

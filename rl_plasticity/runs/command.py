@@ -17,7 +17,7 @@ import torch
 from rl_plasticity import plugins
 from rl_plasticity.compiling import precision
 from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import LONGEST, Supervised, Train, called, period
+from rl_plasticity.configs.commands import LONGEST, Group, Supervised, Train, called, period
 from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import FaultyRun, SettingsError, one_line, refused
 from rl_plasticity.runs import branch, checkpoint, naming
@@ -235,8 +235,10 @@ class Command(Generic[S, B]):
 
     def _with_periods(self, settings: S, built: B) -> S:
         """The settings with periods for ``auto``, which is decided last: they are no part of a folder's name."""
+        whole: Group | None = getattr(settings, "agent", None)  # a row has the actor's metrics where it learns
+        every = 1 if whole is None else whole.settings.get("actor_every_updates", 1)
         periods: Any = {
-            name: period(self.length(settings, built)[0], longest)
+            name: period(self.length(settings, built)[0], longest, every)
             for name, longest in LONGEST[self.kind].items()
             if getattr(settings, name) == "auto"
         }

@@ -15,7 +15,7 @@ from rl_plasticity import plugins
 from rl_plasticity.agents import AGENTS, Agent, rollout
 from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train, planned_updates
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import step_limit
 from rl_plasticity.errors import SettingsError, first_line, refused
@@ -50,7 +50,10 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
             f"agent={s.agent.name} takes {takes} actions, env={s.env.name} has {has} ones: choose {' or '.join(others)}"
         )
     sizes = (spaces.obs_shape, spaces.num_actions) if is_discrete else (spaces.obs_dim, spaces.act_dim)
-    agent: Agent = kind(*sizes, seeds, plan.regularize, device=s.device, **s.agent.settings)
+    settings = dict(s.agent.settings)
+    if settings.get("lr_decay_updates") == "auto":
+        settings["lr_decay_updates"] = max(1, math.floor(planned_updates(s)))
+    agent: Agent = kind(*sizes, seeds, plan.regularize, device=s.device, **settings)
     if s.precision == "bfloat16":
         read_bfloat16_(cast(nn.Module, agent), s.bfloat16_from or 1)
     return agent

@@ -109,9 +109,11 @@ class AgentUpdates(Updates[Any]):
         chosen = session.plan.interventions
         super().__init__(session, agent, agent.learners, agent.losses, chosen, some, *probing.periods)
         self.buffer, self.probing = buffer, probing
-        self._updates = self.shares.updates(
-            type(agent).update, partial(compiled, device=s.device) if s.compile else None
-        )
+        compiler = partial(compiled, device=s.device) if s.compile else None
+        self._updates = self.shares.updates(type(agent).update, compiler)
+        self._actor_every = getattr(agent, "actor_every_updates", 1)
+        if self._actor_every > 1:
+            self._updates_between = self.shares.updates(type(agent).update_critic, compiler)
 
     def make_due(self, step: int) -> None:
         """Make the updates that are due after this env step."""
@@ -135,9 +137,12 @@ class AgentUpdates(Updates[Any]):
             return agent.inputs(batch_of(i))  # type: ignore[no-any-return]
 
         def update(several: list[int], share: int) -> Mapping[str, Tensor]:
-            runs, update_of, noise = self.shares.runs[share], self._updates[share], noises[share]
-            done: list[Mapping[str, Tensor]] = [update_of(batch_of(i, runs), noise[i]) for i in several]
-            return done[-1]
+            runs, noise, before = self.shares.runs[share], noises[share], session.progress.updates + 1 - several[0]
+            done: Mapping[str, Tensor] = {}
+            for i in several:
+                each = self._updates_between if (before + i) % self._actor_every else self._updates
+                done = each[share](batch_of(i, runs), noise[i])
+            return done
 
         for several in self.stretches(range(number)):
             metrics = self.shares.each(partial(update, several))
@@ -253,6 +258,12 @@ def choose_act(agent: Agent, obs: Tensor, spaces: Spaces, at_random: bool) -> Te
     if at_random:
         return random_act(agent.streams.uniform(spaces.act_dim), spaces)
     return agent.act(obs.unsqueeze(1), agent.streams.normal(1, spaces.act_dim)).squeeze(1)
+
+
+def observe_reward(agent: Agent, step: Step, device: str) -> None:
+    """Show the agent the rewards of an env step of training, if it keeps statistics of them."""
+    if (observe := getattr(agent, "observe_reward_", None)) is not None:
+        observe(*(torch.from_numpy(values).to(device) for values in (step.reward, step.ended)))
 
 
 def random_act(uniform: Tensor, spaces: Spaces) -> Tensor:

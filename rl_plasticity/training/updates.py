@@ -88,11 +88,12 @@ class Updates(Generic[M]):
         Raises:
             FaultyRun: a loss or a weight is not finite.
         """
-        self.session.require_finite_losses({name: metrics[name] for name in self.losses})
+        self.session.require_finite_losses({name: metrics[name] for name in self.losses if name in metrics})
         self.session.require_finite_weights(self.trained)
         sizes = {
             f"{network}/{name}": value
             for network, learner in self.learners.items()
+            if f"{network}/gradient_norm" in metrics  # an actor may learn in some updates only
             for name, value in size_of(learner, metrics[f"{network}/gradient_norm"]).items()
         }
         self.session.log({name: value.reshape(-1) for name, value in (metrics | sizes).items()})  # type: ignore[operator]

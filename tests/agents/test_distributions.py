@@ -1,0 +1,64 @@
+"""Categorical critics' targets, against the sources' loops in float64 and hand-computed numbers."""
+
+import math
+
+import pytest
+import torch
+
+from rl_plasticity.agents import Batch
+from rl_plasticity.agents.distributions import cross_entropy, expected, hl_gauss, projected, two_hot
+
+SUPPORT = torch.linspace(-2, 2, 9, dtype=torch.float64)  # a gap of 0.5
+G = torch.Generator().manual_seed(3)
+
+
+def test_two_hot_gives_the_two_nearest_atoms_the_weights_whose_mean_is_the_value():
+    weights = two_hot(torch.tensor([0.1, 0.5, -2.0, 7.0], dtype=torch.float64), SUPPORT)
+    assert weights[0].nonzero().flatten().tolist() == [4, 5]
+    torch.testing.assert_close(weights[0, 4:6], torch.tensor([0.8, 0.2], dtype=torch.float64))
+    assert [row.argmax().item() for row in weights[1:]] == [5, 0, 8]  # a value beyond the range counts as its end
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4, dtype=torch.float64))
+    values = torch.rand(50, generator=G, dtype=torch.float64) * 4 - 2
+    torch.testing.assert_close(two_hot(values, SUPPORT) @ SUPPORT, values)
+
+
+def test_hl_gauss_gives_each_bin_the_normal_distribution_s_share_between_its_edges():
+    for value in (0.1, -1.9, 2.0):
+        sigma, inside = 0.75 * 0.5, []
+        for z in SUPPORT.tolist():
+            edges = [(z + side * 0.25 - value) / sigma for side in (-1, 1)]
+            low, high = (0.5 * (1 + math.erf(edge / math.sqrt(2))) for edge in edges)
+            inside.append(high - low)
+        by_hand = torch.tensor(inside, dtype=torch.float64) / sum(inside)
+        torch.testing.assert_close(hl_gauss(torch.tensor([value], dtype=torch.float64), SUPPORT)[0], by_hand)
+    assert expected(hl_gauss(torch.tensor([[0.1]]).double(), SUPPORT).log(), SUPPORT).item() == pytest.approx(
+        0.1, abs=2e-3
+    )
+
+
+def test_the_c51_target_is_the_soft_return_s_distribution_moved_atom_by_atom():
+    size = 12
+    reward, cost = torch.randn(2, 1, size, generator=G, dtype=torch.float64).unbind()
+    discount = torch.where(torch.arange(size) % 4 == 0, 0.0, 0.9).double().unsqueeze(0)
+    probs = torch.rand(1, size, 9, generator=G, dtype=torch.float64).softmax(-1)
+    batch = Batch(*[torch.zeros(1)] * 2, reward, torch.zeros(1), discount)
+    ours = projected(batch, probs, SUPPORT, cost)
+    by_hand = torch.zeros_like(ours)
+    for b in range(size):
+        for i, z in enumerate(SUPPORT.tolist()):  # SimbaV2's categorical_td_loss
+            moved = reward[0, b] + discount[0, b] * (z - cost[0, b])
+            at = (min(max(moved.item(), -2.0), 2.0) + 2) / 0.5
+            low, high = math.floor(at), math.ceil(at)
+            by_hand[0, b, low] += probs[0, b, i] * (high - at + (low == high))
+            by_hand[0, b, high] += probs[0, b, i] * (at - low)
+    torch.testing.assert_close(ours, by_hand)
+    assert not torch.allclose(projected(batch, probs, SUPPORT), ours)  # the entropy counts
+
+
+def test_the_cross_entropy_of_the_same_distribution_is_its_entropy_and_its_gradient_is_zero():
+    logits = torch.randn(5, 9, generator=G, dtype=torch.float64, requires_grad=True)
+    target = logits.detach().softmax(-1)
+    loss = cross_entropy(logits, target)
+    torch.testing.assert_close(loss, torch.distributions.Categorical(target).entropy())
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-12, rtol=0)
