@@ -261,6 +261,6 @@ def test_a_later_agent_goes_on_where_it_was_stopped_between_two_updates_of_its_a
     resume(halves)
     assert_equal_states(*(checkpoint.load(folder / "checkpoints")["agent"] for folder in (whole, halves)))
     assert (whole / "metrics.csv").read_bytes() == (halves / "metrics.csv").read_bytes()
-    steps = {metric: [*dict.fromkeys(int(r["step"]) for r in rows(whole, metric))] for metric in ("critic/loss", "actor/loss")}
-    assert steps["critic/loss"] == [*range(13, 61)]
-    assert steps["actor/loss"] == [*range(15, 61, 3)]  # every third update, as the actor learns
+    critic, actor = ({int(r["step"]) for r in rows(whole, f"{net}/loss")} for net in ("critic", "actor"))
+    assert critic == {*range(13, 61)}
+    assert actor == {*range(15, 61, 3)}  # every third update, as the actor learns

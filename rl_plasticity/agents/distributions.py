@@ -41,7 +41,8 @@ def hl_gauss(values: Tensor, support: Tensor) -> Tensor:
     values = values.clamp(support[0], support[-1]).unsqueeze(-1)
     edges = torch.cat([support - gap / 2, support[-1:] + gap / 2])
     below = torch.special.erf((edges - values) / (SMOOTHING * gap * math.sqrt(2)))
-    return below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
+    inside: Tensor = below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
+    return inside
 
 
 def projected(batch: Batch, next_probs: Tensor, support: Tensor, cost: Tensor | float = 0.0) -> Tensor:

@@ -34,6 +34,7 @@ class Critic(nn.Module):
 
     Args:
         make: called with seeds for each critic; returns a network of observation and action.
+        is_categorical: whether the networks return logits, not one value.
 
     Attributes:
         normalize: the norm of the observations, if there is one.
@@ -41,15 +42,22 @@ class Critic(nn.Module):
 
     normalize: ObservationNorm | None
 
-    def __init__(self, make: Callable[[Sequence[int]], nn.Module], seeds: Sequence[int], num_critics: int = 1) -> None:
+    def __init__(
+        self,
+        make: Callable[[Sequence[int]], nn.Module],
+        seeds: Sequence[int],
+        num_critics: int = 1,
+        is_categorical: bool = False,
+    ) -> None:
         super().__init__()
+        self.is_categorical = is_categorical
         self.critics = nn.ModuleList(make(derived(seeds, i)) for i in range(num_critics))
         self.normalize = None
 
     def forward(self, obs: Tensor, act: Tensor, training: bool = False) -> Tensor:
         both = torch.cat([obs if self.normalize is None else self.normalize(obs), act], dim=-1)
         values = [_called(critic, both, training) for critic in self.critics]
-        return torch.stack([q.squeeze(-1) if q.shape[-1] == 1 else q for q in values], dim=1)
+        return torch.stack(values if self.is_categorical else [q.squeeze(-1) for q in values], dim=1)
 
 
 class Actor(nn.Module):
@@ -297,7 +305,8 @@ class SAC(nn.Module):
 
         def make_critic(seeds: Sequence[int]) -> nn.Module:
             outputs = bins if self.is_categorical else 1
-            net = Critic(lambda own: make(obs_dim + act_dim, outputs, own, "critic"), seeds, num_critics)
+            one = lambda own: make(obs_dim + act_dim, outputs, own, "critic")  # noqa: E731
+            net = Critic(one, seeds, num_critics, self.is_categorical)
             net.normalize = norm(net.critics[0], seeds)
             return net
 
@@ -349,7 +358,7 @@ class SAC(nn.Module):
         return gaussian[0].tanh() if noise is None else sample_action(gaussian, noise)[0]
 
     def observe_reward_(self, reward: Tensor, ended: Tensor) -> None:
-        """Take the rewards ``[runs]`` of an env step into the running statistics; `ended`: of an episode's last step."""
+        """Take the rewards ``[runs]`` of an env step into the running statistics; `ended`: its episode's last one."""
         if self.reward_norm is not None:
             self.reward_norm.observe_(reward, ended)
 
@@ -421,7 +430,8 @@ class SAC(nn.Module):
             values: Tensor = net(*inputs, training=True)
             return values
         size = batch.obs.shape[1]
-        both = net(torch.cat([batch.obs, batch.next_obs], 1), torch.cat([batch.act, next_act], 1), training=True)
+        obs, act = torch.cat([batch.obs, batch.next_obs], 1), torch.cat([batch.act, next_act], 1)
+        both: Tensor = net(obs, act, training=True)
         return both[:, :, size:] if at_next else both[:, :, :size]
 
     def _target(self, batch: Batch, following: Tensor, next_log_prob: Tensor, alpha: Tensor) -> Tensor:
@@ -449,7 +459,8 @@ class SAC(nn.Module):
         self.subsets.add_(1)
         chosen = draws.argsort(-1)[:, : self.target_critics]
         index = chosen.reshape(*chosen.shape, *[1] * (values.ndim - 2)).expand(-1, -1, *values.shape[2:])
-        return values.gather(1, index)
+        some: Tensor = values.gather(1, index)
+        return some
 
     def critic_loss(self, values: Tensor, target: Tensor) -> Tensor:
         """The critics' loss ``[runs]``, for what their networks return."""

@@ -113,7 +113,7 @@ class AgentUpdates(Updates[Any]):
         self._updates = self.shares.updates(type(agent).update, compiler)
         self._actor_every = getattr(agent, "actor_every_updates", 1)
         if self._actor_every > 1:
-            self._updates_between = self.shares.updates(type(agent).update_critic, compiler)
+            self._updates_between = self.shares.updates(type(agent).update_critic, compiler)  # type: ignore[attr-defined]
 
     def make_due(self, step: int) -> None:
         """Make the updates that are due after this env step."""
