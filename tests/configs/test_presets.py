@@ -260,6 +260,76 @@ def test_a_choice_that_the_paper_did_not_make_is_said_in_one_line(arguments, sai
         assert f"{s.preset}: {paper} did not use" in line
 
 
+# --- agents of papers, from their code ------------------------------------------------------------------------------
+
+OF_AGENTS = {
+    "simba_v2": {
+        "network": "hypersphere", "critic": "categorical", "bins": 101, "greatest_return": 5.0, "init_alpha": 0.01,
+        "normalize_reward": True, "num_critics": 1, "lr": 1e-4, "lr_end": 5e-5, "log_std": None, "critic_width": 512,
+    },
+    "xqc": {
+        "network": "xqc", "critic": "categorical", "bins": 101, "least_return": -5.0, "normalize_reward": True,
+        "num_critics": 2, "target_over": "min", "actor_every_updates": 3, "lr": 3e-4, "lr_end": 3e-5,
+        "init_alpha": 0.01, "critic_blocks": 4, "actor_width": 256,
+    },
+    "flash_sac": {
+        "network": "flash_sac", "critic": "categorical", "actor_every_updates": 2, "target_entropy": "sigma",
+        "target_sigma": 0.15, "tau": 0.01, "lr_end": 1.5e-4, "log_std": "tanh", "critic_width": 256,
+    },
+    "bro": {
+        "network": "bro", "num_critics": 2, "target_over": "mean", "actor_over": "mean", "log_std": "tanh",
+        "critic": "mse", "critic_width": 512, "actor_blocks": 1,
+    },
+    "sr_sac": {"network": "mlp", "hidden": [256, 256], "layer_norm": False, "num_critics": 2, "log_std": "tanh"},
+    "droq": {
+        "dropout": 0.01, "layer_norm": True, "num_critics": 2, "target_over": "min", "actor_over": "mean",
+        "actor_every_updates": 20, "target_entropy": "full",
+    },
+    "redq": {"num_critics": 10, "target_critics": 2, "actor_over": "mean", "layer_norm": False, "dropout": 0.0},
+}  # fmt: skip
+OF_RUNS = """
+simba_v2  2  5000  256 hypersphere  none
+xqc       2  5000  256 hypersphere  none
+flash_sac 1 10000 2048 hypersphere  none
+bro      10  2500  128 weight_decay periodic
+sr_sac   32 10000  256 none         periodic
+droq     20  5000  256 none         none
+redq     20  5000  256 none         none
+"""
+
+
+@pytest.mark.parametrize("line", OF_RUNS.strip().splitlines())
+def test_an_agent_of_a_paper_is_one_word_and_sets_what_its_code_does(line):
+    name, replay_ratio, random_env_steps, batch_size, reg, reset = line.split()
+    s = schema.load(Train, [f"agent={name}"])
+    assert s == schema.load(Train, [f"preset={name}"])
+    assert (s.preset, s.agent.name, s.reg.name, s.reset.name) == (name, "sac", reg, reset)
+    numbers = (s.replay_ratio, s.random_env_steps, s.batch_size)
+    assert numbers == (float(replay_ratio), int(random_env_steps), int(batch_size))
+    assert {key: s.agent.settings[key] for key in OF_AGENTS[name]} == OF_AGENTS[name]
+    if name == "bro":  # AdamW's decay of 1e-4 at its learning rate, and a reset every 250 000 env steps
+        assert s.reg.coef == pytest.approx(1e-4 * s.agent.lr)
+        assert s.reset.every_updates == 250_000 * 10
+
+
+def test_an_agent_of_a_paper_takes_settings_of_one_s_own_but_no_other_preset():
+    s = schema.load(Train, ["agent=xqc", "agent.bins=51", "replay_ratio=1", "reg=none"])
+    assert (s.agent.bins, s.replay_ratio, s.reg.name, s.agent.num_critics) == (51, 1.0, "none", 2)
+    with pytest.raises(SettingsError, match=r"agent=xqc is preset=xqc.*preset=demo"):
+        schema.load(Train, ["agent=xqc", "preset=demo"])
+    with pytest.raises(SettingsError, match="unknown agent 'xqd'"):
+        schema.load(Train, ["agent=xqd"])
+
+
+def test_what_an_agent_of_a_paper_leaves_out_is_said_in_one_line(capsys):
+    for name in OF_AGENTS:
+        schema.warn_of_unlike(schema.load(Train, [f"agent={name}"]))  # and there is nothing to warn of
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"preset {name} leaves out: ")
+    with pytest.warns(UserWarning, match=r"^preset xqc: Palenicek et al. 2026 did not use reg=none$"):
+        schema.warn_of_unlike(schema.load(Train, ["agent=xqc", "reg=none"]))
+
+
 SMALL = ("num_tasks=1", "task=stationary", "data.train_size=50", "epochs_per_task=1", "threads=1", "compile=false")
 
 
