@@ -30,6 +30,7 @@ from rl_plasticity.runs.folder import find
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from rl_plasticity.comparison.published import Published
     from rl_plasticity.comparison.summary import Comparison
     from rl_plasticity.metrics import Direction
 
@@ -37,7 +38,7 @@ HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
 
 Compares the runs in the folders: runs' own folders, a sweep's folder (searched for runs) or globs. Runs are grouped by
 everything but the seed. Prints a table; writes comparison.csv, table.tex (for a paper), report.html (one file, to
-open in a browser) and figures/ (PNG and PDF).
+open in a browser), figures/ (PNG and PDF) and, of agents, curves.csv (the returns as SimBa and XQC publish theirs).
 
   out=FOLDER         where to; default: comparison. A comparison of the same folders is replaced, anything else is not
   metric=NAME        default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
@@ -53,6 +54,9 @@ open in a browser) and figures/ (PNG and PDF).
   choose=NAME,...    settings to choose, reg.coef: of groups that differ in nothing else only the best is compared. Test
                      accuracies are chosen by validation images, everything else by the metric itself
   choose_seeds=N,... the seeds that decide the choice; they are then left out of the comparison
+  against=FILE.csv,...
+                     published returns to show beside (columns exp_name, env_name, seed, metric, env_step, value); their
+                     env steps are divided by the runs' action repeat
   plugins=[NAME,...] modules of yours, whose metrics say which values are better
   mix=NAME,...       settings of the task or length in which runs may differ: env.name, total_env_steps, data, ...
 """
@@ -71,6 +75,7 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "choose": _names,
     "choose_seeds": lambda text: [int(seed) for seed in text.split(",")],
     "better": str,
+    "against": lambda text: text.split(","),
     "mix": _names,
     "plugins": str,
     "table": str,
@@ -104,13 +109,14 @@ def compare(
     choose: Sequence[str] = (),
     choose_seeds: Sequence[int] = (),
     better: "Direction | None" = None,
+    against: Sequence[str | os.PathLike[str]] = (),
 ) -> "Comparison":
     """Compare the runs in some folders. The result's ``table()`` is a list of rows of text, the first one the header.
 
     Args:
         places: runs' own folders, sweeps' folders or globs.
         out: the folder for the page, the CSV file and the figures; by default nothing is written.
-        metric, target, baseline, mix, leave_out, choose, choose_seeds, better: as on the command line.
+        metric, target, baseline, mix, leave_out, choose, choose_seeds, better, against: as on the command line.
 
     Raises:
         SettingsError: bad input: no run, runs that cannot be compared, an unknown metric or label, ...
@@ -145,10 +151,12 @@ def compare(
     if choose:
         groups, chosen, candidates = choosing.choose(groups, choose, metric, warnings, choose_seeds, better)
     comparison = summarize(groups, metric, target, baseline, better)
+    if against:
+        comparison = replace(comparison, published=_published(comparison, against))
     warnings += comparison.warnings
     comparison = replace(comparison, warnings=warnings, chosen=chosen, candidates=candidates)
     if out is not None:
-        lists = {"leave_out": leave_out, "choose": choose, "mix": mix, "choose_seeds": choose_seeds}
+        lists = {"against": against, "leave_out": leave_out, "choose": choose, "mix": mix, "choose_seeds": choose_seeds}
         options = {"out": out, "metric": metric, "target": target, "baseline": baseline}
         options |= {name: ",".join(map(str, values)) for name, values in lists.items()}
         options |= {"better": better, "plugins": f"[{','.join(plugins.loaded)}]" if plugins.loaded else None}
@@ -156,6 +164,19 @@ def compare(
         command = shlex.join(["python", "-m", "rl_plasticity.compare", *map(str, places), *given])
         _write(comparison, _place(out), places, command)
     return comparison
+
+
+def _published(comparison: "Comparison", files: Sequence[str | os.PathLike[str]]) -> "list[Published]":
+    """What the files have on the comparison's tasks; raises SettingsError if the metric is another."""
+    from rl_plasticity.comparison import published
+
+    if comparison.metric != published.OURS:
+        raise SettingsError(f"against= has returns, which cannot be beside {comparison.metric}; leave metric= out")
+    repeats = {
+        task: published.action_repeat(next(run for row in comparison.rows for run in row.group.tasks.get(task, ())))
+        for task in comparison.at
+    }
+    return [one for file in files for one in published.read(file, repeats)]
 
 
 def frame(*places: str | os.PathLike[str], mix: Sequence[str] = (), leave_out: Sequence[str] = ()) -> "DataFrame":
@@ -274,6 +295,7 @@ def _write(comparison: "Comparison", out: Path, places: Sequence[str | os.PathLi
         SettingsError: it cannot be written.
     """
     from rl_plasticity.comparison.figures import colours, draw
+    from rl_plasticity.comparison.published import OURS, written
     from rl_plasticity.comparison.report import render
     from rl_plasticity.comparison.svg import picture
 
@@ -293,6 +315,9 @@ def _write(comparison: "Comparison", out: Path, places: Sequence[str | os.PathLi
                 pictures.append(picture(comparison, drawn, png.getvalue()))
             write_text(new / "comparison.csv", comparison.to_csv())
             write_text(new / "table.tex", comparison.to_latex())
+            if comparison.metric == OURS:
+                write_text(new / "curves.csv", written([row.group for row in comparison.rows]))
+                files.append("curves.csv")
             head = {"files": " ".join(files), "places": json.dumps(_relative(places, out))}
             write_text(new / "report.html", render(comparison, pictures, colours(comparison), command, head))
             if replaceable(out, places):  # other files may have come there meanwhile
@@ -316,6 +341,8 @@ def show(comparison: "Comparison", form: str = "text") -> None:
             print(f"Chosen by {choice.metric} at {choice.where}, the first:")
             print("\n".join(command_line.fitted(choice.table())) + "\n")
         print("\n".join(command_line.fitted(comparison.table())))
+        if comparison.published:
+            print("\n" + "\n".join(command_line.fitted(comparison.published_table())))
         if comparison.warnings:
             print()
     for warning in comparison.warnings:

@@ -28,6 +28,7 @@ from rl_plasticity.runs.names import Curve, MetricName
 COLOURED = 1 + len(PALETTE)
 GREY = "#b8b8b8"
 DOTTED = (0, (1, 2))
+PUBLISHED = ("-", "--", "-.", ":")
 FEW_POINTS = 8  # a line through so few is not how the metric went: each point is marked
 THIN = 200  # the most steps of the thin line of a single run
 FIRST = ("sigma1", "weight_norm", "gradient_norm", "q_overestimation")  # of the metrics, as in the papers
@@ -173,6 +174,7 @@ def _learning_curves(c: Comparison, rows: Rows, width: float | None = None) -> D
     curves = {}
     for axes, (task, at) in zip(panels, c.at.items(), strict=True):
         curves[axes] = _curves(axes, c, rows, task, c.metric)
+        _draw_published(axes, c, task)
         if any(run.curves[c.metric].steps[-1] > at for row in c.rows for run in row.group.tasks.get(task, ())):
             axes.axvline(at, color="#888888", lw=0.8, ls=DOTTED, zorder=0)
             cut = " Groups are compared at the dotted line, where the shortest run ends."
@@ -186,8 +188,24 @@ def _learning_curves(c: Comparison, rows: Rows, width: float | None = None) -> D
     else:  # beside the curves, in the order of their ends
         ends = {curve.place: np.nan_to_num(curve.means[-1], nan=-np.inf) for curve in curves[panels[0]]}
         _legend(figure, sorted(rows, key=lambda one: -ends.get(one[1].place, -np.inf)), beside=True)
-    caption = f"{c.metric} {what}: {_band(c)}.{_without_diverged(c)}{cut}"
+    others = " Grey: published means, with 95 % intervals from 5 seeds on." if c.published else ""
+    caption = f"{c.metric} {what}: {_band(c)}.{_without_diverged(c)}{cut}{others}"
     return Drawn("learning_curves", "Learning curves", figure, caption, curves)
+
+
+def _draw_published(axes: Axes, c: Comparison, task: str) -> None:
+    """Draw the published curves of a task up to the end of ours, each named at its end."""
+    ours = [run.curves[c.metric].steps[-1] for row in c.rows for run in row.group.tasks.get(task, ())]
+    for place, one in enumerate(c.published):
+        common = steps.shared(c.metric, one.curves) if one.task == task else np.array([], np.int64)
+        common = common[common <= max(ours)]
+        if not len(common):
+            continue
+        of_runs = c.scale * np.array([steps.at(curve, common) for curve in one.curves])
+        means, low, high = statistics.mean_curve(of_runs)
+        look: dict[str, Any] = {"color": "#707070", "ls": PUBLISHED[place % len(PUBLISHED)], "lw": 0.9}
+        plotting.line(axes, common, means, (low, high) if len(of_runs) >= FEW else (), 1, marker="x", **look)
+        axes.annotate(one.name, (common[-1], means[-1]), (2, 2), textcoords="offset points", fontsize=6, ha="right")
 
 
 def _final(c: Comparison, rows: Rows) -> Drawn:

@@ -107,6 +107,7 @@ def render(
         "<h2>Statistics</h2>",
         table(comparison),
         f'<p class="muted">{escape(comparison.caption)}</p>',
+        *([_table(comparison.published_table())] if comparison.published else []),
         *(_candidates(choice) for choice in comparison.candidates),
         "<h2>Learning curves</h2>",
         HINT,

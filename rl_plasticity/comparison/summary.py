@@ -17,6 +17,7 @@ import numpy as np
 from rl_plasticity.comparison import steps
 from rl_plasticity.comparison.groups import BRANCHED, PLUGS, Group
 from rl_plasticity.comparison.loading import Run
+from rl_plasticity.comparison.published import Published
 from rl_plasticity.configs.commands import ONCE
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
@@ -107,6 +108,7 @@ class Comparison:
         target: the value for the steps until a run reaches it.
         chosen: a sentence that says what was chosen from what.
         candidates: the groups of each choice, see `candidates_of`.
+        published: curves of others to show beside.
     """
 
     metric: str
@@ -121,6 +123,7 @@ class Comparison:
     warnings: Sequence[str] = ()
     chosen: str = ""
     candidates: Sequence["Comparison"] = ()
+    published: Sequence[Published] = ()
 
     @property
     def sign(self) -> int:
@@ -187,6 +190,16 @@ class Comparison:
                     for row, estimate in zip(self.rows, found, strict=True)
                 ]
         return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+    def published_table(self) -> list[list[str]]:
+        """The published returns as text, each at its last step up to that of the comparison."""
+        lines = [["published", "task", "seeds", "env step", "return [95 %]"]]
+        for one in self.published:
+            step, value, interval = one.at(self.at[one.task])
+            estimate = Estimate(value * self.scale, interval and (self.scale * interval[0], self.scale * interval[1]))
+            returned = shown(estimate, self.number) if math.isfinite(value) else "none so early"
+            lines.append([one.name, one.task, str(len(one.curves)), str(step), returned])
+        return lines
 
     @property
     def caption(self) -> str:
