@@ -295,21 +295,24 @@ class NormalizeProject(Regularizer):
     the function stays the same, and only the learning rate decides how far a step turns a weight. Existing biases
     change the function, because they are not scaled along. Where no norm layer follows, a warning says so.
 
-    The paper's Appendix D, as others report it, has three rules for the gains and shifts of norm layers:
+    Gains g and shifts s of norm layers with n units, in the same updates:
 
-    - scale each layer's (gain, shift) together to norm sqrt(n), with n its number of units;
-    - let them decay toward (1, 0);
-    - leave them free, which is the rule here.
+    - "free": they train freely;
+    - "scale": (g, s) <- sqrt(n) (g, s) / |(g, s)|, layer by layer;
+    - "decay": g <- (1 - norm_decay) g + norm_decay, s <- (1 - norm_decay) s.
 
     Biases are not removed from the network.
 
     Source: Lyle et al. (2024), "Normalization and effective learning rates in reinforcement learning", arXiv
     2407.01800, abstract. Their code is not public, and we could not read the rest of the text. Others report that a
-    layer's weight is scaled as a whole and that heads are left alone.
+    layer's weight is scaled as a whole and that heads are left alone, and have the three rules of Appendix D, equation
+    33 (github.com/Felix-Zhenghao/rigorous-plasticity, testbed/methods/nap); the rate of the decay is ours.
 
     Args:
         every_updates: the period; others report that the authors find every update and every thousand alike.
         rescale_head: whether to rescale output layers too.
+        norms: the rule for gains and shifts.
+        norm_decay: share of their distance from (1, 0) that "decay" takes each time.
     """
 
     @checked
@@ -318,17 +321,32 @@ class NormalizeProject(Regularizer):
         net: nn.Module,
         every_updates: Annotated[int, Setting("period in updates", least=1)] = 1,
         rescale_head: Annotated[bool, Setting("whether to rescale the output layers too")] = False,
+        norms: Annotated[
+            Literal["free", "scale", "decay"],
+            Setting("gains and shifts of norm layers: free, scaled together to norm sqrt(n), or decaying to (1, 0)"),
+        ] = "free",
+        norm_decay: Annotated[float, Setting("share of their distance from (1, 0) in a decay", least=0, most=1)] = 1e-3,
     ) -> None:
         super().__init__(net)
+        self.norms, self.norm_decay = norms, norm_decay
         self._acts_every(every_updates)
-        self._act_on(net, self._linear_maps(rescale_head, biases=False), "hidden linear or convolution layer")
-        _warn_of_no_norm("normalize_project", self, self.acts_on)
+        maps = self._linear_maps(rescale_head, biases=False)
+        self._require(maps, "hidden linear or convolution layer")
+        self._act_on(net, [*_norm_layers(self, norms), *maps])
+        _warn_of_no_norm("normalize_project", self, maps)
 
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
-        return {"norm": _norm(layer, net)}
+        return {} if layer.role == "norm" else {"norm": _norm(layer, net)}
 
     def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
-        if (weight := layer.weight(net)) is not None:
+        if layer.role == "norm" and self.norms == "decay":
+            decay = torch.where(due, self.norm_decay, 0.0)
+            for target, tensor in ((1.0, layer.weight(net)), (0.0, layer.bias(net))):
+                if tensor is not None:
+                    tensor.lerp_(torch.full_like(tensor, target), per_run(decay, tensor).to(tensor.dtype))
+        elif layer.role == "norm":
+            _scale_norm_(layer, net, due)
+        elif (weight := layer.weight(net)) is not None:
             weight.mul_(per_run(_factor(due, _norm(layer, net), self._recall("norm", layer.key)), weight))
 
 
@@ -339,6 +357,9 @@ class Hypersphere(Regularizer):
     norm layers and all else are left alone, and a zero row stays zero. It equals `wrs` with every_updates=1,
     rescale_head=true and norm_decay=0.
 
+    With ``norms="scale"``, each norm layer's gain and shift are scaled together to norm sqrt(n), with n its number of
+    units, as in FlashSAC's code (github.com/Holiday-Robot/FlashSAC, flash_rl/agents/flashSAC/layer.py).
+
     Source: Lee et al. (2025), "Hyperspherical Normalization for Scalable Deep Reinforcement Learning" (SimbaV2), arXiv
     2502.15280, as in their code (github.com/DAVIAN-Robotics/SimbaV2, simbaV2_update.py). Their method also has learned
     scalers, l2 norms of the features, and weights that start on the sphere; here these are up to the network. In a
@@ -346,14 +367,41 @@ class Hypersphere(Regularizer):
     """
 
     @checked
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        norms: Annotated[
+            Literal["free", "scale"],
+            Setting("gains and shifts of norm layers: free, or scaled together to norm sqrt(n)"),
+        ] = "free",
+    ) -> None:
         super().__init__(net)
-        self._act_on(net, self._linear_maps(biases=False), "linear or convolution layer")
-        _warn_of_no_norm("hypersphere", self, [layer for layer in self.acts_on if not _has_unit_rows(layer, net)])
+        maps = self._linear_maps(biases=False)
+        self._require(maps, "linear or convolution layer")
+        self._act_on(net, [*_norm_layers(self, norms), *maps])
+        _warn_of_no_norm("hypersphere", self, [layer for layer in maps if not _has_unit_rows(layer, net)])
 
     def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
-        if (matrix := layer.matrix(net)) is not None:
+        if layer.role == "norm":
+            _scale_norm_(layer, net, due)
+        elif (matrix := layer.matrix(net)) is not None:
             layer.scale_rows_(net, _factor(due, torch.linalg.vector_norm(matrix, dim=-1)))  # norms [*runs, out]
+
+
+def _norm_layers(method: Regularizer, norms: str) -> list[Layer]:
+    """The norm layers with a gain; none where they train freely."""
+    return [y for y in method.layers if y.role == "norm" and y.weight_name is not None] if norms != "free" else []
+
+
+def _scale_norm_(layer: Layer, net: nn.Module, due: Tensor) -> None:
+    """Scale a norm layer's gain and shift together to norm sqrt(n), in the runs that are `due`."""
+    tensors = layer.tensors(net)
+    if layer.weight(net) is None:  # frozen now
+        return
+    squares = [wide(tensor).square().sum(-1) for tensor in tensors]
+    factor = _factor(due, torch.stack(squares).sum(0).sqrt(), math.sqrt(tensors[0].shape[-1]))
+    for tensor in tensors:
+        tensor.mul_(per_run(factor, tensor))
 
 
 def _warn_of_no_norm(name: str, method: Regularizer, rescaled: Iterable[Layer]) -> None:

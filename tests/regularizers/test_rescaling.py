@@ -337,6 +337,45 @@ def test_normalize_project_waits_for_its_period_and_leaves_a_zero_weight_and_bia
     assert (net[0].bias == 7).all()
 
 
+@pytest.mark.parametrize("name", ["normalize_project", "hypersphere"])
+def test_gains_and_shifts_are_scaled_together_to_the_root_of_their_number_layer_by_layer_and_run_by_run(name):
+    net = MLP((5, 8, 8, 3), [0, 1])
+    regularizer = make_regularizer(name, net, norms="scale")
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor([[3.0], [0.5]]).expand(2, 8))
+        net[1].bias.copy_(torch.tensor([[4.0], [0.0]]).expand(2, 8))
+        net[4].weight.zero_()
+        net[4].bias.zero_()
+    regularizer.project_(net)
+    # |(g, s)| = sqrt(8) * 5 in run 0 and sqrt(8) * 0.5 in run 1
+    torch.testing.assert_close(net[1].weight, torch.tensor([[0.6], [1.0]]).expand(2, 8))
+    torch.testing.assert_close(net[1].bias, torch.tensor([[0.8], [0.0]]).expand(2, 8))
+    assert not net[4].weight.any()  # zeros stay
+    assert not net[4].bias.any()
+
+
+def test_gains_decay_to_one_and_shifts_to_zero_when_the_projection_is_due():
+    net = MLP((5, 8, 3), [0, 1])
+    regularizer = NormalizeProject(net, every_updates=2, norms="decay", norm_decay=0.25)
+    with torch.no_grad():
+        net[1].weight.fill_(3.0)
+        net[1].bias.fill_(-4.0)
+    regularizer.project_(net)
+    assert (net[1].weight == 3).all()
+    regularizer.project_(net)
+    assert (net[1].weight == 2.5).all()
+    assert (net[1].bias == -3).all()
+
+
+def test_a_gain_without_a_shift_is_scaled_alone():
+    net = nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.ReLU(), nn.Linear(6, 2))
+    with torch.no_grad():
+        net[1].weight.mul_(torch.arange(1.0, 7))
+    make_regularizer("hypersphere", net, norms="scale").project_(net)
+    assert net[1].weight.norm().item() == pytest.approx(6**0.5)
+    assert net[1].weight[5].item() == pytest.approx(6 * net[1].weight[0].item())
+
+
 class Recurrent(nn.Module):
     """Two layers of an LSTM: four matrices of one module."""
 
