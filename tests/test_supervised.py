@@ -108,7 +108,9 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
     if chosen["reset"] == "selective_reinit" and chosen["optimizer"] in without_mean:
         chosen = chosen | {"optimizer": "adam"}
     # They refuse weights that are computed, or find none that are not.
-    if chosen["reg"] in CHANGES_WEIGHTS or chosen["reset"] == "fire" or chosen["optimizer"] == "muon":
+    if chosen["reg"] in CHANGES_WEIGHTS or chosen["reset"] in ("fire", "redo", "regrama"):
+        chosen = chosen | {"net.parametrization": "none"}
+    if chosen["optimizer"] == "muon":
         chosen = chosen | {"net.parametrization": "none"}
     if chosen["net.parametrization"] == "weight_standardization":  # for convolutions that a norm layer follows
         chosen = chosen | {"net": "cnn_bn"}

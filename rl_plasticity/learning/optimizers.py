@@ -303,8 +303,7 @@ class UPGD(Optimizer):
     Learning", first-order global UPGD, as in their code (github.com/mohmdelsayed/upgd). There too, u in the maximum is
     not corrected; some versions of their code step by 2 lr. We could not read the text.
 
-    This is not AdaptiveUPGD (core/run/rl/adaupgd.py), the optimizer of their reinforcement learning. With Adam's
-    moments, both corrected, its step is 2 lr (m / (sqrt(v) + eps) + noise) (1 - s).
+    The optimizer of their reinforcement learning is `AdaptiveUPGD`.
 
     Args:
         decay: decay of the running mean of the utility.
@@ -329,19 +328,74 @@ class UPGD(Optimizer):
     @torch.no_grad()
     def update_(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
         self.step += 1
-        k, dtype = self.step.ndim, gradients[0].dtype
-        uses = [self.moments(name)[0] for name in self.names]
-        torch._foreach_mul_(uses, self.decay)
-        torch._foreach_add_(uses, torch._foreach_mul(gradients, parameters), alpha=self.decay - 1)
-        largest = torch.stack([u.reshape(*u.shape[:k], -1).amax(-1) for u in uses]).amax(0)  # [*runs]
-        # In float32 or wider. Below the smallest normal number the largest use counts as 0, so s becomes 1/2.
-        largest, tiny = wide(largest), torch.finfo(wide(largest).dtype).tiny
-        scale = torch.where(largest.abs() >= tiny, largest, math.inf) * (1 - self.decay**self.step).to(largest.dtype)
-        lr, key = self.lr.to(dtype), key_of(parameters, k)
-        for i, (p, g, u) in enumerate(zip(parameters, gradients, uses, strict=True)):
-            noise = normal_at(key, math.prod(p.shape[k:]), i, self.step.long()).view(p.shape).to(dtype)
-            protected = (wide(u) / per_run(scale, u)).sigmoid().to(dtype)
-            p.mul_(1 - lr * self.weight_decay).sub_(lr * (g + self.sigma * noise) * (1 - protected))
+        uses, lr = [self.moments(name)[0] for name in self.names], self.lr.to(gradients[0].dtype)
+        each = _free_and_noise_(uses, parameters, gradients, self.decay, self.step)
+        for p, g, (free, noise) in zip(parameters, gradients, each, strict=True):
+            p.mul_(1 - lr * self.weight_decay).sub_(lr * (g + self.sigma * noise) * free)
+
+
+class AdaptiveUPGD(Optimizer):
+    """UPGD with Adam's moments: useful weights are protected from a step of Adam and from noise.
+
+    With the share s of `UPGD`, new noise at each update and moments m, v as in `Adam`, both corrected::
+
+        w <- (1 - lr * weight_decay) w - 2 lr * (m / (sqrt(v) + eps) + sigma * noise) * (1 - s)
+
+    Source: Elsayed and Mahmood (2024), as in their code for reinforcement learning (github.com/mohmdelsayed/upgd,
+    core/run/rl/adaupgd.py), with its factor 2 and its defaults but for the learning rate, 1e-5 there.
+
+    Args:
+        betas, eps: Adam's.
+        decay, sigma, weight_decay: as for `UPGD`.
+    """
+
+    @checked
+    def __init__(
+        self,
+        net: nn.Module,
+        lr: LearningRate = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: Eps = 1e-5,
+        decay: Annotated[
+            float, Setting("decay of the running mean of a weight's utility", least=0, most=0.9999)
+        ] = 0.999,
+        sigma: Annotated[float, Setting("standard deviation of the noise", least=0)] = 1e-3,
+        weight_decay: Annotated[float, Setting("weight decay, multiplied by the learning rate", least=0)] = 1e-3,
+    ) -> None:
+        super().__init__(net, lr, "mvu")
+        self.betas, self.eps, self.decay, self.sigma, self.weight_decay = betas, eps, decay, sigma, weight_decay
+
+    @torch.no_grad()
+    def update_(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
+        self.step += 1
+        dtype, (b1, b2) = gradients[0].dtype, self.betas
+        ms, vs, uses = ([self.moments(name)[i] for name in self.names] for i in range(3))
+        torch._foreach_lerp_(ms, gradients, 1 - b1)
+        torch._foreach_mul_(vs, b2)
+        torch._foreach_addcmul_(vs, gradients, gradients, 1 - b2)
+        first, root, lr = (1 - b1**self.step).to(dtype), (1 - b2**self.step).sqrt().to(dtype), self.lr.to(dtype)
+        each = _free_and_noise_(uses, parameters, gradients, self.decay, self.step)
+        for p, m, v, (free, noise) in zip(parameters, ms, vs, each, strict=True):
+            step = m / per_run(first, m) / (v.sqrt() / per_run(root, v) + self.eps)
+            p.mul_(1 - lr * self.weight_decay).sub_(2 * lr * (step + self.sigma * noise) * free)
+
+
+def _free_and_noise_(
+    uses: list[Tensor], parameters: list[Tensor], gradients: tuple[Tensor, ...], decay: float, step: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """Update the utilities of `UPGD`; return 1 - s and standard normal noise for each parameter."""
+    k, dtype = step.ndim, gradients[0].dtype
+    torch._foreach_mul_(uses, decay)
+    torch._foreach_add_(uses, torch._foreach_mul(gradients, parameters), alpha=decay - 1)
+    largest = torch.stack([u.reshape(*u.shape[:k], -1).amax(-1) for u in uses]).amax(0)  # [*runs]
+    # In float32 or wider. Below the smallest normal number the largest use counts as 0, so s becomes 1/2.
+    largest, tiny = wide(largest), torch.finfo(wide(largest).dtype).tiny
+    scale = torch.where(largest.abs() >= tiny, largest, math.inf) * (1 - decay**step).to(largest.dtype)
+    key, found = key_of(parameters, k), []
+    for i, (p, u) in enumerate(zip(parameters, uses, strict=True)):
+        noise = normal_at(key, math.prod(p.shape[k:]), i, step.long()).view(p.shape).to(dtype)
+        found.append((1 - (wide(u) / per_run(scale, u)).sigmoid().to(dtype), noise))
+    return found
 
 
 class Muon(Optimizer):
@@ -444,6 +498,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = Choices(
         "adamp": AdamP,
         "muon": Muon,
         "upgd": UPGD,
+        "adaptive_upgd": AdaptiveUPGD,
     }
 )
 """Optimizer classes by the name that ``optimizer=`` takes; each is called as ``kind(net, lr=lr, **settings)``."""

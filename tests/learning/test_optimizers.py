@@ -5,7 +5,18 @@ import torch
 from conftest import CASES, SmallCNN, plain_mlp
 from torch import nn
 
-from rl_plasticity.learning.optimizers import OPTIMIZERS, SGD, UPGD, Adam, AdamP, AdamW, Muon, RMSprop, orthogonalized
+from rl_plasticity.learning.optimizers import (
+    OPTIMIZERS,
+    SGD,
+    UPGD,
+    Adam,
+    AdamP,
+    AdamW,
+    AdaptiveUPGD,
+    Muon,
+    RMSprop,
+    orthogonalized,
+)
 from rl_plasticity.networks import MLP
 
 
@@ -235,6 +246,33 @@ def test_upgd_protects_what_is_of_use_as_its_equations_say_and_perturbs_the_rest
         optimizer.update_([net.weight], (g,))
         torch.testing.assert_close(net.weight.detach(), w)
     assert s[0, 0] != s[0, 1]
+
+
+def test_adaptive_upgd_takes_twice_adam_s_step_where_a_weight_is_of_no_use_as_its_equations_say():
+    w = torch.tensor([[0.5, -2.0]], dtype=torch.float64)
+    net = nn.Linear(2, 1, bias=False).double()
+    net.weight.data.copy_(w)
+    optimizer = AdaptiveUPGD(net, lr=0.1, betas=(0.8, 0.95), eps=1e-3, decay=0.9, sigma=0.0, weight_decay=0.5)
+    u, m, v = torch.zeros_like(w), torch.zeros_like(w), torch.zeros_like(w)
+    for t, g in enumerate(torch.tensor([[[-1.0, -3.0]], [[0.5, 2.0]]], dtype=torch.float64), 1):
+        u = 0.9 * u - 0.1 * g * w
+        m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g**2
+        s = 1 / (1 + torch.exp(-u / (1 - 0.9**t) / u.max()))
+        step = m / (1 - 0.8**t) / ((v / (1 - 0.95**t)).sqrt() + 1e-3)
+        w = (1 - 0.1 * 0.5) * w - 2 * 0.1 * step * (1 - s)
+        optimizer.update_([net.weight], (g,))
+        torch.testing.assert_close(net.weight.detach(), w)
+    assert s[0, 0] != s[0, 1]
+
+
+def test_adaptive_upgd_s_noise_is_as_large_as_said_beside_a_step_of_adam():
+    net = MLP((50, 100, 3), [0])
+    optimizer = AdaptiveUPGD(net, lr=0.1, sigma=2.0, weight_decay=0.0)
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer.update_(list(net.parameters()), tuple(map(torch.zeros_like, net.parameters())))
+    moves = torch.cat([(p - q).flatten() for p, q in zip(net.parameters(), before, strict=True)])
+    error = 5 / math.sqrt(2 * len(moves))
+    assert (moves / (2 * 0.1 * 2.0 * 0.5)).std().item() == pytest.approx(1, abs=error)  # s is 1/2 for all
 
 
 def test_upgd_s_noise_is_normal_of_the_given_size_halved_where_nothing_is_known_and_other_at_each_step():
