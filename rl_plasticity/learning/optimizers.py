@@ -10,7 +10,7 @@ All state lives in buffers.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -467,6 +467,105 @@ class Muon(Optimizer):
             parameters[i].sub_(step.view(parameters[i].shape) * (self.lr * scale).to(step.dtype))
 
 
+SCALE_BETAS = (0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999)
+
+
+class TRAC(Optimizer):
+    """TRAC: a learned scale S for the way that Adam has gone from the weights theta_0 at the start.
+
+    With the sum d of Adam's steps, and for each beta in `scale_betas` a variance v and a sum sigma (1e-8 at first)::
+
+        h <- <d, g>,   v <- beta^2 v + h^2,   sigma <- beta sigma - h
+        S <- max(0, sum over betas of start / erfi(1 / sqrt(2)) * erfi(sigma / (sqrt(2 v) + trac_eps)))
+        d <- d S_before / (S_before + trac_eps) + Adam's step,   theta <- theta_0 + S d
+
+    S grows where going on in the direction of d lowers the loss, and shrinks toward 0, so to theta_0, where it does
+    not. What else changes the weights, such as a projection, becomes part of d. Each run has its own scale.
+
+    Source: Muppidi et al. (2024), "Fast TRAC: A Parameter-Free Optimizer for Lifelong Reinforcement Learning", as in
+    their code (github.com/ComputationalRobotics/TRAC, trac.py), with its betas and constants. Deviations: d is stored,
+    not computed from the weights, in which float32 loses it while S is small; erfi's argument is at most 6.
+
+    Args:
+        betas, eps: Adam's.
+        scale_betas: decays of the sums of h.
+        start: the scale that a sum of one standard deviation gives.
+        trac_eps: constant in the denominators.
+    """
+
+    MOST, TERMS = 6.0, 160  # the terms of erfi's series for an argument of 6 fall below 1e-16 of it
+    series: Tensor
+    scale_betas: Tensor
+    scales: Tensor
+    variance: Tensor
+    sigma: Tensor
+
+    @checked
+    def __init__(
+        self,
+        net: nn.Module,
+        lr: LearningRate = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: Eps = 1e-8,
+        scale_betas: Annotated[
+            Sequence[float], Setting("decays of the sums that decide the scale", least=0, most=1)
+        ] = SCALE_BETAS,
+        start: Annotated[float, Setting("the scale that a sum of one standard deviation gives", above=0)] = 1e-8,
+        trac_eps: Annotated[float, Setting("constant in the scale's denominators", above=0)] = 1e-8,
+    ) -> None:
+        super().__init__(net, lr, "mv")
+        self.betas, self.eps, self.start, self.trac_eps = betas, eps, start, trac_eps
+        like = self.step.new_zeros((*self.step.shape, len(scale_betas)))
+        n = torch.arange(self.TERMS, dtype=like.dtype)
+        logs = -torch.lgamma(n + 1) - (2 * n + 1).log()
+        self.register_buffer("scale_betas", torch.tensor(scale_betas, dtype=like.dtype, device=like.device))
+        self.register_buffer("series", torch.stack([2 * n + 1, logs]).to(like.device), persistent=False)
+        for name, first in (("scales", 0.0), ("variance", 0.0), ("sigma", 1e-8)):
+            self.register_buffer(name, like + first)
+        for name in self.names:
+            for kind in ("reference", "way"):
+                weight = net.get_parameter(name).detach()
+                key = f"{kind}/{name.replace('.', '/')}"
+                self.register_buffer(key, weight.clone() if kind == "reference" else torch.zeros_like(weight))
+
+    def restart_(self, runs: Tensor | None = None) -> None:
+        super().restart_(runs)
+        chosen = ... if runs is None else runs
+        for name, first in (("scales", 0.0), ("variance", 0.0), ("sigma", 1e-8)):
+            self.get_buffer(name)[chosen] = first
+
+    @torch.no_grad()
+    def update_(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
+        keys = [name.replace(".", "/") for name in self.names]
+        references, ways = ([self.get_buffer(f"{kind}/{key}") for key in keys] for kind in ("reference", "way"))
+        begins, k = self.step == 0, self.step.ndim
+        self.step += 1
+        steps, before = self._adam(gradients, self.betas, self.eps), self.scales.sum(-1).clamp(min=0)
+        h = torch.zeros_like(before)
+        for p, g, reference, way in zip(parameters, gradients, references, ways, strict=True):
+            reference.copy_(torch.where(per_run(begins, p), p, reference))
+            scale = per_run(before.to(p.dtype), p)
+            others = p - (reference + scale * way)  # what something else has changed since the last step
+            way.copy_(torch.where(per_run(begins, p), 0.0, (scale * way + others) / (scale + self.trac_eps)))
+            h += (way * g).reshape(*way.shape[:k], -1).sum(-1)
+        h, betas = h.unsqueeze(-1), self.scale_betas
+        self.variance.mul_(betas**2).add_(h.square())
+        self.sigma.mul_(betas).sub_(h)
+        grown = self._erfi(self.sigma / (math.sqrt(2) * self.variance.sqrt() + self.trac_eps))
+        self.scales.copy_(self.start * grown / self._erfi(torch.full_like(grown, math.sqrt(0.5))))
+        after = self.scales.sum(-1).clamp(min=0)
+        for p, step, reference, way in zip(parameters, steps, references, ways, strict=True):
+            way.sub_(step)
+            p.copy_(reference + per_run(after.to(p.dtype), p) * way)
+
+    def _erfi(self, x: Tensor) -> Tensor:
+        """2 / sqrt(pi) * sum over n of x^(2n+1) / (n! (2n+1)), whose terms all have the sign of x."""
+        powers, logs = self.series
+        terms = (x.abs().clamp(max=self.MOST).unsqueeze(-1).log() * powers + logs).exp()
+        value: Tensor = x.sign() * terms.sum(-1) * (2 / math.sqrt(math.pi))
+        return value
+
+
 def orthogonalized(
     matrix: Tensor, steps: int = 5, coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
 ) -> Tensor:
@@ -499,6 +598,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = Choices(
         "muon": Muon,
         "upgd": UPGD,
         "adaptive_upgd": AdaptiveUPGD,
+        "trac": TRAC,
     }
 )
 """Optimizer classes by the name that ``optimizer=`` takes; each is called as ``kind(net, lr=lr, **settings)``."""

@@ -8,6 +8,7 @@ from torch import nn
 from rl_plasticity.learning.optimizers import (
     OPTIMIZERS,
     SGD,
+    TRAC,
     UPGD,
     Adam,
     AdamP,
@@ -89,12 +90,13 @@ def test_a_run_is_optimized_alone_as_among_others(name):
 def test_a_restarted_run_steps_as_a_fresh_one(name):
     case = CASES["stacked3"]
     net, other = case.make(1), case.make(1)
-    optimizer = OPTIMIZERS[name](net)
+    large = {"start": 0.1} if name == "trac" else {}  # a step that float32 can see
+    optimizer = OPTIMIZERS[name](net, **large)
     for _ in range(3):
         step(net, optimizer, case.input())
     optimizer.restart_(torch.tensor([1]))
     other.load_state_dict(net.state_dict())
-    fresh = OPTIMIZERS[name](other)
+    fresh = OPTIMIZERS[name](other, **large)
     x = case.input()
     step(net, optimizer, x)
     step(other, fresh, x)
@@ -273,6 +275,51 @@ def test_adaptive_upgd_s_noise_is_as_large_as_said_beside_a_step_of_adam():
     moves = torch.cat([(p - q).flatten() for p, q in zip(net.parameters(), before, strict=True)])
     error = 5 / math.sqrt(2 * len(moves))
     assert (moves / (2 * 0.1 * 2.0 * 0.5)).std().item() == pytest.approx(1, abs=error)  # s is 1/2 for all
+
+
+def test_trac_takes_the_steps_of_its_code_for_each_run():
+    special = pytest.importorskip("scipy.special")
+    betas = torch.tensor([0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999], dtype=torch.float64)
+    net = MLP((3, 4, 1), [0, 1]).double()
+    optimizer = TRAC(net, lr=0.1)
+    generator, lines = torch.Generator().manual_seed(0), []
+    for run in range(2):
+        theta = torch.cat([p[run].detach().flatten() for p in net.parameters()])
+        lines.append({"theta": theta, "ref": theta, "s": 0.0, "var": 0 * betas, "sigma": 0 * betas + 1e-8})
+        lines[-1] |= {"m": 0, "v": 0}
+    for t in range(1, 61):
+        gradients = tuple(torch.randn(p.shape, generator=generator).double() + 2 for p in net.parameters())
+        optimizer.update_(list(net.parameters()), gradients)
+        for run, s in enumerate(lines):
+            g = torch.cat([x[run].flatten() for x in gradients])
+            s["m"], s["v"] = 0.9 * s["m"] + 0.1 * g, 0.999 * s["v"] + 0.001 * g**2
+            delta = (s["theta"] - s["ref"]) / (s["s"] + 1e-8)
+            h = delta @ g
+            delta = delta - 0.1 * s["m"] / (1 - 0.9**t) / ((s["v"] / (1 - 0.999**t)).sqrt() + 1e-8)
+            s["var"], s["sigma"] = betas**2 * s["var"] + h**2, betas * s["sigma"] - h
+            found = special.erfi((s["sigma"] / (2**0.5 * s["var"].sqrt() + 1e-8)).numpy())
+            s["s"] = max(0.0, float(1e-8 / special.erfi(0.5**0.5) * found.sum()))
+            s["theta"] = s["ref"] + delta * s["s"]
+            ours = torch.cat([p[run].detach().flatten() for p in net.parameters()])
+            torch.testing.assert_close(ours, s["theta"], rtol=1e-6, atol=1e-9)
+    assert all(s["s"] > 1e-6 for s in lines)  # far above where it began: the gradients agree
+    assert lines[0]["s"] != lines[1]["s"]
+
+
+def test_trac_s_imaginary_error_function_is_exact_within_its_range():
+    special = pytest.importorskip("scipy.special")
+    x = torch.tensor([0.0, 1e-9, -0.3, 0.7, 2.0, -4.0, 6.0], dtype=torch.float64)
+    ours = TRAC(MLP((2, 2, 1), [0]))._erfi(x)
+    torch.testing.assert_close(ours, torch.from_numpy(special.erfi(x.numpy())), rtol=1e-12, atol=0)
+
+
+def test_trac_moves_weights_in_float32_from_the_first_steps_on():
+    net = MLP((3, 64, 1), [0])
+    optimizer, before = TRAC(net, lr=0.01), [p.detach().clone() for p in net.parameters()]
+    for _ in range(300):
+        optimizer.update_(list(net.parameters()), tuple(torch.ones_like(p) for p in net.parameters()))
+    moved = torch.cat([(p - q).flatten() for p, q in zip(net.parameters(), before, strict=True)])
+    assert (moved < 0).all()
 
 
 def test_upgd_s_noise_is_normal_of_the_given_size_halved_where_nothing_is_known_and_other_at_each_step():
