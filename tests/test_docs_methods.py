@@ -219,6 +219,7 @@ def applied(name, net, optimizer, **settings):
     [
         ("periodic", {}),
         ("head", {}),
+        ("optimizer", {}),
         ("shrink_perturb", {"coef": 0.3, "init": "fresh"}),
         ("selective_reinit", {"factor": 0.5}),
         ("fire", {"iterations": 60}),
@@ -235,13 +236,14 @@ def test_the_reference_code_of_an_intervention_gives_the_weights_and_moments(nam
         return net, optimizer
 
     (net, optimizer), (theirs, their_optimizer) = trained(), trained()
-    options = settings if name == "fire" else settings | {"make": lambda: copy.deepcopy(fresh)}
+    options = settings if name in ("fire", "optimizer") else settings | {"make": lambda: copy.deepcopy(fresh)}
     applied(name, net, optimizer, **options)
     known = {"net": theirs, "optimizer": their_optimizer, "make": lambda: fresh, "initial": fresh, "fresh": fresh}
     with torch.no_grad():
         call(reference(name)["apply_"], known | settings)
     agree(net, theirs, rtol=1e-6, atol=1e-8)
-    assert any(not torch.equal(p, q) for p, q in zip(theirs.parameters(), trained()[0].parameters(), strict=True))
+    changed = any(not torch.equal(p, q) for p, q in zip(theirs.parameters(), trained()[0].parameters(), strict=True))
+    assert changed == (name != "optimizer")
     for p, q in zip(net.parameters(), theirs.parameters(), strict=True):
         ours = optimizer.state.get(p, {}).get("exp_avg", torch.zeros_like(p))
         torch.testing.assert_close(ours, their_optimizer.state.get(q, {}).get("exp_avg", torch.zeros_like(q)))

@@ -94,6 +94,7 @@ CHOICES = pairwise(
 
 CHANGES_WEIGHTS = ("swr", "wrs", "normalize_project", "hypersphere", "orthogonal", "weight_clipping")
 CHANGES_WEIGHTS += ("continual_backprop", "self_normalized_resets")
+CHANGES_WEIGHTS += ("fire", "redo")  # interventions
 
 
 @pytest.mark.parametrize("chosen", CHOICES, ids=lambda chosen: "-".join(map(str, chosen.values())))
@@ -108,9 +109,7 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
     if chosen["reset"] == "selective_reinit" and chosen["optimizer"] in without_mean:
         chosen = chosen | {"optimizer": "adam"}
     # They refuse weights that are computed, or find none that are not.
-    if chosen["reg"] in CHANGES_WEIGHTS or chosen["reset"] in ("fire", "redo", "regrama"):
-        chosen = chosen | {"net.parametrization": "none"}
-    if chosen["optimizer"] == "muon":
+    if {chosen["reg"], chosen["reset"]} & {*CHANGES_WEIGHTS} or chosen["optimizer"] == "muon":
         chosen = chosen | {"net.parametrization": "none"}
     if chosen["net.parametrization"] == "weight_standardization":  # for convolutions that a norm layer follows
         chosen = chosen | {"net": "cnn_bn"}

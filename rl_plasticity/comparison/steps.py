@@ -9,6 +9,7 @@ from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.configs.commands import ONCE, learning_env_steps, updates_after
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.metrics import statistics
 from rl_plasticity.metrics.statistics import Array, Steps
 from rl_plasticity.runs.names import Curve
@@ -106,15 +107,8 @@ def never_reset(run: Run, unit: str, step: int) -> bool:
 def just_reset(run: Run, unit: str, step: int) -> bool:
     """Whether the run was reset so shortly before this step that it has hardly learned since."""
     every = run.settings.get("reset.every_updates")
-    if (
-        not isinstance(every, int)
-        or run.settings.get(ONCE)
-        or run.settings["reset.name"]
-        in (
-            "redo",
-            "selective_reinit",
-        )
-    ):  # of units
+    forgets = getattr(INTERVENTIONS.get(run.settings["reset.name"]), "forgets", True)
+    if not isinstance(every, int) or run.settings.get(ONCE) or not forgets:
         return False
     updates = _made(run, unit, step)[0]
     return every <= updates and updates % every < LEARNS_AGAIN * every

@@ -6,12 +6,20 @@ from rl_plasticity.errors import Choices, choose
 from rl_plasticity.interventions.base import Intervention, Renewable, Restartable, Target
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.interventions.recycling import ReDo, SelectiveReinit
-from rl_plasticity.interventions.resets import Fire, HeadReset, LearningRateDecay, PeriodicReset, ShrinkAndPerturb
+from rl_plasticity.interventions.resets import (
+    Fire,
+    HeadReset,
+    LearningRateDecay,
+    OptimizerReset,
+    PeriodicReset,
+    ShrinkAndPerturb,
+)
 
 INTERVENTIONS: dict[str, type[Intervention]] = Choices(
     {
         "periodic": PeriodicReset,
         "head": HeadReset,
+        "optimizer": OptimizerReset,
         "shrink_perturb": ShrinkAndPerturb,
         "redo": ReDo,
         "selective_reinit": SelectiveReinit,
@@ -36,6 +44,7 @@ __all__ = [
     "HeadReset",
     "Intervention",
     "LearningRateDecay",
+    "OptimizerReset",
     "PeriodicReset",
     "PlainNet",
     "ReDo",

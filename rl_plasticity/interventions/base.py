@@ -126,6 +126,7 @@ class Intervention:
     """
 
     counted: bool = True  # a decay of the learning rate changes no network
+    forgets: bool = True  # whether a network has to learn again afterwards
 
     @checked
     def __init__(

@@ -39,6 +39,8 @@ class ReDo(Intervention):
             or conv).
     """
 
+    forgets = False  # the other units keep what they learned
+
     @checked
     def __init__(
         self,
@@ -117,6 +119,8 @@ class SelectiveReinit(Intervention):
     Raises:
         SettingsError: utility="gradient" where no gradient is kept.
     """
+
+    forgets = False  # the other weights keep what they learned
 
     @checked
     def __init__(

@@ -11,6 +11,7 @@ from rl_plasticity.errors import warn
 from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Intervention, Target
 from rl_plasticity.learning.learner import copy_runs_
 from rl_plasticity.learning.optimizers import orthogonalized
+from rl_plasticity.learning.torch_state import TorchState
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, read
 from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, wide
@@ -131,6 +132,36 @@ class HeadReset(Intervention):
             own = [name for name in own if "." not in name or name.startswith("parametrizations.")]
             names |= {f"{layer.name}.{name}".lstrip(".") for name in own} & {*structure.trained} - structure.shared
         return names
+
+
+class OptimizerReset(Intervention):
+    """Optimizer reset: the state of the optimizers starts over; weights, targets and regularizers stay.
+
+    The moments m, v and the step count t become 0, as in a new optimizer; the learning rate stays.
+
+    Source: Asadi, Fakoor and Sabach (2023), "Resetting the Optimizer in Deep RL: An Empirical Study", arXiv 2306.17833.
+    Deviations:
+
+    - They reset at each copy of the network into its target, which changes the loss. Here the period is a setting; by
+      default it is 2000 updates, as Dopamine's Rainbow copies. Targets that average have no period.
+    - An agent's learners are reset, but not the temperature, which is one number with a loss of its own.
+
+    Raises:
+        ValueError: a plain network was given no optimizer.
+    """
+
+    forgets = False
+
+    @checked
+    def __init__(self, every_updates: EveryUpdates = 2_000, every_tasks: EveryTasks = None) -> None:
+        super().__init__(every_updates, every_tasks)
+
+    def _apply_(self, target: Target, runs: Tensor | None) -> None:
+        states = [part.learner.optimizer for part in target.parts.values()]
+        if any(isinstance(state, TorchState) and not state.optimizers for state in states):
+            raise ValueError("an optimizer reset has nothing to act on: pass the network's optimizers, not ()")
+        for state in states:
+            state.restart_(runs)
 
 
 class ShrinkAndPerturb(Intervention):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl_plasticity.configs import kinds
 from rl_plasticity.configs.commands import ONCE, Group, Several, Supervised, Train
 from rl_plasticity.errors import SettingsError, nearest
-from rl_plasticity.interventions import Intervention, ReDo, SelectiveReinit, make_intervention
+from rl_plasticity.interventions import Intervention, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.names import RunName
@@ -210,8 +210,7 @@ def _late_resets(
     """
     for name, (intervention, _) in interventions:
         every, every_tasks = intervention.every_updates, intervention.every_tasks
-        recycles = isinstance(intervention, ReDo | SelectiveReinit)  # the other units keep what they learned
-        if every and every <= updates and not recycles and updates % every < LEARNS_AGAIN * every:
+        if every and every <= updates and intervention.forgets and updates % every < LEARNS_AGAIN * every:
             number, left = divmod(updates, every)
             yield (
                 f"the last reset comes {left:.0f} updates before the end: {name}.every_updates={every}, and the run "

@@ -42,7 +42,8 @@ def test_the_page_has_a_row_for_each_network_and_a_column_for_each_method():
     heads = re.findall(r"^\| network \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     assert heads
     assert all(head.split(" | ") == [*ORACLES] for head in heads)
-    by_network = {"periodic", "shrink_perturb", "selective_reinit"}  # act on parameters, whichever layers they are of
+    # These act on parameters, whichever layers they are of.
+    by_network = {"periodic", "optimizer", "shrink_perturb", "selective_reinit"}
     assert {method.split()[0] for method in ORACLES} == {*REGULARIZERS, *INTERVENTIONS} - {"none"} - by_network
 
 

@@ -53,6 +53,9 @@ def intervention(name):
     return make_intervention(name, every_updates=10, **strong.get(name, {}))
 
 
+KEEPS_WEIGHTS = ("optimizer",)
+
+
 @pytest.fixture(params=INTERVENTIONS)
 def name(request):
     return request.param
@@ -64,7 +67,7 @@ def test_it_acts_in_place_on_every_kind_of_network_and_leaves_the_global_random_
     before, state = snapshot(learner.net), torch.get_rng_state()
     intervention(name).apply_(learner, inputs=inputs)
     assert [t.data_ptr() for t in learner.state_dict().values()] == addresses
-    assert changed_of(learner.net, before)
+    assert bool(changed_of(learner.net, before)) == (name not in KEEPS_WEIGHTS)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -172,6 +175,46 @@ def test_a_head_reset_takes_the_last_layer_or_of_a_cnn_all_fully_connected_ones_
 ):
     names = HeadReset(every_updates=1, num_layers=num_layers)._last_names(make(), num_layers)
     assert names == {f"{module}.{part}" for module in modules for part in ("weight", "bias")}
+
+
+# --- optimizer reset --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_after_an_optimizer_reset_a_run_trains_on_as_with_a_new_optimizer_and_the_others_as_if_nothing_were(kind):
+    def learner_with(settings):
+        return Learner(lambda s: MLP((5, 8, 3), s), [1, 2], optimize=lambda net: OPTIMIZERS[kind](net, **settings))
+
+    settings = {"lr": 0.01} | MOMENTUM.get(kind, {})
+    learner, never, new = (learner_with(settings) for _ in range(3))
+    x = torch.randn(2, 6, 5)
+
+    def train(one, steps):
+        for _ in range(steps):
+            one.minimize(loss_of(one.net(x), (2,)))
+
+    train(learner, 3), train(never, 3)
+    weights = snapshot(learner.net)
+    new.net.load_state_dict(weights)
+    make_intervention("optimizer").apply_(learner, runs=[1])
+    assert not changed_of(learner.net, weights)
+    train(learner, 3), train(never, 3), train(new, 3)
+    for p, q, r in zip(*(one.net.parameters() for one in (learner, never, new)), strict=True):
+        torch.testing.assert_close(p[0], q[0], rtol=0, atol=0)
+        torch.testing.assert_close(p[1], r[1], rtol=0, atol=0)
+        assert not torch.equal(p[1], q[1])
+
+
+def test_an_optimizer_reset_keeps_regularizer_target_and_temperature_and_needs_an_optimizer():
+    agent, _ = sac_and_batch()
+    before = snapshot(agent)
+    make_intervention("optimizer").apply_(agent)
+    changed = changed_of(agent, before)
+    assert {k.split(".")[0] for k in changed} == {"critic", "actor"}
+    assert all(".optimizer." in k or k.endswith("counted/resets") for k in changed)
+    assert agent.critic.optimizer.step.tolist() == [0, 0]
+    with pytest.raises(ValueError, match="optimizer"):
+        make_intervention("optimizer").apply_(nn.Linear(3, 2), ())
 
 
 # --- shrink and perturb ---------------------------------------------------------------------------------------------
@@ -304,7 +347,8 @@ def test_it_acts_on_both_learners_of_the_agent_on_chosen_runs(name):
     done = intervention(name).apply_(agent, runs=[1], inputs=agent.inputs(batch))
     changed = changed_of(agent, before)
     for learner in ("critic", "actor"):
-        assert any(k.startswith(f"{learner}.net") for k in changed)
+        assert any(k.startswith(f"{learner}.net") for k in changed) == (name not in KEEPS_WEIGHTS)
+        assert any(k.startswith((f"{learner}.net", f"{learner}.optimizer")) for k in changed)
         assert done[f"{learner}/resets"].tolist() == [0, 1]
         assert done[f"{learner}/reset_weights"].tolist() == agent.learners[learner].counts["reset_weights"].tolist()
     after = agent.state_dict()
@@ -487,7 +531,7 @@ def test_what_it_did_is_returned_and_added_up_by_run_and_a_saved_learner_goes_on
         changed = sum((p != q).flatten(1).sum(1) for p, q in zip(learner.net.parameters(), before, strict=True))
         assert done["resets"].tolist() == acted
         assert torch.equal(done["reset_weights"], changed)
-        assert (changed > 0).tolist() == [bool(a) for a in acted]
+        assert (changed > 0).tolist() == [bool(a) and name not in KEEPS_WEIGHTS for a in acted]
         total += changed
     other = learner_of(CASES["stacked3"])
     other.load_state_dict(learner.state_dict())
