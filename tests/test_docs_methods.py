@@ -223,6 +223,7 @@ def applied(name, net, optimizer, **settings):
         ("shrink_perturb", {"coef": 0.3, "init": "fresh"}),
         ("selective_reinit", {"factor": 0.5}),
         ("fire", {"iterations": 60}),
+        ("dash", {"least": 0.1}),
     ],
 )
 def test_the_reference_code_of_an_intervention_gives_the_weights_and_moments(name, settings):
@@ -236,7 +237,7 @@ def test_the_reference_code_of_an_intervention_gives_the_weights_and_moments(nam
         return net, optimizer
 
     (net, optimizer), (theirs, their_optimizer) = trained(), trained()
-    options = settings if name in ("fire", "optimizer") else settings | {"make": lambda: copy.deepcopy(fresh)}
+    options = settings if name in ("fire", "optimizer", "dash") else settings | {"make": lambda: copy.deepcopy(fresh)}
     applied(name, net, optimizer, **options)
     known = {"net": theirs, "optimizer": their_optimizer, "make": lambda: fresh, "initial": fresh, "fresh": fresh}
     with torch.no_grad():

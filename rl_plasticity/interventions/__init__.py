@@ -7,6 +7,7 @@ from rl_plasticity.interventions.base import Intervention, Renewable, Restartabl
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.interventions.recycling import ReDo, SelectiveReinit
 from rl_plasticity.interventions.resets import (
+    Dash,
     Fire,
     HeadReset,
     LearningRateDecay,
@@ -24,6 +25,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = Choices(
         "redo": ReDo,
         "selective_reinit": SelectiveReinit,
         "fire": Fire,
+        "dash": Dash,
     }
 )
 """Intervention classes by the name that ``reset=`` takes; each is called as ``kind(**settings)``."""
@@ -40,6 +42,7 @@ def make_intervention(name: str, **settings: Any) -> Intervention:
 
 __all__ = [
     "INTERVENTIONS",
+    "Dash",
     "Fire",
     "HeadReset",
     "Intervention",

@@ -13,6 +13,7 @@ from rl_plasticity.learning.torch_state import Optimizers
 from rl_plasticity.regularizers import Regularizer
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example
+from rl_plasticity.structure.layer import wide
 
 
 class Moments(Protocol):
@@ -239,6 +240,21 @@ class Intervention:
             a part, means none.
         """
         raise TypeError(f"{type(self).__name__} is not an intervention: it changes nothing")
+
+
+def gradient_of(learner: Renewable, name: str, method: str) -> Tensor:
+    """The gradient of the parameter called `name`, or a running mean of it, for a method that looks at it.
+
+    Raises:
+        SettingsError: none is kept.
+    """
+    gradient = learner.optimizer.gradient(name)
+    if gradient is None:
+        raise SettingsError(
+            f"{method} needs the gradient of {name!r}: apply it before zero_grad, or to a Learner whose optimizer "
+            "keeps its running mean (adam, centered rmsprop, sgd with momentum)"
+        )
+    return wide(gradient)
 
 
 def _target(

@@ -13,6 +13,7 @@ from rl_plasticity.interventions.base import (
     Intervention,
     Renewable,
     Target,
+    gradient_of,
 )
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.settings import Setting, checked
@@ -158,13 +159,7 @@ class SelectiveReinit(Intervention):
     def _use(self, learner: Renewable, name: str, parameter: Tensor) -> Tensor:
         if self.utility == "magnitude":
             return wide(parameter).abs()
-        gradient = learner.optimizer.gradient(name)
-        if gradient is None:
-            raise SettingsError(
-                f"selective_reinit needs the gradient of {name!r}: apply it before zero_grad, or to a Learner whose "
-                "optimizer keeps its running mean (adam, centered rmsprop, sgd with momentum)"
-            )
-        return (wide(gradient) * wide(parameter)).abs()
+        return (gradient_of(learner, name, "selective_reinit") * wide(parameter)).abs()
 
     def _least(self, use: Tensor, k: int) -> Tensor:
         """A mask of the entries of ``[*runs, ...]`` with the lowest utility, within each run."""

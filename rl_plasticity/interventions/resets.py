@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import warn
-from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Intervention, Target
+from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Intervention, Target, gradient_of
 from rl_plasticity.learning.learner import copy_runs_
 from rl_plasticity.learning.optimizers import orthogonalized
 from rl_plasticity.learning.torch_state import TorchState
@@ -242,22 +242,7 @@ class Fire(Intervention):
         chosen = ... if runs is None else runs
         turned = []  # written at the end, so that an error changes nothing
         for learner, _, example in target.parts.values():
-            structure = read(learner.net)
-            if (structure.unknown or structure.undecided) and example is not None:
-                structure = read(learner.net, example)
-            if left := structure.left_alone("fire", learner.net, least_axes=2):
-                warn(left)
-            changed = [layer for layer in structure.layers if layer.is_linear_map]
-            structure.require_whole("fire", changed)
-            if not changed:
-                raise ValueError("fire has nothing to act on: the network has no linear or convolution layer")
-            computed = [layer.name for layer in changed if layer.is_computed]
-            if computed:
-                raise ValueError(
-                    f"fire changes weights in place, which the parametrization of {computed[0]!r} undoes: remove it "
-                    "(torch.nn.utils.parametrize.remove_parametrizations), or use shrink_perturb"
-                )
-            for layer in changed:
+            for layer in _linear_maps(learner.net, example, "fire"):
                 weight = layer.weight(learner.net)
                 assert weight is not None
                 turned.append((weight, self._orthogonal(layer, weight).to(weight.dtype)))
@@ -282,6 +267,96 @@ class Fire(Intervention):
         near = orthogonalized(matrices, self.iterations, (1.5, -0.5, 0.0)).movedim((-2, -1), (k + 1, k + 2))
         out, fan_in = matrices.shape[-2:][:: -1 if layer.transposed else 1]
         return near.flatten(k, k + 1) * (math.sqrt(out / fan_in) / positions)
+
+
+class Dash(Intervention):
+    """DASH, direction-aware shrinking: weights shrink unless they point along the negative gradient.
+
+    w <- max(lambda, cos(w, -g)) w, with g the gradient of the same entries; the cosine of a zero vector is 0. A vector
+    w is a unit's incoming weights in a linear layer, the kernel between one input and one output channel in a
+    convolution, and a layer's whole bias. Heads are included; norm layers and the optimizer's moments stay. Targets
+    shrink by the same factors. No regularizer's reference changes.
+
+    Source: Shin et al. (2024), "DASH: Warm-Starting Neural Network Training in Stationary Settings without Loss of
+    Plasticity", arXiv 2410.23495, as in the code of Han et al. (github.com/isaac7778/FIRE,
+    vision/interventions/dash.py). Deviations:
+
+    - There g is a running mean over a pass through the new data with fixed weights; the latest batch's share is 0.1 or
+      0.3. Here it is the optimizer's running mean (or sum) of the gradients of the last updates; with Adam the share is
+      0.1. For a plain network it is what the last backward passes left.
+    - There training goes on with a new optimizer.
+
+    Args:
+        least: lambda, 0.05 to 0.3 in the experiments of Han et al.
+
+    Raises:
+        SettingsError: no gradient is kept.
+        ValueError: as `Fire`.
+    """
+
+    @checked
+    def __init__(
+        self,
+        every_updates: EveryUpdates = 100_000,
+        every_tasks: EveryTasks = None,
+        least: Annotated[float, Setting("smallest factor of a weight (lambda)", least=0, most=1)] = 0.05,
+    ) -> None:
+        super().__init__(every_updates, every_tasks)
+        self.least = least
+
+    @torch.no_grad()
+    def _apply_(self, target: Target, runs: Tensor | None) -> None:
+        chosen = ... if runs is None else runs
+        shrunk = []  # written at the end, so that an error changes nothing
+        for learner, followers, example in target.parts.values():
+            named = {
+                n: y for y in _linear_maps(learner.net, example, "dash") for n in y.parameter_names
+            }  # shared: once
+            for name, layer in named.items():
+                axes = self._axes(layer, name, lookup(learner.net, name).ndim)
+                w, g = wide(lookup(learner.net, name)), gradient_of(learner, name, "dash")
+                cosine = -(_unit(w, axes) * _unit(g, axes)).sum(axes, keepdim=True)
+                factor = cosine.clamp(self.least, 1)
+                for tensor in (lookup(net, name) for net in (learner.net, *followers)):
+                    shrunk.append((tensor, (wide(tensor) * factor).to(tensor.dtype)))
+        for tensor, value in shrunk:
+            tensor[chosen] = value[chosen]
+
+    def _axes(self, layer: Layer, name: str, ndim: int) -> tuple[int, ...]:
+        """The axes along which the vectors of the layer's parameter called `name` lie."""
+        if name == layer.bias_name or layer.part is not None:
+            return (-1,)
+        if layer.role == "conv":
+            return (*range(len(layer.runs) + 2, ndim),)
+        return (-2,) if layer.transposed else (*range(len(layer.runs) + 1, ndim),)
+
+
+def _unit(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
+    size = torch.linalg.vector_norm(tensor, dim=axes, keepdim=True)
+    return torch.where(size > 0, tensor / size, 0)
+
+
+def _linear_maps(net: nn.Module, example: Example | None, method: str) -> list[Layer]:
+    """The linear and convolution layers of `net`, for a method that changes their weights in place.
+
+    Raises:
+        ValueError: there is none, a weight is computed, or one is a factor of an adapter.
+    """
+    structure = read(net)
+    if (structure.unknown or structure.undecided) and example is not None:
+        structure = read(net, example)
+    if left := structure.left_alone(method, net, least_axes=2):
+        warn(left)
+    found = [layer for layer in structure.layers if layer.is_linear_map]
+    structure.require_whole(method, found)
+    if not found:
+        raise ValueError(f"{method} has nothing to act on: the network has no linear or convolution layer")
+    if computed := [layer.name for layer in found if layer.is_computed]:
+        raise ValueError(
+            f"{method} changes weights in place, which the parametrization of {computed[0]!r} undoes: remove it "
+            "(torch.nn.utils.parametrize.remove_parametrizations), or use shrink_perturb"
+        )
+    return found
 
 
 class LearningRateDecay(Intervention):

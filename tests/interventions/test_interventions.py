@@ -11,6 +11,7 @@ from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import (
     INTERVENTIONS,
+    Dash,
     Fire,
     HeadReset,
     Intervention,
@@ -240,6 +241,7 @@ def test_shrink_and_perturb_mixes_weights_with_an_initialization(init):
         (ShrinkAndPerturb, {"coef": 1.5}, "coef.*0 to 1.*1.5"),
         (ShrinkAndPerturb, {"init": "new"}, "init.*saved.*fresh.*'new'"),
         (HeadReset, {"num_layers": 0}, "num_layers.*1.*null.*0"),
+        (Dash, {"least": 1.5}, "least.*0 to 1.*1.5"),
         (ReDo, {"threshold": -0.1}, "threshold.*0.*-0.1"),
         (LearningRateDecay, {"at_updates": [5], "factor": 0}, "factor.*0"),
         (SelectiveReinit, {"every_updates": 1, "choose": "share", "factor": 1.5}, "factor.*1.*choose=share.*1.5"),
@@ -440,6 +442,70 @@ def test_fire_refuses_weights_that_are_computed_and_networks_without_matrices():
         Fire().apply_(nn.LayerNorm(3), ())
 
 
+# --- dash -------------------------------------------------------------------------------------------------------------
+
+
+def cosine(a, b):
+    return torch.nn.functional.cosine_similarity(a, b, dim=-1)
+
+
+@pytest.mark.parametrize("kind", ["stacked3", "stacked_cnn_bn", "cnn_bn"])
+def test_dash_shrinks_rows_kernels_and_whole_biases_by_their_cosine_with_the_mean_negative_gradient(kind):
+    case = CASES[kind]
+    learner, _ = trained(case)
+    before, k = snapshot(learner.net), len(case.runs)
+    with torch.no_grad():  # cosines of every size and sign
+        for name in learner.optimizer.names:
+            m = learner.optimizer.gradient(name)
+            m.copy_(-learner.net.get_parameter(name) + torch.randn_like(m) * torch.rand(m.shape[-1]))
+    Dash(every_updates=1, least=0.1).apply_(learner)
+    factors = []
+    for layer in layers(learner.net):
+        for name in layer.parameter_names:
+            old, g = before[name], learner.optimizer.gradient(name)
+            if not layer.is_linear_map:
+                assert torch.equal(learner.net.get_parameter(name), old)
+                continue
+            at = k + (2 if layer.role == "conv" else 1) if name == layer.weight_name else k  # where a vector begins
+            factor = cosine(old.flatten(at), -g.flatten(at)).clamp(min=0.1)
+            expected = old * factor.reshape(*factor.shape, *(1,) * (old.ndim - at))
+            torch.testing.assert_close(learner.net.get_parameter(name), expected)
+            factors.append(factor.flatten())
+    factors = torch.cat(factors)
+    assert (factors == 0.1).any()
+    assert ((factors > 0.1) & (factors < 1)).any()
+
+
+def test_dash_by_hand_with_rows_along_across_and_against_the_negative_gradient_and_one_without():
+    net = nn.Sequential(nn.Linear(2, 4))
+    net[0].weight.data = torch.tensor([[3.0, 4.0], [1.0, 0.0], [2.0, 2.0], [1.0, 1.0]])
+    net[0].weight.grad = torch.tensor(
+        [[-6e-9, -8e-9], [-1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
+    )  # cosines 1, 0.71, -1, none
+    net[0].bias.data, net[0].bias.grad = torch.ones(4), torch.tensor([-1.0, 0.0, 0.0, 0.0])  # 0.5 of all four together
+    make_intervention("dash", least=0.25).apply_(net, ())
+    half = 0.5**0.5
+    torch.testing.assert_close(net[0].weight, torch.tensor([[3.0, 4.0], [half, 0], [0.5, 0.5], [0.25, 0.25]]))
+    torch.testing.assert_close(net[0].bias, torch.full((4,), 0.5))
+
+
+def test_dash_shrinks_a_target_by_the_factors_of_its_network_and_a_shared_weight_once():
+    agent, _ = sac_and_batch()
+    before = snapshot(agent)
+    Dash(every_updates=1).apply_(agent)
+    for name in ("critics.0.0.weight", "critics.0.6.bias"):
+        now = agent.state_dict()
+        factor = now[f"critic.net.{name}"] / before[f"critic.net.{name}"]
+        torch.testing.assert_close(now[f"critic_target.{name}"], before[f"critic_target.{name}"] * factor)
+    tied = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    tied[2].weight = tied[0].weight
+    tied(torch.randn(4, 3)).square().sum().backward()
+    tied[0].weight.grad = tied[0].weight.detach().clone()  # against it
+    old = tied[0].weight.detach().clone()
+    Dash(every_updates=1, least=0.5).apply_(tied, ())
+    torch.testing.assert_close(tied[0].weight, 0.5 * old)
+
+
 MOMENTUM = {"rmsprop": {"momentum": 0.9}}
 
 # --- selective_reinit -------------------------------------------------------------------------------------------------
@@ -605,12 +671,12 @@ class Two:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("name", ["head", "redo", "selective_reinit", "shrink_perturb", "fire"])
+@pytest.mark.parametrize("name", ["head", "redo", "selective_reinit", "shrink_perturb", "fire", "dash"])
 def test_an_intervention_that_fails_on_one_learner_has_changed_no_other(name, monkeypatch):
     agent = Two(name)
     one, other = agent.learners.values()
     one.minimize(one.net(torch.randn(6, 5)).square().mean())  # so that there are moments
-    if name == "selective_reinit":  # no gradient is kept
+    if name in ("selective_reinit", "dash"):  # no gradient is kept
         monkeypatch.setattr(other.optimizer, "gradient", lambda name: None)
     elif name == "shrink_perturb":
         monkeypatch.setattr(other, "initial", lambda: nn.Linear(2, 2))
