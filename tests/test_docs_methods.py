@@ -266,3 +266,18 @@ def test_the_reference_code_of_redo_gives_the_weights():
         linear(theirs)[1].weight[:, [1, 4]] = 0  # between two recycled units it is zero
     agree(net, theirs)
     assert any(not torch.equal(a.weight, b.weight) for a, b in zip(kept, linear(theirs), strict=True))
+
+
+def test_the_reference_code_of_regrama_gives_the_weights():
+    net, fresh, x = make_net(norm=False), make_net(5, norm=False), torch.randn(16, 5, dtype=torch.float64)
+    net(x).square().sum().backward()
+    theirs = copy.deepcopy(net)
+    for p, q in zip(net.parameters(), theirs.parameters(), strict=True):
+        q.grad = p.grad.clone()
+    applied("regrama", net, (), threshold=0.6, make=lambda: copy.deepcopy(fresh))
+    with torch.no_grad():
+        for i in (1, 0):  # between two recycled units the weight is zero
+            reference("regrama")["recycle_"](linear(theirs)[i], linear(theirs)[i + 1], linear(fresh)[i], threshold=0.6)
+    agree(net, theirs)
+    assert not linear(net)[1].weight.all()
+    assert not linear(net)[2].weight.all()

@@ -94,7 +94,7 @@ CHOICES = pairwise(
 
 CHANGES_WEIGHTS = ("swr", "wrs", "normalize_project", "hypersphere", "orthogonal", "weight_clipping")
 CHANGES_WEIGHTS += ("continual_backprop", "self_normalized_resets")
-CHANGES_WEIGHTS += ("fire", "dash", "redo")  # interventions
+CHANGES_WEIGHTS += ("fire", "dash", "redo", "regrama")  # interventions
 
 
 @pytest.mark.parametrize("chosen", CHOICES, ids=lambda chosen: "-".join(map(str, chosen.values())))
@@ -106,7 +106,7 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
     number = 2 if task in ("random_labels", "pixel_permutation", "label_flip", "binary_pairs") else "null"
     settings = [a for a in SMALL if not a.startswith(("net", "num_tasks"))]
     without_mean = ("rmsprop", "upgd")  # of gradients
-    if chosen["reset"] in ("selective_reinit", "dash") and chosen["optimizer"] in without_mean:
+    if chosen["reset"] in ("selective_reinit", "dash", "regrama") and chosen["optimizer"] in without_mean:
         chosen = chosen | {"optimizer": "adam"}
     # They refuse weights that are computed, or find none that are not.
     if {chosen["reg"], chosen["reset"]} & {*CHANGES_WEIGHTS} or chosen["optimizer"] == "muon":

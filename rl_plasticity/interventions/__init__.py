@@ -5,7 +5,7 @@ from typing import Any
 from rl_plasticity.errors import Choices, choose
 from rl_plasticity.interventions.base import Intervention, Renewable, Restartable, Target
 from rl_plasticity.interventions.plain import PlainNet
-from rl_plasticity.interventions.recycling import ReDo, SelectiveReinit
+from rl_plasticity.interventions.recycling import ReDo, ReGraMa, SelectiveReinit
 from rl_plasticity.interventions.resets import (
     Dash,
     Fire,
@@ -23,6 +23,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = Choices(
         "optimizer": OptimizerReset,
         "shrink_perturb": ShrinkAndPerturb,
         "redo": ReDo,
+        "regrama": ReGraMa,
         "selective_reinit": SelectiveReinit,
         "fire": Fire,
         "dash": Dash,
@@ -51,6 +52,7 @@ __all__ = [
     "PeriodicReset",
     "PlainNet",
     "ReDo",
+    "ReGraMa",
     "Renewable",
     "Restartable",
     "SelectiveReinit",

@@ -196,8 +196,8 @@ class Intervention:
         Returns:
             Counts ``[*runs]`` by name: ``resets``, 1 where it acted; ``reset_weights``, the number of entries of the
             network's parameters whose value changed; ``reset_units``, the number of single hidden units reinitialized
-            (`redo`). For an agent, the names are ``critic/resets`` and so on. A `Learner` adds the counts up and saves
-            the sums, see `Learner.counts`.
+            (`redo`, `regrama`). For an agent, the names are ``critic/resets`` and so on. A `Learner` adds the counts up
+            and saves the sums, see `Learner.counts`.
 
         Raises:
             SettingsError: an argument is missing, or is given although the target has its own.

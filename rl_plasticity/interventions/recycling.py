@@ -1,6 +1,7 @@
 """Interventions that reinitialize single hidden units or weights."""
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -11,6 +12,7 @@ from rl_plasticity.interventions.base import (
     EveryTasks,
     EveryUpdates,
     Intervention,
+    Part,
     Renewable,
     Target,
     gradient_of,
@@ -52,43 +54,66 @@ class ReDo(Intervention):
         super().__init__(every_updates, every_tasks)
         self.threshold = threshold
 
-    @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None) -> dict[str, Tensor]:
-        recycled, written = {}, []  # written at the end, so that an error changes nothing
-        for name, (learner, _, example) in target.parts.items():
-            if example is None:
-                how = "example=x" if isinstance(learner, PlainNet) else f"inputs={{{name!r}: x}}"
-                raise ValueError(
-                    f"ReDo finds dormant units by their activations: pass {how}, with a batch x of the network's inputs"
-                )
-            net = learner.net
-            found = [(unit, self._dormant(a, learner.runs, runs)) for unit, a in _look(net, example)]
-            names = {n for unit, _ in found for layer in (unit.incoming, *unit.norms) for n in layer.parameter_names}
-            read = {n for unit, _ in found for layer in unit.outgoing if (n := layer.weight_name)}
-            moments = {parameter: learner.optimizer.moments(parameter) for parameter in sorted(names | read)}
-            fresh = learner.fresh(runs, names)
-            new = renewed(net, found, lambda _, parameter, fresh=fresh: lookup(fresh, parameter))  # type: ignore[misc]
-            written.append((net, moments, new))
-            recycled[name] = torch.stack([dormant.sum(-1).cpu() for _, dormant in found]).sum(0)
-        for net, moments, new in written:
-            for parameter, (where, value) in new.items():
-                lookup(net, parameter).copy_(value)
-                for moment in moments[parameter]:
-                    moment.masked_fill_(where, 0)
-        return recycled
+        return _recycle_(target, runs, self.threshold, self._sizes)
 
-    def _dormant(self, activation: Tensor, axes: tuple[int, ...], runs: Tensor | None) -> Tensor:
-        """A mask ``[*runs, units]`` of the dormant units in the chosen runs, from activations ``[*runs, units, n]``.
+    def _sizes(self, name: str, part: Part) -> Iterator[tuple[HiddenUnits, Tensor]]:
+        net, example = part.learner.net, part.example
+        if example is None:
+            how = "example=x" if isinstance(part.learner, PlainNet) else f"inputs={{{name!r}: x}}"
+            raise ValueError(
+                f"ReDo finds dormant units by their activations: pass {how}, with a batch x of the network's inputs"
+            )
+        units = _hidden_units(net, example, "ReDo")
+        for unit, activation in zip(units, activations_of(net, units, example), strict=True):
+            yield unit, unit.by_unit(activation, unit.number(net)).abs().mean(-1)
 
-        Where no example reached a layer, as in an expert that gets none of the batch, the score is NaN and no unit is
-        dormant.
-        """
-        size = activation.abs().mean(-1)
-        mean = size.mean(-1, keepdim=True)
-        score = torch.where(mean == 0, torch.zeros_like(size), size / mean)
-        chosen = torch.zeros(axes, dtype=torch.bool, device=activation.device)
-        chosen[... if runs is None else runs] = True
-        return (score <= self.threshold) & chosen.unsqueeze(-1)
+
+class ReGraMa(Intervention):
+    """ReGraMa: recycles the hidden units that hardly get a gradient, in the same way as `ReDo`.
+
+    A unit's score is the mean absolute gradient of its incoming weights, divided by the mean of that over the layer's
+    units. A unit is recycled where score <= threshold.
+
+    Source: Liu et al. (2025), "Measure gradients, not activations! Enhancing neuronal activity in deep reinforcement
+    learning", arXiv 2505.24061, as in a copy of their code (github.com/rippl-svg/grad-based-plasticity-metrics,
+    utils/ReDo.py, GradientReDo). Deviations:
+
+    - There the gradient is the last batch's. Here it is so for a plain network; for a `Learner` or an agent, it is the
+      optimizer's running mean (or sum) of the gradient.
+    - There outgoing weights stay, and so does the function's dependence on the unit. Output units and the gains of norm
+      layers have scores of their own there; here outputs stay, and a gain goes with its unit.
+    - Their default threshold is 0. Adam's mean of a unit that died takes hundreds of updates to become exactly 0.
+
+    Args:
+        threshold: tau.
+
+    Raises:
+        SettingsError: no gradient is kept.
+        ValueError: the network has no chain of (linear or conv), activation module, (linear or conv), or it cannot be
+            traced and no `inputs` were given.
+    """
+
+    forgets = False  # the other units keep what they learned
+
+    @checked
+    def __init__(
+        self,
+        every_updates: EveryUpdates = 1_000,
+        every_tasks: EveryTasks = None,
+        threshold: Annotated[float, Setting("largest score of a recycled unit", least=0)] = 0.025,
+    ) -> None:
+        super().__init__(every_updates, every_tasks)
+        self.threshold = threshold
+
+    def _apply_(self, target: Target, runs: Tensor | None) -> dict[str, Tensor]:
+        return _recycle_(target, runs, self.threshold, self._sizes)
+
+    def _sizes(self, name: str, part: Part) -> Iterator[tuple[HiddenUnits, Tensor]]:
+        for unit in _hidden_units(part.learner.net, part.example, "ReGraMa"):
+            assert unit.incoming.weight_name is not None  # of a linear or convolution layer
+            gradient = gradient_of(part.learner, unit.incoming.weight_name, "regrama")
+            yield unit, unit.incoming.matrix_of(gradient).abs().mean(-1)
 
 
 class SelectiveReinit(Intervention):
@@ -174,18 +199,63 @@ class SelectiveReinit(Intervention):
         return (flat <= limit).reshape(use.shape)
 
 
-def _look(net: nn.Module, example: Example) -> list[tuple[HiddenUnits, Tensor]]:
-    """The hidden units of `net`, layer by layer, with their activations on `example`, ``[*runs, units, n]``."""
+@torch.no_grad()
+def _recycle_(
+    target: Target,
+    runs: Tensor | None,
+    threshold: float,
+    sizes: Callable[[str, Part], Iterable[tuple[HiddenUnits, Tensor]]],
+) -> dict[str, Tensor]:
+    """Recycle the hidden units of the chosen runs whose size is at most `threshold` times their layer's mean size.
+
+    Args:
+        sizes: from the name of a part and the part to its hidden units and their sizes, ``[*runs, units]``.
+
+    Returns:
+        The number of recycled units, ``[*runs]`` by the name of the part.
+    """
+    recycled, written = {}, []  # written at the end, so that an error changes nothing
+    for name, part in target.parts.items():
+        learner, net = part.learner, part.learner.net
+        found = [(unit, _small(size, threshold, learner.runs, runs)) for unit, size in sizes(name, part)]
+        names = {n for unit, _ in found for layer in (unit.incoming, *unit.norms) for n in layer.parameter_names}
+        read = {n for unit, _ in found for layer in unit.outgoing if (n := layer.weight_name)}
+        moments = {parameter: learner.optimizer.moments(parameter) for parameter in sorted(names | read)}
+        fresh = learner.fresh(runs, names)
+        new = renewed(net, found, lambda _, parameter, fresh=fresh: lookup(fresh, parameter))  # type: ignore[misc]
+        written.append((net, moments, new))
+        recycled[name] = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
+    for net, moments, new in written:
+        for parameter, (where, value) in new.items():
+            lookup(net, parameter).copy_(value)
+            for moment in moments[parameter]:
+                moment.masked_fill_(where, 0)
+    return recycled
+
+
+def _small(size: Tensor, threshold: float, axes: tuple[int, ...], runs: Tensor | None) -> Tensor:
+    """A mask ``[*runs, units]`` of the units in the chosen runs whose share of the mean size is at most `threshold`.
+
+    Where no example reached a layer, as in an expert that gets none of the batch, the size is NaN and no unit is small.
+    """
+    mean = size.mean(-1, keepdim=True)
+    score = torch.where(mean == 0, torch.zeros_like(size), size / mean)
+    chosen = torch.zeros(axes, dtype=torch.bool, device=size.device)
+    chosen[... if runs is None else runs] = True
+    return (score <= threshold) & chosen.unsqueeze(-1)
+
+
+def _hidden_units(net: nn.Module, example: Example | None, method: str) -> list[HiddenUnits]:
+    """The hidden units of `net`, layer by layer."""
     structure = read(net, example)
-    structure.require_order("ReDo")
+    structure.require_order(method)
     # Columns of a weight that is computed from trained tensors cannot be set to zero.
     units = [unit for unit in structure.hidden_units(net) if not any(y.is_computed for y in unit.layers)]
     left = structure.not_among(units)
     why = "its units are joined, shared, moved, made by computed weights or read by something that is not a layer"
     if not units:
         behind = f" but behind {some(left)}, where {why}" if left else ""
-        raise ValueError(f"ReDo has nothing to act on: the network has no hidden activation{behind}")
+        raise ValueError(f"{method} has nothing to act on: the network has no hidden activation{behind}")
     if left:
-        warn(f"ReDo leaves alone what is behind {some(left)}: {why}")
-    seen = activations_of(net, units, example)
-    return [(unit, unit.by_unit(activation, unit.number(net))) for unit, activation in zip(units, seen, strict=True)]
+        warn(f"{method} leaves alone what is behind {some(left)}: {why}")
+    return units

@@ -36,8 +36,8 @@ def gradient_dormant_fraction(gradient: Tensor, threshold: float = 0.0) -> Tenso
     gradient of the loss with respect to the unit's incoming weight j. In a layer without any gradient all units count.
     A dead ReLU unit gets no gradient. Neither does a unit that nothing reads, and which need not be dormant.
 
-    Source: after GraMa of Liu et al. (2025), "Measure gradients, not activations!", arXiv 2505.24061. Only the abstract
-    could be read, so the equation is ours, in the form of `dormant_fraction`.
+    Source: GraMa of Liu et al. (2025), "Measure gradients, not activations!", arXiv 2505.24061, as in a copy of their
+    code (github.com/rippl-svg/grad-based-plasticity-metrics, utils/ReDo.py), which counts output units too.
     """
     return dormant_fraction(gradient.mT, threshold)
 

@@ -18,6 +18,7 @@ from rl_plasticity.interventions import (
     LearningRateDecay,
     PeriodicReset,
     ReDo,
+    ReGraMa,
     SelectiveReinit,
     ShrinkAndPerturb,
     make_intervention,
@@ -50,7 +51,7 @@ def changed_of(module, before):
 
 
 def intervention(name):
-    strong = {"redo": {"threshold": 0.8}, "selective_reinit": {"factor": 0.5}}
+    strong = {"redo": {"threshold": 0.8}, "regrama": {"threshold": 0.8}, "selective_reinit": {"factor": 0.5}}
     return make_intervention(name, every_updates=10, **strong.get(name, {}))
 
 
@@ -324,6 +325,40 @@ def test_redo_without_inputs_or_without_hidden_units_is_an_error():
     flat = Learner(lambda seeds: nn.Sequential(nn.Linear(3, 2)), [0])
     with pytest.raises(ValueError, match=r"[Rr]e[Dd]o"):
         ReDo().apply_(flat, inputs={"net": (torch.ones(2, 3),)})
+
+
+# --- ReGraMa --------------------------------------------------------------------------------------------------------
+
+
+def test_regrama_scores_a_unit_by_its_mean_absolute_gradient_over_the_layer_s_mean():
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    with torch.no_grad():
+        net[2].weight.fill_(1.0)
+    net[0].weight.grad = torch.tensor([[-4.0, 0.0], [3.0, -3.0], [4.0, 4.0]])  # means 2, 3, 4; norms 4, 4.2, 5.7
+    make_intervention("regrama", threshold=2 / 3).apply_(net, ())
+    assert net[2].weight.tolist() == [[0.0, 1.0, 1.0]]
+
+
+def test_regrama_recycles_a_unit_that_fires_but_learns_nothing_and_redo_does_not():
+    ends = []
+    for kind in (ReDo, ReGraMa):
+        learner = Learner(lambda seeds: MLP((5, 8, 3), seeds, layer_norm=False), [1, 2])
+        with torch.no_grad():
+            learner.net[0].bias[1, 4] += 5  # fires for every input
+            learner.net[2].weight[1, :, 4] = 0  # and nothing reads it
+        x = torch.randn(2, 64, 5)
+        learner.minimize(learner.net(x).square().mean((1, 2)))
+        before = snapshot(learner)
+        done = kind(every_updates=1, threshold=1e-6).apply_(learner, inputs={"net": (x,)})
+        ends.append(done["reset_units"].tolist())
+    assert ends == [[0, 0], [0, 1]]
+    after = learner.state_dict()
+    assert torch.equal(after["net.0.weight"][1, 4], learner._new([1, 1])[0].weight[1, 4])
+    assert not after["net.2.weight"][1, :, 4].any()
+    for moment in "mv":
+        assert not after[f"optimizer.{moment}/0/weight"][1, 4].any()
+        assert not after[f"optimizer.{moment}/2/weight"][1, :, 4].any()
+    assert (after["net.0.weight"] != before["net.0.weight"]).sum() == 5
 
 
 # --- on the agent ---------------------------------------------------------------------------------------------------
@@ -671,12 +706,12 @@ class Two:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("name", ["head", "redo", "selective_reinit", "shrink_perturb", "fire", "dash"])
+@pytest.mark.parametrize("name", ["head", "redo", "regrama", "selective_reinit", "shrink_perturb", "fire", "dash"])
 def test_an_intervention_that_fails_on_one_learner_has_changed_no_other(name, monkeypatch):
     agent = Two(name)
     one, other = agent.learners.values()
     one.minimize(one.net(torch.randn(6, 5)).square().mean())  # so that there are moments
-    if name in ("selective_reinit", "dash"):  # no gradient is kept
+    if name in ("regrama", "selective_reinit", "dash"):  # no gradient is kept
         monkeypatch.setattr(other.optimizer, "gradient", lambda name: None)
     elif name == "shrink_perturb":
         monkeypatch.setattr(other, "initial", lambda: nn.Linear(2, 2))

@@ -20,7 +20,7 @@ from rl_plasticity.structure import read
 
 CHAIN, WINDOWED = "chain", "windowed"
 NAMES = [*REGULARIZERS, CHAIN, WINDOWED]
-STRONG = {"redo": {"threshold": 0.8}, "selective_reinit": {"factor": 0.5}}  # so that each changes something
+STRONG = {"redo": {"threshold": 0.8}, "regrama": {"threshold": 0.8}, "selective_reinit": {"factor": 0.5}}  # to act
 SOON = {  # so that each does something within three updates
     "wrs": {"every_updates": 3},
     "hare_tortoise": {"every_updates": 3},
