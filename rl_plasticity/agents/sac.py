@@ -34,7 +34,7 @@ class Critic(nn.Module):
 
     Args:
         make: called with seeds for each critic; returns a network of observation and action.
-        is_categorical: whether the networks return logits, not one value.
+        span: the lowest and the highest atom, if the networks return logits of a distribution, not one value.
 
     Attributes:
         normalize: the norm of the observations, if there is one.
@@ -47,17 +47,17 @@ class Critic(nn.Module):
         make: Callable[[Sequence[int]], nn.Module],
         seeds: Sequence[int],
         num_critics: int = 1,
-        is_categorical: bool = False,
+        span: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
-        self.is_categorical = is_categorical
+        self.span = span
         self.critics = nn.ModuleList(make(derived(seeds, i)) for i in range(num_critics))
         self.normalize = None
 
     def forward(self, obs: Tensor, act: Tensor, training: bool = False) -> Tensor:
         both = torch.cat([obs if self.normalize is None else self.normalize(obs), act], dim=-1)
         values = [_called(critic, both, training) for critic in self.critics]
-        return torch.stack(values if self.is_categorical else [q.squeeze(-1) for q in values], dim=1)
+        return torch.stack(values if self.span else [q.squeeze(-1) for q in values], dim=1)
 
 
 class Actor(nn.Module):
@@ -306,7 +306,7 @@ class SAC(nn.Module):
         def make_critic(seeds: Sequence[int]) -> nn.Module:
             outputs = bins if self.is_categorical else 1
             one = lambda own: make(obs_dim + act_dim, outputs, own, "critic")  # noqa: E731
-            net = Critic(one, seeds, num_critics, self.is_categorical)
+            net = Critic(one, seeds, num_critics, (least_return, greatest_return) if self.is_categorical else None)
             net.normalize = norm(net.critics[0], seeds)
             return net
 

@@ -1,11 +1,13 @@
 """Trials of what the networks in a training loop still learn, beside fresh ones."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
-from rl_plasticity.agents.sac import Actor
+from rl_plasticity.agents.distributions import expected
+from rl_plasticity.agents.sac import Actor, Critic
 from rl_plasticity.diagnosis.trainability import Bank, Criterion, Data, outputs_of, subject_of
 from rl_plasticity.diagnosis.trials import trainability
 from rl_plasticity.errors import SettingsError
@@ -29,8 +31,22 @@ class Unbounded(nn.Module):
         return output
 
 
+class Expected(nn.Module):
+    """The expected values of categorical critics, ``[runs, critics, batch]``: the trials draw values, not logits."""
+
+    def __init__(self, critic: Critic) -> None:
+        super().__init__()
+        self.critic, self.span = critic, cast(tuple[float, float], critic.span)
+
+    def forward(self, obs: Tensor, act: Tensor) -> Tensor:
+        logits = self.critic(obs, act)
+        return expected(logits, torch.linspace(*self.span, logits.shape[-1], dtype=logits.dtype, device=logits.device))
+
+
 def tried(net: nn.Module) -> nn.Module:
     """The part of a network that learns in trials."""
+    if isinstance(net, Critic) and net.span is not None:
+        return Expected(net)
     return Unbounded(net) if isinstance(net, Actor) else net
 
 
