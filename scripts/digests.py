@@ -57,6 +57,7 @@ ACTING: dict[str, Settings] = {
     "hare_tortoise": {"every_updates": 4},
     "normalize_project": {"every_updates": 3},
     "redo": {"threshold": 0.5},
+    "regrama": {"threshold": 0.5},
     "selective_reinit": {"choose": "share", "factor": 0.1},
     "self_normalized_resets": {"every_updates": 3, "least": 1, "most": 40, "quantile": 0.5},
     "shrink_perturb": {"init": "fresh"},
@@ -133,6 +134,10 @@ TRAIN: dict[str, Settings] = {
         "agent": {"name": "sac", "hidden": [16], "normalize_obs": True, "init": "torch", "activation": "crelu"}
     },
     "bfloat16": {"precision": "bfloat16", "bfloat16_from": 1, "reg": "spectral"},
+    "injection": {
+        "agent": {"name": "sac", "hidden": [16, 16], "injected_layers": 2},
+        "reset": {"name": "plasticity_injection", "every_updates": 20},
+    },
     "half_replay_ratio": {"replay_ratio": 0.5, "random_env_steps": 0},
 }
 
@@ -171,6 +176,10 @@ SUPERVISED: dict[str, Settings] = {
         "precision": "bfloat16",
     },
     "bfloat16": {"precision": "bfloat16", "bfloat16_from": 1},
+    "injection": {
+        "net": {"name": "mlp", "widths": [16, 16], "injected_layers": 2},
+        "reset": {"name": "plasticity_injection", "every_updates": 7},
+    },
 }
 
 SAME = {"train/overlap_workers": "train/overlap"}  # the first must have the numbers of the second
@@ -188,7 +197,8 @@ COMPARISONS: dict[str, tuple[list[str], Settings]] = {
 def runs() -> dict[str, tuple[ModuleType, Settings]]:
     """The command and the settings of each run, by name."""
     methods = {f"reg/{name}": {"reg": acting(name)} for name in REGULARIZERS}
-    methods |= {f"reset/{name}": {"reset": acting(name, every_updates=7)} for name in INTERVENTIONS}
+    resets = [name for name in INTERVENTIONS if name != "plasticity_injection"]  # `injection` has a network for it
+    methods |= {f"reset/{name}": {"reset": acting(name, every_updates=7)} for name in resets}
     choices = {f"task/{name}": {"task": name} for name in TASKS if name != "stationary"}  # which has no second task
     choices |= {f"optimizer/{name}": {"optimizer": name} for name in OPTIMIZERS}
     found = {f"train/{name}": (train, RL | own) for name, own in (methods | TRAIN).items()}
@@ -385,7 +395,8 @@ def digests(root: Path) -> dict[str, Callable[[], str]]:
     found: dict[str, Callable[[], str]] = {name: partial(of_run, name, root) for name in runs()}
     for kind in PLAIN:
         found |= {f"attach/{name}/{kind}": partial(of_loop, kind, name) for name in REGULARIZERS}
-        found |= {f"intervene/{n}/{kind}": partial(of_loop, kind, "none", n) for n in INTERVENTIONS}
+        changing = [n for n in INTERVENTIONS if n != "plasticity_injection"]  # of a network made for it
+        found |= {f"intervene/{n}/{kind}": partial(of_loop, kind, "none", n) for n in changing}
         found[f"measure/{kind}"] = partial(of_measures, kind)
     found["attach/spectral/closure"] = partial(of_loop, "mlp", "spectral", closure=True)
     found["attach/swr/window"] = partial(of_loop, "mlp", "swr", from_update=3, until_update=8)

@@ -11,6 +11,7 @@ from torch import nn
 
 from rl_plasticity import INTERVENTIONS, REGULARIZERS, make_intervention, make_regularizer
 from rl_plasticity.configs.written import as_written
+from rl_plasticity.networks import Injectable
 from rl_plasticity.settings import settings_of
 
 PAGES = Path(__file__).parent.parent / "docs" / "methods"
@@ -281,3 +282,24 @@ def test_the_reference_code_of_regrama_gives_the_weights():
     agree(net, theirs)
     assert not linear(net)[1].weight.all()
     assert not linear(net)[2].weight.all()
+
+
+def test_the_reference_code_of_plasticity_injection_gives_the_function_and_the_gradients():
+    net, x = make_net(), torch.randn(16, 5, dtype=torch.float64)
+    features, old, new = copy.deepcopy(net[:3]), copy.deepcopy(net[3:]), copy.deepcopy(make_net(5)[3:])
+    ours = nn.Sequential(net[:3], Injectable(net[3:]))
+    fresh = nn.Sequential(copy.deepcopy(features), Injectable(copy.deepcopy(new)))
+    at_first = copy.deepcopy(new)
+    old.requires_grad_(False)
+    applied("plasticity_injection", ours, (), make=lambda: copy.deepcopy(fresh))
+    agree(ours[0], features)
+    agree(ours[1].head, new)
+    for part in (ours[0], ours[1].head, features, new):
+        moved(part, 7)
+    theirs = reference("plasticity_injection")["forward"](features(x), old, new, at_first)
+    torch.testing.assert_close(ours(x), theirs)
+    for output in (ours(x), theirs):
+        output.square().sum().backward()
+    for mine, its in ((ours[0], features), (ours[1].head, new)):
+        for p, q in zip(mine.parameters(), its.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad)

@@ -111,6 +111,8 @@ def test_choices_run_together_and_each_with_each_kind_of_network_and_optimizer(c
     # They refuse weights that are computed, or find none that are not.
     if {chosen["reg"], chosen["reset"]} & {*CHANGES_WEIGHTS} or chosen["optimizer"] == "muon":
         chosen = chosen | {"net.parametrization": "none"}
+    if chosen["reset"] == "plasticity_injection":  # of a network with room for it
+        chosen = chosen | {"net": "mlp", "net.injected_layers": 2, "net.parametrization": "none"}
     if chosen["net.parametrization"] == "weight_standardization":  # for convolutions that a norm layer follows
         chosen = chosen | {"net": "cnn_bn"}
     settings += [f"{name}={value}" for name, value in chosen.items() if name != "data"]

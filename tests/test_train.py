@@ -31,8 +31,14 @@ MEASURED += ["gradient_condition", "gradient_rank", "gradient_dormant", "represe
 # --- every choice -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*leaves alone", "ignore:swr keeps")  # with room for an injection
 def test_every_regularizer_runs_with_every_reset(tmp_path):
-    given = ["reg=[all]", "reset=[none,all]", *(f"reset.{reset}.every_updates=15" for reset in INTERVENTIONS)]
+    given = [
+        "reg=[all]",
+        "reset=[none,all]",
+        "agent.injected_layers=2",
+        *(f"reset.{reset}.every_updates=15" for reset in INTERVENTIONS),
+    ]
     folder = run([*PENDULUM, "total_env_steps=40", "eval_every_env_steps=40", *given], tmp_path / "run")
     # A matrix of rank below its size has an infinite condition number; everything else is finite.
     found = [r for r in rows(folder) if "condition" not in r["name"]]

@@ -9,7 +9,7 @@ from rl_plasticity.errors import Choices, SettingsError
 from rl_plasticity.networks import MLP, XQC, Bro, FlashSAC, Hypersphere, Simba
 from rl_plasticity.networks.activations import Activation
 from rl_plasticity.networks.cnn import OneConvolution
-from rl_plasticity.networks.mlp import Init
+from rl_plasticity.networks.mlp import Init, InjectedLayers
 from rl_plasticity.settings import Setting
 
 Role = Literal["actor", "critic"]
@@ -29,13 +29,16 @@ def mlp(
     layer_norm: Annotated[bool, Setting("LayerNorm between linear layer and activation")] = True,
     activation: Activation = "relu",
     init: Init = "orthogonal",
+    injected_layers: InjectedLayers = 0,
     dropout: Annotated[
         float, Setting("share of the critics' hidden linear outputs that an update sets to 0 (DroQ)", least=0, below=1)
     ] = 0.0,
 ) -> nn.Module:
     """Linear layers, the same in actor and critic, but for dropout, which critics alone have (Hiraoka et al. 2022)."""
-    rate = dropout if role == "critic" else 0.0
-    return MLP((inputs, *hidden, outputs), seeds, layer_norm, activation=activation, init=init, dropout=rate)
+    widths, rate = (inputs, *hidden, outputs), dropout if role == "critic" else 0.0
+    return MLP(
+        widths, seeds, layer_norm, activation=activation, init=init, dropout=rate, injected_layers=injected_layers
+    )
 
 
 def simba(

@@ -4,6 +4,7 @@ from typing import Any
 
 from rl_plasticity.errors import Choices, choose
 from rl_plasticity.interventions.base import Intervention, Renewable, Restartable, Target
+from rl_plasticity.interventions.injection import PlasticityInjection
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.interventions.recycling import ReDo, ReGraMa, SelectiveReinit
 from rl_plasticity.interventions.resets import (
@@ -27,6 +28,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = Choices(
         "selective_reinit": SelectiveReinit,
         "fire": Fire,
         "dash": Dash,
+        "plasticity_injection": PlasticityInjection,
     }
 )
 """Intervention classes by the name that ``reset=`` takes; each is called as ``kind(**settings)``."""
@@ -51,6 +53,7 @@ __all__ = [
     "OptimizerReset",
     "PeriodicReset",
     "PlainNet",
+    "PlasticityInjection",
     "ReDo",
     "ReGraMa",
     "Renewable",

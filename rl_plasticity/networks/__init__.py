@@ -13,7 +13,8 @@ from rl_plasticity.errors import Choices, SettingsError, choose, nearest
 from rl_plasticity.networks.activations import Activation, CReLU, DeepFourier, Rational, SmoothLeaky
 from rl_plasticity.networks.batch_normalized import XQC, FlashSAC
 from rl_plasticity.networks.cnn import CNN, StackedBatchNorm2d, StackedConv2d, kumar_cnn
-from rl_plasticity.networks.mlp import MLP, Init, LayerNormFlag, StackedLayerNorm, StackedLinear
+from rl_plasticity.networks.injection import Injectable
+from rl_plasticity.networks.mlp import MLP, Init, InjectedLayers, LayerNormFlag, StackedLayerNorm, StackedLinear
 from rl_plasticity.networks.norms import MeanOnlyBatchNorm2d, ObservationNorm, RewardNorm, StackedBatchNorm
 from rl_plasticity.networks.parametrizations import bound_weight_norms_, standardize_weights_
 from rl_plasticity.networks.residual import Bro, Hypersphere, Simba
@@ -31,9 +32,11 @@ def _mlp(
     layer_norm: LayerNormFlag = False,
     activation: Activation = "relu",
     init: Init = "orthogonal",
+    injected_layers: InjectedLayers = 0,
 ) -> MLP:
     """By default the MLP of Oh et al. (2024), Appendix D.1."""
-    return MLP((math.prod(shape), *widths, num_classes), seeds, layer_norm, activation=activation, init=init)
+    sizes = (math.prod(shape), *widths, num_classes)
+    return MLP(sizes, seeds, layer_norm, activation=activation, init=init, injected_layers=injected_layers)
 
 
 def _vgg16(
@@ -173,6 +176,7 @@ __all__ = [
     "DeepFourier",
     "FlashSAC",
     "Hypersphere",
+    "Injectable",
     "MeanOnlyBatchNorm2d",
     "ObservationNorm",
     "Rational",

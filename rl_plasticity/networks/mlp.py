@@ -12,12 +12,17 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks.activations import GAINS, Activation, make_activation
+from rl_plasticity.networks.injection import Injectable
 from rl_plasticity.networks.norms import StackedDropout, through
 from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
 LayerNormFlag = Annotated[bool, Setting("LayerNorm between linear layer and activation")]
+InjectedLayers = Annotated[
+    int, Setting("linear layers, counted from the output, with room for plasticity_injection; 0: none", least=0)
+]
 Init = Annotated[
     Literal["orthogonal", "small_heads", "torch"],
     Setting("initial weights: orthogonal with the activation's gain, heads too or theirs 0.01; or as torch makes them"),
@@ -120,9 +125,11 @@ class MLP(nn.Sequential):
         init: orthogonal with the activation's gain (sqrt(2) for ReLU) in every layer; small_heads, 0.01 in the last; or
             torch's own.
         dropout: share of the outputs of hidden linear layers that calls with ``training=True`` set to 0.
+        injected_layers: number of linear layers at the end that are an `Injectable` head; the activations between them
+            belong to it.
 
     Raises:
-        SettingsError: an unknown activation or initialization.
+        SettingsError: an unknown activation or initialization, or fewer layers than `injected_layers`.
     """
 
     @checked
@@ -135,7 +142,12 @@ class MLP(nn.Sequential):
         activation: Activation = "relu",
         init: Init = "orthogonal",
         dropout: float = 0.0,
+        injected_layers: InjectedLayers = 0,
     ) -> None:
+        if injected_layers > len(widths) - 1:
+            raise SettingsError(
+                f"injected_layers must be at most {len(widths) - 1}, the number of linear layers, got {injected_layers}"
+            )
         modules: list[nn.Module] = []
         factor = 1
         for depth, (fan_in, out) in enumerate(pairwise(widths)):
@@ -150,6 +162,9 @@ class MLP(nn.Sequential):
                 if layer_norm:
                     modules.append(StackedLayerNorm(out, len(seeds)))
                 modules.append(non_linearity)
+        if injected_layers:
+            first = [i for i, module in enumerate(modules) if isinstance(module, nn.Linear)][-injected_layers]
+            modules[first:] = [Injectable(nn.Sequential(*modules[first:]))]
         super().__init__(*modules)
         self.takes_training = dropout > 0
 

@@ -58,10 +58,11 @@ def test_settings_and_their_defaults_can_be_read_from_the_signature():
     activation = {"activation": ("relu", names)}
     flag, ints, one = "true or false", "a list of integers from 1 up", "an integer from 1 up"
     init = {"init": ("orthogonal", "orthogonal, small_heads or torch")}
+    injected = {"injected_layers": (0, "an integer from 0 up")}
     cnn = activation | {"channels": (16, one), "widths": ((100,), ints), "padding": (True, flag)}
     vgg = {"hidden_layers": (2, "an integer from 0 to 2")} | activation
     expected = {
-        "mlp": {"widths": ((100, 100), ints), "layer_norm": (False, flag)} | activation | init,
+        "mlp": {"widths": ((100, 100), ints), "layer_norm": (False, flag)} | activation | init | injected,
         "cnn": cnn | init,
         "cnn_bn": cnn | init,
         "kumar_cnn": activation | {"channels": (16, one), "widths": ((100, 100), ints)} | init,

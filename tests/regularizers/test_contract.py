@@ -201,11 +201,14 @@ RESETS = [(name, reset) for name in NAMES for reset in INTERVENTIONS if reset ==
 
 
 @pytest.mark.parametrize(("name", "reset"), RESETS, indirect=["name"])
+@pytest.mark.filterwarnings("ignore:.*leaves alone", "ignore:swr keeps")  # with room for an injection
 def test_training_goes_on_after_every_intervention_with_state_in_place_and_as_if_the_other_runs_had_none(name, reset):
     x = torch.randn(3, 6, 5)
-    ends = []
+    ends, widths, room = [], (5, 8, 3), 0
+    if reset == "plasticity_injection":
+        widths, room = (5, 8, 8, 3), 2
     for runs in (None, torch.tensor([1]), torch.tensor([], dtype=torch.int64)):
-        learner = Learner(lambda s: MLP((5, 8, 3), s), range(3), lambda net: make(name, net))
+        learner = Learner(lambda s: MLP(widths, s, injected_layers=room), range(3), lambda net: make(name, net))
         state = learner.regularizer.state_dict()
         addresses = [v.data_ptr() for v in state.values()]
         for step in range(5):
