@@ -53,7 +53,14 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
 
 def test_statistics_of_observations_and_what_looks_at_data_go_on_where_a_run_was_stopped(tmp_path):
     settings = [one for one in PENDULUM if not one.startswith("agent.hidden")]
-    settings += ["agent.network=simba", "agent.actor_width=8", "agent.critic_width=8", "seeds=2", "reset=periodic"]
+    settings += [
+        "agent.network=simba",
+        "agent.log_std=clamp",
+        "agent.actor_width=8",
+        "agent.critic_width=8",
+        "seeds=2",
+        "reset=periodic",
+    ]
     settings += ["reg=churn+continual_backprop", "reg.continual_backprop.coef=0.01", "reset.every_updates=12"]
     settings += ["reg.continual_backprop.maturity=5", "eval_every_env_steps=30"]
     whole = run(settings, tmp_path / "whole")

@@ -258,10 +258,9 @@ class Structure:
         return chains
 
     def not_among(self, units: Sequence[HiddenUnits]) -> list[str]:
-        """The names of the activations, but for those of outputs, that do not belong to any of these hidden units."""
+        """The names of the activations that do not belong to any of these hidden units."""
         known = {(unit.activation, unit.call) for unit in units}
-        hidden = [unit for unit in self.activations() if not unit.incoming.head]
-        return [unit.activation for unit in hidden if (unit.activation, unit.call) not in known]
+        return [unit.activation for unit in self.activations() if (unit.activation, unit.call) not in known]
 
     def activations(self) -> list[HiddenUnits]:
         """Every activation behind a layer, for measuring. `hidden_units` has those whose units can be recycled."""

@@ -590,8 +590,3 @@ def test_a_network_may_take_what_no_command_line_can_write(monkeypatch):
     assert [type(module).__name__ for module in agent.actor.net.trunk] == ["StackedLinear", "ReLU", "StackedLinear"]
     with pytest.raises(ValueError, match=r"width\b.*an integer.*2\.5"):
         SAC(4, 2, [0], network="own", width=2.5)
-
-
-def test_what_recycles_units_is_silent_about_the_tanh_of_the_actor_s_log_std():
-    net = SAC(4, 2, [0], network="simba", actor_width=8, critic_width=8).actor.net
-    make_regularizer("continual_backprop", net)  # a warning would be an error

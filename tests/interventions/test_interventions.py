@@ -542,7 +542,7 @@ def test_dash_shrinks_a_target_by_the_factors_of_its_network_and_a_shared_weight
     torch.testing.assert_close(tied[0].weight, 0.5 * old)
 
 
-MOMENTUM = {"rmsprop": {"momentum": 0.9}}
+MOMENTUM = {"rmsprop": {"momentum": 0.9}, "trac": {"start": 0.1}}
 
 # --- selective_reinit -------------------------------------------------------------------------------------------------
 
