@@ -210,7 +210,8 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None, inner: Any
         return Group("none")
     if not isinstance(choice, str) or choice not in kind.names:
         others = [f"{other}={choice}" for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE and choice in names_of(other)]
-        hint = f"; did you mean {others[0]!r}?" if others else nearest(choice, names_of(group))
+        of_papers = [n for n in presets(Train) if files.table_of("train", n).leaves_out] if group == "agent" else []
+        hint = f"; did you mean {others[0]!r}?" if others else nearest(choice, [*names_of(group), *of_papers])
         hint += "" if others or plugins.loaded else " (plugins=[my_module] loads your own)"
         raise SettingsError(f"unknown {group} {shown(choice)}{hint}")
     left_out = LEFT_OUT.get(command, ())

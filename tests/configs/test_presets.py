@@ -317,7 +317,7 @@ def test_an_agent_of_a_paper_takes_settings_of_one_s_own_but_no_other_preset():
     assert (s.agent.bins, s.replay_ratio, s.reg.name, s.agent.num_critics) == (51, 1.0, "none", 2)
     with pytest.raises(SettingsError, match=r"agent=xqc is preset=xqc.*preset=demo"):
         schema.load(Train, ["agent=xqc", "preset=demo"])
-    with pytest.raises(SettingsError, match="unknown agent 'xqd'"):
+    with pytest.raises(SettingsError, match="unknown agent 'xqd'; did you mean 'xqc'"):
         schema.load(Train, ["agent=xqd"])
 
 
