@@ -158,7 +158,7 @@ BAD |= {
     "reg=[]": ["reg", "regularizers", "[]"],
     "agent.name=td3": ["agent.name", "agent="],
     "reg=swr reg.name=l2": ["reg.name", "reg="],
-    "agent=ppo": ["agent 'ppo'", "(valid: sac, dqn)"],
+    "agent=ppo": ["agent 'ppo'", "(valid: sac, dqn, bro, droq"],
     "reg.coef=3": ["reg.coef", "reg=none"],
     "seed": ["'seed'", "name=value"],
     "seed=[": ["'seed=['", "name=value"],
