@@ -1,5 +1,6 @@
 """Plugs: what a module adds by name is as good as built in, and no file can make one load."""
 
+import copy
 import hashlib
 import json
 import sys
@@ -10,16 +11,18 @@ from conftest import StopAfter, assert_equal_states, once, refused
 from folders import EXAMPLES, PENDULUM, launch_here, resume, rows, run, run_supervised, without_what_plugs_add
 
 from rl_plasticity import command_line, load_agent, plugins, supervised, train
-from rl_plasticity.agents import AGENTS, Batch
+from rl_plasticity.agents import AGENTS, SAC, Batch
 from rl_plasticity.compare import compare
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Evaluate, Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.evaluate import evaluate
+from rl_plasticity.interventions import make_intervention
 from rl_plasticity.metrics import METRICS
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.seeding import derive
 from rl_plasticity.sweeps.launchers import Basic
 from rl_plasticity.sweeps.sweep import runs as runs_of_sweep
 
@@ -46,7 +49,7 @@ def forget():
             now.clear()
             now.update(then)
         plugins.loaded.clear()
-        for name in ("td3", "nuclear_norm", "mine"):
+        for name in ("td3", "altnet", "nuclear_norm", "mine"):
             sys.modules.pop(name, None)
 
     return forget
@@ -148,6 +151,44 @@ def test_a_td3_run_does_the_same_alone_and_among_others():
         alone.update(Batch(*(x[1:] for x in b)), one)
     for mine, its in zip(alone.parameters(), together.parameters(), strict=True):
         torch.testing.assert_close(mine[0], its[1])
+
+
+def test_altnet_resumes_bit_for_bit_and_is_measured_and_evaluated(tmp_path):
+    arguments = ["plugins=[altnet]", "agent=altnet", *PENDULUM, "reset=periodic", "reset.every_updates=8"]
+    arguments += ["total_env_steps=40", "measure_every_updates=20", "checkpoint_every_env_steps=30"]
+    whole = goes_on_as_if_never_stopped(arguments, 33, tmp_path, "altnet")
+    assert checkpoint.load(whole / "checkpoints")["agent"]["acting"].tolist() == [0]  # after two resets
+    assert {"critic1/loss", "actor0/dormant"} <= {row["name"] for row in rows(whole)}
+    evaluate(RunFolder(whole), Evaluate(device="cpu"))
+
+
+def test_the_twins_of_altnet_learn_as_two_agents_on_the_same_batches_and_a_reset_restarts_the_one_that_acts():
+    plugins.load(["altnet"])
+    agent = AGENTS["altnet"](3, 2, [1, 2], hidden=(8, 8))
+    alone = [SAC(3, 2, [derive(seed, i) for seed in (1, 2)], hidden=(8, 8)) for i in range(2)]
+    for noise in agent.noise(4, 5):
+        b = batch()
+        agent.update(b, noise)
+        for one, own in zip(alone, noise, strict=True):
+            one.update(b, own)
+    for one, twin in zip(alone, agent.twins, strict=True):
+        for p, q in zip(one.parameters(), twin.parameters(), strict=True):
+            assert torch.equal(p, q)
+    obs = torch.rand(2, 5, 3)
+    assert torch.equal(agent.act(obs), alone[0].act(obs))
+    before = [copy.deepcopy(twin.actor.state_dict()) for twin in agent.twins]
+    make_intervention("periodic").apply_(agent, runs=[1])
+    assert agent.acting.tolist() == [0, 1]
+    assert torch.equal(agent.act(obs)[1], alone[1].act(obs)[1])  # has learned
+    assert torch.equal(agent.act(obs)[0], alone[0].act(obs)[0])
+    first, second = (twin.actor.state_dict()["net.trunk.0.weight"] for twin in agent.twins)
+    assert torch.equal(second, before[1]["net.trunk.0.weight"])
+    assert [torch.equal(first[run], before[0]["net.trunk.0.weight"][run]) for run in (0, 1)] == [True, False]
+    assert agent.twins[0].actor.optimizer.step.tolist() == [4, 0]
+    assert agent.twins[0].temperature.optimizer.step.tolist() == [4, 0]
+    make_intervention("periodic").apply_(agent, runs=[1])
+    assert agent.acting.tolist() == [0, 0]
+    assert agent.twins[1].actor.optimizer.step.tolist() == [4, 0]
 
 
 # --- a regularizer ----------------------------------------------------------------------------------------------------
