@@ -152,14 +152,19 @@ def make_network(
         settings: settings of this network.
 
     Raises:
-        SettingsError: an unknown name or setting (the message has the nearest valid one), a setting out of range, or a
-            network without a layer for the parametrization.
+        SettingsError: an unknown name or setting (the message has the nearest valid one), a setting out of range, a
+            network without a layer for the parametrization, or a parametrization with room for an injection.
     """
     if parametrization not in (valid := ("none", *PARAMETRIZATIONS)):
         raise SettingsError(f"unknown parametrization {parametrization!r}{nearest(parametrization, valid)}")
     make = choose(NETWORKS, name, settings, "network")
     check(NETWORKS[name], settings)
     net = make(shape, num_classes, seeds)
+    if parametrization != "none" and any(isinstance(module, Injectable) for module in net.modules()):
+        raise SettingsError(
+            f"parametrization={parametrization} and injected_layers do not go together: the copies of an injection "
+            "hold plain weights"
+        )
     if parametrization != "none":
         PARAMETRIZATIONS[parametrization](net)
     return net

@@ -9,7 +9,7 @@ from rl_plasticity.agents import SAC, Batch
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import PlasticityInjection, make_intervention
 from rl_plasticity.learning.learner import Learner
-from rl_plasticity.networks import MLP, Injectable
+from rl_plasticity.networks import MLP, Injectable, make_network
 from rl_plasticity.regularizers import make_regularizer
 
 RUNS = 3
@@ -213,6 +213,8 @@ def test_a_plain_network_takes_one_around_its_head_and_draws_from_its_modules():
 def test_networks_without_room_heads_that_draw_and_more_layers_than_there_are_are_refused():
     learner = learner_of(injected_layers=0)
     refused(lambda: inject(learner), "plasticity_injection", "agent.injected_layers=2", "net.injected_layers=2")
+    settings = {"parametrization": "bounded_weight_norm", "injected_layers": 2}
+    refused(lambda: make_network("mlp", (4,), 3, [0], **settings), "parametrization", "injected_layers")
     with pytest.raises(ValueError, match="Dropout"):
         Injectable(nn.Sequential(nn.Linear(3, 3), nn.Dropout(), nn.Linear(3, 1)))
     with pytest.raises(SettingsError, match=r"injected_layers.*3.*got 4"):
