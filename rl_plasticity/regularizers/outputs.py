@@ -36,9 +36,10 @@ class Churn(Regularizer):
     and C-CHAIN). We could read only the abstracts of the papers. Deviations:
 
     - `coef` is constant here, and 0.1 in theirs for values in TD3. For policies and for the values of double DQN theirs
-      is beta * mean |loss| / mean churn over the last 100 updates, from update 50 or 100 on, with beta 0.05 for PPO on
-      DeepMind Control and 0.01 for double DQN. That makes their method independent of the scale of the loss; this one
-      is not.
+      is a constant at first, 100 for PPO on DeepMind Control and 50 for double DQN. Then it is beta * mean |loss| /
+      (mean churn + 1e-8): over the last 100 iterations from iteration 50 on with beta 0.05, of the policy's loss, times
+      the falling share of the learning rate; over the last 50 000 updates with beta 0.01. That makes their method
+      independent of the scale of the loss; this one is not.
     - Their batch is a second one, as large as the loss's and drawn independently; here it is the loss's own batch.
     - They compare only the means of a Gaussian policy (PPO) or take the divergence of the Gaussians (SAC); here both
       the mean and the log standard deviation count as outputs.
