@@ -92,6 +92,11 @@ def names(command: str) -> list[str]:
     return sorted(name for table in tables(command) for name in table.presets)
 
 
+def agents_of_papers() -> list[str]:
+    """The presets of ``train`` that ``agent=`` takes too: those that say what of a paper's agent they leave out."""
+    return [name for name in names("train") if table_of("train", name).leaves_out]
+
+
 def table_of(command: str, name: str) -> Table:
     """The table of this preset."""
     return next(table for table in tables(command) if name in table.presets)
@@ -138,10 +143,9 @@ def described(command: str, written: Callable[[Any], str]) -> list[str]:
 
 def _read(path: Path) -> Table:
     content: Any = OmegaConf.to_container(OmegaConf.load(path)) or {}
-    source, leaves_out, used = (content.pop(part, "") for part in ("source", "leaves_out", "used"))
-    rows = content.pop("settings", {})
-    presets = content.pop("presets", None) or {path.stem: content}
-    return Table(source, presets, tuple((used or {}).items()), tuple(rows.items()), leaves_out)
+    source, leaves_out = content.pop("source", ""), content.pop("leaves_out", "")
+    used, rows = (tuple(content.pop(part, {}).items()) for part in ("used", "settings"))
+    return Table(source, content.get("presets", {path.stem: content}), used, rows, leaves_out)
 
 
 def _holds(condition: str, groups: Groups) -> dict[str, list[str]] | None:

@@ -87,9 +87,9 @@ def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings |
 
 
 def _take_agent_as_preset_(given: dict[str, Any]) -> None:
-    """``agent=xqc`` is ``preset=xqc`` where there is no such agent but a preset of the name."""
+    """``agent=xqc`` is ``preset=xqc``: the agents of papers are presets, unless a plug has an agent of the name."""
     name = given.get("agent")
-    if isinstance(name, str) and name in presets(Train) and name not in KINDS["agent"].names:
+    if name in files.agents_of_papers() and name not in KINDS["agent"].names:
         del given["agent"]
         if (other := given.setdefault("preset", name)) != name:
             raise SettingsError(f"agent={name} is preset={name}, beside which preset={other} cannot be: choose one")
@@ -210,7 +210,7 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None, inner: Any
         return Group("none")
     if not isinstance(choice, str) or choice not in kind.names:
         others = [f"{other}={choice}" for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE and choice in names_of(other)]
-        of_papers = [n for n in presets(Train) if files.table_of("train", n).leaves_out] if group == "agent" else []
+        of_papers = files.agents_of_papers() if group == "agent" else []
         hint = f"; did you mean {others[0]!r}?" if others else nearest(choice, [*names_of(group), *of_papers])
         hint += "" if others or plugins.loaded else " (plugins=[my_module] loads your own)"
         raise SettingsError(f"unknown {group} {shown(choice)}{hint}")

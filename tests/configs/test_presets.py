@@ -399,3 +399,8 @@ def test_what_help_says_that_a_paper_s_preset_sets_is_what_it_sets():
         s = load(*own, *(f"{name}={value}" for name, value in spelt.items()))
         assert spelt
         assert s.saved | {"preset": preset} == load(f"preset={preset}").saved
+
+
+def test_a_preset_of_no_paper_s_agent_is_no_agent():
+    with pytest.raises(SettingsError, match="unknown agent 'demo'"):
+        schema.load(Train, ["agent=demo"])
