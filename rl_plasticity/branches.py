@@ -13,7 +13,7 @@ from rl_plasticity import command_line
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run, read
 from rl_plasticity.comparison.summary import FEW, FEW_HINT, Comparison, Row, counted, shown, summarize
-from rl_plasticity.configs.commands import ONCE, Diagnose, Train
+from rl_plasticity.configs.commands import ONCE, Diagnose, Train, learned_for
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, printable, refused
 from rl_plasticity.runs import branch, checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
@@ -21,7 +21,6 @@ from rl_plasticity.runs.machine import device_here
 from rl_plasticity.runs.names import Curve
 from rl_plasticity.runs.trained import saved_settings
 from rl_plasticity.sweeps.job import finished
-from rl_plasticity.training.acting import learned_for
 
 AS_IT_IS = "as it is"
 RETURN = "eval/return"

@@ -151,10 +151,9 @@ def compare(
     if choose:
         groups, chosen, candidates = choosing.choose(groups, choose, metric, warnings, choose_seeds, better)
     comparison = summarize(groups, metric, target, baseline, better)
-    if against:
-        comparison = replace(comparison, published=_published(comparison, against))
     warnings += comparison.warnings
-    comparison = replace(comparison, warnings=warnings, chosen=chosen, candidates=candidates)
+    published = _published(comparison, against) if against else ()
+    comparison = replace(comparison, warnings=warnings, chosen=chosen, candidates=candidates, published=published)
     if out is not None:
         lists = {"against": against, "leave_out": leave_out, "choose": choose, "mix": mix, "choose_seeds": choose_seeds}
         options = {"out": out, "metric": metric, "target": target, "baseline": baseline}

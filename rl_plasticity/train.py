@@ -20,7 +20,7 @@ import torch
 
 from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, ReplayBuffer
-from rl_plasticity.configs.commands import Train, planned_updates
+from rl_plasticity.configs.commands import Train, planned_updates, restart_every
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.vector import say_what_is_missing
 from rl_plasticity.errors import FaultyRun, SettingsError
@@ -44,7 +44,6 @@ from rl_plasticity.training.acting import (
     like_transitions,
     observe_reward,
     on_host,
-    restart_every,
 )
 from rl_plasticity.training.diagnosing import require_enough
 from rl_plasticity.training.updates import require_applicable
@@ -199,11 +198,6 @@ def length(s: Train, _: Parts) -> tuple[float, str]:
     return planned_updates(s), f"{s.total_env_steps} env steps"
 
 
-def planned(s: Train, _: Parts) -> float:
-    """Number of updates of a run."""
-    return planned_updates(s)
-
-
 def train(session: Session[Train], parts: Parts) -> bool:
     """Train from the beginning or the session's checkpoint until the last env step, or until the session ends.
 
@@ -243,7 +237,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 updates.make_due(at.step + 1)
             step = envs.end_step()
             buffer.add(act, step)
-            observe_reward(agent, step, s.device)
+            observe_reward(agent, step)
             count_step(session, at, step)
             if not overlaps:
                 updates.make_due(at.step)
@@ -257,7 +251,7 @@ def make_trained(parts: Parts, s: Train, plan: Plan) -> Agent:
     return make_agent(s, plan, parts.eval_envs.spaces)
 
 
-command = Command(Train, build, train, planned, length, make_trained)
+command = Command(Train, build, train, lambda s, _: planned_updates(s), length, make_trained)
 
 if __name__ == "__main__":
     command_line.train(command)

@@ -10,6 +10,7 @@ critics (``sr_sac``), with dropout and LayerNorm (``droq``), and CrossQ, which i
 """
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from bench_updates import FILLED, SIZES, filled_buffer, interleaved
+from bench_updates import BATCH, SIZES, filled_buffer, filled_peer, interleaved, updates
+from torch import Tensor
 
 from rl_plasticity.agents import SAC, Batch, ReplayBuffer
 from rl_plasticity.compiling.compiled import compiled
@@ -35,47 +37,28 @@ def group_of(preset: str, obs_dim: int, act_dim: int, buffer: ReplayBuffer) -> C
     settings = {**s.agent.settings, "lr_decay_updates": 1_000_000}
     regularize = partial(make_regularizer, s.reg.name, **s.reg.settings)
     agent = SAC(obs_dim, act_dim, [0], regularize, **settings)
-    whole, size = compiled(agent.update), s.batch_size
+    whole, number = compiled(agent.update), itertools.count(1)
     between = compiled(agent.update_critic) if agent.actor_every_updates > 1 else whole
 
-    def group() -> None:
-        for first in range(0, GROUP, 20):
-            batches = buffer.sample(agent.streams.integers(buffer.size, 20 * size))
-            noise = agent.noise(20, size)
-            for i in range(20):
-                update = between if (first + i + 1) % agent.actor_every_updates else whole
-                update(Batch(*(x[:, i * size : (i + 1) * size] for x in batches)), noise[i])
+    def update(batch: Batch, noise: Tensor) -> dict[str, Tensor]:
+        return (between if next(number) % agent.actor_every_updates else whole)(batch, noise)  # type: ignore[no-any-return]
 
-    return group
+    return updates(agent, update, buffer, s.batch_size, GROUP)
 
 
 def peer(name: str, obs_dim: int, act_dim: int) -> Callable[[], None]:
     """`GROUP` updates of SBX with the settings nearest to those of a preset."""
-    import gymnasium as gym
-    import numpy as np
     import sbx
-    from stable_baselines3.common.logger import Logger
 
-    class Nothing(gym.Env):  # type: ignore[type-arg]
-        observation_space = gym.spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32)
-        action_space = gym.spaces.Box(-1, 1, (act_dim,), np.float32)
-
-    policy: dict[str, Any] = {"net_arch": [256, 256], "n_critics": 2}
     kind, more = sbx.SAC, {}
+    policy: dict[str, Any] = {"net_arch": [256, 256], "n_critics": 2}
     if name == "droq":
         policy |= {"dropout_rate": 0.01, "layer_norm": True}
         more = {"policy_delay": 20}
     elif name == "xqc":
         kind, more = sbx.CrossQ, {"policy_delay": 3}
         policy["net_arch"] = {"pi": [256] * 4, "qf": [512] * 4}
-    model = kind("MlpPolicy", Nothing(), batch_size=256, buffer_size=FILLED, policy_kwargs=policy, **more)
-    model.set_logger(Logger(None, []))
-    random = np.random.default_rng(0)
-    for _ in range(FILLED):
-        obs, next_obs = random.standard_normal((2, 1, obs_dim), dtype=np.float32)
-        act = random.uniform(-1, 1, (1, act_dim)).astype(np.float32)
-        model.replay_buffer.add(obs, next_obs, act, random.random(1), np.zeros(1), [{}])
-    return partial(model.train, GROUP, 256)
+    return partial(filled_peer(kind, obs_dim, act_dim, policy, **more).train, GROUP, BATCH)
 
 
 def main() -> None:

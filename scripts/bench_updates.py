@@ -97,13 +97,15 @@ def floor(runs: int, obs_dim: int, act_dim: int, network: str = "256") -> Group:
     return group
 
 
-def updates(agent: Agent, update: Callable[[Batch, Tensor], Any], buffer: ReplayBuffer, size: int = BATCH) -> Group:
-    """Updates as train.py makes them between two env steps, on batches of this size."""
+def updates(
+    agent: Agent, update: Callable[[Batch, Tensor], Any], buffer: ReplayBuffer, size: int = BATCH, number: int = GROUP
+) -> Group:
+    """This number of updates as train.py makes them between two env steps, on batches of this size."""
 
     def group() -> None:
-        batches = buffer.sample(agent.streams.integers(buffer.size, GROUP * size))
-        noise = agent.noise(GROUP, size)
-        for i in range(GROUP):
+        batches = buffer.sample(agent.streams.integers(buffer.size, number * size))
+        noise = agent.noise(number, size)
+        for i in range(number):
             update(Batch(*(x[:, i * size : (i + 1) * size] for x in batches)), noise[i])
 
     return group
@@ -183,9 +185,6 @@ def table(options: argparse.Namespace) -> None:
 
 
 def peer(library: str, obs_dim: int, act_dim: int, num_critics: int, layer_norm: bool) -> Group:
-    import gymnasium as gym
-    import numpy as np
-
     if library == "sbx":
         from sbx import SAC as Theirs
 
@@ -194,21 +193,31 @@ def peer(library: str, obs_dim: int, act_dim: int, num_critics: int, layer_norm:
         from stable_baselines3 import SAC as Theirs  # type: ignore[assignment]
 
         more = {}
+    policy = {"net_arch": [HIDDEN, HIDDEN], "n_critics": num_critics} | more
+    return partial(filled_peer(Theirs, obs_dim, act_dim, policy).train, GROUP, BATCH)
+
+
+def filled_peer(theirs: Any, obs_dim: int, act_dim: int, policy: dict[str, Any], **settings: Any) -> Any:
+    """A model of the class `theirs`, of SBX or Stable-Baselines3, with a filled replay buffer.
+
+    Its ``train(updates, batch size)`` ends, in SBX, by reading the losses, so nothing is left running.
+    """
+    import gymnasium as gym
+    import numpy as np
     from stable_baselines3.common.logger import Logger
 
     class Nothing(gym.Env):  # type: ignore[type-arg]
         observation_space = gym.spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32)
         action_space = gym.spaces.Box(-1, 1, (act_dim,), np.float32)
 
-    policy = {"net_arch": [HIDDEN, HIDDEN], "n_critics": num_critics} | more
-    model = Theirs("MlpPolicy", Nothing(), batch_size=BATCH, buffer_size=FILLED, policy_kwargs=policy)
+    model = theirs("MlpPolicy", Nothing(), batch_size=BATCH, buffer_size=FILLED, policy_kwargs=policy, **settings)
     model.set_logger(Logger(None, []))
     random = np.random.default_rng(0)
     for _ in range(FILLED):
         obs, next_obs = random.standard_normal((2, 1, obs_dim), dtype=np.float32)
         act = random.uniform(-1, 1, (1, act_dim)).astype(np.float32)
         model.replay_buffer.add(obs, next_obs, act, random.random(1), np.zeros(1), [{}])
-    return partial(model.train, GROUP, BATCH)  # SBX ends by reading the losses, so nothing is left running
+    return model
 
 
 def peers(options: argparse.Namespace) -> None:

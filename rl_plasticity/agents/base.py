@@ -26,10 +26,10 @@ class Agent(Restartable, Protocol):
     actions are indices of actions as numbers, ``[..., 1]``. One with ``num_steps`` learns from transitions that span
     this number of env steps (see `ReplayBuffer.sample`). One that counts env steps or keeps running statistics has
     ``observe_(obs)`` too, which is called with the observations ``[runs, obs_dim]`` of each env step of training,
-    before it acts on them. One that scales rewards has ``observe_reward_(reward, ended)``, each ``[runs]``, which is
-    called after each of them. One whose exploration fades has ``explore_again_()``, for ``on_change=restart``. One with
-    ``actor_every_updates`` above 1 has ``update_critic(batch, noise)`` too, which is called in place of `update` where
-    the number of an update, from 1, is no multiple of it; it may return fewer metrics.
+    before it acts on them. One that scales rewards has ``observe_reward_(reward, ended)``, each ``[runs]`` on the CPU,
+    which is called after each of them. One whose exploration fades has ``explore_again_()``, for ``on_change=restart``.
+    One with ``actor_every_updates`` above 1 has ``update_critic(batch, noise)`` too, which is called in place of
+    `update` where the number of an update, from 1, is no multiple of it; it may return fewer metrics.
     """
 
     discount: float

@@ -17,7 +17,7 @@ from rl_plasticity.errors import SettingsError, choose
 from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.networks import ObservationNorm, RewardNorm
-from rl_plasticity.networks.norms import StackedDropout
+from rl_plasticity.networks.norms import StackedDropout, called
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derived, uniform_at
 from rl_plasticity.settings import Setting, check, checked
@@ -56,7 +56,7 @@ class Critic(nn.Module):
 
     def forward(self, obs: Tensor, act: Tensor, training: bool = False) -> Tensor:
         both = torch.cat([obs if self.normalize is None else self.normalize(obs), act], dim=-1)
-        values = [_called(critic, both, training) for critic in self.critics]
+        values = [called(critic, both, training) for critic in self.critics]
         return torch.stack(values if self.span else [q.squeeze(-1) for q in values], dim=1)
 
 
@@ -73,7 +73,7 @@ class Actor(nn.Module):
 
     def forward(self, obs: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
         seen = obs if self.normalize is None else self.normalize(obs)
-        mean, log_std = _called(self.trunk, seen, training).chunk(2, dim=-1)
+        mean, log_std = called(self.trunk, seen, training).chunk(2, dim=-1)
         return mean, bounded_log_std(log_std, self.bound)
 
 
@@ -87,12 +87,6 @@ class Temperature(nn.Module):
 
     def forward(self) -> Tensor:
         return self.log_alpha.exp()
-
-
-def _called(net: nn.Module, input: Tensor, training: bool) -> Tensor:
-    """The network's output. `training` matters to networks with BatchNorm or dropout; others do not take it."""
-    output: Tensor = net(input, training) if getattr(net, "takes_training", False) else net(input)
-    return output
 
 
 def bounded_log_std(x: Tensor, bound: Bound) -> Tensor:

@@ -410,10 +410,19 @@ LONGEST: dict[type[Any], dict[str, int]] = {
 }
 
 
+def restart_every(s: Train) -> int | None:
+    """Env steps after which runs begin again with random actions; None: never."""
+    return s.env.switch_every_env_steps if s.on_change == "restart" else None
+
+
+def learned_for(s: Train, step: int) -> int:
+    """Number of env steps of learning among the first `step`."""
+    return learning_env_steps(step, s.random_env_steps, restart_every(s))
+
+
 def planned_updates(s: Train) -> float:
     """Number of updates of a run."""
-    restart_every = s.env.switch_every_env_steps if s.on_change == "restart" else None
-    return s.prime_updates + learning_env_steps(s.total_env_steps, s.random_env_steps, restart_every) * s.replay_ratio
+    return s.prime_updates + learned_for(s, s.total_env_steps) * s.replay_ratio
 
 
 def period(updates: float, longest: int, multiple_of: int = 1) -> int:

@@ -468,6 +468,8 @@ class Muon(Optimizer):
 
 
 SCALE_BETAS = (0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999)
+# erfi(1 / sqrt(2)), by its series.
+ERFI = sum(2 / math.sqrt(math.pi) * 0.5 ** (n + 0.5) / (math.factorial(n) * (2 * n + 1)) for n in range(30))
 
 
 class TRAC(Optimizer):
@@ -494,6 +496,7 @@ class TRAC(Optimizer):
     """
 
     MOST, TERMS = 6.0, 160  # the terms of erfi's series for an argument of 6 fall below 1e-16 of it
+    FIRST = (("scales", 0.0), ("variance", 0.0), ("sigma", 1e-8))
     series: Tensor
     scale_betas: Tensor
     scales: Tensor
@@ -520,7 +523,7 @@ class TRAC(Optimizer):
         logs = -torch.lgamma(n + 1) - (2 * n + 1).log()
         self.register_buffer("scale_betas", torch.tensor(scale_betas, dtype=like.dtype, device=like.device))
         self.register_buffer("series", torch.stack([2 * n + 1, logs]).to(like.device), persistent=False)
-        for name, first in (("scales", 0.0), ("variance", 0.0), ("sigma", 1e-8)):
+        for name, first in self.FIRST:
             self.register_buffer(name, like + first)
         for name in self.names:
             for kind in ("reference", "way"):
@@ -531,7 +534,7 @@ class TRAC(Optimizer):
     def restart_(self, runs: Tensor | None = None) -> None:
         super().restart_(runs)
         chosen = ... if runs is None else runs
-        for name, first in (("scales", 0.0), ("variance", 0.0), ("sigma", 1e-8)):
+        for name, first in self.FIRST:
             self.get_buffer(name)[chosen] = first
 
     @torch.no_grad()
@@ -552,7 +555,7 @@ class TRAC(Optimizer):
         self.variance.mul_(betas**2).add_(h.square())
         self.sigma.mul_(betas).sub_(h)
         grown = self._erfi(self.sigma / (math.sqrt(2) * self.variance.sqrt() + self.trac_eps))
-        self.scales.copy_(self.start * grown / self._erfi(torch.full_like(grown, math.sqrt(0.5))))
+        self.scales.copy_(self.start / ERFI * grown)
         after = self.scales.sum(-1).clamp(min=0)
         for p, step, reference, way in zip(parameters, steps, references, ways, strict=True):
             way.sub_(step)

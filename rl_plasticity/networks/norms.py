@@ -121,11 +121,26 @@ class StackedDropout(nn.Module):
         return torch.where(draws >= self.rate, input / (1 - self.rate), 0.0)
 
 
+def called(module: nn.Module, input: Tensor, training: bool) -> Tensor:
+    """The module's output. Modules with ``takes_training``, those with BatchNorm or dropout, are told if they train."""
+    output: Tensor = module(input, training) if getattr(module, "takes_training", False) else module(input)
+    return output
+
+
 def through(modules: nn.Sequential, input: Tensor, training: bool) -> Tensor:
-    """The output of the modules in a row; those with ``takes_training`` are told whether they train."""
+    """The output of the modules in a row, each `called`."""
     for module in modules:
-        input = module(input, training) if getattr(module, "takes_training", False) else module(input)
+        input = called(module, input, training)
     return input
+
+
+def _take_(value: Tensor, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+    """Take one more value of each run into a running mean, variance and number of values, in place."""
+    total = count + 1
+    from_mean = value - mean
+    mean.add_(from_mean / total)
+    variance.copy_((variance + from_mean.square() / total) * count / total)
+    count.copy_(total)
 
 
 class ObservationNorm(nn.Module):
@@ -154,11 +169,7 @@ class ObservationNorm(nn.Module):
     @torch.no_grad()
     def observe_(self, obs: Tensor) -> None:
         """Take one more observation of each run, ``[runs, n]``, into the statistics."""
-        total = self.count + 1
-        from_mean = obs - self.mean
-        self.mean.add_(from_mean / total)
-        self.variance.copy_((self.variance + from_mean.square() / total) * self.count / total)
-        self.count.copy_(total)
+        _take_(obs, self.mean, self.variance, self.count)
 
 
 class RewardNorm(nn.Module):
@@ -203,10 +214,7 @@ class RewardNorm(nn.Module):
     @torch.no_grad()
     def observe_(self, reward: Tensor, ended: Tensor) -> None:
         """Take the rewards ``[runs]`` of an env step into the statistics; `ended`: its episode's last one."""
-        self.total.mul_(self.discount).add_(reward)
+        self.total.mul_(self.discount).add_(reward.to(self.total))
         self.largest.copy_(torch.maximum(self.largest, self.total.abs()))
-        more, from_mean = self.count + 1, self.total - self.mean
-        self.mean.add_(from_mean / more)
-        self.variance.copy_((self.variance + from_mean.square() / more) * self.count / more)
-        self.count.copy_(more)
-        self.total.masked_fill_(ended, 0.0)
+        _take_(self.total, self.mean, self.variance, self.count)
+        self.total.masked_fill_(ended.to(self.total.device), 0.0)

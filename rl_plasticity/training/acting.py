@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.rollout import evaluate, first_episode
 from rl_plasticity.compiling.compiled import compiled
-from rl_plasticity.configs.commands import Train, learning_env_steps, updates_after
+from rl_plasticity.configs.commands import Train, learned_for, restart_every, updates_after
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun
@@ -137,10 +137,10 @@ class AgentUpdates(Updates[Any]):
             return agent.inputs(batch_of(i))  # type: ignore[no-any-return]
 
         def update(several: list[int], share: int) -> Mapping[str, Tensor]:
-            runs, noise, before = self.shares.runs[share], noises[share], session.progress.updates + 1 - several[0]
+            runs, noise = self.shares.runs[share], noises[share]
             done: Mapping[str, Tensor] = {}
-            for i in several:
-                each = self._updates_between if (before + i) % self._actor_every else self._updates
+            for number, i in enumerate(several, session.progress.updates + 1):
+                each = self._updates_between if number % self._actor_every else self._updates
                 done = each[share](batch_of(i, runs), noise[i])
             return done
 
@@ -260,10 +260,10 @@ def choose_act(agent: Agent, obs: Tensor, spaces: Spaces, at_random: bool) -> Te
     return agent.act(obs.unsqueeze(1), agent.streams.normal(1, spaces.act_dim)).squeeze(1)
 
 
-def observe_reward(agent: Agent, step: Step, device: str) -> None:
+def observe_reward(agent: Agent, step: Step) -> None:
     """Show the agent the rewards of an env step of training, if it keeps statistics of them."""
     if (observe := getattr(agent, "observe_reward_", None)) is not None:
-        observe(*(torch.from_numpy(values).to(device) for values in (step.reward, step.ended)))
+        observe(torch.from_numpy(step.reward), torch.from_numpy(step.ended))
 
 
 def random_act(uniform: Tensor, spaces: Spaces) -> Tensor:
@@ -332,16 +332,6 @@ def ends_task(s: Train, step: int) -> bool:
 def is_random(s: Train, step: int) -> bool:
     """Whether the action after this env step is random."""
     return step % (restart_every(s) or step + 1) < s.random_env_steps
-
-
-def restart_every(s: Train) -> int | None:
-    """Env steps after which runs begin again with random actions; None: never."""
-    return s.env.switch_every_env_steps if s.on_change == "restart" else None
-
-
-def learned_for(s: Train, step: int) -> int:
-    """Number of env steps of learning among the first `step`."""
-    return learning_env_steps(step, s.random_env_steps, restart_every(s))
 
 
 def updates_due(s: Train, step: int) -> int:
