@@ -94,6 +94,7 @@ make_recommender = Recommender
 net = make_recommender(5)
 optimizer = torch.optim.Adam(net.parameters())
 """
+VECTORS = Path(__file__).parent.parent / "docs" / "vectors"
 PYTHON: dict[str, list[Block]] = {
     "README.md": [
         Block("diagnose(net, batches=", before=A_LOOP + A_NEXT_TASK, instead=BRIEFLY),
@@ -229,6 +230,13 @@ PYTHON: dict[str, list[Block]] = {
             "regularize = partial(make_regularizer, 'l2_init')\nregularizer = regularize(net)",
         ),
     ],
+    "vectors.md": [
+        Block(
+            "import numpy",
+            instead=(("docs/vectors/", f"{VECTORS}/"),),
+            after=f"import runpy; assert not runpy.run_path('{VECTORS}/check.py')['main']('mine.safetensors', 1e-14)",
+        ),
+    ],
     "network-structure.md": [Block("from rl_plasticity.structure import read", before=A_LOOP + "obs = x")],
     "integrations.md": [
         Block(
@@ -256,6 +264,7 @@ CONTAINER = "a container"
 SHOWN = "what a command printed"
 NOT_RUN = {
     "jupyter lab examples/notebooks": "waits for a reader; their cells are run by tests/examples/test_notebooks.py",
+    "python docs/vectors/check.py mine.safetensors": "run with the page's Python",
     "python examples/continual_ppo.py": "trains for minutes; shorter in tests/examples",
     "python examples/trained_every_day.py method=none days=30": "trains for a minute; shorter in tests/examples",
     "python examples/trained_every_day.py method=spectral": "likewise",

@@ -1,0 +1,145 @@
+"""docs/vectors: what the reference code of the methods' pages makes, beside what the package makes."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from folders import script
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from rl_plasticity import INTERVENTIONS, REGULARIZERS, make_intervention, make_regularizer
+from rl_plasticity.networks import Injectable
+
+vectors = script("make_vectors")
+INDEX = json.loads((vectors.FOLDER / "vectors.json").read_text())
+GIVEN, EXPECTED = (load_file(vectors.FOLDER / f"{name}.safetensors") for name in ("given", "expected"))
+# The package's settings, where it has other ones than the reference code.
+SETTINGS = {name: method["settings"] for name, method in INDEX.items()} | {
+    "fire": {"iterations": 60},
+    "self_normalized_resets": {"most": 160, "least": 1},
+    "shrink_perturb": {"coef": 0.2, "init": "fresh"},
+}
+# Where power iteration follows singular values: how often before each update, and how near it comes.
+CALLS = {"spectral": 150, "feature_rank": 50}
+TOLERANCES = {"spectral": 1e-5, "feature_rank": 5e-3}
+# Settings that are a little off, for methods that have any.
+OFF = {name: s | {"coef": 1.05 * s["coef"]} for name, s in SETTINGS.items() if "coef" in s} | {
+    "dash": {"least": 0.2},
+    "wrs": {"norm_decay": 0.11},
+    "hare_tortoise": {"momentum": 0.81},
+    "continual_backprop": {"coef": 0.5, "maturity": 10, "decay": 0.9},
+    "self_normalized_resets": {"most": 161, "least": 1},
+    "redo": {"threshold": 1.0},
+    "regrama": {"threshold": 0.7},
+    "selective_reinit": {"factor": 0.6},
+}
+
+
+def of(method, tensors=EXPECTED):
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(f"{method}/")}
+
+
+def network(kind, when, injectable):
+    net = vectors.network(kind, vectors.under(GIVEN, f"{kind}/{when}"))
+    return nn.Sequential(*net[:-1], Injectable(net[-1])) if injectable else net
+
+
+def trained(method, settings):
+    """Ten updates by the package, as docs/vectors.md describes them; without the method if `settings` is None."""
+    kind, injectable = INDEX[method]["network"], method == "plasticity_injection"
+    net, before, fresh = (network(kind, when, injectable) for when in ("initial", "before", "fresh"))
+    acts, regularizer = settings is not None, make_regularizer("none", net)
+    if acts and method in REGULARIZERS:
+        regularizer = make_regularizer(method, net, **settings)
+    net.load_state_dict(before.state_dict())
+    optimizer = torch.optim.Adam(net.parameters(), **vectors.ADAM)
+    gradients, made = vectors.under(GIVEN, f"{kind}/gradients"), {}
+    for update, x in enumerate(GIVEN["inputs"], start=1):
+        for _ in range(CALLS.get(method, 1)):
+            penalty = regularizer.penalty(net, (x,))
+        optimizer.zero_grad()
+        (penalty + 0 * sum(p.sum() for p in net.parameters())).backward()
+        named = {name.replace(".head", ""): p for name, p in net.named_parameters()}
+        for name, p in named.items():
+            p.grad += gradients[name][update - 1]
+        regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()})
+        optimizer.step()
+        regularizer.project_(net)
+        if acts and method in INTERVENTIONS and update == 1:
+            make = {"make": lambda: copy.deepcopy(fresh), "example": (x,)}
+            make_intervention(method, **settings).apply_(net, optimizer, **make)
+        if update in vectors.SAVED:
+            now = {name: p.detach().clone() for name, p in named.items()}
+            now |= {"penalty": penalty.detach().double(), "outputs": net(x).detach()}
+            made |= {f"{method}/{update}/{name}": t for name, t in now.items()}
+    return {name: made[name] for name in of(method)}
+
+
+def error(made, method):
+    """The largest, as check.py has it."""
+    errors = [(made[n] - t).abs() / (1 + t.abs()) for n, t in of(method).items()]
+    return max(float(e[~e.isnan()].max()) for e in errors)
+
+
+def test_every_method_has_vectors():
+    assert {*INDEX} == {*REGULARIZERS, *INTERVENTIONS} - {"none"}
+
+
+@pytest.mark.parametrize("method", INDEX)
+def test_the_files_are_what_the_reference_code_makes(method):
+    settings = (vectors.REGULARIZERS | vectors.INTERVENTIONS)[method]
+    made = vectors.expected(method, settings, GIVEN)
+    assert (INDEX[method]["settings"], made.keys()) == (settings, of(method).keys())
+    for name, tensor in of(method).items():
+        torch.testing.assert_close(made[name], tensor, equal_nan=True, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", INDEX)
+@pytest.mark.filterwarnings("ignore:.*changes the function where no norm layer follows")
+def test_the_package_makes_the_vectors(method):
+    assert error(trained(method, SETTINGS[method]), method) < TOLERANCES.get(method, 1e-10)
+
+
+@pytest.mark.parametrize("method", [name for name in OFF if name not in CALLS])
+def test_the_vectors_show_a_setting_that_is_a_little_off(method):
+    assert error(trained(method, OFF[method]), method) > 1e-4
+
+
+def check(*arguments):
+    command = [sys.executable, vectors.FOLDER / "check.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_checker_finds_the_expected_tensors_right(tmp_path):
+    save_file(EXPECTED | {n: t.nan_to_num(7.0) for n, t in EXPECTED.items()}, tmp_path / "mine.safetensors")
+    done = check(tmp_path / "mine.safetensors", "1e-15")
+    assert (done.returncode, done.stdout.count("right  "), done.stderr) == (0, len(INDEX), "")
+
+
+def test_the_checker_finds_updates_without_a_method_wrong(tmp_path):
+    without = {name: tensor for method in INDEX for name, tensor in trained(method, None).items()}
+    save_file(without, tmp_path / "mine.safetensors")
+    done = check(tmp_path / "mine.safetensors")
+    assert (done.returncode, done.stdout.count("WRONG  "), done.stderr) == (1, len(INDEX), "")
+
+
+@pytest.mark.parametrize(
+    ("mine", "says"),
+    [
+        ({}, "mine.safetensors: no tensors"),
+        ({"swr/10/7.weight": torch.ones(2)}, "mine.safetensors: swr/10/7.weight is not among the expected tensors"),
+        ({n: t for n, t in of("l2").items() if n != "l2/10/0.bias"}, "WRONG  l2: inf at l2/10/0.bias"),
+        (of("l2") | {"l2/10/0.bias": torch.ones(1).double()}, "WRONG  l2: inf at l2/10/0.bias"),
+        (of("l2") | {"l2/10/0.bias": torch.full((8,), torch.nan)}, "WRONG  l2: inf at l2/10/0.bias"),
+    ],
+)
+def test_the_checker_names_what_it_cannot_find_right(mine, says, tmp_path):
+    save_file(mine, tmp_path / "mine.safetensors")
+    done = check(tmp_path / "mine.safetensors")
+    assert done.returncode == 1
+    assert says in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
