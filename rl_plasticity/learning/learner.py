@@ -71,6 +71,7 @@ class Learner(nn.Module):
         parameters: list[Tensor] = [named[name] for name in self.optimizer.names]
         penalty = term_of(self.regularizer, self.net, inputs)
         gradients = torch.autograd.grad((loss + penalty).sum(), parameters)
+        self.regularizer.observe_loss_(self.net, loss.detach())
         self.regularizer.observe_(self.net, dict(zip(self.optimizer.names, gradients, strict=True)))
         self.optimizer.update_(parameters, gradients)
         forget_(self.optimizer.moments, self.regularizer.project_(self.net) or {})

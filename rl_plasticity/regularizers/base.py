@@ -165,6 +165,10 @@ class Regularizer(nn.Module):
         """Read the gradients of loss plus penalty, by parameter name, before ``optimizer.step()`` (for `ewc`)."""
         self._forward("observe_", net, gradients)
 
+    def observe_loss_(self, net: nn.Module, loss: Tensor) -> None:
+        """Read the loss without the penalty, ``[*runs]``, between `penalty` and `project_` (for `churn`)."""
+        self._forward("observe_loss_", net, loss)
+
     @torch.no_grad()
     def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
         """Change the weights in place, right after ``optimizer.step()``.
@@ -544,7 +548,7 @@ class Regularizer(nn.Module):
         """Whether the subclass overrides one of these hooks."""
         return any(getattr(type(self), hook) is not getattr(Regularizer, hook) for hook in hooks)
 
-    def _forward(self, hook: str, net: nn.Module, *by_name: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _forward(self, hook: str, net: nn.Module, *given: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
         """Call a hook of every part, each with its view of the network and of the tensors.
 
         Returns:
@@ -552,7 +556,10 @@ class Regularizer(nn.Module):
         """
         returned = []
         for part, runs in self.made_of():
-            arguments = [{name: tensor[runs] for name, tensor in one.items()} for one in by_name]
+            arguments = [
+                one[runs] if isinstance(one, Tensor) else {name: tensor[runs] for name, tensor in one.items()}
+                for one in given
+            ]
             returned.append(self._whole(getattr(part, hook)(seen_by(runs, net), *arguments) or {}, runs))
         return added_up(returned)
 

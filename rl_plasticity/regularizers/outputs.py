@@ -26,6 +26,13 @@ class Churn(Regularizer):
 
     Outputs that are one number for the whole batch, such as a loss, do not count.
 
+    Without `coef` the strength follows the loss, which makes the method independent of its scale. It is `first` in the
+    first `after_updates` updates, then::
+
+        share * mean |loss| / (mean distance + 1e-8),   means over the last `window` updates, without the present one
+
+    That needs the loss: from `Learner.minimize`, or from ``observe_loss_(net, loss)`` in a loop of your own.
+
     All batches of one update, whether accumulated or from the closure of LBFGS, share the same f_{t-1}. The extra call
     does not move the batch statistics of norm layers. Random layers such as dropout draw new numbers in each call,
     which counts as churn.
@@ -35,44 +42,68 @@ class Churn(Regularizer):
     Reinforcement Learning by Reducing Churn" (C-CHAIN), arXiv 2506.00592, as in their code (github.com/bluecontra/CHAIN
     and C-CHAIN). We could read only the abstracts of the papers. Deviations:
 
-    - `coef` is constant here, and 0.1 in theirs for values in TD3. For policies and for the values of double DQN theirs
-      is a constant at first, 100 for PPO on DeepMind Control and 50 for double DQN. Then it is beta * mean |loss| /
-      (mean churn + 1e-8): over the last 100 iterations from iteration 50 on with beta 0.05, of the policy's loss, times
-      the falling share of the learning rate; over the last 50 000 updates with beta 0.01. That makes their method
-      independent of the scale of the loss; this one is not.
+    - The strength is theirs of double DQN. With PPO on DeepMind Control it is 100 at first, and from iteration 50 on
+      follows the last 100 iterations at a share of 0.05, of the policy's loss alone and times the falling share of the
+      learning rate. With TD3 it is a constant 0.1 for values.
     - Their batch is a second one, as large as the loss's and drawn independently; here it is the loss's own batch.
     - They compare only the means of a Gaussian policy (PPO) or take the divergence of the Gaussians (SAC); here both
       the mean and the log standard deviation count as outputs.
     - They sum over several critics; here they are averaged.
 
     Args:
+        coef: a constant strength; None: one that follows the loss.
         distance: "squared" or "cross_entropy".
+        share, window, after_updates, first: of a strength that follows the loss.
 
     Raises:
         ValueError: from `penalty`, if the network returns no tensor of numbers for each example.
-        RuntimeError: from `project_`, if `penalty` was not called since the last `project_`.
+        RuntimeError: from `project_`, if `penalty` was not called since the last `project_`; from `penalty`, if the
+            strength follows the loss and `observe_loss_` was not called in the last update.
     """
 
     looks_at_data = True
     needs = NO_BATCH
+    losses: Tensor
+    distances: Tensor
+    distance_now: Tensor
+    strength: Tensor
+    observed: Tensor
 
     @checked
     def __init__(
         self,
         net: nn.Module,
-        coef: Strength = 0.1,
+        coef: Annotated[float | Tensor | None, Setting("strength; null: follows the loss", least=0)] = None,
         distance: Annotated[
             Literal["squared", "cross_entropy"], Setting("distance between outputs; cross_entropy: for logits")
         ] = "squared",
+        share: Annotated[float, Setting("share of the loss that a penalty without coef is held at", least=0)] = 0.01,
+        window: Annotated[int, Setting("updates whose mean it follows", least=1)] = 50_000,
+        after_updates: Annotated[int, Setting("updates after which it follows the loss", least=0)] = 10_000,
+        first: Annotated[float, Setting("strength until then", least=0)] = 50.0,
     ) -> None:
-        super().__init__(net, coef)
-        self.distance = distance
+        super().__init__(net, 1.0 if coef is None else coef)
+        self.distance, self.share, self.after_updates, self.first = distance, share, after_updates, first
+        self.follows_loss, self.owed = coef is None, False  # whether the loss of an update is still to come
+        if self.follows_loss:
+            zeros = self.coef.new_zeros(*self.runs, window)
+            for name, value in {"losses": zeros, "distances": zeros, "strength": zeros[..., 0] + first}.items():
+                self.register_buffer(name, value.clone())
+            self.register_buffer("distance_now", zeros[..., 0].clone(), persistent=False)
+            self.register_buffer("observed", torch.zeros(self.runs, dtype=torch.int64, device=zeros.device))
         self._act_on(net, self._trainable())
         for name in self.names:
             self._remember("previous", name, lookup(net, name))
             self._remember("earlier", name, lookup(net, name), saved=False)  # shared by all calls of one update
 
     def terms(self, names: Sequence[str], net: nn.Module, inputs: Example) -> Tensor:
+        if self.follows_loss and not self.seen:
+            if self.owed:
+                raise RuntimeError(
+                    "churn without coef follows the loss and has not seen the last update's: call "
+                    "regularizer.observe_loss_(net, loss) after penalty, or pass coef="
+                )
+            self.owed = True
         with torch.no_grad():
             if not self.seen:  # else another call of the same update: a closure's, or an accumulated batch's
                 for name in self.names:  # including those frozen now: they have not moved
@@ -88,7 +119,24 @@ class Churn(Regularizer):
             else:
                 each = -(its.softmax(-1) * mine.log_softmax(-1)).sum(-1)
             total = total + each.reshape(*self.runs, -1).mean(-1)
+        if self.follows_loss:
+            self.distance_now.copy_(total.detach())
+            total = total * self.strength.clone()  # `observe_loss_` may come before the gradients
         return total
+
+    @torch.no_grad()
+    def observe_loss_(self, net: nn.Module, loss: Tensor) -> None:
+        if not self.follows_loss:
+            return
+        self.owed = False
+        place = (self.observed % self.losses.shape[-1]).unsqueeze(-1)
+        self.losses.scatter_(-1, place, loss.abs().to(self.losses).reshape(place.shape))
+        self.distances.scatter_(-1, place, self.distance_now.unsqueeze(-1))
+        self.observed += 1
+        number, most = self.observed, self.losses.shape[-1]
+        distance = self.distances.sum(-1) / (number - 1).clamp(1, most)  # the first update has none
+        ratio = self.losses.sum(-1) / number.clamp(max=most) / (distance + 1e-8)
+        self.strength.copy_(torch.where(self.observed >= self.after_updates, self.share * ratio, self.first))
 
 
 class FeatureRank(Regularizer):

@@ -83,13 +83,13 @@ class Windowed(Regularizer):
         return anew
 
     @torch.no_grad()
-    def _forward(self, hook: str, net: nn.Module, *by_name: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _forward(self, hook: str, net: nn.Module, *given: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
         """Call the hook as usual, and undo in runs outside the window what the hook changes in spite of `active`."""
         inside = self._inside()
         _switch(self.inner, inside)
         changed = [both for method, view in self.inner.methods(net) for both in _changed(method, view, hook)]
         before = [(tensor, runs, tensor.clone()) for tensor, runs in changed]
-        returned = super()._forward(hook, net, *by_name)
+        returned = super()._forward(hook, net, *given)
         for tensor, runs, value in before:
             tensor.copy_(torch.where(per_run(runs, tensor), tensor, value))
         _switch(self.inner, None)

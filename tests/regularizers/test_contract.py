@@ -22,6 +22,7 @@ CHAIN, WINDOWED = "chain", "windowed"
 NAMES = [*REGULARIZERS, CHAIN, WINDOWED]
 STRONG = {"redo": {"threshold": 0.8}, "regrama": {"threshold": 0.8}, "selective_reinit": {"factor": 0.5}}  # to act
 SOON = {  # so that each does something within three updates
+    "churn": {"share": 0.1, "window": 2, "after_updates": 2, "first": 0.1},
     "wrs": {"every_updates": 3},
     "hare_tortoise": {"every_updates": 3},
     "continual_backprop": {"maturity": 1},
@@ -52,6 +53,7 @@ def make(name, net, **settings):
 def update(net, regularizer, batch):
     """Every hook once, with gradients of one; the penalty."""
     penalty = regularizer.penalty(net, batch)
+    regularizer.observe_loss_(net, penalty.detach() + 1)
     regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
     regularizer.project_(net)
     return penalty
@@ -59,7 +61,9 @@ def update(net, regularizer, batch):
 
 def sgd(net, regularizer, case, batch, steps):
     for _ in range(steps):
-        loss = (loss_of(net(batch), case.runs) + regularizer.penalty(net, batch)).sum()
+        of_task = loss_of(net(batch), case.runs)
+        loss = (of_task + regularizer.penalty(net, batch)).sum()
+        regularizer.observe_loss_(net, of_task.detach())
         names, parameters = [n for n, _ in net.named_parameters()], list(net.parameters())
         gradients = torch.autograd.grad(loss, parameters)
         regularizer.observe_(net, dict(zip(names, gradients, strict=True)))

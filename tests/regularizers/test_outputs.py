@@ -54,6 +54,38 @@ def test_churn_by_cross_entropy_is_of_the_probabilities_of_before_and_now():
     torch.testing.assert_close(value, expected)
 
 
+def test_churn_without_coef_follows_the_loss_as_in_the_double_dqn_of_c_chain():
+    """Their lists and means, with numbers small enough that the strength changes within a few updates."""
+    learner = Learner(
+        lambda s: MLP((5, 8, 3), s).double(), [0, 1], lambda n: Churn(n, share=0.3, window=3, after_updates=4), SGD
+    )
+    losses, distances, strength, now = [[], []], [[], []], [50.0, 50.0], learner.net
+    for update in range(1, 9):
+        before, now, x = now, copy.deepcopy(learner.net), torch.randn(2, 6, 5).double()
+        distance = (now(x) - before(x)).square().mean((1, 2)).detach()
+        loss = (learner.net(x) - update).mean((1, 2))  # below zero: its size counts
+        made, loss = learner.minimize(loss, x)["penalty"], loss.detach()
+        torch.testing.assert_close(made, torch.tensor(strength, dtype=torch.float64) * distance, atol=1e-14, rtol=1e-9)
+        for run in (0, 1):
+            losses[run].append(abs(float(loss[run])))
+            distances[run].append(float(distance[run]))
+            if update >= 4:
+                means = [sum(each[run][-3:]) / 3 for each in (losses, distances)]
+                strength[run] = 0.3 * means[0] / (means[1] + 1e-8)
+    assert len({*strength, 50.0}) == 3
+
+
+def test_churn_that_follows_the_loss_refuses_updates_without_one_and_optimizers_which_do_not_see_it():
+    net = plain_mlp()
+    regularizer = Churn(net)
+    regularizer.penalty(net, X)
+    regularizer.project_(net)
+    with pytest.raises(RuntimeError, match=r"observe_loss_\(net, loss\).*pass coef="):
+        regularizer.penalty(net, X)
+    with pytest.raises(SettingsError, match=r"follows the loss.*pass coef=, as 0\.1"):
+        attach("churn", torch.optim.SGD(net.parameters()), net)
+
+
 def test_churn_is_each_run_s_own_and_adds_up_what_a_network_returns():
     agent, obs = SAC(5, 2, [0, 1], hidden=(8, 8), num_critics=2), X.expand(2, 6, 5)
     for net, inputs in ((agent.critic.net, (obs, torch.zeros(2, 6, 2))), (agent.actor.net, (obs,))):
@@ -82,6 +114,7 @@ def test_an_update_by_hand_without_a_batch_is_refused_as_one_by_a_learner_before
         with pytest.raises(RuntimeError, match=r"batch.*regularizer.penalty\(net, inputs\)"):
             regularizer.project_(net)
         regularizer.penalty(net, X)
+        regularizer.observe_loss_(net, torch.ones(()))
         regularizer.project_(net)  # one batch is one update's
     learner = Learner(lambda s: MLP((5, 8, 3), s), [0], lambda n: make_regularizer(name, n))
     before = copy.deepcopy(learner.net.state_dict())
@@ -92,7 +125,7 @@ def test_an_update_by_hand_without_a_batch_is_refused_as_one_by_a_learner_before
 
 def test_what_is_frozen_later_counts_with_the_weights_that_it_has():
     net = plain_mlp()
-    regularizer = Churn(net)
+    regularizer = Churn(net, coef=0.1)
     regularizer.penalty(moved(net), X)
     regularizer.project_(net)
     net[2].requires_grad_(False)
@@ -125,7 +158,7 @@ def test_a_network_that_returns_no_numbers_is_refused_and_a_number_for_the_whole
 
 def test_a_chain_and_a_window_pass_the_batch_on():
     net = plain_mlp()
-    alone, part, inside = Churn(net), Churn(net), Churn(net)
+    alone, part, inside = (Churn(net, coef=0.1) for _ in range(3))
     chain = Chain(net, part, make_regularizer("l2", net))
     windowed = Windowed(net, inside, from_update=1)
     assert chain.looks_at_data
@@ -222,7 +255,7 @@ def test_attached_it_calls_the_network_in_the_types_of_the_loop():
 def test_attached_to_a_network_that_the_loop_does_not_call_it_refuses_and_removed_it_is_gone():
     net = plain_mlp()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    handle = attach("churn", optimizer, net)
+    handle = attach("churn", optimizer, net, coef=0.1)
     net[:2](X).sum().backward()
     with pytest.raises(RuntimeError, match=r"Sequential|not called"):
         optimizer.step()
@@ -233,7 +266,7 @@ def test_attached_to_a_network_that_the_loop_does_not_call_it_refuses_and_remove
 
 def test_a_copied_or_pickled_network_tells_nobody_what_it_is_called_with():
     net = plain_mlp()
-    handle = attach("churn", torch.optim.SGD(net.parameters(), lr=0.1), net)
+    handle = attach("churn", torch.optim.SGD(net.parameters(), lr=0.1), net, coef=0.1)
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         other(X)
         assert handle._inputs is None

@@ -84,7 +84,7 @@ def test_in_training_such_state_moves_once_a_step_and_not_by_the_regularizer(nam
     net, alone = Stateful(), Stateful()
     alone.load_state_dict(net.state_dict())
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
-    attach(name, optimizer, net, example=(X,))
+    attach(name, optimizer, net, example=(X,), **{"coef": 0.1} if name == "churn" else {})
     assert state(net) == state(alone)
     for _ in range(3):
         optimizer.zero_grad()
@@ -128,7 +128,7 @@ def test_hooks_that_a_network_installs_at_its_first_call_are_there_as_often_as_i
         LOOKS[look](net)
     else:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        attach(look, optimizer, net, example=(X,))
+        attach(look, optimizer, net, example=(X,), coef=0.1)
         for _ in range(2):
             net(X).sum().backward()
             optimizer.step()

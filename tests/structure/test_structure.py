@@ -263,6 +263,7 @@ def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap)
         x = torch.randn(6, 5)
         torch.testing.assert_close(mine.penalty(plain, x), theirs.penalty(wrapped, x))
         for regularizer, net in ((mine, plain), (theirs, wrapped)):
+            regularizer.observe_loss_(net, torch.ones(()))
             regularizer.observe_(net, {n: torch.ones_like(p) for n, p in plain.named_parameters()})
             regularizer.project_(net)
     for p, q in zip(plain.parameters(), wrapped.parameters(), strict=True):
