@@ -201,10 +201,8 @@ def test_epsilon_of_zero_acts_greedily_whatever_the_noise():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"hidden": (8, 8)},
-        {"hidden": (8,), "atoms": 5, "dueling": True},
+        {"hidden": (8, 8), "atoms": 5, "dueling": True, "activation": "crelu", "optimizer": "rmsprop"},
         {"network": "simba", "critic_width": 8},
-        {"network": "mlp", "hidden": (8,), "activation": "crelu", "optimizer": "rmsprop"},
     ],
 )
 def test_each_run_learns_among_others_as_alone_and_compiled_as_eager(settings):
