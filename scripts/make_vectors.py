@@ -57,11 +57,15 @@ INTERVENTIONS: dict[str, dict[str, float]] = {
 OF_UNITS = ("continual_backprop", "self_normalized_resets", "redo", "regrama")  # whose reference code has no norm layer
 
 
-def network(kind: str, weights: Mapping[str, Tensor]) -> nn.Sequential:
-    """The network of ``weights``, the tensors of a state dict."""
+def network(kind: str) -> nn.Sequential:
     norm = [nn.LayerNorm(8)] if kind == "normed" else []
-    net = nn.Sequential(nn.Linear(5, 8), *norm, nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).double()
-    net.load_state_dict(dict(weights))
+    return nn.Sequential(nn.Linear(5, 8), *norm, nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+
+
+def given_network(kind: str, when: str, given: Mapping[str, Tensor]) -> nn.Sequential:
+    """With the weights that it has ``initial``ly, ``before`` the updates or ``fresh`` from an intervention."""
+    net = network(kind)
+    net.load_state_dict(under(given, f"{kind}/{when}"))
     return net
 
 
@@ -74,11 +78,7 @@ def make_given(rng: np.random.Generator) -> dict[str, Tensor]:
     """Weights, gradients and inputs, drawn from normal distributions."""
     given = {"inputs": rng.standard_normal((UPDATES, EXAMPLES, 5))}
     for kind in ("normed", "plain"):
-        shapes = {"0.weight": (8, 5), "0.bias": (8,), "1.weight": (8,), "1.bias": (8,), "3.weight": (6, 8)}
-        shapes |= {"3.bias": (6,), "5.weight": (3, 6), "5.bias": (3,)}
-        if kind == "plain":
-            shapes = {"0.weight": (8, 5), "0.bias": (8,), "2.weight": (6, 8), "2.bias": (6,)}
-            shapes |= {"4.weight": (3, 6), "4.bias": (3,)}
+        shapes = {name: tensor.shape for name, tensor in network(kind).state_dict().items()}
         for when in ("initial", "before", "fresh"):
             for name, shape in shapes.items():
                 gain = kind == "normed" and name == "1.weight"
@@ -118,8 +118,9 @@ def activations(net: nn.Sequential, x: Tensor) -> list[Tensor]:
 def expected(method: str, settings: Mapping[str, float], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What `method` makes of the given network, as docs/vectors.md describes it."""
     kind = "plain" if method in OF_UNITS else "normed"
-    initial, net, fresh = (network(kind, under(given, f"{kind}/{when}")) for when in ("initial", "before", "fresh"))
+    initial, net, fresh = (given_network(kind, when, given) for when in ("initial", "before", "fresh"))
     optimizer, functions = torch.optim.Adam(net.parameters(), **ADAM), reference(method)
+    all_gradients = under(given, f"{kind}/gradients")
     heads = None  # of an injection
     # What the arguments of reference code stand for.
     known: dict[str, Any] = {"net": net, "fresh": fresh, "make": lambda: fresh, "optimizer": optimizer} | dict(settings)
@@ -128,7 +129,7 @@ def expected(method: str, settings: Mapping[str, float], given: Mapping[str, Ten
     known |= {"fisher": [torch.zeros_like(p) for p in net.parameters()]}
     made = {}
     for update, x in enumerate(given["inputs"], start=1):
-        gradients = [under(given, f"{kind}/gradients")[name][update - 1] for name, _ in net.named_parameters()]
+        gradients = [all_gradients[name][update - 1] for name, _ in net.named_parameters()]
         known |= {"x": x, "update": update, "features": net[:-1](x), "gradients": gradients, "h": activations(net, x)}
         for p, gradient in zip(net.parameters(), gradients, strict=True):
             p.grad = gradient.clone()
@@ -149,7 +150,7 @@ def expected(method: str, settings: Mapping[str, float], given: Mapping[str, Ten
             if update == 1 and "recycle_" in functions:
                 recycle_(functions["recycle_"], net, known)
             if update == 1 and "forward" in functions:
-                heads = inject_(net, fresh, optimizer)
+                heads = inject_(net, known)
         if update in SAVED:
             saved = {name: p.detach().clone() for name, p in net.named_parameters()}
             if "penalty" in functions:
@@ -185,14 +186,11 @@ def recycle_(recycle: Callable[..., None], net: nn.Sequential, known: dict[str, 
             known["optimizer"].state[p][moment][p != old] = 0
 
 
-def inject_(net: nn.Sequential, fresh: nn.Sequential, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, nn.Module]:
-    """Puts a new head, whose moments begin at zero, in the head's place; returns the old one and a copy of the new."""
+def inject_(net: nn.Sequential, known: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
+    """Puts a new head in the head's place, as `head` does; returns the old one and a copy of the new."""
     old = copy.deepcopy(net[-1])
-    net[-1].load_state_dict(fresh[-1].state_dict())
-    for p in net[-1].parameters():
-        for moment in ("exp_avg", "exp_avg_sq"):
-            optimizer.state[p][moment].zero_()
-    return old, copy.deepcopy(fresh[-1])
+    call(reference("head")["apply_"], known)
+    return old, copy.deepcopy(net[-1])
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import runpy
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ from rl_plasticity.networks import Injectable
 vectors = script("make_vectors")
 INDEX = json.loads((vectors.FOLDER / "vectors.json").read_text())
 GIVEN, EXPECTED = (load_file(vectors.FOLDER / f"{name}.safetensors") for name in ("given", "expected"))
+CHECKER = runpy.run_path(str(vectors.FOLDER / "check.py"))
 # The package's settings, where it has other ones than the reference code.
 SETTINGS = {name: method["settings"] for name, method in INDEX.items()} | {
     "fire": {"iterations": 60},
@@ -39,12 +41,12 @@ OFF = {name: s | {"coef": 1.05 * s["coef"]} for name, s in SETTINGS.items() if "
 }
 
 
-def of(method, tensors=EXPECTED):
-    return {name: tensor for name, tensor in tensors.items() if name.startswith(f"{method}/")}
+def of(method):
+    return {name: tensor for name, tensor in EXPECTED.items() if name.startswith(f"{method}/")}
 
 
 def network(kind, when, injectable):
-    net = vectors.network(kind, vectors.under(GIVEN, f"{kind}/{when}"))
+    net = vectors.given_network(kind, when, GIVEN)
     return nn.Sequential(*net[:-1], Injectable(net[-1])) if injectable else net
 
 
@@ -80,9 +82,8 @@ def trained(method, settings):
 
 
 def error(made, method):
-    """The largest, as check.py has it."""
-    errors = [(made[n] - t).abs() / (1 + t.abs()) for n, t in of(method).items()]
-    return max(float(e[~e.isnan()].max()) for e in errors)
+    """The largest, by the checker."""
+    return max(CHECKER["error"](made[name].numpy(), tensor.numpy()) for name, tensor in of(method).items())
 
 
 def test_every_method_has_vectors():

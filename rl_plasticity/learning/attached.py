@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.learning.torch_state import TorchState, stepped
-from rl_plasticity.regularizers import Churn, Regularizer, make_regularizer
+from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import Look, forget_
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import with_tensors
@@ -107,8 +107,10 @@ def attach(
     _check_dense(regularizer, net)
     for optimizer in optimizers:
         _check_first_rate(regularizer, optimizer, net)
-    if any(isinstance(method, Churn) and method.follows_loss for method, _ in regularizer.methods(net)):
-        raise SettingsError("churn without coef follows the loss, which an optimizer does not see: pass coef=, as 0.1")
+    for method, _ in regularizer.methods(net):
+        if method.follows_loss:
+            kind = type(method).__name__
+            raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
     if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise SettingsError(
             f"{type(regularizer).__name__} looks at data, and each process has its own: networks would drift apart. "

@@ -78,6 +78,7 @@ class Regularizer(nn.Module):
 
     Attributes:
         looks_at_data: whether `penalty` needs the inputs.
+        follows_loss: whether it needs `observe_loss_` in each update, which an optimizer's step cannot call.
         halved: whether `penalty` is coef/2 times what `terms` returns, rather than coef times.
         needs: the error message of `project_` when a call that must precede it is missing; empty if none must. `seen`
             records whether that call was made.
@@ -94,6 +95,7 @@ class Regularizer(nn.Module):
     """
 
     looks_at_data: bool = False
+    follows_loss: bool = False
     halved: bool = False
     needs: str = ""
     rounds: bool = True
