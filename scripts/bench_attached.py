@@ -229,7 +229,7 @@ BY_HAND = (feature_rank, churn, continual_backprop, self_normalized_resets, ewc,
 def attached(name: str, loop: Loop) -> Step:
     with warnings.catch_warnings():  # that it leaves alone what is behind the sums of branches
         warnings.simplefilter("ignore")
-        attach(name, loop.optimizer, loop.net)
+        attach(name, loop.optimizer, loop.net, **{"coef": 0.1} if name == "churn" else {})
     return loop.step
 
 

@@ -52,6 +52,7 @@ Settings = dict[str, Any]
 
 # With their defaults these would do nothing in runs of a few updates.
 ACTING: dict[str, Settings] = {
+    "churn": {"coef": 0.1},  # attached, it cannot follow the loss
     "continual_backprop": {"coef": 0.05, "maturity": 3},
     "ewc": {"coef": 10.0, "fisher_decay": 0.9, "anchor_decay": 0.9},
     "hare_tortoise": {"every_updates": 4},

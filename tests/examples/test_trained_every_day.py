@@ -16,6 +16,7 @@ DAY = runpy.run_path(str(EXAMPLE))
 STEPS = 7
 # Each acts, and within three days of seven steps.
 SETTINGS = {
+    "churn": {"coef": 0.1},
     "wrs": {"every_updates": 4},
     "hare_tortoise": {"every_updates": 4},
     "continual_backprop": {"coef": 0.01, "maturity": 3},
