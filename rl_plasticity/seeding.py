@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -69,6 +70,7 @@ class RunStreams(nn.Module):
 # --- draws that a traced update can make ----------------------------------------------------------------------------
 
 _WORD = 0xFFFFFFFF
+Word = TypeVar("Word", Tensor, int)
 
 
 def key_of(tensors: Iterable[Tensor], axes: int) -> Tensor:
@@ -89,8 +91,9 @@ def uniform_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
             draws.
     """
     for number in where:
-        salt = torch.as_tensor(number, dtype=torch.int64, device=key.device)
-        key = _mixed((key + _mixed(salt & _WORD) * 3) & _WORD)
+        # Not as a tensor, which would have to be copied to a GPU.
+        salt = _mixed(number.long() & _WORD) if isinstance(number, Tensor) else _mixed(number & _WORD)
+        key = _mixed((key + salt * 3) & _WORD)
     words = _mixed((key.unsqueeze(-1) + torch.arange(n, device=key.device)) & _WORD)
     return ((words >> 9).float() + 0.5) * 2.0**-23
 
@@ -101,7 +104,7 @@ def normal_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
     return (-2 * draws[..., :n].log()).sqrt() * (2 * math.pi * draws[..., n:]).cos()
 
 
-def _mixed(word: Tensor) -> Tensor:
+def _mixed(word: Word) -> Word:
     """A hash of 32 bits, in int64, whose products stay below 2^63."""
     for _ in range(2):
         word = ((word >> 16) ^ word) * 0x45D9F3B & _WORD

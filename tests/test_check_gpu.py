@@ -34,13 +34,14 @@ def test_every_part_runs_on_a_cpu_and_its_numbers_are_in_both_reports(script, mo
     monkeypatch.setattr(script, "products", lambda *sizes: products(*sizes)[:1])  # in bfloat16 each takes seconds
     assert script.main(SMALL) == 0
     report = json.loads(Path("gpu.json").read_text())
-    assert list(report["parts"]) == ["equal", "supervised", "waits", "cpu", "precision", "bench", "train"]
+    assert list(report["parts"]) == ["equal", "agents", "supervised", "waits", "cpu", "precision", "bench", "train"]
     found = {name: part["found"] for name, part in report["parts"].items()}
-    (differences,) = found["equal"].values()
-    assert differences["captured"] == dict.fromkeys(["none", "spectral", "swr", "l2+wrs"], 0.0)  # the same operations
+    assert list(found["equal"]) == ["captured", "compiled", "compiled and captured"]
+    assert found["equal"]["captured"] == dict.fromkeys(["none", "spectral", "swr", "l2+wrs"], 0.0)  # as it is
     assert {row["runs"] for row in found["bench"]["rows"]} == {1, 2}
     assert all(row["run-updates/s"] > 0 < row["share of the floor"] for row in found["bench"]["rows"])
     assert {row["way"] for row in found["bench"]["rows"]} == {"captured", "compiled"}
+    assert found["agents"] == {"left out, because of": ["dm_control"]}
     assert found["waits"] == {"env steps without waiting": 10}
     assert found["train"]["generated transitions, because of"] == ["dm_control"]
     assert found["train"]["updates of 10 runs"] > 0
@@ -58,6 +59,15 @@ def test_a_replay_that_does_not_update_is_found_and_named(script, monkeypatch, c
     assert "captured" in report["parts"]["equal"]["wrong"]
     assert "wrong" not in report["parts"]["precision"]  # the others are made all the same
     assert "equal: ArithmeticError" in capsys.readouterr().out
+
+
+def test_captured_agents_of_papers_are_compared_and_a_replay_without_an_update_is_found(script, monkeypatch):
+    assert script.main([*SMALL, "--parts", "agents"]) == 0
+    found = json.loads(Path("gpu.json").read_text())["parts"]["agents"]["found"]
+    assert list(found) == ["redq", "droq", "minatar"]
+    assert all(agent["updates/s"] > 0 for agent in found.values())
+    monkeypatch.setattr(script.AsRecorded, "record", lambda self, inputs: lambda: {})
+    assert script.main([*SMALL, "--parts", "agents"]) == 1
 
 
 def test_a_replay_that_reads_the_weights_of_before_a_resume_is_found(script, monkeypatch):
@@ -86,5 +96,5 @@ def test_what_cannot_be_checked_is_refused_before_anything_is_written(script, mo
     said = capsys.readouterr().err
     assert "--device cpu --small" in said
     assert "benhc" in said
-    assert "equal, supervised, waits, cpu, precision, bench, train" in said
+    assert "equal, agents, supervised, waits, cpu, precision, bench, train" in said
     assert not [*Path().iterdir()]

@@ -48,3 +48,13 @@ def test_a_runs_key_is_of_its_own_numbers():
     changed = key_of(tensors, 1)
     assert changed[1] != keys[1]
     assert changed[0] == keys[0]
+
+
+def test_a_place_is_never_made_a_tensor_which_a_gpu_would_have_to_be_sent(monkeypatch):
+    def refuse(*arguments, **settings):
+        raise AssertionError("a number of the host was sent to the device")
+
+    key, expected = torch.tensor([3, 4]), uniform_at(torch.tensor([3, 4]), 5, torch.tensor(2**31), torch.tensor([1]))
+    monkeypatch.setattr(torch, "tensor", refuse)
+    monkeypatch.setattr(torch, "as_tensor", refuse)
+    assert torch.equal(uniform_at(key, 5, 2**31, 1), expected)

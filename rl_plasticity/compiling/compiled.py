@@ -53,6 +53,8 @@ def _graph(update: Callable[..., Any], device: str) -> Callable[..., Any]:
         "cpp.enable_floating_point_contract_flag": "fast",
         "cpp_wrapper": device == "cpu",
     }
+    if device == "cuda" and torch.__version__ < "2.13":
+        options["loop_ordering_after_fusion"] = False  # an assertion in it fails; 2.13 goes on instead
     return torch.compile(update, fullgraph=True, dynamic=False, options=options)
 
 
@@ -99,7 +101,7 @@ class Captured:
 
     Tensors among the arguments are first copied to fixed places; parameters and buffers are read where they are. The
     first calls run without a recording. They are real updates, and warm up what must not happen in a recording.
-    Arguments with another shape than the first (a last, smaller batch) go to `update` itself. No GPU has run this yet.
+    Arguments with another shape than the first (a last, smaller batch) go to `update` itself.
     """
 
     WARM_UP = 3
