@@ -28,7 +28,7 @@ BRIEF = ["repeats=2", "updates=20", "remedies=false"]
 
 @pytest.fixture(scope="module")
 def pendulum(tmp_path_factory):
-    given = [*folders.PENDULUM, "reg=[none,spectral]", "agent.layer_norm=false"]
+    given = [*folders.PENDULUM, "reg=[none,spectral]", "agent.layer_norm=false", "checkpoint_every_env_steps=60"]
     return folders.run(given, tmp_path_factory.mktemp("pendulum") / "run")
 
 
@@ -185,15 +185,16 @@ def test_a_killed_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
 
 def test_other_settings_or_checkpoints_begin_a_new_file_and_say_so(pendulum, tmp_path, capsys):
     run = shutil.copytree(pendulum, tmp_path / "run")
+    more = ["repeats=3", "updates=20", "remedies=false", "network=critic", "checkpoint=0"]
     look_again(run, "checkpoint=0")
     assert "replaced" not in capsys.readouterr().err
-    look(RunFolder(run), schema.load(Diagnose, ["repeats=3", "updates=20", "network=critic", "checkpoint=0"]))
+    look(RunFolder(run), schema.load(Diagnose, more))
     line = next(line for line in capsys.readouterr().err.splitlines() if "replaced" in line)
     assert "diagnosis.json was made with repeats=2" in line
     assert json.loads((run / "diagnosis.json").read_text())["settings"]["repeats"] == 3
     state = checkpoint.load(run / "checkpoints", 0, whole=False)
     checkpoint._write(checkpoint.checkpoint_path(run / "checkpoints", 0), {**state, "more": 1})
-    look(RunFolder(run), schema.load(Diagnose, ["repeats=3", "updates=20", "network=critic", "checkpoint=0"]))
+    look(RunFolder(run), schema.load(Diagnose, more))
     assert "of another checkpoint of step 0: it is replaced" in capsys.readouterr().err
 
 
@@ -205,7 +206,7 @@ def test_remedies_are_tried_later_where_they_were_not(pendulum, tmp_path):
         if name.startswith("critic.net") and name.endswith("bias"):
             tensor.fill_(-1e5)
     checkpoint._write(checkpoint.checkpoint_path(run / "checkpoints", step), state)
-    given = ["repeats=4", "updates=100", "network=critic", f"checkpoint={step}"]
+    given = ["repeats=3", "updates=50", "network=critic", "run=0", f"checkpoint={step}"]
     look(RunFolder(run), schema.load(Diagnose, [*given, "remedies=false"]))
     without = json.loads((run / "diagnosis.json").read_text())["rows"]
     look(RunFolder(run), schema.load(Diagnose, given))
@@ -248,7 +249,7 @@ def test_each_verdict_is_printed_as_soon_as_it_is_known(pendulum, tmp_path, monk
 
     monkeypatch.setattr(sys.modules["rl_plasticity.diagnose"], "_beside", seen)
     look_again(run)
-    assert printed == [1, 2, 2, 2]  # the header, then a line for each of the two runs
+    assert printed == [1, 2, 2]  # the header, then a line for each of the two runs
 
 
 def test_what_exists_is_not_overwritten(pendulum, tmp_path):
