@@ -1,6 +1,7 @@
 """The networks that every contract is checked on."""
 
 import gc
+import importlib
 import os
 import random
 import shutil
@@ -57,6 +58,21 @@ def _signals_as_in_a_terminal():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The sizes of the graphs that were traced; they then run as they are, so nothing waits for a C++ compiler."""
+    compiler = importlib.import_module("torch._inductor.compile_fx")  # its import takes as long as torch's
+    sizes = []
+    torch._dynamo.reset()  # of one function it makes no more than eight graphs in a process
+
+    def run_as_is(module, inputs, **settings):
+        sizes.append(len(module.graph.nodes))
+        return module
+
+    monkeypatch.setattr(compiler, "compile_fx", run_as_is)
+    return sizes
 
 
 class SmallCNN(nn.Module):

@@ -16,6 +16,8 @@ from rl_plasticity import command_line, diagnose, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
 from rl_plasticity.diagnose import OfAgents, _beside, act, look
+from rl_plasticity.diagnosis import verdict
+from rl_plasticity.diagnosis.remedies import REMEDIES
 from rl_plasticity.diagnosis.trainability import subject_of
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
@@ -24,6 +26,12 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import load_agent
 
 BRIEF = ["repeats=2", "updates=20", "remedies=false"]
+
+
+@pytest.fixture(autouse=True)
+def no_further_repeats(monkeypatch):
+    """Where the first ones leave a verdict open, others follow, which is tested with the verdict."""
+    monkeypatch.setattr(verdict, "MOST", 1)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +206,9 @@ def test_other_settings_or_checkpoints_begin_a_new_file_and_say_so(pendulum, tmp
     assert "of another checkpoint of step 0: it is replaced" in capsys.readouterr().err
 
 
-def test_remedies_are_tried_later_where_they_were_not(pendulum, tmp_path):
+def test_remedies_are_tried_later_where_they_were_not(pendulum, tmp_path, monkeypatch):
+    monkeypatch.setattr(verdict, "REMEDIES", {"LayerNorm": REMEDIES["LayerNorm"]})
+    monkeypatch.setattr(verdict, "ATTACHED", {})
     run = shutil.copytree(pendulum, tmp_path / "run")
     step = max(RunFolder(run).saved_steps)
     state = checkpoint.load(run / "checkpoints", step, whole=False)
@@ -206,7 +216,7 @@ def test_remedies_are_tried_later_where_they_were_not(pendulum, tmp_path):
         if name.startswith("critic.net") and name.endswith("bias"):
             tensor.fill_(-1e5)
     checkpoint._write(checkpoint.checkpoint_path(run / "checkpoints", step), state)
-    given = ["repeats=3", "updates=50", "network=critic", "run=0", f"checkpoint={step}"]
+    given = ["repeats=4", "updates=60", "network=critic", "run=0", f"checkpoint={step}"]
     look(RunFolder(run), schema.load(Diagnose, [*given, "remedies=false"]))
     without = json.loads((run / "diagnosis.json").read_text())["rows"]
     look(RunFolder(run), schema.load(Diagnose, given))

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch._inductor.compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_plasticity.agents import SAC, Batch
@@ -36,20 +35,6 @@ def assert_close_states(a, b):
     theirs = b.state_dict()
     for name, value in a.state_dict().items():
         torch.testing.assert_close(value, theirs[name], rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
-
-
-@pytest.fixture
-def traced(monkeypatch):
-    """The sizes of the graphs that were traced; they then run as they are, so nothing waits for a C++ compiler."""
-    sizes = []
-    torch._dynamo.reset()  # of one function it makes no more than eight graphs in a process
-
-    def run_as_is(module, inputs, **settings):
-        sizes.append(len(module.graph.nodes))
-        return module
-
-    monkeypatch.setattr(torch._inductor.compile_fx, "compile_fx", run_as_is)
-    return sizes
 
 
 def test_compiled_updates_with_resets_equal_the_plain_ones():

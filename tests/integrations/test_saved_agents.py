@@ -15,6 +15,7 @@ from torch import nn
 sb3 = pytest.importorskip("stable_baselines3")
 
 from rl_plasticity.diagnose import act  # noqa: E402
+from rl_plasticity.diagnosis import verdict  # noqa: E402
 from rl_plasticity.errors import SettingsError  # noqa: E402
 from rl_plasticity.integrations.saved_agents import Agent, of_random_actions  # noqa: E402
 
@@ -27,6 +28,11 @@ CASES = {
     "PPO": ("CartPole-v1", {"policy", "value"}),
     "A2C": ("Pendulum-v1", {"policy", "value"}),
 }
+
+
+@pytest.fixture(autouse=True)
+def no_further_repeats(monkeypatch):
+    monkeypatch.setattr(verdict, "MOST", 1)
 
 
 def saved(folder, kind, env=None, **settings):

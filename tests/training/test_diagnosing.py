@@ -52,7 +52,7 @@ def others(folder):
 @pytest.mark.parametrize(
     ("which", "more"), [("agent", ()), ("digits", ("compile=true",))], ids=["agent, eager", "digits, compiled"]
 )
-def test_a_run_equals_one_without_trials_byte_for_byte_and_resumes_to_the_same_rows(which, more, tmp_path):
+def test_a_run_equals_one_without_trials_byte_for_byte_and_resumes_to_the_same_rows(which, more, tmp_path, traced):
     every = 15 if which == "agent" else 5
     with_trials = (*more, f"diagnose_every_updates={every}")
     plain, tried = made(which, tmp_path / "plain", *more), made(which, tmp_path / "tried", *with_trials)
