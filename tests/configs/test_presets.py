@@ -290,7 +290,7 @@ OF_AGENTS = {
 OF_RUNS = """
 simba_v2  2  5000  256 hypersphere  none
 xqc       2  5000  256 hypersphere  none
-flash_sac 1 10000 2048 hypersphere  none
+flash_sac 1 10000 512 hypersphere  none
 bro      10  2500  128 weight_decay periodic
 sr_sac   32 10000  256 none         periodic
 droq     20  5000  256 none         none
