@@ -5,14 +5,18 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
@@ -63,8 +67,11 @@ class Results:
         places |= {mean: folder.tensorboard / file_name(mean) for mean in self._means.values()}
         # Readers forget what an earlier start showed from this step on, because it comes again. Values of the
         # checkpoint's own step were shown before the checkpoint was written.
-        shown_again = 0 if sizes is None else step + 1
-        self.boards = {label: SummaryWriter(str(place), purge_step=shown_again) for label, place in places.items()}
+        start = SessionLog(status=SessionLog.START)
+        begins = Event(wall_time=time.time(), step=0 if sizes is None else step + 1, session_log=start)
+        self.boards = {label: EventFileWriter(str(place)) for label, place in places.items()}
+        for board in self.boards.values():
+            board.add_event(begins)
         self.wandb = _wandb_run(folder) if logger == "wandb" else None
         self.sync()
 
@@ -96,8 +103,9 @@ class Results:
 
     def _show(self, step: int, shown: Mapping[str, Mapping[str, float]]) -> None:
         for label, values in shown.items():
-            for tag, value in values.items():
-                self.boards[label].add_scalar(tag_of(tag), value, step)
+            if values:  # in one event, which takes as long as ten values
+                found = Summary(value=[Summary.Value(tag=tag_of(name), simple_value=v) for name, v in values.items()])
+                self.boards[label].add_event(Event(wall_time=time.time(), step=step, summary=found))
         if self.wandb and any(shown.values()):
             together = {f"{tag}/{label}".strip("/"): v for label, values in shown.items() for tag, v in values.items()}
             self.wandb.log({"step": step, **together})  # W&B's own steps may not go back, but a resumed run's do
@@ -141,6 +149,7 @@ class Results:
             self.sync()
 
 
+@cache
 def tag_of(name: str) -> str:
     """A metric's tag in TensorBoard. It opens the first group by name, so the many of networks come after eval."""
     of = MetricName.parse(name).of
