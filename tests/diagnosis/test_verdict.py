@@ -373,7 +373,10 @@ def test_a_rate_that_is_too_high_for_fresh_networks_is_named_and_trials_take_a_t
     assert report.protocol["rates"] == "0.03, 0.09"
 
 
-def test_layer_norm_is_tried_behind_convolutions_and_spectral_regularization_while_a_copy_learns() -> None:
+def test_layer_norm_is_tried_behind_convolutions_and_spectral_regularization_while_a_copy_learns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdict, "REMEDIES", {"LayerNorm": with_layer_norm})
     net = convolutions()
     with torch.no_grad():
         net[3].bias.fill_(-100.0)  # type: ignore[operator, union-attr]
@@ -403,7 +406,7 @@ def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
     def poor() -> nn.Sequential:  # so a fresh network is no measure of what it could do
         return with_dead_units(make(), 0.9)
 
-    report = diagnose(poor(), X, make=poor, earlier=make(), remedies=False, updates=100)
+    report = diagnose(poor(), X, make=poor, earlier=make(), **BRIEF)
     assert report.evidence["the earlier one"].low > report.evidence["your network"].high + 0.1
     assert report.verdict == "losing"
 
