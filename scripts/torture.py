@@ -1,6 +1,6 @@
 """Kill runs at random and at the worst moments, resume them, and compare with runs that were never killed.
 
-    python scripts/torture.py [--train 100] [--dqn 100] [--supervised 100] [--minutes 60] [--seed 0]
+    python scripts/torture.py [--train 100] [--dqn 100] [--later 100] [--supervised 100] [--minutes 60] [--seed 0]
 
 Runs of all cases go on at the same time, and those of each are killed (SIGKILL) this many times in all. A moment counts
 only where the files left behind show that it was hit. Status 1 if a resume failed, metrics.csv or the last checkpoint
@@ -56,6 +56,12 @@ CASES = {
     "dqn": of_agents(
         "agent=dqn env=minatar:breakout env.changes=[channel_permutation,action_permutation] agent.network=cnn "
         "agent.channels=2 agent.hidden=[16] agent.num_steps=3 agent.target_every_updates=50 agent.epsilon_env_steps=800"
+    ),
+    # BatchNorm, running statistics of rewards, a falling learning rate, critics drawn for each target, an actor that
+    # learns in every third update.
+    "later": of_agents(
+        "agent=xqc agent.num_critics=3 agent.target_critics=2 agent.critic_width=16 agent.critic_blocks=1 "
+        "agent.actor_width=16 agent.actor_blocks=1 env=gym:Pendulum-v1 env.changes=[observation_shift,action_flip]"
     ),
     # Five updates an epoch, an evaluation after each.
     "supervised": Case(
