@@ -119,11 +119,11 @@ class Bank:
     """
 
     def __init__(self, inputs: Example, runs: tuple[int, ...], most: int = BANK) -> None:
-        arguments = [*arguments_of(inputs)]
+        taken: Example = inputs if isinstance(inputs, Tensor) else Arguments(*arguments_of(inputs))
         self.inputs, self.runs, self.axis = inputs, runs, len(runs)
-        self.given = self._rows_of(arguments)
+        self.given = self._rows_of(taken)
         self.size = min(most, self.given)
-        self.example = Arguments(*self.narrowed(arguments))
+        self.example: Example = self.narrowed(taken)
 
     def narrowed(self, values: Any) -> Any:
         """The first `size` rows of each tensor.
@@ -147,9 +147,10 @@ class Bank:
         """These rows of each tensor."""
         return with_tensors(values, lambda x: x.index_select(self.axis, where.to(x.device)))
 
-    def batch(self, where: Tensor) -> Arguments:
+    def batch(self, where: Tensor) -> Example:
         """The inputs in these rows."""
-        return Arguments(*self.rows([*self.example], where))
+        batch: Example = self.rows(self.example, where)
+        return batch
 
 
 def _orders(n: int, size: int, updates: int, generator: torch.Generator) -> list[Tensor]:
@@ -172,6 +173,8 @@ def _laid_out(output: Any, runs: int, axis: int) -> Tensor:
         runs: number of runs axes.
         axis: where the axis of the examples is. Tensors that have another size there are left out.
     """
+    if isinstance(output, Tensor):
+        return _columns(wide(output).movedim(axis, runs), runs)
     found = [x for x in tensors_in(output) if x.is_floating_point() and x.ndim > axis]
     alike = [x for x in found if x.shape[axis] == found[0].shape[axis]]
     return torch.cat([_columns(wide(x).movedim(axis, runs), runs) for x in alike], -1)
@@ -581,5 +584,7 @@ def subject_of(learner: Learner, shown: Callable[[nn.Module], nn.Module] = lambd
 def called(net: nn.Module, inputs: Example) -> Any:
     """The network's output. Floating-point inputs are cast to the number format of its parameters."""
     kind = next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
+    if isinstance(inputs, Tensor):  # what most networks take, in the least time
+        return net(inputs.to(kind) if inputs.is_floating_point() else inputs)
     args, kwargs = with_tensors([*arguments_of(inputs)], lambda x: x.to(kind) if x.is_floating_point() else x)
     return net(*args, **kwargs)

@@ -187,6 +187,8 @@ def with_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return change(values)
     if isinstance(values, dict):
         return {key: with_tensors(one, change) for key, one in values.items()}
+    if isinstance(values, Arguments):
+        return Arguments(*with_tensors([*values], change))
     return type(values)(with_tensors(one, change) for one in values) if type(values) in (list, tuple) else values
 
 
