@@ -128,6 +128,15 @@ def test_the_checker_finds_updates_without_a_method_wrong(tmp_path):
     assert (done.returncode, done.stdout.count("WRONG  "), done.stderr) == (1, len(INDEX), "")
 
 
+def test_the_checker_says_what_it_needs_and_names_a_file_that_it_cannot_read(tmp_path):
+    (tmp_path / "text").write_text("no tensors")
+    for names, says in (([], "python check.py"), (["none"], "none: "), (["text"], "text: ")):
+        done = check(*(tmp_path / name for name in names))
+        assert done.returncode == 1
+        assert says in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("mine", "says"),
     [

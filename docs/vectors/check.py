@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 
@@ -21,7 +22,10 @@ def error(mine, expected):
 
 def main(path, tolerance=1e-4):
     expected = load_file(Path(__file__).parent / "expected.safetensors")
-    mine = load_file(path)
+    try:
+        mine = load_file(path)
+    except (OSError, SafetensorError) as why:
+        sys.exit(f"{path}: {why}")
     if not mine:
         sys.exit(f"{path}: no tensors")
     if unknown := sorted(mine.keys() - expected.keys()):
@@ -37,4 +41,4 @@ def main(path, tolerance=1e-4):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) in (2, 3) else __doc__)
