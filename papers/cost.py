@@ -146,7 +146,10 @@ def _of_agent(s: Settings, seeds: Sequence[int]) -> tuple[Callable[[], object], 
         spaces = env.spaces
     is_discrete = spaces.num_actions is not None
     given = (spaces.obs_shape, spaces.num_actions) if is_discrete else (spaces.obs_dim, spaces.act_dim)
-    agent = AGENTS[s["agent"]["name"]](*given, seeds, partial(make_regularizer, "none"), **_arguments_of(s["agent"]))
+    arguments = _arguments_of(s["agent"])
+    if arguments.get("lr_decay_updates") == "auto":
+        arguments["lr_decay_updates"] = 1  # an update takes as long at any learning rate
+    agent = AGENTS[s["agent"]["name"]](*given, seeds, partial(make_regularizer, "none"), **arguments)
     rows = len(seeds), s["batch_size"]  # zeros are actions of both kinds
     obs, next_obs = torch.rand(2, *rows, spaces.obs_dim)
     batch = Batch(obs, torch.zeros(*rows, spaces.act_dim), torch.rand(rows), next_obs, torch.rand(rows))

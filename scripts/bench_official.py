@@ -8,9 +8,9 @@ FOLDER holds checkouts of these repositories, under these names:
     redq        github.com/watchernyu/REDQ                          7b5d1bf  PyTorch
 
 Each is run as its own command runs it on cheetah-run: its sizes, its batch, its way of compiling, and its sampling from
-a full replay buffer, on one thread. Rates are updates of the critics a second, and each has the actor's updates that
-its code makes beside them. They are what `bench_agents.py` measures of this package; run both on one core, one after
-the other. All take turns in one process; printed are medians over the turns, with quartiles.
+a full replay buffer, on one thread. Rates are updates of the critics a second of CPU time, and each has the actor's
+updates that its code makes beside them, as in `bench_agents.py`: run both on one core, one after the other. All take
+turns in one process; printed are medians over the turns, with quartiles.
 
 They need ``pip install torch jax flax optax tensorflow-probability gymnasium hydra-core absl-py tqdm``.
 """
@@ -165,10 +165,10 @@ def main() -> None:
     rates: dict[str, list[float]] = {name: [] for name in made}
     for _ in range(options.rounds):
         for name, (update, updates, _) in made.items():
-            began = time.perf_counter()
+            began = time.process_time()
             for _ in range(GROUP // updates):
                 update()
-            rates[name].append(GROUP / (time.perf_counter() - began))
+            rates[name].append(GROUP / (time.process_time() - began))
     print(f"{'agent':<16}{'batch':>6}{'updates/s':>10}  quartiles")
     for name, found in rates.items():
         low, middle, high = statistics.quantiles(found, n=4)

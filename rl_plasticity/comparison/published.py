@@ -55,16 +55,16 @@ def read(path: str | os.PathLike[str], repeats: Mapping[str, int]) -> list[Publi
     """
     place = expanded(path)
     found: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
-    names = set()
+    names, ours = set(), {name.removeprefix("gym:"): name for name in repeats}  # files have Gymnasium's own names
     try:
         with place.open(newline="") as file:
             table = csv.DictReader(file)
             if missing := [name for name in COLUMNS if name not in (table.fieldnames or ())]:
                 raise SettingsError(f"{place} has no column {missing[0]!r}; published curves have {', '.join(COLUMNS)}")
             for number, row in enumerate(table, 2):
-                task = str(row["env_name"])
-                names.add(task)
-                if row["metric"] != METRIC or task not in repeats:
+                names.add(str(row["env_name"]))
+                task = ours.get(str(row["env_name"]).removeprefix("gym:"))
+                if row["metric"] != METRIC or task is None:
                     continue
                 try:
                     point = float(row["env_step"]) / repeats[task], float(row["value"])

@@ -50,6 +50,12 @@ def test_their_env_steps_are_divided_by_the_action_repeat_and_each_seed_is_a_cur
     assert np.isnan(sac.at(1000)[1])
 
 
+def test_gymnasium_s_tasks_have_their_own_names_there(tmp_path):
+    path = publish(tmp_path / "ppo.csv", "ppo,Pendulum-v1,0,avg_return,3.0,-5", "ppo,gym:Pendulum-v1,1,avg_return,3,-7")
+    (ppo,) = read(path, {"gym:Pendulum-v1": 1})
+    assert (ppo.task, ppo.at(3)[:2]) == ("gym:Pendulum-v1", (3, -6.0))
+
+
 def test_a_comparison_shows_them_in_its_table_its_figure_and_its_page(runs, theirs, tmp_path):
     with matplotlib.rc_context():
         comparison = compare(runs, against=[theirs], out=tmp_path / "out")

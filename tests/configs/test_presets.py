@@ -3,6 +3,7 @@
 import itertools
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -321,11 +322,14 @@ def test_an_agent_of_a_paper_takes_settings_of_one_s_own_but_no_other_preset():
         schema.load(Train, ["agent=xqd"])
 
 
-def test_what_an_agent_of_a_paper_leaves_out_is_said_in_one_line(capsys):
+def test_what_an_agent_of_a_paper_leaves_out_is_said_in_one_line_and_on_its_page(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "sac.md").read_text().splitlines()
     for name in OF_AGENTS:
         schema.warn_of_unlike(schema.load(Train, [f"agent={name}"]))  # and there is nothing to warn of
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"preset {name} leaves out: ")
+        said = line.removeprefix(f"preset {name} leaves out: ")
+        assert said != line
+        assert [row for row in page if row.startswith(f"| `{name}` |") and row.endswith(f"| {said} |")]
     with pytest.warns(UserWarning, match=r"^preset xqc: Palenicek et al. 2026 did not use reg=none$"):
         schema.warn_of_unlike(schema.load(Train, ["agent=xqc", "reg=none"]))
 

@@ -45,6 +45,7 @@ def test_an_agent_s_updates_begin_after_the_random_env_steps():
         (Train, ["env=gym:Pendulum-v1", "agent.hidden=[8,8]"]),
         (Train, ["env=gym:CartPole-v1", "agent=dqn", "agent.hidden=[8,8]"]),
         (Train, ["preset=minatar", "seeds=2"]),
+        (Train, ["env=gym:Pendulum-v1", "agent=flash_sac", "agent.critic_width=8"]),  # whose learning rate falls
     ],
 )
 def test_an_update_is_measured_on_noise_and_settings_that_do_not_matter_to_it_are_measured_once(kind, arguments):
