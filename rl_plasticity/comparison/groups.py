@@ -13,6 +13,9 @@ from rl_plasticity.comparison.loading import Run, Settings
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import BRANCH, ONCE, Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
+from rl_plasticity.configs.presets import agents_of_papers
+from rl_plasticity.configs.presets import names as names_of_presets
+from rl_plasticity.configs.written import flat_values
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.names import short
@@ -128,7 +131,8 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
         for plugs, of_part in _by_plugs(of_branch)
     ]
     shared = [{n: v for n, v in of_group[0].settings.items() if n not in left_out} | told for told, of_group in apart]
-    order, called = differing(shared), labels(shared)
+    order = differing(shared)
+    called = labels(shared, [str(of_group[0].settings.get("preset")) for _, of_group in apart])
     left = _without(leave_out, called, [of_group for _, of_group in apart])
     groups = []
     for label, settings, of_group in zip(called, shared, left, strict=True):
@@ -157,21 +161,31 @@ def differing(settings: Sequence[Settings]) -> list[str]:
     return [name for name in names if len({_canonical(s[name]) if name in s else None for s in settings}) > 1]
 
 
-def labels(settings: Sequence[Settings]) -> list[str]:
+def labels(settings: Sequence[Settings], presets: Sequence[str] = ()) -> list[str]:
     """A short name for each group: ``spectral``, ``none + periodic``, ``spectral coef=1e-3``.
 
     The regularizer and the intervention come first, unless they are the same everywhere and something else differs. A
     setting of a choice (``reg.coef``) is named only where groups that made the same choice differ in it.
+
+    Where the preset of a group is a paper's agent, its name stands for what it sets, and each label has only what
+    differs from the group's own preset: ``xqc``, ``xqc spectral lr=1e-4``.
     """
+    of_papers = {*presets} & {*agents_of_papers()}
+    usual = {preset: _usual(preset) for preset in {*presets} if of_papers}
     differ = [name for name in differing(settings) if not _is_choice(name, ("reg", "reset"))]
     bases = [_base(s) for s in settings]
     with_base = len(set(bases)) > 1 or {*differ} <= {BRANCHED}
     lasts = [_last(name) for name in differ]
     made = []
-    for s, base in zip(settings, bases, strict=True):
+    for s, base, preset in zip(settings, bases, presets or [""] * len(settings), strict=True):
         reg, reset = base
         parts = [reg if reset == "none" else f"{reg} + {reset}"] if with_base else []
+        own = usual.get(preset, {})
+        if preset in of_papers:
+            parts = [preset, *(parts if base != _base(own) else [])]
         for name in differ:
+            if name in s and name in own and _canonical(s[name]) == _canonical(own[name]):
+                continue
             choice = "reset" if name == ONCE else name.partition(".")[0]
             if choice in FREE and not _is_choice(name, FREE):
                 peers = [o.get(name) for o in settings if _choice(o, choice) == _choice(s, choice)]
@@ -184,6 +198,11 @@ def labels(settings: Sequence[Settings]) -> list[str]:
         made.append(" ".join(parts))
     again = [made[:i].count(label) + 1 for i, label in enumerate(made)]  # a number and its text look alike
     return [label if n == 1 else f"{label} ({n})" for label, n in zip(made, again, strict=True)]
+
+
+def _usual(preset: str) -> Settings:
+    """The settings of a preset; none where it is not known here."""
+    return dict(flat_values(schema.usual(Train, preset, {}).saved)) if preset in names_of_presets("train") else {}
 
 
 def _task(s: Settings, name: str) -> str:

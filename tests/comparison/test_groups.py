@@ -78,6 +78,16 @@ def test_equal_last_names_are_written_out():
     assert found == ["reg.coef=1 reset.coef=2", "reg.coef=3 reset.coef=2", "reg.coef=1 reset.coef=3"]
 
 
+def test_an_agent_of_a_paper_is_called_by_its_preset_and_what_differs_from_it(tmp_path):
+    found = labels_of(
+        tmp_path / "a", ["agent=xqc"], ["agent=xqc", "agent.lr=1e-4"],
+        ["agent=bro", "reg=spectral"], ["agent=droq", "agent.hidden=[64,64]"], [], ["reg=swr", "agent.hidden=[64,64]"],
+    )  # fmt: skip
+    own = ["xqc", "xqc lr=1e-4", "bro spectral + periodic", "droq hidden=[64, 64]", "none", "swr hidden=[64, 64]"]
+    assert sorted(found) == sorted(own)
+    assert labels_of(tmp_path / "b", ["agent=xqc"]) == ["xqc"]
+
+
 def test_no_two_groups_share_a_label(tmp_path):
     choices = [[f"reg={r}", f"reset={i}", f"lr={lr}"] for r in ("l2", "swr") for i in ("none", "head") for lr in (1, 2)]
     found = labels_of(tmp_path, *choices, kind="supervised")
