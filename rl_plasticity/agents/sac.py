@@ -284,6 +284,8 @@ class SAC(nn.Module):
             raise SettingsError("lr_end needs lr_decay_updates, a number of updates; only a command knows its run's")
         if lr_end is not None and not lr:
             raise SettingsError("lr_end needs lr above 0")
+        if lr_end is not None and lr_end > lr:
+            raise SettingsError(f"lr_end={lr_end:g} must be at most lr={lr:g}, from which it falls")
         self.act_dim, self.tau, self.discount, self.num_steps = act_dim, tau, discount, num_steps
         self.target_entropy = entropy_target(target_entropy, act_dim, target_sigma)
         self.learns_log_alpha = temperature_loss == "log_alpha"

@@ -398,6 +398,7 @@ def test_log_std_is_squashed_by_default_with_the_networks_of_papers_that_squash_
         ({"num_critics": 2, "target_critics": 3}, "target_critics=3.*num_critics=2"),
         ({"least_return": 5.0}, "least_return=5.*greatest_return=5"),
         ({"lr_end": 1e-5}, "lr_end.*lr_decay_updates"),
+        ({"lr_end": 1e-2, "lr_decay_updates": 5}, "lr_end=0.01 must be at most lr=0.0003"),
         ({"critic": "mce"}, "critic.*mse.*'mce'"),
         ({"dropout": 1.0}, r"dropout.*below 1.*1\.0"),
         ({"network": "xqc", "dropout": 0.1}, "'dropout'.*'xqc'"),
