@@ -206,7 +206,7 @@ def test_epsilon_of_zero_acts_greedily_whatever_the_noise():
         ({"network": "simba", "critic_width": 8, "regularize": partial(make_regularizer, "spectral")}, False),
     ],
 )
-def test_each_run_learns_among_others_as_alone_and_compiled_as_eager(settings, compiles):
+def test_each_run_learns_among_others_as_alone_and_traced_as_eager(settings, compiles, traced):
     def trained(seeds, rows, update=DQN.update):
         agent = DQN((4,), 3, seeds, target_every_updates=2, **settings)
         for i in range(4):
@@ -218,6 +218,7 @@ def test_each_run_learns_among_others_as_alone_and_compiled_as_eager(settings, c
     assert all(v.shape == (2,) and not v.requires_grad for v in metrics.values())
     alone, _ = trained([4], slice(1, 2))
     fast = trained([3, 4], slice(0, 2), compiled(DQN.update, device="cpu"))[0] if compiles else both
+    assert len(traced) == compiles
     for p, q, r in zip(both.parameters(), alone.parameters(), fast.parameters(), strict=True):
         torch.testing.assert_close(p[1:], q, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(p, r, rtol=1e-4, atol=1e-6)
