@@ -29,8 +29,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/mypy & mypy=$$!; $(BIN)/python -m pytest -n auto --dist worksteal && wait $$mypy
 
 notebooks: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group notebooks
