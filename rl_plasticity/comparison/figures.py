@@ -319,7 +319,9 @@ def _sensitivity(c: Comparison) -> Iterator[Drawn]:
 
 def _strengths(axes: Axes, c: Comparison, name: str, families: Sequence[Sequence[Row]]) -> None:
     """Draw a line for each family over the number called `name`, and one for the group without any method."""
-    names = labels([{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families])
+    first = [rows[0].group for rows in families]
+    settings = [{k: v for k, v in group.settings.items() if k != name} for group in first]
+    names = labels(settings, [group.runs[0].preset for group in first])
     for i, (label, rows) in enumerate(zip(names, families, strict=True)):
         x = np.array([float(row.group.settings[name]) for row in rows])
         bands = [row["mean"].interval for row in rows]

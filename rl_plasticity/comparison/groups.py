@@ -132,7 +132,7 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     ]
     shared = [{n: v for n, v in of_group[0].settings.items() if n not in left_out} | told for told, of_group in apart]
     order = differing(shared)
-    called = labels(shared, [str(of_group[0].settings.get("preset")) for _, of_group in apart])
+    called = labels(shared, [of_group[0].preset for _, of_group in apart])
     left = _without(leave_out, called, [of_group for _, of_group in apart])
     groups = []
     for label, settings, of_group in zip(called, shared, left, strict=True):
@@ -171,7 +171,7 @@ def labels(settings: Sequence[Settings], presets: Sequence[str] = ()) -> list[st
     differs from the group's own preset: ``xqc``, ``xqc spectral lr=1e-4``.
     """
     of_papers = {*presets} & {*agents_of_papers()}
-    usual = {preset: _usual(preset) for preset in {*presets} if of_papers}
+    usual = {preset: _usual(preset) for preset in presets} if of_papers else {}
     differ = [name for name in differing(settings) if not _is_choice(name, ("reg", "reset"))]
     bases = [_base(s) for s in settings]
     with_base = len(set(bases)) > 1 or {*differ} <= {BRANCHED}

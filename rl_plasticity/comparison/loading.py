@@ -49,6 +49,11 @@ class Run:
         return f"{self.folder} (seed {self.seed})"
 
     @property
+    def preset(self) -> str:
+        """The preset that it was started with; empty where none was saved."""
+        return str(self.settings.get("preset", ""))
+
+    @property
     def plugs(self) -> dict[str, str]:
         """Eight digits of the digest of each plug's source, joined by + where the source changed between starts."""
         return self._plugs(only_used=False)

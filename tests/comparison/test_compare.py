@@ -229,6 +229,17 @@ def test_of_many_groups_the_baseline_and_the_best_have_a_colour_and_every_bar_it
     assert drawn["sensitivity"].axes[0].get_xscale() == "log"
 
 
+def test_agents_of_papers_have_their_names_in_the_figure_of_sensitivity_too(tmp_path):
+    runs = []
+    for agent in ("xqc", "bro"):
+        for lr in ("1e-4", "1e-3"):
+            settings = [f"agent={agent}", f"agent.lr={lr}", "total_env_steps=2000"]
+            folder = write_run(tmp_path / f"{agent}{lr}", settings, {"0": curve([1.0, 2.0])})
+            runs += read(RunFolder(folder))
+    figure = next(d.figure for d in draw(summarize(group(runs))) if d.name == "sensitivity")
+    assert {text.get_text() for text in figure.axes[0].get_legend().get_texts()} == {"xqc", "bro"}
+
+
 def test_a_legend_of_long_names_leaves_the_sensitivity_its_room(tmp_path):
     runs = []
     for method in ("none", "l2", "l2_init", "wasserstein", "spectral", "swr"):
