@@ -24,7 +24,8 @@ GPU_PYTHON ?= python3
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
-# Each process that a test starts would compile the package anew where this is set, as in many containers.
+# Each process that a test starts would compile the package anew where this is set, as in many containers. mypy runs
+# beside the tests; both must succeed.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	$(BIN)/ruff check

@@ -28,10 +28,7 @@ from rl_plasticity.runs.trained import load_agent
 BRIEF = ["repeats=2", "updates=20", "remedies=false"]
 
 
-@pytest.fixture(autouse=True)
-def no_further_repeats(monkeypatch):
-    """Where the first ones leave a verdict open, others follow, which is tested with the verdict."""
-    monkeypatch.setattr(verdict, "MOST", 1)
+pytestmark = pytest.mark.usefixtures("no_further_repeats")
 
 
 @pytest.fixture(scope="module")

@@ -28,12 +28,6 @@ def make(activation: type[nn.Module] = nn.ReLU, width: int = 32) -> nn.Sequentia
 
 
 @pytest.fixture
-def no_further_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the first ones leave a verdict open."""
-    monkeypatch.setattr(verdict, "MOST", 1)
-
-
-@pytest.fixture
 def net() -> nn.Sequential:
     with torch.random.fork_rng():
         torch.manual_seed(2)

@@ -15,7 +15,6 @@ from torch import nn
 sb3 = pytest.importorskip("stable_baselines3")
 
 from rl_plasticity.diagnose import act  # noqa: E402
-from rl_plasticity.diagnosis import verdict  # noqa: E402
 from rl_plasticity.errors import SettingsError  # noqa: E402
 from rl_plasticity.integrations.saved_agents import Agent, of_random_actions  # noqa: E402
 
@@ -30,9 +29,7 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_further_repeats(monkeypatch):
-    monkeypatch.setattr(verdict, "MOST", 1)
+pytestmark = pytest.mark.usefixtures("no_further_repeats")
 
 
 def saved(folder, kind, env=None, **settings):
