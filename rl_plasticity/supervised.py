@@ -11,7 +11,6 @@ if __name__ == "__main__":
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
 from typing import Any
 
 import torch
@@ -109,7 +108,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
             require_enough({"net": learner}, {"net": (images,)})
         require_applicable(learner, plan.interventions, {"net": (images,)})
     updates, tasks = expected_updates(s, sequence), sequence.num_tasks
-    say_what_never_comes(s, plan, {"net": learner.regularizer}, updates, tasks, tasks * s.epochs_per_task)
+    say_what_never_comes(s, plan, {"net": learner.regularizer}, updates, tasks)
     interventions = list(plan.interventions)
     if sequence.decay_at_epochs:
         at = [updates_after(s, sequence, epoch) for epoch in sequence.decay_at_epochs]
@@ -129,8 +128,7 @@ def make_learner(s: Supervised, plan: Plan, data: Data, sequence: TaskSequence) 
     def optimize(network: torch.nn.Module) -> Optimizer:
         return OPTIMIZERS[s.optimizer.name](network, lr=s.lr, **s.optimizer.settings)
 
-    regularize = partial(plan.regularize, updates_after=cache(partial(updates_after, s, sequence)))
-    made = Learner(make, [derive(n, NETWORK) for n in plan.seeds], regularize, optimize, device=s.device)
+    made = Learner(make, [derive(n, NETWORK) for n in plan.seeds], plan.regularize, optimize, device=s.device)
     if s.precision == "bfloat16" and made.runs:
         read_bfloat16_(made.net, s.bfloat16_from or 1)
     return made

@@ -82,7 +82,6 @@ WARNED = {
     "made by name": (plain, lambda net: make_regularizer("normalize_project", net)),
     "attached": (plain, lambda net: attach("normalize_project", optimizer_of(net), net)),
     "a table": (table, lambda net: make_regularizer("spectral", net, coef=1)),
-    "a window": (plain, lambda net: make_regularizer("normalize_project", net, until_update=3)),
     "loaded": (plain, lambda net: make_regularizer("l2", net).load_state_dict(loaded(net))),
     "measured": (lambda: nn.LSTM(5, 4), lambda net: measure(net, torch.ones(3, 2, 5))),
     "redo": (ends, lambda net: make_intervention("redo").apply_(net, (), example=inputs())),

@@ -256,13 +256,13 @@ class Spy:
     """Stands before a class or function and remembers what it was called with and gave."""
 
     def __init__(self, target):
-        self.target, self.calls, self.results = target, [], []
+        self.spied, self.calls, self.results = target, [], []
         functools.update_wrapper(self, target)  # settings are read from its signature
 
     def __call__(self, *args, **kwargs):
-        bound = inspect.signature(self.target).bind(*args, **kwargs)
+        bound = inspect.signature(self.spied).bind(*args, **kwargs)
         self.calls.append(bound.arguments)
-        self.results.append(self.target(*args, **kwargs))
+        self.results.append(self.spied(*args, **kwargs))
         return self.results[-1]
 
 

@@ -391,11 +391,6 @@ GROUPS: dict[type[Any], tuple[str, ...]] = {
     Train: ("env", "reg", "reset", "agent"),
     Supervised: ("task", "data", "net", "optimizer", "reg", "reset"),
 }
-# Settings that a command does not have. Windows are in epochs for the supervised command, and in updates for train.
-LEFT_OUT: dict[type[Any] | None, tuple[str, ...]] = {
-    Train: ("reg.from_epoch", "reg.until_epoch"),
-    Supervised: ("reg.from_update", "reg.until_update"),
-}
 EACH_TASK = {"every_updates": None, "every_tasks": 1}  # the supervised defaults of an intervention's periods
 DEFAULT_PRESET = {Train: "paper", Supervised: "none"}
 BRANCH = ("from", "at")  # the settings that say where a run branched from another

@@ -11,7 +11,6 @@ from rl_plasticity.configs.commands import (
     DEFAULT_PRESET,
     EACH_TASK,
     GROUPS,
-    LEFT_OUT,
     Supervised,
     Train,
     called,
@@ -132,8 +131,7 @@ def _of_group(kind: type[Any], group: str) -> list[str]:
 
 
 def _common(kind: type[Any], group: str) -> dict[str, Declared]:
-    left_out = ("env.render", *LEFT_OUT.get(kind, ()))
-    return {n: d for n, d in KINDS[group].shared().items() if f"{group}.{n}" not in left_out}
+    return {n: d for n, d in KINDS[group].shared().items() if n != "render"}
 
 
 def _of_any(kind: type[Any], group: str) -> list[str]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rl_plasticity.configs.commands import RunSettings
 from rl_plasticity.paths import cache_folder
@@ -93,31 +93,9 @@ def constructors(s: RunSettings) -> dict[str, Callable[..., Any]]:
     return {leaf: makers[leaf] for makers, leaf in leaves if leaf in makers}
 
 
-def window_in_epochs(
-    updates_after: Callable[[int], int],
-    from_epoch: Annotated[int, Setting("epochs of the whole run before the method begins", least=0)] = 0,
-    until_epoch: Annotated[
-        int | None, Setting("end of the method, counted like its beginning; null: never", least=1)
-    ] = None,
-) -> dict[str, int | None]:
-    """Convert a regularizer's window from epochs to updates, for `Windowed`.
-
-    Args:
-        updates_after: from a number of epochs of the whole run to the number of updates in them.
-
-    Raises:
-        SettingsError: it ends before it begins.
-    """
-    from rl_plasticity.regularizers import require_window
-
-    require_window("epoch", from_epoch, until_epoch)
-    until_update = None if until_epoch is None else updates_after(until_epoch)
-    return {"from_update": updates_after(from_epoch), "until_update": until_update}
-
-
 KINDS: dict[str, Kind] = {
     "env": Kind("", "cheetah-run", ("envs:Envs",), ("render", "change_seeds")),
-    "reg": Kind("regularizers:REGULARIZERS", "none", ("regularizers:Windowed", "configs.kinds:window_in_epochs")),
+    "reg": Kind("regularizers:REGULARIZERS", "none"),
     "reset": Kind("interventions:INTERVENTIONS", "none"),
     "agent": Kind("agents:AGENTS", "sac", (), ("regularize", "device"), ("network", "agents:AGENT_NETWORKS")),
     "task": Kind("tasks:TASKS", "random_labels", given=("num_tasks",)),

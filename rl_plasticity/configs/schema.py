@@ -22,7 +22,6 @@ from rl_plasticity.configs.commands import (
     DEFAULT_PRESET,
     EACH_TASK,
     GROUPS,
-    LEFT_OUT,
     OPTIONAL,
     SIDE_BY_SIDE,
     Group,
@@ -214,8 +213,7 @@ def chosen(group: str, choice: Any, command: type[Any] | None = None, inner: Any
         hint = f"; did you mean {others[0]!r}?" if others else nearest(choice, [*names_of(group), *of_papers])
         hint += "" if others or plugins.loaded else " (plugins=[my_module] loads your own)"
         raise SettingsError(f"unknown {group} {shown(choice)}{hint}")
-    left_out = LEFT_OUT.get(command, ())
-    return Group(choice, {n: d for n, d in kind.settings(choice, inner).items() if f"{group}.{n}" not in left_out})
+    return Group(choice, kind.settings(choice, inner))
 
 
 def names_of(group: str) -> list[str]:

@@ -30,7 +30,8 @@ from rl_plasticity.metrics import (
     singular_values,
     weight_norm,
 )
-from rl_plasticity.structure import Example, HiddenUnits, Structure, activations_of, arguments_of, read, untouched
+from rl_plasticity.seeding import random_states_kept
+from rl_plasticity.structure import Example, HiddenUnits, Structure, activations_of, arguments_of, read, shadow
 from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.layer import Layer, runs_of, unwrapped, wide
 
@@ -265,11 +266,8 @@ class Probe(nn.Module):
                 to a buffer or draws noise.
         """
         k = len(self.runs)
-        names = {  # several matrices in one parameter go by the parameter's name
-            layer.weight_name: name if layer.part is None else layer.weight_name
-            for name, layer in zip(self._names, self.layers, strict=True)
-            if layer.weight_name is not None
-        }
+        named = zip(self._names, self.layers, strict=True)
+        names = {layer.weight_name: name for name, layer in named if layer.weight_name is not None}
         small = [n for n in names if self.net.get_parameter(n).numel() <= LARGEST * max(1, *self.runs, 1)]
         if not small:
             return {}
@@ -281,8 +279,9 @@ class Probe(nn.Module):
         n = len(self._keys)
         positional, named = self._arguments(first[:n])
         try:
-            with untouched(self.net), torch.enable_grad():
-                spectra = gradient_spectrum(self.net, small, loss, positional, tuple(first[n:]), self.runs, named=named)
+            with random_states_kept(self.net), torch.enable_grad():
+                net, targets = shadow(self.net), tuple(first[n:])
+                spectra = gradient_spectrum(net, small, loss, positional, targets, self.runs, named=named)
         except RuntimeError as error:
             if self._learner:
                 raise
@@ -301,7 +300,7 @@ class Probe(nn.Module):
         of_units: dict[str, nn.Parameter] = {}
         for unit in self.units:
             matrix, name = unit.incoming.matrix(self.net), unit.incoming.weight_name
-            if matrix is None or name is None or unit.incoming.part is not None:
+            if matrix is None or name is None:
                 continue
             weight = self.net.get_parameter(name)
             rows = weight.reshape(*self.runs, matrix.shape[-2], -1)
@@ -310,9 +309,9 @@ class Probe(nn.Module):
         if not of_units:
             return {}
         positional, named = self._arguments(self.inputs)
-        with untouched(self.net), torch.enable_grad():
+        with random_states_kept(self.net), torch.enable_grad():
             try:
-                value = loss(self.net(*positional, **named), *targets).sum()
+                value = loss(shadow(self.net)(*positional, **named), *targets).sum()
             except (RuntimeError, ValueError):
                 if self._learner:
                     raise

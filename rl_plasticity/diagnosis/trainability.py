@@ -563,22 +563,14 @@ def new_adam(parameters: Sequence[nn.Parameter], rate: float) -> torch.optim.Ada
 
 
 def subject_of(learner: Learner, shown: Callable[[nn.Module], nn.Module] = lambda net: net) -> Subject:
-    """A learner's network. New weights come from its own seeds, with its running statistics of observations.
+    """A learner's network. New weights come from its own seeds.
 
     Args:
         shown: returns the part of a network that is diagnosed.
     """
     source = copy.deepcopy(learner)  # a learner counts its draws of weights
 
-    def fresh() -> nn.Module:
-        net = source.fresh()
-        theirs = dict(learner.net.named_buffers())
-        for name, buffer in net.named_buffers():
-            if "normalize." in name:
-                buffer.copy_(theirs[name])
-        return shown(net)
-
-    return Subject(shown(learner.net), (), fresh, without_dropout=True)
+    return Subject(shown(learner.net), (), lambda: shown(source.fresh()), without_dropout=True)
 
 
 def called(net: nn.Module, inputs: Example) -> Any:

@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,20 +20,6 @@ LEARNS = 0.1  # the share of the loss that a fresh network must remove before an
 END = 0.1  # the share of the updates whose mean loss is the loss at the end
 
 
-def silent(total: int = 0) -> Any:
-    """In place of a progress bar."""
-    return SimpleNamespace(total=total, update=lambda: None, close=lambda: None)
-
-
-def progress(total: int) -> Any:
-    """A progress bar on a terminal, where tqdm is installed; silent for what takes less than two seconds."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return silent(total)
-    return tqdm(total=total, unit=" trials", delay=2, leave=False, desc="diagnose", disable=None)
-
-
 class Trials:
     """The loss of every arm on every task.
 
@@ -43,7 +27,6 @@ class Trials:
         data: what tasks are made of.
         choose: whether an arm tries all of its learning rates in the first repeat alone, and goes on with the best.
         clip: the largest norm of the gradient, for the arm that learns as the network is trained.
-        bar: shows the trials that are done, see `progress`.
 
     Attributes:
         fresh: the fresh network of each repeat.
@@ -71,7 +54,6 @@ class Trials:
         self.tasks: list[list[Task]] = []
         self.curves: dict[tuple[str, str], list[list[Tensor]]] = {}
         self._arms: dict[str, tuple[Callable[[int], Subject], Sequence[float]]] = {}
-        self.bar = silent()
         self.draw(repeats)
         self.kinds = [task.name for task in self.tasks[0]]
 
@@ -83,7 +65,6 @@ class Trials:
                 self.fresh.append(self.subject.fresh().train())
                 start = self.subject.copied(self.fresh[-1]).net
                 self.tasks.append(self.data.tasks(start, derive(self.seed, r, 1), self.updates))
-        self.bar.total += repeats * sum(1 if self.choose else len(curves) for curves in self.curves.values())
         for arm in self._arms:
             self._learn(arm)
 
@@ -128,7 +109,6 @@ class Trials:
             updates = self.limits.get(task.name, task.updates)
             ends = self._limited(task) if self.choose and arm == FRESH and r == 0 else never
             curve = learn(net, optimizers, task.begin(net), updates, derive(self.seed, r, 2), clip, ends=ends)
-        self.bar.update()
         return curve.reshape(len(curve), -1)
 
     def _limited(self, task: Task) -> Callable[[list[Tensor]], bool]:
@@ -226,7 +206,6 @@ def longer_trials(trials: Trials, data: Data, repeats: int) -> Trials:
     A network that has to unlearn much needs longer than a fresh one; it has lost nothing if it gets there.
     """
     longer = Trials(trials.subject, data, repeats, LONGEST, None, trials.seed, choose=True)
-    longer.bar = trials.bar
     longer.run_fresh(MORE_RATES)
     longer.run(NOW, lambda r: trials.subject, MORE_RATES)
     return longer

@@ -1,11 +1,8 @@
 """`diagnose`: a verdict by trial on whether a network has lost its plasticity."""
 
 import math
-import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,11 +22,10 @@ from rl_plasticity.diagnosis.trainability import (
     Criterion,
     Data,
     Subject,
-    Task,
     learn,
     outputs_of,
 )
-from rl_plasticity.diagnosis.trials import LEARNS, LONGEST, MORE_RATES, RATES, Trials, longer_trials, progress
+from rl_plasticity.diagnosis.trials import LEARNS, RATES, Trials, longer_trials
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.attached import attach
@@ -174,14 +170,12 @@ def reports(
     updates: int | None,
     seed: int,
     beside: Sequence[Sequence[str]] = (),
-    bar: Any = None,
 ) -> list[Report]:
     """The report of each run, in order; one report for an ordinary network.
 
     Args:
         updates: updates of each trial; None: `UPDATES`, and longer trials of drawn targets, which decide.
         beside: further findings for each run, which explain why it does not learn although nothing is lost.
-        bar: a progress bar that counts the trials; by default an own one, see `progress`.
     """
     every = math.prod(subject.runs)
     decided = checks.not_finite(subject.net) or checks.constant(data.given_targets)
@@ -191,31 +185,22 @@ def reports(
     trials = Trials(subject, data, repeats, updates or UPDATES, clip, seed)
     causes = checks.learning_rate(subject.optimizers)
     known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
-    arms = 2 * len(RATES) + known + (earlier is not None) * len(RATES)
-    shown: Any = nullcontext(bar)
-    if bar is None:
-        number, seconds = foretold(subject, data, repeats, updates, arms, trials.fresh[0])
-        if seconds > LONG:
-            quicker = f"; updates={UPDATES} is quicker, and more often wrong" if longer_data else ""
-            print(f"diagnose: {number} trials take at most {seconds / 60:.0f} min{quicker}", file=sys.stderr)
-        shown = closing(progress(number))
-    with shown as trials.bar:
-        _let_fresh_learn(trials, causes)
-        trials.run(NOW, lambda r: subject, RATES)
-        if known:
-            trials.run(AS_IT_IS, lambda r: subject, RATES[:1])
-            causes += _hindrances(trials)
-        if earlier is not None:
-            old = _earlier(subject, earlier)
-            trials.run(EARLIER, lambda r: old, RATES)
-        longer = longer_trials(trials, longer_data, min(repeats, FEW)) if longer_data else None
+    _let_fresh_learn(trials, causes)
+    trials.run(NOW, lambda r: subject, RATES)
+    if known:
+        trials.run(AS_IT_IS, lambda r: subject, RATES[:1])
+        causes += _hindrances(trials)
+    if earlier is not None:
+        old = _earlier(subject, earlier)
+        trials.run(EARLIER, lambda r: old, RATES)
+    longer = longer_trials(trials, longer_data, min(repeats, FEW)) if longer_data else None
+    judged = [_judged(trials, run, longer) for run in range(every)]
+    more = longer or trials
+    first = len(more.tasks)
+    while len(more.tasks) < MOST * first and any(map(_undecided, judged)):
+        more.draw(first)
         judged = [_judged(trials, run, longer) for run in range(every)]
-        more = longer or trials
-        first = len(more.tasks)
-        while len(more.tasks) < MOST * first and any(map(_undecided, judged)):
-            more.draw(first)
-            judged = [_judged(trials, run, longer) for run in range(every)]
-        tried = _tried(trials, data) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
+    tried = _tried(trials, data) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
     protocol = _protocol(trials, data, tried) | ({} if longer is None else _protocol_of_longer(longer))
     symptoms, dead_layers = _symptoms(trials, data)
     found = []
@@ -235,52 +220,6 @@ def reports(
         numbers = _numbers(trials, run, longer)
         found.append(Report(verdict, why, said, *numbers, of_run, better, gap, protocol))
     return found
-
-
-def foretold(
-    subject: Subject,
-    data: Data,
-    repeats: int,
-    updates: int | None,
-    arms: int = 2 * len(RATES),
-    fresh: nn.Module | None = None,
-) -> tuple[int, float]:
-    """The number of trials behind `reports` without remedies, and about how many seconds they take at most.
-
-    Args:
-        arms: number of arms times learning rates, in the shorter trials.
-        fresh: a fresh network; None: one is drawn.
-    """
-    with random_states_kept(subject.net):
-        torch.manual_seed(0)
-        start = subject.copied(fresh or subject.fresh().train()).net
-        tasks = data.tasks(start, 0, 10)
-        longer_data = data.longer() if updates is None else None
-        longer = longer_data.tasks(start, 0, 10) if longer_data else []
-    number, more = arms * repeats, 2 * (len(MORE_RATES) + min(repeats, FEW) - 1)
-    seconds = number * (updates or UPDATES) * _seconds(subject, tasks)
-    if longer:
-        seconds += more * LONGEST * _seconds(subject, longer)
-    return number * len(tasks) + more * len(longer), seconds
-
-
-def _seconds(subject: Subject, tasks: Sequence[Task]) -> float:
-    """About how many seconds one update on each of the tasks takes.
-
-    The shortest of three updates counts for each, so that other programs count little.
-    """
-    seconds = 0.0
-    with random_states_kept(subject.net):
-        for task in tasks:
-            net, optimizers = subject.with_fresh_optimizer(task)
-            loss = task.begin(net)
-            times: list[float] = []
-            for _ in range(3):
-                start = time.perf_counter()
-                learn(net, optimizers, loss, 1, seed=0)
-                times.append(time.perf_counter() - start)
-            seconds += min(times)
-    return seconds
 
 
 def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) -> dict[str, Any]:
@@ -330,11 +269,9 @@ def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
     if rate < RATE / 3 and bool((least < LEARNS).all()):
         causes.append(f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either")
         subject.raised = True
-        trials.bar.total += len(RATES) * len(trials.tasks) * len(trials.kinds)
         trials.run_fresh(RATES)
     elif rate > RATE and bool((removed < HALF_LEARNED).any()):
         slower = "a fresh network at a lower rate"
-        trials.bar.total += len(trials.tasks) * len(trials.kinds)
         trials.run(slower, lambda r: subject.copied(trials.fresh[r]), [LOWER])
         lower = trials.removed_by(slower)
         trials.leave_out(slower)
@@ -344,7 +281,6 @@ def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
                 f"tenth of that {float(lower.mean()):.0%}: it is too high"
             )
             subject.lowered = LOWER
-            trials.bar.total += len(RATES) * len(trials.tasks) * len(trials.kinds)
             trials.run_fresh(RATES)
 
 
@@ -450,12 +386,10 @@ def _tried(trials: Trials, data: Data) -> dict[str, Tensor | None]:
                     change(changed[-1].net, fresh, data.example)
         except Exception:  # whatever keeps it from being applied to such a network: it is left out
             continue
-        trials.bar.total += len(trials.tasks) * len(trials.kinds)
         trials.run(name, changed.__getitem__, [times])
         tried[name] = None if data.bank is None else _changes(subject.copied().net, changed[0].net, data.bank)
     for name, (regularizer, coef) in ATTACHED.items():
         held = replace(subject, attach=partial(attach, regularizer, coef=coef, example=data.example))
-        trials.bar.total += len(trials.tasks) * len(trials.kinds)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

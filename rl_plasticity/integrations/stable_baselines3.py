@@ -17,7 +17,7 @@ from rl_plasticity.learning.attached import Attached, attach
 from rl_plasticity.regularizers import REGULARIZERS, Regularizer, make_regularizer
 
 Trained = dict[str, tuple[nn.Module, Optimizer]]
-OF_ANY = ("heads", "roles", "from_update", "until_update")  # settings that are no regularizer's own
+OF_ANY = ("heads", "roles")  # settings that are no regularizer's own
 
 
 class Regularize(BaseCallback):
@@ -49,8 +49,7 @@ class Regularize(BaseCallback):
     Args:
         regularizer: its name.
         networks: some of the networks; all by default.
-        settings: the regularizer's, and those of any: ``heads``, ``roles``, ``from_update``, ``until_update``
-            (`make_regularizer`).
+        settings: the regularizer's, and those of any: ``heads``, ``roles`` (`make_regularizer`).
 
     Raises:
         SettingsError: an unknown name or setting; from ``learn``, before the first step, an algorithm or network that

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rl_plasticity.errors import Choices, choose
-from rl_plasticity.interventions.base import Intervention, Renewable, Restartable, Target
+from rl_plasticity.interventions.base import Change, Intervention, Part, Restartable, Target
 from rl_plasticity.interventions.injection import PlasticityInjection
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.interventions.recycling import ReDo, ReGraMa, SelectiveReinit
@@ -45,18 +45,19 @@ def make_intervention(name: str, **settings: Any) -> Intervention:
 
 __all__ = [
     "INTERVENTIONS",
+    "Change",
     "Dash",
     "Fire",
     "HeadReset",
     "Intervention",
     "LearningRateDecay",
     "OptimizerReset",
+    "Part",
     "PeriodicReset",
     "PlainNet",
     "PlasticityInjection",
     "ReDo",
     "ReGraMa",
-    "Renewable",
     "Restartable",
     "SelectiveReinit",
     "ShrinkAndPerturb",

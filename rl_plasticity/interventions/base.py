@@ -1,78 +1,19 @@
 """The base class of interventions: rare, discrete, eager changes of networks, in place, for all or chosen runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol, cast
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
-from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.torch_state import Optimizers
-from rl_plasticity.regularizers import Regularizer
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example
-from rl_plasticity.structure.layer import wide
-
-
-class Moments(Protocol):
-    """The state of an optimizer whose network an intervention changes."""
-
-    def moments(self, name: str) -> list[Tensor]:
-        """The tensors stored for the parameter called `name`, which start at zero."""
-        ...
-
-    def gradient(self, name: str) -> Tensor | None:
-        """The last gradient of the parameter called `name`, or a running mean of it; None if there is none."""
-        ...
-
-    def restart_(self, runs: Tensor | None = None) -> None:
-        """Reset the state of `runs` (all by default) to that of a new optimizer; the learning rate stays."""
-        ...
-
-
-class Renewable(Protocol):
-    """A network that interventions can change, with its optimizer: a `Learner`, or a `PlainNet` for a plain network."""
-
-    @property
-    def net(self) -> nn.Module:
-        """The network."""
-        ...
-
-    @property
-    def runs(self) -> tuple[int, ...]:
-        """The network's leading axes."""
-        ...
-
-    @property
-    def optimizer(self) -> Moments:
-        """The state of the network's optimizer."""
-        ...
-
-    def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:
-        """A network like this one with new initial weights for `runs`: at least the parameters `names`."""
-        ...
-
-    def initial(self) -> nn.Module:
-        """The network with its initial weights."""
-        ...
-
-    def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """Make `fresh` the regularizer's reference, for the parameters `only` (all by default)."""
-        ...
-
-    def restart_(self, runs: Tensor | None = None) -> None:
-        """Reset `runs` (all by default) to new weights."""
-        ...
-
-    def scale_lr_(self, factor: float, rebase: bool = False) -> None:
-        """Multiply the learning rate by `factor`; with `rebase`, SWR takes the current norms as its reference."""
-        ...
-
-    def count_(self, done: Mapping[str, Tensor]) -> None:
-        """Record what an intervention has done, ``[*runs]`` by name."""
-        ...
+from rl_plasticity.structure.layer import lookup, wide
 
 
 class Restartable(Protocol):
@@ -96,7 +37,8 @@ class Restartable(Protocol):
 class Part(NamedTuple):
     """One network that an intervention changes, with what belongs to it."""
 
-    learner: Renewable
+    name: str
+    learner: Learner | PlainNet
     followers: Sequence[nn.Module]  # networks that track it (targets)
     example: Example | None  # a batch of its inputs, for methods that look at activations
 
@@ -108,6 +50,22 @@ class Target(NamedTuple):
     restart_: Callable[[Tensor | None], None]
 
 
+class Change(NamedTuple):
+    """What an intervention does to one network. It is written when those of all networks are known.
+
+    Attributes:
+        new: for each parameter that changes, by name, its new value, or a function of the present one.
+        forget: the parameters whose optimizer moments become 0: a mask of the entries by name, or None for all.
+        reference: a network whose weights become the regularizer's reference for these parameters.
+        units: the number of single hidden units reinitialized, ``[*runs]``.
+    """
+
+    new: Mapping[str, Tensor | Callable[[Tensor], Tensor]]
+    forget: Mapping[str, Tensor | None] = MappingProxyType({})
+    reference: nn.Module | None = None
+    units: Tensor | None = None
+
+
 EveryUpdates = Annotated[int | None, Setting("period in updates; null: not by updates", least=1)]
 EveryTasks = Annotated[int | None, Setting("period in changes of task; null: not by tasks", least=1)]
 
@@ -115,19 +73,27 @@ EveryTasks = Annotated[int | None, Setting("period in changes of task; null: not
 class Intervention:
     """Base class of interventions, which change an agent's or a learner's networks periodically.
 
-    The period is counted in updates or in changes of task.
+    The period is counted in updates or in changes of task. A subclass says in `change` what becomes of one network.
 
     Args:
         every_updates: the period in updates; None means that updates trigger nothing.
         every_tasks: the period in tasks; None means that tasks trigger nothing.
         at_updates: additional numbers of updates at which to intervene.
 
+    Attributes:
+        targets: networks that track the changed one stay, change in the same way, or become copies of it.
+        restarts_optimizer: whether the optimizer's whole state starts over.
+        counted: whether it changes networks, so that its changes are counted.
+        forgets: whether a network has to learn again afterwards.
+
     Raises:
         SettingsError: a setting is out of range, or there is no period at all.
     """
 
-    counted: bool = True  # a decay of the learning rate changes no network
-    forgets: bool = True  # whether a network has to learn again afterwards
+    targets: Literal["stay", "alike", "copy"] = "stay"
+    restarts_optimizer: bool = False
+    counted: bool = True
+    forgets: bool = True
 
     @checked
     def __init__(
@@ -150,6 +116,14 @@ class Intervention:
         """Whether to intervene before the task of this index; nothing is due before task 0, the first."""
         return self.every_tasks is not None and task > 0 and task % self.every_tasks == 0
 
+    def change(self, part: Part, runs: Tensor | None) -> Change:
+        """What becomes of one network; nothing is written here. Only `runs` (indices; None for all) will change.
+
+        Raises:
+            ValueError: it has nothing that the method can act on. Then no other network changes either.
+        """
+        raise TypeError(f"{type(self).__name__} is not an intervention: it changes nothing")
+
     def apply_(
         self,
         target: Restartable | Learner | nn.Module,
@@ -158,10 +132,7 @@ class Intervention:
         runs: Tensor | Sequence[int] | None = None,
         inputs: Mapping[str, Sequence[Tensor]] | None = None,
         example: Example | None = None,
-        make: Callable[[], nn.Module] | None = None,
-        regularizer: Regularizer | None = None,
-        regularize: Callable[[nn.Module], Regularizer] | None = None,
-        followers: nn.Module | Sequence[nn.Module] = (),
+        **of_net: Any,
     ) -> dict[str, Tensor]:
         """Intervene now: on an agent, on a `Learner`, or on any network with torch optimizers of its own::
 
@@ -203,15 +174,7 @@ class Intervention:
             SettingsError: an argument is missing, or is given although the target has its own.
             ValueError: a run does not exist, or a network has nothing that the method can act on.
         """
-        plain = {
-            "optimizer": optimizer,
-            "make": make,
-            "regularizer": regularizer,
-            "regularize": regularize,
-            "followers": followers or None,
-        }
-        plain = {name: value for name, value in plain.items() if value is not None}
-        changed = _target(target, inputs, example, plain)
+        changed = _target(target, inputs, example, of_net if optimizer is None else {"optimizer": optimizer, **of_net})
         chosen = None if runs is None else torch.as_tensor(runs)
         for part in changed.parts.values():
             chosen = _indices(chosen, part.learner.runs)
@@ -232,17 +195,35 @@ class Intervention:
             total |= {prefix + what: number for what, number in done.items()}
         return total
 
+    @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None) -> Mapping[str, Tensor] | None:
-        """Intervene on `runs`, given as indices, or None for all.
+        """Change every network, or none if one cannot be changed; returns the numbers of units by the part's name."""
+        changes = [(part, self.change(part, runs)) for part in target.parts.values()]
+        written, zeroed = [], []
+        for part, change in changes:
+            nets = (part.learner.net, *(part.followers if self.targets == "alike" else ()))
+            for tensor, new in ((lookup(net, name), new) for net in nets for name, new in change.new.items()):
+                written.append((tensor, new if isinstance(new, Tensor) else new(tensor)))
+            for name, where in change.forget.items():
+                zeroed += [(moment, where) for moment in part.learner.optimizer.moments(name)]
+        for part, change in changes:
+            if change.reference is not None:
+                part.learner.recapture_(change.reference, runs, {*change.new})
+            if self.restarts_optimizer:
+                part.learner.optimizer.restart_(runs)
+        chosen = ... if runs is None else runs
+        for tensor, value in written:
+            tensor[chosen] = value[chosen].to(tensor)
+        for moment, where in zeroed:
+            moment[chosen] = 0 if where is None else moment.masked_fill(where, 0)[chosen]
+        for part, _ in changes if self.targets == "copy" else ():
+            for follower in part.followers:
+                copy_runs_(follower, part.learner.net, runs)
+        units = zip(target.parts, changes, strict=True)
+        return {name: change.units for name, (_, change) in units if change.units is not None}
 
-        Returns:
-            The number of single hidden units reinitialized, ``[*runs]`` by the name of the part. None, or no entry for
-            a part, means none.
-        """
-        raise TypeError(f"{type(self).__name__} is not an intervention: it changes nothing")
 
-
-def gradient_of(learner: Renewable, name: str, method: str) -> Tensor:
+def gradient_of(learner: Learner | PlainNet, name: str, method: str) -> Tensor:
     """The gradient of the parameter called `name`, or a running mean of it, for a method that looks at it.
 
     Raises:
@@ -266,7 +247,7 @@ def _target(
         if inputs is not None:
             raise SettingsError("inputs is for a Learner or an agent: pass a plain network's as example=")
         net = PlainNet(target, **plain)
-        return Target({"net": Part(net, net.followers, example)}, net.restart_)
+        return Target({"net": Part("net", net, net.followers, example)}, net.restart_)
     if not is_ours:
         raise SettingsError(f"an intervention changes a network, a Learner or an agent, got {type(target).__name__}")
     if superfluous := [*plain] + ["example"] * (example is not None):
@@ -276,15 +257,15 @@ def _target(
         )
     seen = inputs or {}
     if isinstance(target, Learner):
-        return Target({"net": Part(target, (), seen.get("net"))}, target.restart_)
+        return Target({"net": Part("net", target, (), seen.get("net"))}, target.restart_)
     agent = cast(Restartable, target)
     follow = {name: [net] for name, net in agent.followers.items()}
-    parts = {name: Part(own, follow.get(name, ()), seen.get(name)) for name, own in agent.learners.items()}
+    parts = {name: Part(name, own, follow.get(name, ()), seen.get(name)) for name, own in agent.learners.items()}
     return Target(parts, agent.restart_)
 
 
 @torch.no_grad()
-def _done(learner: Renewable, before: Sequence[Tensor], runs: Tensor | None) -> dict[str, Tensor]:
+def _done(learner: Learner | PlainNet, before: Sequence[Tensor], runs: Tensor | None) -> dict[str, Tensor]:
     """Counts of what an intervention on `runs` changed in the parameters, whose earlier values are `before`."""
     axes, parameters = learner.runs, [*learner.net.parameters()]
     resets, weights, units = (torch.zeros(axes, dtype=torch.int64) for _ in range(3))

@@ -41,7 +41,7 @@ class PlasticityInjection(Intervention):
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None) -> None:
         prepared = []  # written at the end, so that an error changes nothing
-        for learner, followers, _ in target.parts.values():
+        for _, learner, followers, _ in target.parts.values():
             heads = _heads(learner.net)
             if not heads:
                 raise SettingsError(

@@ -100,8 +100,7 @@ class PlainNet:
     def scale_lr_(self, factor: float, rebase: bool = False) -> None:
         """Raises SettingsError, because a scheduler of torch changes the rate of a torch optimizer."""
         raise SettingsError(
-            "decay the rate of a torch optimizer with torch.optim.lr_scheduler; then call SWR's recapture_(net), and "
-            "follow_(lr) where nothing is attached"
+            "decay the rate of a torch optimizer with torch.optim.lr_scheduler; then call SWR's recapture_(net)"
         )
 
     def count_(self, done: Mapping[str, Tensor]) -> None:

@@ -1,23 +1,16 @@
 """Interventions that reinitialize single hidden units or weights."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, warn
-from rl_plasticity.interventions.base import (
-    EveryTasks,
-    EveryUpdates,
-    Intervention,
-    Part,
-    Renewable,
-    Target,
-    gradient_of,
-)
+from rl_plasticity.interventions.base import Change, EveryTasks, EveryUpdates, Intervention, Part, gradient_of
 from rl_plasticity.interventions.plain import PlainNet
+from rl_plasticity.learning.learner import Learner
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, renewed, some
 from rl_plasticity.structure.layer import lookup, wide
@@ -54,19 +47,16 @@ class ReDo(Intervention):
         super().__init__(every_updates, every_tasks)
         self.threshold = threshold
 
-    def _apply_(self, target: Target, runs: Tensor | None) -> dict[str, Tensor]:
-        return _recycle_(target, runs, self.threshold, self._sizes)
-
-    def _sizes(self, name: str, part: Part) -> Iterator[tuple[HiddenUnits, Tensor]]:
+    def change(self, part: Part, runs: Tensor | None) -> Change:
         net, example = part.learner.net, part.example
         if example is None:
-            how = "example=x" if isinstance(part.learner, PlainNet) else f"inputs={{{name!r}: x}}"
+            how = "example=x" if isinstance(part.learner, PlainNet) else f"inputs={{{part.name!r}: x}}"
             raise ValueError(
                 f"ReDo finds dormant units by their activations: pass {how}, with a batch x of the network's inputs"
             )
         units = _hidden_units(net, example, "ReDo")
-        for unit, activation in zip(units, activations_of(net, units, example), strict=True):
-            yield unit, unit.by_unit(activation, unit.number(net)).abs().mean(-1)
+        seen = zip(units, activations_of(net, units, example), strict=True)
+        return _recycled(part, runs, self.threshold, [(u, u.by_unit(a, u.number(net)).abs().mean(-1)) for u, a in seen])
 
 
 class ReGraMa(Intervention):
@@ -106,14 +96,13 @@ class ReGraMa(Intervention):
         super().__init__(every_updates, every_tasks)
         self.threshold = threshold
 
-    def _apply_(self, target: Target, runs: Tensor | None) -> dict[str, Tensor]:
-        return _recycle_(target, runs, self.threshold, self._sizes)
-
-    def _sizes(self, name: str, part: Part) -> Iterator[tuple[HiddenUnits, Tensor]]:
+    def change(self, part: Part, runs: Tensor | None) -> Change:
+        sizes = []
         for unit in _hidden_units(part.learner.net, part.example, "ReGraMa"):
             assert unit.incoming.weight_name is not None  # of a linear or convolution layer
             gradient = gradient_of(part.learner, unit.incoming.weight_name, "regrama")
-            yield unit, unit.incoming.matrix_of(gradient).abs().mean(-1)
+            sizes.append((unit, unit.incoming.matrix_of(gradient).abs().mean(-1)))
+        return _recycled(part, runs, self.threshold, sizes)
 
 
 class SelectiveReinit(Intervention):
@@ -167,21 +156,14 @@ class SelectiveReinit(Intervention):
             raise SettingsError(f"factor must be at most 1 with choose=share, got {factor}")
         self.utility, self.choose, self.factor = utility, choose, factor
 
-    @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None) -> None:
-        chosen = ... if runs is None else runs
-        renewed = []  # written at the end, so that an error changes nothing
-        for learner, _, _ in target.parts.values():
-            trained = [(name, p) for name, p in learner.net.named_parameters() if p.requires_grad]
-            uses = {name: self._use(learner, name, p) for name, p in trained}
-            fresh = dict(learner.fresh(runs, {*uses}).named_parameters())
-            for name, parameter in trained:
-                least = self._least(uses[name], len(learner.runs))
-                renewed.append((parameter, torch.where(least, fresh[name], parameter)))
-        for parameter, value in renewed:
-            parameter[chosen] = value[chosen]
+    def change(self, part: Part, runs: Tensor | None) -> Change:
+        learner = part.learner
+        trained = [(name, p) for name, p in learner.net.named_parameters() if p.requires_grad]
+        least = {name: self._least(self._use(learner, name, p), len(learner.runs)) for name, p in trained}
+        fresh = learner.fresh(runs, {*least})
+        return Change({name: torch.where(least[name], lookup(fresh, name), p) for name, p in trained})
 
-    def _use(self, learner: Renewable, name: str, parameter: Tensor) -> Tensor:
+    def _use(self, learner: Learner | PlainNet, name: str, parameter: Tensor) -> Tensor:
         if self.utility == "magnitude":
             return wide(parameter).abs()
         return (gradient_of(learner, name, "selective_reinit") * wide(parameter)).abs()
@@ -199,38 +181,16 @@ class SelectiveReinit(Intervention):
         return (flat <= limit).reshape(use.shape)
 
 
-@torch.no_grad()
-def _recycle_(
-    target: Target,
-    runs: Tensor | None,
-    threshold: float,
-    sizes: Callable[[str, Part], Iterable[tuple[HiddenUnits, Tensor]]],
-) -> dict[str, Tensor]:
-    """Recycle the hidden units of the chosen runs whose size is at most `threshold` times their layer's mean size.
-
-    Args:
-        sizes: from the name of a part and the part to its hidden units and their sizes, ``[*runs, units]``.
-
-    Returns:
-        The number of recycled units, ``[*runs]`` by the name of the part.
-    """
-    recycled, written = {}, []  # written at the end, so that an error changes nothing
-    for name, part in target.parts.items():
-        learner, net = part.learner, part.learner.net
-        found = [(unit, _small(size, threshold, learner.runs, runs)) for unit, size in sizes(name, part)]
-        names = {n for unit, _ in found for layer in (unit.incoming, *unit.norms) for n in layer.parameter_names}
-        read = {n for unit, _ in found for layer in unit.outgoing if (n := layer.weight_name)}
-        moments = {parameter: learner.optimizer.moments(parameter) for parameter in sorted(names | read)}
-        fresh = learner.fresh(runs, names)
-        new = renewed(net, found, lambda _, parameter, fresh=fresh: lookup(fresh, parameter))  # type: ignore[misc]
-        written.append((net, moments, new))
-        recycled[name] = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
-    for net, moments, new in written:
-        for parameter, (where, value) in new.items():
-            lookup(net, parameter).copy_(value)
-            for moment in moments[parameter]:
-                moment.masked_fill_(where, 0)
-    return recycled
+def _recycled(
+    part: Part, runs: Tensor | None, threshold: float, sizes: Sequence[tuple[HiddenUnits, Tensor]]
+) -> Change:
+    """Recycle the hidden units of the chosen runs whose size is at most `threshold` times their layer's mean size."""
+    learner = part.learner
+    found = [(unit, _small(size, threshold, learner.runs, runs)) for unit, size in sizes]
+    fresh = learner.fresh(runs, {n for u, _ in found for y in (u.incoming, *u.norms) for n in y.parameter_names})
+    new = renewed(learner.net, found, lambda _, name: lookup(fresh, name))
+    units = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
+    return Change({n: value for n, (_, value) in new.items()}, {n: where for n, (where, _) in new.items()}, None, units)
 
 
 def _small(size: Tensor, threshold: float, axes: tuple[int, ...], runs: Tensor | None) -> Tensor:

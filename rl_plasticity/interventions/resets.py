@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import warn
-from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Intervention, Target, gradient_of
-from rl_plasticity.learning.learner import copy_runs_
+from rl_plasticity.interventions.base import Change, EveryTasks, EveryUpdates, Intervention, Part, Target, gradient_of
 from rl_plasticity.learning.optimizers import orthogonalized
 from rl_plasticity.learning.torch_state import TorchState
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, read
-from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, wide
+from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, wide
 
 
 class PeriodicReset(Intervention):
@@ -48,6 +48,8 @@ class HeadReset(Intervention):
             the last layer.
     """
 
+    targets = "alike"
+
     @checked
     def __init__(
         self,
@@ -63,27 +65,15 @@ class HeadReset(Intervention):
         super().__init__(every_updates, every_tasks)
         self.num_layers = num_layers
 
-    def _apply_(self, target: Target, runs: Tensor | None) -> None:
-        renewed = []  # written at the end, so that an error changes nothing
-        for learner, followers, example in target.parts.values():
-            names = self._last_names(learner.net, example)
-            if not names:
-                raise ValueError(
-                    "a head reset has nothing to act on: the network has no output layer with a weight of its own (a "
-                    "language model's may be its embedding's)"
-                )
-            moments = [moment for name in names for moment in learner.optimizer.moments(name)]
-            fresh = learner.fresh(runs, names)
-            heads = [(lookup(net, name), lookup(fresh, name)) for net in (learner.net, *followers) for name in names]
-            renewed.append((learner, fresh, names, heads, moments))
-        chosen = ... if runs is None else runs
-        for learner, fresh, names, heads, moments in renewed:
-            learner.recapture_(fresh, runs, only=names)
-            with torch.no_grad():
-                for tensor, value in heads:
-                    tensor[chosen] = value[chosen]
-                for moment in moments:
-                    moment[chosen] = 0
+    def change(self, part: Part, runs: Tensor | None) -> Change:
+        names = self._last_names(part.learner.net, part.example)
+        if not names:
+            raise ValueError(
+                "a head reset has nothing to act on: the network has no output layer with a weight of its own (a "
+                "language model's may be its embedding's)"
+            )
+        fresh = part.learner.fresh(runs, names)
+        return Change({name: lookup(fresh, name).detach() for name in names}, dict.fromkeys(names), fresh)
 
     def _last_names(self, net: nn.Module, example: Example | None) -> set[str]:
         structure = read(net)
@@ -151,17 +141,17 @@ class OptimizerReset(Intervention):
     """
 
     forgets = False
+    restarts_optimizer = True
 
     @checked
     def __init__(self, every_updates: EveryUpdates = 2_000, every_tasks: EveryTasks = None) -> None:
         super().__init__(every_updates, every_tasks)
 
-    def _apply_(self, target: Target, runs: Tensor | None) -> None:
-        states = [part.learner.optimizer for part in target.parts.values()]
-        if any(isinstance(state, TorchState) and not state.optimizers for state in states):
+    def change(self, part: Part, runs: Tensor | None) -> Change:
+        state = part.learner.optimizer
+        if isinstance(state, TorchState) and not state.optimizers:
             raise ValueError("an optimizer reset has nothing to act on: pass the network's optimizers, not ()")
-        for state in states:
-            state.restart_(runs)
+        return Change({})
 
 
 class ShrinkAndPerturb(Intervention):
@@ -175,6 +165,8 @@ class ShrinkAndPerturb(Intervention):
             new ones each time.
     """
 
+    targets = "alike"
+
     @checked
     def __init__(
         self,
@@ -186,18 +178,11 @@ class ShrinkAndPerturb(Intervention):
         super().__init__(every_updates, every_tasks)
         self.coef, self.init = coef, init
 
-    @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None) -> None:
-        chosen = ... if runs is None else runs
-        mixed = []  # written at the end, so that an error changes nothing
-        for learner, followers, _ in target.parts.values():
-            names = {name for name, _ in learner.net.named_parameters()}
-            source = learner.initial() if self.init == "saved" else learner.fresh(runs, names)
-            initial = dict(source.named_parameters())
-            for net in (learner.net, *followers):
-                mixed += [(p, p.lerp(initial[name], self.coef)) for name, p in net.named_parameters()]
-        for parameter, value in mixed:
-            parameter[chosen] = value[chosen]
+    def change(self, part: Part, runs: Tensor | None) -> Change:
+        names = {name for name, _ in part.learner.net.named_parameters()}
+        source = part.learner.initial() if self.init == "saved" else part.learner.fresh(runs, names)
+        initial = dict(source.named_parameters())
+        return Change({name: partial(torch.lerp, end=initial[name], weight=self.coef) for name in names})
 
 
 class Fire(Intervention):
@@ -227,6 +212,8 @@ class Fire(Intervention):
             of low-rank adapters; or it has bare parameters and cannot be traced, and no example was given.
     """
 
+    targets, restarts_optimizer = "copy", True
+
     @checked
     def __init__(
         self,
@@ -237,22 +224,15 @@ class Fire(Intervention):
         super().__init__(every_updates, every_tasks)
         self.iterations = iterations
 
-    @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None) -> None:
-        chosen = ... if runs is None else runs
-        turned = []  # written at the end, so that an error changes nothing
-        for learner, _, example in target.parts.values():
-            for layer in _linear_maps(learner.net, example, "fire"):
-                weight = layer.weight(learner.net)
-                assert weight is not None
-                turned.append((weight, self._orthogonal(layer, weight).to(weight.dtype)))
-        for part in target.parts.values():
-            part.learner.optimizer.restart_(runs)
-        for weight, value in turned:
-            weight[chosen] = value[chosen]
-        for learner, followers, _ in target.parts.values():
-            for follower in followers:
-                copy_runs_(follower, learner.net, runs)
+    def change(self, part: Part, runs: Tensor | None) -> Change:
+        net = part.learner.net
+        found = _linear_maps(net, part.example, "fire")
+        turned = Widened(net, {name: lookup(net, name).detach().clone() for y in found if (name := y.weight_name)})
+        for layer in found:
+            weight = layer.weight(turned)
+            assert weight is not None
+            weight.copy_(self._orthogonal(layer, weight))
+        return Change(turned.tensors)
 
     def _orthogonal(self, layer: Layer, weight: Tensor) -> Tensor:
         """The new value of `weight` ``[*runs, a, b, *positions]``, float32 or wider; a and b are out and in."""
@@ -294,6 +274,8 @@ class Dash(Intervention):
         ValueError: as `Fire`.
     """
 
+    targets = "alike"
+
     @checked
     def __init__(
         self,
@@ -304,31 +286,27 @@ class Dash(Intervention):
         super().__init__(every_updates, every_tasks)
         self.least = least
 
-    @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None) -> None:
-        chosen = ... if runs is None else runs
-        shrunk = []  # written at the end, so that an error changes nothing
-        for learner, followers, example in target.parts.values():
-            named = {
-                n: y for y in _linear_maps(learner.net, example, "dash") for n in y.parameter_names
-            }  # shared: once
-            for name, layer in named.items():
-                axes = self._axes(layer, name, lookup(learner.net, name).ndim)
-                w, g = wide(lookup(learner.net, name)), gradient_of(learner, name, "dash")
+    def change(self, part: Part, runs: Tensor | None) -> Change:
+        net, new = part.learner.net, {}
+        for layer in _linear_maps(net, part.example, "dash"):
+            for name in layer.parameter_names:
+                axes = self._axes(layer, name, lookup(net, name).ndim)
+                w, g = wide(lookup(net, name)), gradient_of(part.learner, name, "dash")
                 cosine = -(_unit(w, axes) * _unit(g, axes)).sum(axes, keepdim=True)
-                factor = cosine.clamp(self.least, 1)
-                for tensor in (lookup(net, name) for net in (learner.net, *followers)):
-                    shrunk.append((tensor, (wide(tensor) * factor).to(tensor.dtype)))
-        for tensor, value in shrunk:
-            tensor[chosen] = value[chosen]
+                new[name] = partial(_scaled, factor=cosine.clamp(self.least, 1))
+        return Change(new)
 
     def _axes(self, layer: Layer, name: str, ndim: int) -> tuple[int, ...]:
         """The axes along which the vectors of the layer's parameter called `name` lie."""
-        if name == layer.bias_name or layer.part is not None:
+        if name == layer.bias_name:
             return (-1,)
         if layer.role == "conv":
             return (*range(len(layer.runs) + 2, ndim),)
         return (-2,) if layer.transposed else (*range(len(layer.runs) + 1, ndim),)
+
+
+def _scaled(tensor: Tensor, factor: Tensor) -> Tensor:
+    return wide(tensor) * factor
 
 
 def _unit(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -361,9 +339,6 @@ def _linear_maps(net: nn.Module, example: Example | None, method: str) -> list[L
 
 class LearningRateDecay(Intervention):
     """Learning-rate decay: lr <- factor * lr, and SWR takes the current norms as its initial ones ("SWR + re-init").
-
-    Strengths that are learning rate * decay are multiplied by the same factor: the coef of `weight_decay` and
-    `orthogonal`, and the norm_decay of `wrs`.
 
     Source: Oh et al. (2024), Appendix E: the learning rate is divided by 10 at epochs 100 and 150.
 

@@ -1,7 +1,6 @@
 """Regularizers in any training loop: `attach` makes the optimizer's step apply them."""
 
 import contextlib
-import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from torch.optim import Optimizer
 from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.learning.torch_state import TorchState, stepped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.regularizers.base import Look, forget_
+from rl_plasticity.regularizers.base import Look, forget_, term_of
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import with_tensors
 from rl_plasticity.structure.layer import unwrapped
@@ -40,10 +39,8 @@ def attach(
       optimizer only the GPU knows whether the step is skipped, so the host waits for it once or twice per step.)
     - *Closures* (``optimizer.step(closure)``: LBFGS, Lightning): each call adds the penalty to the gradients and to the
       returned loss. `observe_` is called at the first call, and `project_` once after the step.
-    - *Schedulers*: the coef of `weight_decay` and `orthogonal` and the norm_decay of `wrs` are learning rate * decay,
-      and they follow the rate of each parameter's group. Give them for the group's rate at `attach`, or for the
-      ``initial_lr`` if a scheduler has stored one by then. (Where the rate is a tensor on a GPU, the host waits for it
-      at each step.)
+    - *Schedulers*: the coef of `weight_decay` and `orthogonal` and the norm_decay of `wrs` are multiplied by the rate
+      of each parameter's group. (Where the rate is a tensor on a GPU, the host waits for it at each step.)
     - *Several optimizers* of one network: each adds the gradients of the parameters that it holds. The penalty is
       computed when the first of them steps. `project_` follows when all have stepped since the last time.
     - *Several networks* of one optimizer: attach each.
@@ -82,8 +79,7 @@ def attach(
             - an embedding with sparse gradients that has a penalty;
             - complex or sharded parameters;
             - the same regularizer attached twice;
-            - an optimizer that steps in two parts (SAM);
-            - a learning rate that a scheduler has overwritten, or that is 0.
+            - an optimizer that steps in two parts (SAM), or, where the method needs it, without a learning rate.
         SettingsError: from the first ``optimizer.step()``, after the step: a regularizer that reinitializes units, with
             an optimizer whose state cannot be reset at single entries (LBFGS, Rprop, ASGD, Adafactor).
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
@@ -105,9 +101,9 @@ def attach(
     regularizer.require_acting()
     _check_covered(regularizer, optimizers, net)
     _check_dense(regularizer, net)
-    for optimizer in optimizers:
-        _check_first_rate(regularizer, optimizer, net)
     for method, _ in regularizer.methods(net):
+        if method.follows_lr and any(group.get("lr") is None for o in optimizers for group in o.param_groups):
+            raise SettingsError(f"{type(method).__name__} needs a learning rate, and an optimizer has none")
         if method.follows_loss:
             kind = type(method).__name__
             raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
@@ -136,10 +132,7 @@ class Attached:
         self.penalty: Tensor | None = None
         self._due: dict[Optimizer, dict[str, Tensor]] = {}  # gradients of the penalty that each has yet to add
         self._stepped: set[Optimizer] = set()  # since the last projection
-        self._follows = any(method.decayed for method, _ in regularizer.methods(net))
-        # Learning rates that strengths are given for, by parameter name; schedulers made later may overwrite them.
-        self._first = self._rates() | self._rates("initial_lr") if self._follows else {}
-        self._told: list[float | None] | None = None
+        self._follows = any(method.follows_lr for method, _ in regularizer.methods(net))
         for other in _ALIVE:
             same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
             same = same or other.regularizer is regularizer  # a composite may contain one kind twice
@@ -186,7 +179,6 @@ class Attached:
         """Restore a saved state, to continue training from it."""
         self.regularizer.load_state_dict(state)
         self._due.clear()
-        self._told = None
 
     def remove(self) -> None:
         """Detach the regularizer and leave the loop as it was before; may be called twice."""
@@ -266,29 +258,18 @@ class Attached:
         if len(self._stepped) == len(self.optimizers):
             self._stepped.clear()
             self._inputs = None
-            if self._follows:
-                self._follow()
             with torch.no_grad(), _no_autocast(self.net):
-                anew = self.regularizer.project_(self.net) or {}
+                anew = self.regularizer.project_(self.net, *([self._rates()] if self._follows else [])) or {}
                 if anew:  # else the optimizer's state need not have moments
                     self._state = self._state or TorchState(self.net, self.optimizers)
                     forget_(self._state.moments, anew)
 
-    def _follow(self) -> None:
-        """Tell the regularizer the learning rates, if they have changed."""
-        now = [_rate(group, "lr") for optimizer in self.optimizers for group in optimizer.param_groups]
-        if now != self._told:
-            rates = self._rates()
-            # Groups added since then have theirs from their scheduler.
-            self.regularizer.follow_(rates, initial_lr=rates | self._rates("initial_lr") | self._first)
-            self._told = now
-
-    def _rates(self, key: str = "lr") -> dict[str, float]:
-        """The learning rates of the optimizers' groups by parameter name, or the rates that schedulers stored."""
+    def _rates(self) -> dict[str, float]:
+        """The learning rates of the optimizers' groups, by parameter name."""
         names = {id(p): name for name, p in self.net.named_parameters()}
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        rated = [(group, rate) for group in groups if (rate := _rate(group, key)) is not None]
-        return {names[id(p)]: rate for group, rate in rated for p in group["params"] if id(p) in names}
+        rated = [(names.get(id(p)), group["lr"]) for group in groups for p in group["params"]]
+        return {name: float(rate) for name, rate in rated if name is not None}
 
     def _regularized(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
         """The closure, with the penalty added to its gradients and to its loss.
@@ -338,7 +319,10 @@ class Attached:
                 "step: attach the network in the form that the loop calls"
             )
         with torch.enable_grad(), _no_autocast(self.net), self._unseen():
-            penalty, by_name = self.regularizer.differentiated(self.net, parameters, self._inputs)
+            penalty = term_of(self.regularizer, self.net, self._inputs)
+            depends = penalty.requires_grad and parameters  # the penalty of a projection is a constant
+            found = torch.autograd.grad(penalty.sum(), [*parameters.values()], allow_unused=True) if depends else ()
+        by_name = {name: g for name, g in zip(parameters, found, strict=bool(found)) if g is not None}
         self._due = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
         self.penalty = penalty.detach()
 
@@ -446,12 +430,6 @@ def _held(optimizer: Optimizer, net: nn.Module, frozen: bool = False) -> dict[st
     return {name: p for name, p in net.named_parameters() if id(p) in own and (frozen or p.requires_grad)}
 
 
-def _rate(group: Mapping[str, Any], key: str) -> float | None:
-    """A group's learning rate; None where it has none (Adafactor's may be relative)."""
-    rate = group.get(key)
-    return None if rate is None else float(rate)  # the host waits here for a tensor on a GPU
-
-
 def _skips(optimizer: Optimizer) -> bool:
     """Whether this step changes nothing, because GradScaler found infinite gradients and the optimizer must skip it."""
     found_inf = getattr(optimizer, "found_inf", None)
@@ -530,31 +508,6 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
         if names & own:
             raise SettingsError(f"two of the optimizers hold the same parameter: {_few(names & own)}")
         names |= own
-
-
-def _check_first_rate(regularizer: Regularizer, optimizer: Optimizer, net: nn.Module) -> None:
-    """Check that the learning rate that strengths are for is known, if any is learning rate * decay."""
-    told = all(method.initial_lr.all() for method, _ in regularizer.methods(net) if method.decayed)
-    made_with = optimizer.defaults.get("lr")
-    kept = [rate for group in optimizer.param_groups if (rate := _rate(group, "initial_lr")) is not None]
-    first = [_rate(group, "initial_lr" if "initial_lr" in group else "lr") for group in optimizer.param_groups]
-    if not told and 0 in first:
-        raise SettingsError(
-            f"the learning rate is 0, and the strength of {type(regularizer).__name__} is learning rate * decay: "
-            "attach while the rate is the one that the strength is for, or tell the regularizer first, with "
-            "regularizer.follow_(lr, initial_lr=lr)"
-        )
-    if told or made_with is None or all(rate == float(made_with) for rate in kept):
-        return
-    # Groups may have rates of their own, and nothing on the optimizer reveals these two schedulers for certain.
-    for kind in (torch.optim.lr_scheduler.OneCycleLR, torch.optim.lr_scheduler.CyclicLR):
-        alive = (other for other in gc.get_objects() if issubclass(type(other), kind))
-        if any(other.optimizer.param_groups is optimizer.param_groups for other in alive):
-            raise SettingsError(
-                f"{kind.__name__} has overwritten the learning rate that the strength of {type(regularizer).__name__} "
-                "is for: attach before the scheduler is made, or tell the regularizer first, with "
-                "regularizer.follow_(lr, initial_lr=lr)"
-            )
 
 
 def _check_kinds(net: nn.Module) -> None:

@@ -74,34 +74,18 @@ class Learner(nn.Module):
         self.regularizer.observe_loss_(self.net, loss.detach())
         self.regularizer.observe_(self.net, dict(zip(self.optimizer.names, gradients, strict=True)))
         self.optimizer.update_(parameters, gradients)
-        forget_(self.optimizer.moments, self.regularizer.project_(self.net) or {})
+        anew = self.regularizer.project_(self.net, *self.regularizer.given_lr(self.optimizer.lr))
+        forget_(self.optimizer.moments, anew or {})
         squares = [g.reshape(*self.runs, -1).square().sum(-1) for g in gradients]
         norm = torch.stack(squares).sum(0).sqrt()
         return {"penalty": penalty.detach(), "gradient_norm": norm}
 
     def scale_lr_(self, factor: float, rebase: bool = False) -> None:
-        """Multiply the learning rate by `factor`, and strengths that are learning rate * decay with it.
-
-        See `Regularizer.follow_` for the strengths.
-
-        Args:
-            rebase: whether `swr` takes the current norms as its reference.
-        """
-        before = self.optimizer.lr.item()
+        """Multiply the learning rate by `factor`; with `rebase`, `swr` takes the current norms as its reference."""
         self.optimizer.lr.mul_(factor)
-        self.regularizer.follow_(self.optimizer.lr.item(), initial_lr=before)
         for method, net in self.regularizer.methods(self.net) if rebase else ():
             if isinstance(method, SoftWeightRescaling):
                 method.recapture_(net)
-
-    @torch.no_grad()
-    def set_lr_(self, lr: float, share: Tensor) -> None:
-        """Set the learning rate to `share` (one number) of `lr`, the first one, without a host sync.
-
-        Strengths that are learning rate * decay become this share of the given ones.
-        """
-        self.optimizer.lr.copy_(lr * share)
-        self.regularizer.set_lr_share_(share)
 
     @property
     def counts(self) -> dict[str, Tensor]:

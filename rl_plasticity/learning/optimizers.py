@@ -441,7 +441,7 @@ class Muon(Optimizer):
         structure = read(net)
         structure.require_heads("muon", takes_heads=False)
         whole = [y for y in structure.layers if y.is_linear_map and not y.is_computed and y.groups == 1]
-        plain = [y for y in whole if not (y.head or y.transposed or y.part is not None)]
+        plain = [y for y in whole if not (y.head or y.transposed)]
         hidden = {y.weight_name for y in plain} - structure.shared
         self.hidden = [i for i, name in enumerate(self.names) if name in hidden]
         if not self.hidden:

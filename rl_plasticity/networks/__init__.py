@@ -11,13 +11,11 @@ from torch import nn
 
 from rl_plasticity.errors import Choices, SettingsError, choose, nearest
 from rl_plasticity.networks.activations import Activation, CReLU, DeepFourier, Rational, SmoothLeaky
-from rl_plasticity.networks.batch_normalized import XQC, FlashSAC
 from rl_plasticity.networks.cnn import CNN, StackedBatchNorm2d, StackedConv2d, kumar_cnn
 from rl_plasticity.networks.injection import Injectable
 from rl_plasticity.networks.mlp import MLP, Init, InjectedLayers, LayerNormFlag, StackedLayerNorm, StackedLinear
-from rl_plasticity.networks.norms import MeanOnlyBatchNorm2d, ObservationNorm, RewardNorm, StackedBatchNorm
+from rl_plasticity.networks.norms import MeanOnlyBatchNorm2d
 from rl_plasticity.networks.parametrizations import bound_weight_norms_, standardize_weights_
-from rl_plasticity.networks.residual import Bro, Hypersphere, Simba
 from rl_plasticity.networks.resnet import Norm, resnet18, wrn28_10
 from rl_plasticity.networks.vgg import vgg16
 from rl_plasticity.networks.vit import vit_tiny
@@ -175,20 +173,12 @@ __all__ = [
     "MLP",
     "NETWORKS",
     "PARAMETRIZATIONS",
-    "XQC",
-    "Bro",
     "CReLU",
     "DeepFourier",
-    "FlashSAC",
-    "Hypersphere",
     "Injectable",
     "MeanOnlyBatchNorm2d",
-    "ObservationNorm",
     "Rational",
-    "RewardNorm",
-    "Simba",
     "SmoothLeaky",
-    "StackedBatchNorm",
     "StackedBatchNorm2d",
     "StackedConv2d",
     "StackedLayerNorm",

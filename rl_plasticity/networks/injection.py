@@ -5,7 +5,6 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.networks.norms import StackedDropout
 from rl_plasticity.structure.layer import runs_of
 
 
@@ -25,7 +24,7 @@ class Injectable(nn.Module):
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
-        noisy = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, StackedDropout)
+        noisy = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
         if found := [type(module).__name__ for module in head.modules() if isinstance(module, noisy)]:
             raise ValueError(f"a head with {found[0]} cannot be injected: its copies would differ from it")
         self.head = head

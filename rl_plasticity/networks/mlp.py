@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks.activations import GAINS, Activation, make_activation
 from rl_plasticity.networks.injection import Injectable
-from rl_plasticity.networks.norms import StackedDropout, through
 from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
@@ -124,7 +123,6 @@ class MLP(nn.Sequential):
         activation: by name (leaky_relu has slope 0.01); crelu and deep_fourier give the next layer twice the inputs.
         init: orthogonal with the activation's gain (sqrt(2) for ReLU) in every layer; small_heads, 0.01 in the last; or
             torch's own.
-        dropout: share of the outputs of hidden linear layers that calls with ``training=True`` set to 0.
         injected_layers: number of linear layers at the end that are an `Injectable` head; the activations between them
             belong to it.
 
@@ -141,7 +139,6 @@ class MLP(nn.Sequential):
         *,
         activation: Activation = "relu",
         init: Init = "orthogonal",
-        dropout: float = 0.0,
         injected_layers: InjectedLayers = 0,
     ) -> None:
         if injected_layers > len(widths) - 1:
@@ -157,8 +154,6 @@ class MLP(nn.Sequential):
             modules.append(StackedLinear(factor * fan_in, out, derived(seeds, depth), gain))
             if not is_head:
                 non_linearity, factor = make_activation(activation, runs=len(seeds))
-                if dropout:
-                    modules.append(StackedDropout(dropout, derived(seeds, depth, 0)))
                 if layer_norm:
                     modules.append(StackedLayerNorm(out, len(seeds)))
                 modules.append(non_linearity)
@@ -166,7 +161,7 @@ class MLP(nn.Sequential):
             first = [i for i, module in enumerate(modules) if isinstance(module, nn.Linear)][-injected_layers]
             modules[first:] = [Injectable(nn.Sequential(*modules[first:]))]
         super().__init__(*modules)
-        self.takes_training = dropout > 0
 
-    def forward(self, input: Tensor, training: bool = False) -> Tensor:
-        return through(self, input.flatten(2), training)
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = super().forward(input.flatten(2))
+        return output

@@ -8,7 +8,6 @@ from rl_plasticity.regularizers.projections import HareAndTortoise, Orthogonal, 
 from rl_plasticity.regularizers.rescaling import Hypersphere, NormalizeProject, SoftWeightRescaling, WeightRescaling
 from rl_plasticity.regularizers.side_by_side import SideBySide
 from rl_plasticity.regularizers.units import ContinualBackprop, SelfNormalizedResets
-from rl_plasticity.regularizers.windowed import Windowed, require_window
 from rl_plasticity.structure import HiddenUnits, hidden_units, layers
 from rl_plasticity.structure.layer import Layer, runs_of
 
@@ -62,10 +61,8 @@ __all__ = [
     "WeightClipping",
     "WeightDecay",
     "WeightRescaling",
-    "Windowed",
     "hidden_units",
     "layers",
     "make_regularizer",
-    "require_window",
     "runs_of",
 ]

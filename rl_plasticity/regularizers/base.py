@@ -15,7 +15,7 @@ from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, read
-from rl_plasticity.structure.layer import Layer, SomeRuns, Widened, is_trained, lookup, per_run, runs_of, unwrapped
+from rl_plasticity.structure.layer import Layer, SomeRuns, Widened, is_trained, lookup, runs_of, unwrapped
 
 Share = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
 Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]
@@ -25,6 +25,8 @@ Of = Annotated[
         "parameters acted on; weights: matrices, kernels, tables; kernels_and_gains: those of convolutions and norms"
     ),
 ]
+Rates = float | Tensor | Mapping[str, float]
+"""A learning rate, or one for each parameter by name."""
 Runs = slice | EllipsisType  # the runs that a part of a composite regularizer acts on; ``...`` for all
 
 
@@ -58,7 +60,7 @@ class Regularizer(nn.Module):
 
     To write a method, say in the constructor which layers or parameters it acts on (`_act_on`). Then override one hook:
     `term`, the penalty of one part (or `terms`, the penalty of all parts), or `project`, the change of one part. This
-    class handles all the rest: strengths, periods, windows, autocast, half precision and frozen parameters.
+    class handles all the rest: strengths, periods, autocast, half precision and frozen parameters.
 
     All state lives in buffers, so ``state_dict`` saves it and ``.to`` moves it. The constructor captures what the
     method needs of the initial weights. It leaves every global random state alone. `penalty` and `project_` have no
@@ -78,16 +80,15 @@ class Regularizer(nn.Module):
 
     Attributes:
         looks_at_data: whether `penalty` needs the inputs.
+        follows_lr: whether `project_` multiplies a strength by the learning rate.
         follows_loss: whether it needs `observe_loss_` in each update, which an optimizer's step cannot call.
         halved: whether `penalty` is coef/2 times what `terms` returns, rather than coef times.
         needs: the error message of `project_` when a call that must precede it is missing; empty if none must. `seen`
             records whether that call was made.
         rounds: whether projections keep track of what half precision rounds away.
-        steady: kinds of buffers (`_remember`) that `project` never changes, so a window need not copy them.
         follows: kinds of buffers that follow the weights by themselves, whatever happened to these.
         acts_on: the layers or the parameter names that the method acts on.
         names: the names of the parameters that the method acts on; by default those of all layers.
-        active: the runs ``[*runs]`` that are inside their window (`Windowed`) while a hook is called; None means all.
 
     Raises:
         SettingsError: a setting is out of range, or the shape of a strength is neither ``()`` nor ``[*runs]``.
@@ -95,18 +96,15 @@ class Regularizer(nn.Module):
     """
 
     looks_at_data: bool = False
+    follows_lr: bool = False
     follows_loss: bool = False
     halved: bool = False
     needs: str = ""
     rounds: bool = True
-    steady: tuple[str, ...] = ()
     follows: tuple[str, ...] = ()
-    active: Tensor | None = None
     every_updates: int = 1
     coef: Tensor
     updates: Tensor
-    lr_share: Tensor
-    initial_lr: Tensor
 
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 0.0, structure: Structure | None = None) -> None:
@@ -124,7 +122,6 @@ class Regularizer(nn.Module):
         self.frozen = [name for name, p in unwrapped(net).named_parameters() if not p.requires_grad]
         self.acts_on: list[Any] = []
         self.names = [name for layer in self.layers for name in layer.parameter_names]
-        self.decayed: list[str] = []
         self.rounded: list[str] = []
         self.seen = False
         self.penalizes, self.projects = self._has("term", "terms"), self._has("project", "project_all")
@@ -149,19 +146,9 @@ class Regularizer(nn.Module):
         self.seen = self.seen or self.looks_at_data
         return penalty
 
-    def differentiated(
-        self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The penalty, and the gradients of its sum over runs, by parameter name; a `Learner` does not need it.
-
-        Parameters that the penalty does not depend on are left out. Autograd computes the gradients, unless a method
-        has them in closed form. `attach` calls this.
-        """
-        penalty = term_of(self, net, inputs)
-        if not penalty.requires_grad or not parameters:  # the penalty of a projection is a constant
-            return penalty, {}
-        found = torch.autograd.grad(penalty.sum(), list(parameters.values()), allow_unused=True)
-        return penalty, {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
+    def given_lr(self, lr: Rates | None) -> tuple[Rates | None, ...]:
+        """What `project_` takes besides the network: the learning rate, or nothing if no strength follows it."""
+        return (lr,) if self.follows_lr or any(part.given_lr(lr) for part, _ in self.made_of()) else ()
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         """Read the gradients of loss plus penalty, by parameter name, before ``optimizer.step()`` (for `ewc`)."""
@@ -172,15 +159,22 @@ class Regularizer(nn.Module):
         self._forward("observe_loss_", net, loss)
 
     @torch.no_grad()
-    def project_(self, net: nn.Module) -> Mapping[str, Tensor] | None:
+    def project_(self, net: nn.Module, lr: Rates | None = None) -> Mapping[str, Tensor] | None:
         """Change the weights in place, right after ``optimizer.step()``.
+
+        Args:
+            lr: the learning rate of that step, or rates by parameter name; needed by methods whose strength it
+                multiplies (`follows_lr`).
 
         Returns:
             For methods that reinitialize entries: boolean masks of them by parameter name, of the parameter's shape;
             otherwise None or an empty mapping. `Learner` and `attach` zero the optimizer's moments of these entries.
         """
         if self.made_of():
-            return self._forward("project_", net)
+            made = [(p.project_(seen_by(r, net), *p.given_lr(lr)), r) for p, r in self.made_of()]
+            return added_up(self._whole(masks or {}, r) for masks, r in made)
+        if self.follows_lr and lr is None:
+            raise SettingsError(f"{type(self).__name__} needs the learning rate: project_(net, lr)")
         if self.needs and not self.seen:
             raise RuntimeError(f"{type(self).__name__} {self.needs}")
         self.seen = False
@@ -188,49 +182,9 @@ class Regularizer(nn.Module):
             return None
         due = self._count_()
         widened = self._widened(net)
-        masks = self.project_all(self._now(net), widened, due)
+        masks = self.project_all(self._now(net), widened, due, 0.0 if lr is None else lr)
         self._round_(widened)
         return masks
-
-    def follow_(self, lr: float | Mapping[str, float], initial_lr: float | Mapping[str, float] | None = None) -> None:
-        """Rescale strengths defined as learning rate * decay by lr / initial_lr.
-
-        These are the coef of `weight_decay` and `orthogonal`, and the norm_decay of `wrs`; other strengths do not
-        depend on the learning rate. `attach` and `Learner` call this themselves. A reset keeps the scale, as it keeps
-        the learning rate.
-
-        Args:
-            lr: the learning rate of all parameters, or a mapping by parameter name. Parameters missing from the
-                mapping keep their rate.
-            initial_lr: the learning rate that the strengths were given for, in the same form; required the first time.
-                The first value is kept and saved, because strengths are given once.
-
-        Raises:
-            SettingsError: `initial_lr` is missing the first time, or it is 0 while `lr` is not.
-        """
-        for part, _ in self.made_of():
-            part.follow_(lr, initial_lr)
-        if not self.decayed:
-            return
-        initial, shares = (t.reshape(-1, len(self.decayed))[0].tolist() for t in (self.initial_lr, self.lr_share))
-        for i, name in enumerate(self.decayed):
-            now, told = (x.get(name) if isinstance(x, Mapping) else x for x in (lr, initial_lr))
-            if now is None:
-                continue
-            initial[i] = initial[i] or told
-            if initial[i] is None or (initial[i] == 0 != now):
-                raise SettingsError(f"initial_lr must be the rate of the given strengths, above 0, got {initial[i]}")
-            shares[i] = 1.0 if now == initial[i] else now / initial[i]
-        for buffer, values in ((self.initial_lr, initial), (self.lr_share, shares)):
-            buffer.copy_(torch.tensor(values, dtype=buffer.dtype))
-
-    @torch.no_grad()
-    def set_lr_share_(self, share: Tensor) -> None:
-        """As `follow_`, for a learning rate that is `share` (one number) of the first one; without a host sync."""
-        for part, _ in self.made_of():
-            part.set_lr_share_(share)
-        if self.decayed:
-            self.lr_share.copy_(share)
 
     @torch.no_grad()
     def recapture_(self, source: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
@@ -240,7 +194,7 @@ class Regularizer(nn.Module):
             source: a network or a regularizer. The weights of a network become the new reference for everything that
                 `capture` remembers: the norms of `swr` and `normalize_project`, the weights of `l2_init`. Counts and
                 running statistics stay. A regularizer, made by the same call for newly initialized weights, gives its
-                whole state, except the learning rate's share and `counts`.
+                whole state, except `counts`.
             runs: indices of the runs concerned; all by default.
             only: parameter names. By default all, and then the number of updates is replaced too.
         """
@@ -308,7 +262,7 @@ class Regularizer(nn.Module):
     def project(self, part: Any, net: nn.Module, due: Tensor) -> None:
         """Change one element of `acts_on` in place, without gradient, in the runs that are `due` (``[*runs]``)."""
 
-    def project_all(self, parts: Sequence[Any], net: nn.Module, due: Tensor) -> Mapping[str, Tensor] | None:
+    def project_all(self, parts: Sequence[Any], net: nn.Module, due: Tensor, lr: Rates) -> Mapping[str, Tensor] | None:
         """Change all parts, by default with `project` for each, and return what `project_` returns."""
         for part in parts:
             returned: object = self.project(part, net, due)  # type: ignore[func-returns-value]
@@ -392,14 +346,6 @@ class Regularizer(nn.Module):
     def _counts(self, name: str) -> None:
         """Add a count of this name to `counts`, starting at 0; `_add_to_count_` increases it."""
         self.register_buffer(COUNTED + name, torch.zeros(self.runs, dtype=torch.int64, device=self.coef.device))
-
-    def _decays(self, names: Iterable[str]) -> None:
-        """Declare the parameters whose strength is learning rate * decay; see `follow_`, `_decay_of`."""
-        self.decayed = [*dict.fromkeys(names)]
-        shape = (*self.runs, len(self.decayed))
-        self.register_buffer("lr_share", torch.ones(shape, dtype=self.coef.dtype, device=self.coef.device))
-        # 0 means that the rate is not known yet.
-        self.register_buffer("initial_lr", torch.zeros(shape, dtype=torch.float64, device=self.coef.device))
 
     def _remember(self, kind: str, parameter: str, value: Tensor, saved: bool = True) -> None:
         """Register a buffer of this `kind` for the named parameter; `saved` says whether checkpoints contain it."""
@@ -499,30 +445,19 @@ class Regularizer(nn.Module):
     def _count_(self) -> Tensor:
         """Count one update and return the runs ``[*runs]`` in which the projection is due."""
         if "updates" not in self._buffers:
-            always = torch.ones(self.runs, dtype=torch.bool, device=self.coef.device)
-            return always if self.active is None else self.active
-        self.updates += 1 if self.active is None else self.active
-        due = self.updates % self.every_updates == 0
-        return due if self.active is None else due & self.active
+            return torch.ones(self.runs, dtype=torch.bool, device=self.coef.device)
+        self.updates += 1
+        return self.updates % self.every_updates == 0
 
     def _add_to_count_(self, name: str, number: Tensor) -> None:
         """Add `number` ``[*runs]`` to the count of this name."""
         self.get_buffer(COUNTED + name).add_(number)
 
-    def _decay_of(self, strength: Tensor) -> dict[str, Tensor]:
-        """The `strength` of each decayed parameter at the current learning rate, ``[*runs]`` by name."""
-        if self.active is not None:
-            strength = torch.where(self.active, strength, 0)
-        return dict(zip(self.decayed, (strength.unsqueeze(-1) * self.lr_share).unbind(-1), strict=True))
-
     def _widened(self, net: nn.Module) -> nn.Module:
         """The network with its half-precision weights as they would be without rounding; see `_round_`."""
         if not self.rounded:
             return net
-        left_out = {name: self._recall("rounding", name) for name in self.rounded}
-        if self.active is not None:
-            left_out = {name: torch.where(per_run(self.active, t), t, 0) for name, t in left_out.items()}
-        return Widened(net, {name: lookup(net, name).float() + t for name, t in left_out.items()})
+        return Widened(net, {name: lookup(net, name).float() + self._recall("rounding", name) for name in self.rounded})
 
     def _round_(self, widened: nn.Module) -> None:
         """Write the widened weights back, and keep what rounding loses."""
@@ -629,6 +564,11 @@ def term_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None = N
     )
 
 
+def rate_of(lr: Rates, name: str) -> float | Tensor:
+    """The learning rate of the parameter called `name`."""
+    return lr[name] if isinstance(lr, Mapping) else lr
+
+
 def counted_by(module: nn.Module) -> dict[str, Tensor]:
     """The module's own counting buffers, by the name of the count."""
     counts = ((name, b) for name, b in module._buffers.items() if b is not None and name.startswith(COUNTED))
@@ -667,9 +607,8 @@ def _names(layer: Layer, net: nn.Module, of: str) -> list[str | None]:
 
 
 def _goes_on(name: str) -> bool:
-    """Whether a reset of a run keeps this buffer: the state of `follow_`, and counts."""
-    own = name.rpartition(".")[2]
-    return own in ("lr_share", "initial_lr") or own.startswith(COUNTED)
+    """Whether a reset of a run keeps this buffer: counts."""
+    return name.rpartition(".")[2].startswith(COUNTED)
 
 
 def _own_state(regularizer: Regularizer) -> dict[str, Tensor]:
@@ -679,9 +618,8 @@ def _own_state(regularizer: Regularizer) -> dict[str, Tensor]:
 
 
 def _is_among(parameter: str, names: set[str]) -> bool:
-    """Whether a key belongs to one of these parameters. A matrix of a stacked one has its place behind the name."""
-    name, _, place = parameter.rpartition(".")
-    return parameter in names or (place.isdigit() and name in names)
+    """Whether a key belongs to one of these parameters."""
+    return parameter in names
 
 
 def _key(kind: str, parameter: str) -> str:
@@ -728,18 +666,8 @@ class Chain(Regularizer):
         return [(part, ...) for part in self.parts]  # type: ignore[misc]
 
     def penalty(self, net: nn.Module, inputs: Example | None = None) -> Tensor:
-        return self._sum([[term_of(part, net, inputs) for part in kind] for kind in self.kinds])
-
-    def differentiated(
-        self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        both = [[part.differentiated(net, parameters, inputs) for part in kind] for kind in self.kinds]
-        penalty = self._sum([[of_part for of_part, _ in kind] for kind in both])
-        return penalty, added_up(added_up(gradients for _, gradients in kind) for kind in both)
-
-    def _sum(self, terms: list[list[Tensor]]) -> Tensor:
         total = self._zeros()
-        for of_kind in terms:
+        for of_kind in self.kinds:
             if of_kind:
-                total = total + functools.reduce(torch.add, of_kind)
+                total = total + functools.reduce(torch.add, [term_of(part, net, inputs) for part in of_kind])
         return total

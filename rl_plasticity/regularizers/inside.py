@@ -15,7 +15,6 @@ from torch.func import functional_call
 
 from rl_plasticity.errors import first_line
 from rl_plasticity.structure import Arguments, Example, arguments_of
-from rl_plasticity.structure.attributes import attributes_kept
 from rl_plasticity.structure.layer import SomeRuns, kind_of, lookup, unwrapped
 
 _HOOKS = [name for name in nn.Module().__dict__ if name.startswith("_forward")]
@@ -167,8 +166,7 @@ def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str
     tensors = {name: lookup(net, name) for name, _ in module.named_parameters()} | dict(values or {})
     tensors |= {name: lookup(net, name).clone() for name, _ in module.named_buffers()}
     args, kwargs = arguments_of(inputs)
-    with attributes_kept(module):
-        return functional_call(module, tensors, args, kwargs)
+    return functional_call(module, tensors, args, kwargs)
 
 
 def innermost(net: nn.Module) -> nn.Module:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import Choices, SettingsError, choose
 from rl_plasticity.regularizers.base import GIVEN, Regularizer
-from rl_plasticity.regularizers.windowed import Windowed
 from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import Example, Structure, read
 
@@ -24,8 +23,6 @@ def make_regularizer(
     roles: Mapping[str, str] | None = None,
     only: Iterable[Tensor] | None = None,
     structure: Structure | None = None,
-    from_update: int = 0,
-    until_update: int | None = None,
     **settings: Any,
 ) -> Regularizer:
     """Create the regularizer called `name` for `net`.
@@ -37,7 +34,6 @@ def make_regularizer(
             tensor, a tuple of arguments, or a mapping of named ones.
         heads, roles, only: see `rl_plasticity.structure.read`.
         structure: the result of `read`, instead of these.
-        from_update, until_update: the window of updates in which the method is on, see `Windowed`; all by default.
         **settings: the method's own settings, such as ``coef=1e-4``.
 
     Raises:
@@ -60,9 +56,7 @@ def make_regularizer(
         _require_runs_apart(regularizer, net)
     if structure is not None:
         regularizer.structure = dataclasses.replace(structure, example=None)  # no longer needed
-    if (from_update, until_update) == (0, None):
-        return regularizer
-    return Windowed(net, regularizer, from_update, until_update)
+    return regularizer
 
 
 def _require_runs_apart(regularizer: Regularizer, net: nn.Module) -> None:

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import warn
-from rl_plasticity.regularizers.base import Of, Regularizer, Strength, added_up
+from rl_plasticity.regularizers.base import Of, Regularizer, Strength
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import Layer, lookup, per_run, wide
 
 
@@ -155,22 +154,6 @@ class EWC(Regularizer):
         # Clones, because both may change before the backward pass reads them.
         fisher, anchor = self._recall("fisher", name).clone(), self._recall("anchor", name).clone()
         return _sum(fisher * (wide(lookup(net, name)) - anchor).square(), self.runs)
-
-    @torch.no_grad()
-    def differentiated(
-        self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        names = self._now(net)
-        if type(self) is not EWC or self.runs or any(name not in parameters for name in names):
-            with torch.enable_grad():
-                return super().differentiated(net, parameters, inputs)
-        distances = torch._foreach_sub([wide(parameters[n]) for n in names], [self._recall("anchor", n) for n in names])
-        gradients = torch._foreach_mul([self._recall("fisher", n) for n in names], self.coef)
-        torch._foreach_mul_(gradients, distances)  # coef F (p - a)
-        total = self._zeros()
-        for gradient, distance in zip(gradients, distances, strict=True):
-            total = total + torch.dot(gradient.flatten(), distance.flatten())
-        return total / 2, {n: g.to(parameters[n].dtype) for n, g in zip(names, gradients, strict=True)}
 
     @torch.no_grad()
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
@@ -349,42 +332,13 @@ class Parseval(Regularizer):
     def term(self, layer: Layer, net: nn.Module) -> Tensor | None:
         if (matrix := layer.matrix(net)) is None:
             return None
-        each, _ = self._with_gram(layer.by_group(wide(matrix)))  # [*runs], or [*runs, groups]
+        groups = layer.by_group(wide(matrix))
+        out, fan_in = groups.shape[-2:]
+        # |W W^T - s I|^2 = |W W^T|^2 - 2 s |W|^2 + s^2 out, and W W^T and W^T W have the same norm.
+        gram = _product(groups, groups.mT) if out <= fan_in else _product(groups.mT, groups)
+        squares = gram.square().sum((-2, -1)) - 2 * self.scale * groups.square().sum((-2, -1))
+        each = squares + self.scale**2 * out  # [*runs], or [*runs, groups]
         return each if layer.groups == 1 else each.sum(-1)
-
-    @torch.no_grad()
-    def differentiated(
-        self, net: nn.Module, parameters: Mapping[str, Tensor], inputs: Example | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        layers = self._now(net)
-        ours = type(self) is Parseval and not self.runs
-        if not ours or any(y.weight(net) is not parameters.get(y.weight_name) for y in layers if y.weight_name):
-            with torch.enable_grad():
-                return super().differentiated(net, parameters, inputs)
-        total, gradients = self._zeros(), []
-        for layer in layers:
-            matrix, weight = layer.matrix(net), layer.weight(net)
-            if matrix is None or weight is None or layer.weight_name is None:
-                continue
-            groups = layer.by_group(wide(matrix))
-            each, gram = self._with_gram(groups)
-            total = total + each.sum()
-            # 4 coef (W W^T - s I) W, where (W W^T) W = W (W^T W)
-            product = _product(gram, groups) if groups.shape[-2] <= groups.shape[-1] else _product(groups, gram)
-            gradient = product.sub_(groups, alpha=self.scale).mul_(4 * self.coef)
-            of_weight = layer.of_matrix(gradient.reshape(matrix.shape), weight.shape).to(weight.dtype)
-            gradients.append({layer.weight_name: of_weight})
-        return self.coef * total, added_up(gradients)
-
-    def _with_gram(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """The squared norm |W W^T - s I|^2 of a matrix, and the smaller of its two Gram matrices.
-
-        |W W^T - s I|^2 = |W W^T|^2 - 2 s |W|^2 + s^2 out, and W W^T and W^T W have the same norm.
-        """
-        out, fan_in = matrix.shape[-2:]
-        gram = _product(matrix, matrix.mT) if out <= fan_in else _product(matrix.mT, matrix)
-        squares = gram.square().sum((-2, -1)) - 2 * self.scale * matrix.square().sum((-2, -1))
-        return squares + self.scale**2 * out, gram
 
 
 def _unit(vector: Tensor, otherwise: Tensor) -> Tensor:

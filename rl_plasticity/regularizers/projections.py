@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.regularizers.base import Of, Regularizer, Share
+from rl_plasticity.regularizers.base import Of, Rates, Regularizer, Strength, rate_of
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import Layer, lookup, per_run, wide
@@ -37,7 +37,7 @@ class WeightClipping(Regularizer):
         self._act_on(net, self._linear_maps(), "linear or convolution layer", least_axes=1)
         self.fan_in = {name: y.matrix(net).shape[-1] for y in self.acts_on for name in y.parameter_names}
 
-    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
+    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
         kappa = torch.where(due, self.coef, math.inf)
         for layer in layers:
             if not layer.parameter_names:  # frozen now
@@ -49,18 +49,16 @@ class WeightClipping(Regularizer):
 
 
 class WeightDecay(Regularizer):
-    """Decoupled weight decay: p <- p_after_step - coef * p_before_step, over all parameters or those that `of` selects.
+    """Decoupled weight decay: p <- p_after_step - lr * coef * p_before_step, over all parameters or those `of` selects.
 
-    That is theta <- (1 - coef) theta - optimizer's update, so Adam with this equals ``torch.optim.AdamW(lr,
-    weight_decay=coef / lr)`` step for step. torch multiplies its weight_decay by the learning rate of each step. `coef`
-    is the product at the first rate, and it is rescaled when the rate changes, see `follow_`.
+    That is theta <- (1 - lr * coef) theta - optimizer's update, so Adam with this equals ``torch.optim.AdamW(lr,
+    weight_decay=coef)`` step for step, whatever the schedule of the learning rate.
 
     `penalty` (zero) copies the weights before the step, so call it for each update, as the contract requires. Without
     that call the same old weights would be subtracted forever, so `project_` raises. Of several calls in one update,
     such as those of LBFGS and its closure, the first counts.
 
-    Source: Loshchilov and Hutter (2019), "Decoupled Weight Decay Regularization", equation 1; `coef` is their lambda,
-    which torch multiplies by the learning rate.
+    Source: Loshchilov and Hutter (2019), "Decoupled Weight Decay Regularization"; `coef` is torch's weight_decay.
 
     Args:
         of: the parameters to decay, as for `l2`.
@@ -70,17 +68,16 @@ class WeightDecay(Regularizer):
         RuntimeError: from `project_`, if `penalty` was not called since the last `project_`.
     """
 
-    steady = ("before",)
+    follows_lr = True
     needs = (
         "does not know the weights before the step: call regularizer.penalty(net) once for each update, before "
         "optimizer.step()"
     )
 
     @checked
-    def __init__(self, net: nn.Module, coef: Share = 3e-6, of: Of = "all") -> None:
+    def __init__(self, net: nn.Module, coef: Strength = 1e-2, of: Of = "all") -> None:
         super().__init__(net, coef)
         self._act_on(net, self._those(net, of))
-        self._decays(self.names)
         for name in self.names:
             self._remember("before", name, lookup(net, name))
 
@@ -92,15 +89,14 @@ class WeightDecay(Regularizer):
         self.seen = True
         return self._zeros()
 
-    def project_all(self, names: Sequence[str], net: nn.Module, due: Tensor) -> None:
-        decay = self._decay_of(self.coef)
+    def project_all(self, names: Sequence[str], net: nn.Module, due: Tensor, lr: Rates) -> None:
         for name in names:
             parameter = lookup(net, name)
-            parameter.sub_(per_run(decay[name], parameter) * self._recall("before", name))
+            parameter.sub_(per_run(self.coef * rate_of(lr, name), parameter) * self._recall("before", name))
 
 
 class Orthogonal(Regularizer):
-    """AdamO's step toward orthogonal weights, for any optimizer: W <- W - coef * grad R(W) after each update.
+    """AdamO's step toward orthogonal weights, for any optimizer: W <- W - lr * coef * grad R(W) after each update.
 
     R = |W W^T - scale I|_F^2, or |W^T W - scale I|_F^2 where a layer has more outputs than inputs (the smaller of the
     two), so grad R = 4 (W W^T - scale I) W. It acts on hidden linear and convolution layers, with a kernel as the
@@ -108,8 +104,7 @@ class Orthogonal(Regularizer):
     moments do not see this step.
 
     Source: Rosseau et al. (2026), "Preserving Plasticity in Continual Learning via Dynamical Isometry", arXiv
-    2606.09762, equations 16 and 20, as others quote them; we could not read the text itself. `coef` is their learning
-    rate times lambda (1e-3) at the first rate, and it is rescaled when the rate changes, see `follow_`. Two choices
+    2606.09762, equations 16 and 20, as others quote them; we could not read the text itself. Two choices
     follow the first author's code for another network (github.com/Arosseau/nanochat-isometry, nanochat/ortho_reg.py):
     the gradient is taken at the weights after the optimizer's step, and heads are left out. Deviations from that code:
 
@@ -118,17 +113,19 @@ class Orthogonal(Regularizer):
       `rect_scale` here; it is off because the equations as quoted have no such factor.
 
     Args:
-        coef: eta * lambda at the first learning rate.
+        coef: lambda.
         scale: the target of the squared singular values; 1 by default, while 2 preserves the size of signals through
             ReLUs.
         rect_scale: whether the target of a layer with more outputs than inputs is multiplied by outputs / inputs.
     """
 
+    follows_lr = True
+
     @checked
     def __init__(
         self,
         net: nn.Module,
-        coef: Annotated[float | Tensor, Setting("learning rate * strength", least=0)] = 3e-7,
+        coef: Strength = 1e-3,
         scale: Annotated[float, Setting("target of the squared singular values", above=0)] = 1.0,
         rect_scale: Annotated[
             bool, Setting("target times outputs / inputs in layers with more outputs, as in the author's later code")
@@ -137,10 +134,8 @@ class Orthogonal(Regularizer):
         super().__init__(net, coef)
         self.scale, self.rect_scale = scale, rect_scale
         self._act_on(net, self._linear_maps(heads=False, biases=False), "hidden linear or convolution layer")
-        self._decays(self.names)
 
-    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
-        coef = self._decay_of(self.coef)
+    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
         for layer in layers:
             matrix, weight = layer.matrix(net), layer.weight(net)
             if matrix is None or weight is None or layer.weight_name is None:  # frozen now
@@ -149,7 +144,8 @@ class Orthogonal(Regularizer):
             tall = w.shape[-2] > w.shape[-1]
             across = w @ (w.mT @ w) if tall else (w @ w.mT) @ w
             scale = self.scale * w.shape[-2] / w.shape[-1] if tall and self.rect_scale else self.scale
-            step = 4 * per_run(coef[layer.weight_name], matrix) * (across.reshape(matrix.shape) - scale * matrix)
+            coef = self.coef * rate_of(lr, layer.weight_name)
+            step = 4 * per_run(coef, matrix) * (across.reshape(matrix.shape) - scale * matrix)
             weight.sub_(layer.of_matrix(step, weight.shape))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, warn
-from rl_plasticity.regularizers.base import Regularizer, Share
+from rl_plasticity.regularizers.base import Rates, Regularizer, Share, rate_of
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, not_homogeneous, outputs, some
 from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, per_run, unwrapped, wide
@@ -164,7 +164,7 @@ class SoftWeightRescaling(Regularizer):
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
         return {"norm": _norm(layer, net)} if _has_norm(layer) else {}
 
-    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
+    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
         # c of every rescaled layer at once, [layers, *runs]
         norm = torch.stack([_norm(layer, net) for layer in self.rescaled.values()])
         initial = torch.stack([self._recall("norm", layer.key) for layer in self.rescaled.values()])
@@ -197,11 +197,10 @@ class WeightRescaling(Regularizer):
 
     W[i] <- W[i] / |W[i]| for every unit i of a linear layer and every kernel i of a convolution (a zero row stays
     zero). The head is included only with `rescale_head` (the paper: for classification). Norm layers are not rescaled;
-    at every update their gain and shift decay by the factor 1 - norm_decay.
+    at every update their gain and shift decay by the factor 1 - lr * norm_decay.
 
     Source: Liu et al. (2021), "Weight Rescaling: Effective and Robust Regularization for Deep Neural Networks with
-    Batch Normalization", Algorithm 1; WRS(IC) in section VI-B. `norm_decay` is their eta * lambda (line 7), and it is
-    rescaled when the learning rate changes, see `follow_`.
+    Batch Normalization", Algorithm 1; WRS(IC) in section VI-B. `norm_decay` is their lambda (line 7).
 
     Per-unit scaling leaves the function unchanged where a BatchNorm follows (in training mode; running statistics
     follow with their momentum), but not where a LayerNorm does. `per="layer"`, our addition, leaves it unchanged under
@@ -209,7 +208,7 @@ class WeightRescaling(Regularizer):
 
     Args:
         every_updates: tau, 10 to 50 in the paper.
-        norm_decay: eta * lambda at the first learning rate; the paper's lambda is 5e-3, 5e-4 or 5e-5.
+        norm_decay: lambda; 5e-3, 5e-4 or 5e-5 in the paper.
         rescale_head: whether to rescale output layers too.
         per: "unit" as in the paper, or "layer": one factor for each layer so that |W|_F = sqrt(out), with the bias
             scaled by the same factor.
@@ -220,6 +219,7 @@ class WeightRescaling(Regularizer):
         SettingsError: per="layer" with WRS(IC).
     """
 
+    follows_lr = True
     norm_decay: Tensor
 
     @checked
@@ -227,9 +227,7 @@ class WeightRescaling(Regularizer):
         self,
         net: nn.Module,
         every_updates: Annotated[int, Setting("period in updates", least=1)] = 10,
-        norm_decay: Annotated[
-            float | Tensor, Setting("learning rate * decay of gain and shift", least=0, below=1)
-        ] = 5e-7,
+        norm_decay: Annotated[float | Tensor, Setting("decay of gain and shift, times the rate", least=0)] = 5e-4,
         rescale_head: Annotated[bool, Setting("whether to rescale the output layer (for classification)")] = False,
         per: Annotated[
             Literal["unit", "layer"], Setting("rows that share a scale: unit (the paper) or layer")
@@ -249,19 +247,18 @@ class WeightRescaling(Regularizer):
         rescaled = self._linear_maps(rescale_head)
         self._require(rescaled, "hidden linear or convolution layer")
         self._act_on(net, [*norms, *rescaled], least_axes=1)
-        self._decays(name for layer in norms for name in layer.parameter_names)
+        self.has_norms = bool(norms)
         _warn_of_no_norm("wrs", self, [layer for layer in rescaled if not _has_unit_rows(layer, net)])
 
     def first_update(self, batch_size: int) -> Tensor:
-        decays = bool(self.decayed) and bool((self.norm_decay > 0).all())
+        decays = self.has_norms and bool((self.norm_decay > 0).all())
         return torch.ones(self.runs) if decays else super().first_update(batch_size)
 
-    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
-        decay = self._decay_of(self.norm_decay)
+    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
         for layer in layers:
             if layer.role == "norm":
                 for name, tensor in zip(layer.parameter_names, layer.tensors(net), strict=True):
-                    tensor.mul_(per_run(1 - decay[name], tensor))
+                    tensor.mul_(per_run(1 - self.norm_decay * rate_of(lr, name), tensor))
             else:
                 self.project(layer, net, due)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, warn
-from rl_plasticity.regularizers.base import NO_BATCH, Look, Regularizer, Share
+from rl_plasticity.regularizers.base import NO_BATCH, Look, Rates, Regularizer, Share
 from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
@@ -91,7 +91,7 @@ class ContinualBackprop(Regularizer):
     def looks(self) -> Sequence[Look]:
         return [self.recycled]
 
-    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor) -> Mapping[str, Tensor]:
+    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor, lr: Rates) -> Mapping[str, Tensor]:
         chosen = []
         for unit in self.recycled.units_now(net):
             size, use, age, owed = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
@@ -184,7 +184,7 @@ class SelfNormalizedResets(Regularizer):
     def looks(self) -> Sequence[Look]:
         return [self.recycled]
 
-    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor) -> Mapping[str, Tensor]:
+    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor, lr: Rates) -> Mapping[str, Tensor]:
         chosen = []
         for unit in self.recycled.units_now(net):
             kinds = ("fires", "batch", "age", "threshold", "silences")
@@ -319,8 +319,6 @@ class _Recycled:
 
     def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> dict[str, Tensor]:
         """Reinitialize at most one unit per layer (mask ``[*runs, units]``); returns masks of the new entries."""
-        if self.owner.active is not None:
-            chosen = [(unit, anew & self.owner.active.unsqueeze(-1)) for unit, anew in chosen]
         numbered = self._due(chosen)
         number = {unit: i for i, unit, _ in numbered}
 

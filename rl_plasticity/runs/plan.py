@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.configs import kinds
 from rl_plasticity.configs.commands import ONCE, Group, Several, Supervised, Train
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.interventions import Intervention, make_intervention
-from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
 from rl_plasticity.runs import memory
 from rl_plasticity.runs.names import RunName
 from rl_plasticity.settings import settings_of
@@ -30,8 +29,7 @@ class Plan:
     Args:
         names: each run's name in ``metrics.csv``.
         seeds: each run's seed. Every variant has the same seeds, so that variants can be compared in pairs.
-        regularize: from a network to the regularizer of all runs. If windows are in epochs, it needs `updates_after`,
-            a function from epochs of the whole run to updates.
+        regularize: from a network to the regularizer of all runs.
         interventions: each with the positions of its runs (None: all).
         groups: the settings of each run's regularizer.
     """
@@ -177,22 +175,16 @@ def say_what_never_comes(
     regularizers: Mapping[str, Regularizer],
     updates: float,
     tasks: int,
-    epochs: int | None = None,
 ) -> None:
     """Print a line for each setting that does nothing, or comes too late, in a run of this length.
 
     Args:
         regularizers: of each network.
-        updates, tasks, epochs: of each run; epochs are None if windows are in updates.
+        updates, tasks: of each run.
     """
     names = {choice: prefix for prefix, choice in s.reset.leaves("reset")}
     named = [names[reset.name] for reset in _each_once([variant.reset for variant in variants(s)])]
     lines = [*_late_resets(zip(named, plan.interventions, strict=True), updates, tasks)]
-    unit, total = ("update", updates) if epochs is None else ("epoch", epochs)
-    for setting, value in s.reg.flat("reg").items():
-        if setting.endswith(f".from_{unit}"):
-            late = [begin for begin in (value if isinstance(value, list) else [value]) if begin and begin >= total]
-            lines += [f"a method never begins: {setting}={n}, and the run has {total:.0f} {unit}s" for n in late]
     lines += [*_late_rows(s, updates, tasks), *_late_actions(regularizers, updates, s.batch_size)]
     for line in lines:
         print(line, file=sys.stderr)
@@ -252,9 +244,9 @@ def _late_actions(regularizers: Mapping[str, Regularizer], updates: float, batch
         for method in _methods(regularizer) if updates >= 1 else ():
             first = method.first_update(batch_size)
             late = first > updates
-            if not late.any() or (isinstance(method, Windowed) and method.from_update >= updates):  # that has been said
+            if not late.any():
                 continue
-            kind = type(method.inner if isinstance(method, Windowed) else method)
+            kind = type(method)
             name = next((name for name, known in REGULARIZERS.items() if known is kind), kind.__name__)
             when = "never comes" if first.isinf().any() else f"comes at update {first.max():.0f}"
             some = "" if late.all() else f" in {late.sum()} of {late.numel()} runs"
@@ -264,7 +256,7 @@ def _late_actions(regularizers: Mapping[str, Regularizer], updates: float, batch
 
 
 def _methods(regularizer: Regularizer) -> Iterator[Regularizer]:
-    """The methods that it is made of, each with its window."""
+    """The methods that it is made of."""
     if isinstance(regularizer, Chain | SideBySide):
         for part in regularizer.parts:
             yield from _methods(cast(Regularizer, part))
@@ -293,7 +285,7 @@ def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularize
         parts.append((len(alike) * seeds, partial(_regularizer, reg=alike[0], strengths=varied)))
     if len(parts) == 1:
         return parts[0][1]
-    return lambda net, **given: SideBySide(net, *((number, partial(make, **given)) for number, make in parts))
+    return lambda net: SideBySide(net, *parts)
 
 
 def _alike(groups: Sequence[Group]) -> list[list[Group]]:
@@ -312,17 +304,10 @@ def _strengths(reg: Group) -> list[str]:
     return [name for name, declared in settings_of(REGULARIZERS[reg.name]).items() if "Tensor" in declared.kinds]
 
 
-def _regularizer(
-    net: nn.Module, reg: Group, strengths: Mapping[str, Tensor], updates_after: Callable[[int], int] | None = None
-) -> Regularizer:
+def _regularizer(net: nn.Module, reg: Group, strengths: Mapping[str, Tensor]) -> Regularizer:
     if reg.parts:
-        return Chain(net, *(_regularizer(net, part, {}, updates_after) for part in reg.parts))
-    settings = {**reg.settings, **strengths}
-    epochs = {key: settings.pop(key) for key in ("from_epoch", "until_epoch") if key in settings}
-    if any(epochs.values()):
-        assert updates_after is not None
-        settings |= kinds.window_in_epochs(updates_after, **epochs)
-    return make_regularizer(reg.name, net, **settings)
+        return Chain(net, *(_regularizer(net, part, {}) for part in reg.parts))
+    return make_regularizer(reg.name, net, **{**reg.settings, **strengths})
 
 
 def _interventions(

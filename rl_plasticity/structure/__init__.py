@@ -7,8 +7,8 @@ from rl_plasticity.structure.watch import (
     Arguments,
     Example,
     arguments_of,
+    shadow,
     tensors_in,
-    untouched,
     with_tensors,
 )
 
@@ -26,8 +26,8 @@ __all__ = [
     "read",
     "recyclable",
     "renewed",
+    "shadow",
     "some",
     "tensors_in",
-    "untouched",
     "with_tensors",
 ]

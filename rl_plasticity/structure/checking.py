@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.layer import Layer, Widened, lookup, unwrapped
 from rl_plasticity.structure.units import HiddenUnits
-from rl_plasticity.structure.watch import Example, arguments_of, tensors_in, untouched, with_tensors
+from rl_plasticity.structure.watch import Example, arguments_of, shadow, tensors_in, with_tensors
 
 MOVED = 1e-4  # relative to the largest output: far above rounding, far below what a misread unit moves
 
@@ -35,10 +36,11 @@ def outputs(
         tensors |= {name: cast(buffer) for name, buffer in net.named_buffers()}
         args, kwargs = with_tensors(arguments_of(example), cast)
         try:
-            with untouched(net):
-                if batch_statistics:
-                    _without_epsilon(net)
-                returned = tensors_in(functional_call(net, tensors, args, kwargs))
+            called = shadow(net)
+            if batch_statistics:
+                _without_epsilon(called)
+            with random_states_kept(net), torch.no_grad():
+                returned = tensors_in(functional_call(called, tensors, args, kwargs))
         except Exception:  # whatever a foreign network raises on another type
             continue
         return [t.detach().double() for t in returned if t.is_floating_point()]

@@ -16,9 +16,9 @@ from torch.optim.swa_utils import AveragedModel
 # A gain multiplies each unit and does not normalize; a shift is added to each unit and may centre it, but the unit's
 # size passes through; what an undecided bare parameter does cannot be told.
 Role = Literal["linear", "conv", "norm", "gain", "shift", "embedding", "parameter", "undecided", "activation"]
-# What a user may say that a bare parameter is: the gain of a norm layer or of none, added, a matrix [out, in],
-# several matrices [n, ., .], or nothing that a method should act on.
-BareRole = Literal["norm", "gain", "bias", "matrix", "matrices", "ignore"]
+# What a user may say that a bare parameter is: the gain of a norm layer or of none, added, a matrix [out, in], or
+# nothing that a method should act on.
+BareRole = Literal["norm", "gain", "bias", "matrix", "ignore"]
 
 COMPUTED = "computed"  # a layer's weight is computed in the forward, or before it in a hook
 _NORMS = (
@@ -61,7 +61,6 @@ class Layer:
     groups: int = 1
     transposed: bool = False  # ConvTranspose stores [in, out / groups, ...], some linear layers [in, out]
     call: int = 0  # activation modules may be called several times: which call this is
-    part: int | None = None  # of a stack of matrices [n, ., .] in one parameter: which one this is
     through: tuple[str, ...] = ()  # the operations between the inputs and this one
     kind: str = ""  # of an activation: its class or function; `COMPUTED` of a layer without a weight to act on
 
@@ -72,9 +71,9 @@ class Layer:
 
     @property
     def key(self) -> str:
-        """A name for what belongs to the weight; several layers may share a parameter."""
+        """The weight's name, where it has one."""
         assert self.weight_name is not None
-        return self.weight_name if self.part is None else f"{self.weight_name}.{self.part}"
+        return self.weight_name
 
     @property
     def is_computed(self) -> bool:
@@ -108,8 +107,7 @@ class Layer:
         if self.is_computed:
             owner, _, rest = f".{self.weight_name}".partition(".parametrizations.")
             return lookup(net, f"{owner}.{rest.partition('.')[0]}".lstrip("."))
-        weight = lookup(net, self.weight_name)
-        return weight if self.part is None else weight.select(len(self.runs), self.part)
+        return lookup(net, self.weight_name)
 
     def bias(self, net: nn.Module) -> Tensor | None:
         """The bias (a norm layer's shift) ``[*runs, n]``, or None."""

@@ -43,9 +43,7 @@ class Structure:
         of_heads: names of the output layers' weights, also those that other layers share.
         example: the inputs of the call that was watched, if one was.
         watched: whether there was an example, also one that could not be followed.
-        factors: names of the layers that are factors of low-rank adapters: two trained layers in a row, with nothing
-            between, whose product is added to the output of a frozen layer with the same input. Where the order is not
-            known, all layers whose shapes allow it.
+        factors: names of the layers whose shapes allow that they are factors of a low-rank adapter of a frozen layer.
     """
 
     nodes: tuple[Layer, ...]
@@ -169,17 +167,12 @@ class Structure:
 
     def require_whole(self, method: str, layers: Iterable[Layer]) -> None:
         """Raises ValueError if one of these layers is a factor of a low-rank adapter, and says what to pass."""
-        found = [layer.name for layer in layers if layer.name in self.factors and layer.weight_name is not None]
-        if found and self.unknown is not None:
-            raise ValueError(
-                f"{method} must know whether {some(found)} are layers or the factors of an adapter of the frozen "
-                f"layer beside them, and {self.unknown}: {self._what_helps()}"
-            )
+        found = [layer.name for layer in layers if layer.weight_name in self.factors]
         if found:
             raise ValueError(
-                f"{method} acts on whole matrices, and {some(found)} are factors of low-rank adapters: their product "
-                "is added to a frozen matrix. Pass only=[the parameters to act on] without them, merge the adapters, "
-                "or take a method of single parameters (l2, l2_init, weight_decay)"
+                f"{method} acts on whole matrices, and {some(found)} may be factors of a low-rank adapter of a frozen "
+                "layer: pass only=[the parameters to act on] without them, merge the adapters, or take a method of "
+                "single parameters (l2, l2_init, weight_decay)"
             )
 
     def require_seen(self, method: str, names: Sequence[str]) -> None:
@@ -282,8 +275,6 @@ def some(names: Sequence[str]) -> str:
 def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
     """Whether the columns of `layer` belong to the units of `incoming`, in order, through node `i`."""
     if not layer.is_linear_map or layer.inputs != (i,) or layer.groups > 1 or not set(layer.through) <= ops.KEEP_UNITS:
-        return False
-    if layer.part is not None or incoming.part is not None:
         return False
     weight = layer.weight(net)
     assert weight is not None
@@ -396,7 +387,7 @@ def read(
         returned=tuple((tuple(sorted(v.sources)), tuple(sorted(v.through))) for v in walk.returned),
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
         of_heads=frozenset(walk.weights[i] for i, node in enumerate(nodes) if node.head and i in walk.weights),
-        factors=frozenset(_factors(walk, nodes) if unknown is None else _possible_factors(net, walk)),
+        factors=frozenset(_possible_factors(net, walk)),
     )
 
 
@@ -449,49 +440,24 @@ def _with_heads(nodes: list[Layer], reached: int) -> list[Layer]:
     return [replace(n, head=n.role in linear and i not in followed and i < reached) for i, n in enumerate(nodes)]
 
 
-def _factors(walk: Walk, nodes: list[Layer]) -> Iterator[str]:
-    """The layers B and A of all W x + s B A x with W frozen: both branches have the same input and are added."""
-    sums = [(term, frozenset().union(*(v.sources for v in s if v is not term))) for s in walk.sums for term in s]
-    added = [(i, others) for term, others in sums if len(term.sources) == 1 for i in term.sources]
-    # Or added by the product itself, as addmm does.
-    added += [(i, frozenset(nodes[i].inputs) - {k}) for i in range(len(nodes)) for k in nodes[i].inputs]
-    for i, others in added:
-        last = nodes[i] if i != RAW else None
-        if last is None or not last.is_linear_map or not set(last.through) <= ops.SCALE | {"add"}:
-            continue
-        for k in {*last.inputs} - others - {RAW}:
-            first = nodes[k]
-            is_layer = first.role in ("linear", "conv", "embedding") and first.weight_name is not None
-            if is_layer and any(f in walk.frozen and nodes[f].inputs == first.inputs for f in others):
-                yield from (first.name, last.name)
-
-
 def _possible_factors(net: nn.Module, walk: Walk) -> Iterator[str]:
-    """The layers whose shapes allow that they are an adapter's factors for a frozen layer in the same module."""
-    names, k = {id(module): name for name, module in net.named_modules()}, len(walk.runs)
-    for owner in net.modules():
-        weights = [(names[id(m)], m._parameters.get("weight")) for m in _inside(owner)]
-        trained: dict[str, torch.Size] = {}
-        frozen: set[torch.Size] = set()
-        for name, weight in weights:
-            if weight is not None and weight.ndim - k > 1:
-                shape = weight.shape[k : k + 2]
-                if walk.trained(weight):
-                    trained[name] = shape
-                else:
-                    frozen |= {shape, shape[::-1]}
-        for a, (rank, inputs) in trained.items():
-            for b, (outputs, inner) in trained.items():
-                if a != b and inner == rank < min(inputs, outputs) and (outputs, inputs) in frozen:
+    """The weights whose shapes allow that they are an adapter's factors for a frozen weight in the same module."""
+    k = len(walk.runs)
+    named = [(name, p, p.shape[k : k + 2]) for name, p in net.named_parameters() if p.ndim - k > 1]
+    trained = [(name, shape) for name, p, shape in named if walk.trained(p)]
+    frozen = [(name, {shape, shape[::-1]}) for name, p, shape in named if not p.requires_grad]
+    for owner, shapes in ((name.rpartition(".")[0], shapes) for name, shapes in frozen):
+        beside = [(name, shape) for name, shape in trained if name.startswith(_around(owner))]
+        for a, (rank, inputs) in beside:
+            for b, (outputs, inner) in beside:
+                if a != b and inner == rank < min(inputs, outputs) and (outputs, inputs) in shapes:
                     yield from (a, b)
 
 
-def _inside(owner: nn.Module) -> Iterator[nn.Module]:
-    """The module and its children, with the children of containers in place of the containers."""
-    yield owner
-    for child in owner.children():
-        children = [*_inside(child)]
-        yield from children[1:] if isinstance(child, nn.ModuleDict | nn.ModuleList | nn.Sequential) else children[:1]
+def _around(owner: str) -> str:
+    """The beginning of the names of the parameters in the module around a layer."""
+    around = owner.rpartition(".")[0]
+    return f"{around}." if around else ""
 
 
 def _refuse_what_is_not_supported(net: nn.Module) -> None:

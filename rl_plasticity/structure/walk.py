@@ -18,12 +18,10 @@ RAW = -1  # stands for the network's own inputs among the inputs of a node
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter, or a view of it: flipped [in, out], one of several matrices, or with its axes rearranged."""
+    """A parameter, or a view of it: flipped, [in, out]."""
 
     name: str
     flipped: bool = False
-    part: int | None = None
-    reshaped: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,12 +84,10 @@ class Walk:
         self.modules = dict(net.named_modules())
         self.name_of = {id(p): n for n, p in net.named_parameters()}  # tied parameters count once, by first name
         self.nodes: list[Layer] = []
-        self.seen: set[str] = set()  # the parameters, and parts of them, that have a node
+        self.seen: set[str] = set()  # the parameters that have a node
         self.returned: list[Value] = []
         self.uses: Counter[str] = Counter()  # how many nodes read a parameter
         self.weights: dict[int, str] = {}  # of nodes, their own or another's
-        self.frozen: set[int] = set()  # nodes whose matrices are not trained
-        self.sums: list[list[Value]] = []  # the terms of each sum of several layers' outputs
         self._reads: Counter[int] = Counter()  # how many operations read a node's output as it is
         self._biases: dict[int, str] = {}  # bare parameters that were added right behind a node
         self._joined: dict[str, int] = {}  # bare parameters that were joined to something, and their nodes
@@ -152,10 +148,8 @@ class Walk:
             more = {"transposed": module.transposed, "groups": module.groups}
         elif role == "activation":
             more = {"kind": type(module).__name__}
-        if role in ("linear", "conv", "embedding") and weight is None:
-            self.frozen.add(len(self.nodes))
-            if "weight" in vars(module):  # no parameter: a hook makes it before each call, as torch's pruning does
-                more["kind"] = COMPUTED
+        if role in ("linear", "conv", "embedding") and weight is None and "weight" in vars(module):
+            more["kind"] = COMPUTED  # no parameter: a hook makes it before each call, as torch's pruning does
         if names[0] is not None:
             self.weights[len(self.nodes)] = names[0]
         out = self.node(prefix, role, data, weight_name=weight_name, bias_name=bias_name, **more)
@@ -249,10 +243,7 @@ class Walk:
             return self.node(f"{op}()", "activation", data, kind=op)
         if data.parameters and data.sources:
             return Value(data.sources, data.through | {"a computed parameter"})
-        several = sum(a.has_layers for a in values) > 1
-        if several and op in ops.SUMS:
-            self.sums.append(values)
-        return data.after(self._between(op, values, others, several))
+        return data.after(self._between(op, values, others, sum(a.has_layers for a in values) > 1))
 
     @staticmethod
     def _between(op: str, values: Sequence[Value], others: Sequence[Any], several: bool) -> str:
@@ -277,18 +268,11 @@ class Walk:
         """A view of a parameter; or something computed from parameters alone."""
         weight, core = weights[0], self._core(weights[0])
         if len(weights) == 1:
-            if op in ops.VIEWS:
-                again = op in ops.RESHAPES and len(self._axes(weight.name)) > 1
-                return Value(weight=replace(weight, reshaped=weight.reshaped or again))
+            if op in ops.VIEWS and not (op in ops.RESHAPES and len(self._axes(weight.name)) > 1):
+                return Value(weight=weight)
             if op in ops.FLIPS and (not others or set(others) <= {-1, -2} or len(core) == 2):
                 return Value(weight=replace(weight, flipped=not weight.flipped))
-            if op in ("getitem", "select") and weight.part is None and len(core) == 3:
-                index, rest = (others[0], others[1:]) if op == "getitem" else (others[-1], others[:1])
-                first = isinstance(index, int) and all(n in (slice(None), 0) for n in rest)
-                if first or any(isinstance(n, int) for n in others):
-                    part = index % core[0] if first else None
-                    return Value(weight=replace(weight, part=part, reshaped=weight.reshaped or not first))
-            if op in ops.CUTS:
+            if op in ops.CUTS and not (len(core) > 2 and any(isinstance(n, int) for n in others)):
                 return Value(weight=weight)
         return Value(parameters=frozenset(w.name for w in weights))
 
@@ -347,7 +331,7 @@ class Walk:
 
     def _added(self, weight: Weight, data: Value) -> Value:
         """A parameter that is added: the bias of the layer before if that has none, else a table or a token."""
-        if len(self._core(weight)) > 1 and any(self.nodes[i].part is not None for i in data.sources - {RAW}):
+        if len(self._core(weight)) > 1 and any(self.nodes[i].kind == COMPUTED for i in data.sources - {RAW}):
             self._decide(weight.name, "undecided")  # the biases of several layers, or a table
             return data.after("the addition of a bare parameter")
         if len(data.sources) == 1 and not data.through and data.has_layers and len(self._core(weight)) == 1:
@@ -355,7 +339,7 @@ class Walk:
             node = self.nodes[i]
             stored = None if node.weight_name is None else self.net.get_parameter(node.weight_name)
             units = None if stored is None else stored.shape[len(self.runs) + node.transposed]
-            free = node.bias_name is None and node.part is None and weight.name not in self.seen
+            free = node.bias_name is None and weight.name not in self.seen
             if free and self._core(weight) == [units] and self._role_of(weight.name, "bias") == "bias":
                 self.nodes[i] = replace(node, bias_name=self._take(weight.name))
                 self._biases[i] = weight.name
@@ -372,40 +356,35 @@ class Walk:
         typed = role_of(self.modules[owner])
         role: Role = "conv" if op in ops.CONVOLUTIONS else "embedding" if op == "embedding" else "linear"
         module = self.modules[owner]
-        if typed == role and weight.part is None and type(module).__name__ != "Conv1D":
+        if typed == role and type(module).__name__ != "Conv1D":
             bias = module._parameters.get("bias")
             bias_read = bias is None or self.name_of[id(bias)] in [b.name for b in biases]
-            if weight.name != f"{owner}.weight" or (bias_read and not weight.flipped and not weight.reshaped):
+            if weight.name != f"{owner}.weight" or (bias_read and not weight.flipped):
                 return self.module(owner, data)
         said, core = self._role_of(weight.name, "linear"), self._core(weight)
         transposed = _is_transposed(op, weight, arguments, others)
-        known = said in ("linear", "matrix", "matrices", "parameter") and transposed is not None
-        if not known or weight.reshaped or (role == "linear" and len(core) > 3):
+        known = said in ("linear", "matrix", "parameter") and transposed is not None
+        if not known or (role == "linear" and len(core) > 2):
             self._decide(weight.name, "undecided" if said == "linear" else said)
             return self._computed(op, [], [weight, *biases], data)
-        parts: list[int | None] = [weight.part]
-        if role == "linear" and weight.part is None and len(core) == 3:  # in a batched product: several matrices
-            parts = [*range(core[0])]
         bias_name = None
         for bias in biases:
-            bias_name = self._take(bias.name) if len(parts) == 1 and parts[0] is None else None
-        outs = []
+            bias_name = self._take(bias.name)
         self.uses[weight.name] += 1
-        for part in parts:
-            key = weight.name if part is None else f"{weight.name}.{part}"
-            of_module = typed is not None or (kind_of(self.modules[owner]) and weight.name == f"{owner}.weight")
-            name = owner if of_module else key
-            is_trained = self._is_trained(weight.name)
-            weight_name = weight.name if is_trained and key not in self.seen else None
-            more: dict[str, Any] = {"weight_name": weight_name, "bias_name": bias_name, "part": part}
-            if role == "conv" and of_module:
-                more["groups"] = module.groups
-            if not is_trained:
-                self.frozen.add(len(self.nodes))
-            self.weights[len(self.nodes)] = weight.name
-            outs.append(self.node(name, role, data, transposed=transposed, **more))
-            self.seen.update((key, weight.name))
-        return joined(outs)
+        of_module = typed is not None or (kind_of(self.modules[owner]) and weight.name == f"{owner}.weight")
+        free = self._is_trained(weight.name) and weight.name not in self.seen
+        more: dict[str, Any] = {"groups": module.groups} if role == "conv" and of_module else {}
+        self.weights[len(self.nodes)] = weight.name
+        self.seen.add(weight.name)
+        return self.node(
+            owner if of_module else weight.name,
+            role,
+            data,
+            weight_name=weight.name if free else None,
+            bias_name=bias_name,
+            transposed=transposed,
+            **more,
+        )
 
     # --- bare parameters ------------------------------------------------------------------------------------------
 
@@ -435,10 +414,7 @@ class Walk:
             return
         role = self._role_of(name, seen)
         self.seen.add(name)
-        if role == "matrices":
-            for part in range(self._core(Weight(name))[0]):
-                self.node(f"{name}.{part}", "linear", Value(), weight_name=name, part=part)
-        elif role != "ignore":
+        if role != "ignore":
             as_node = {"matrix": "parameter", "bias": "parameter"}.get(role, role)
             self.node(name, as_node, Value(), weight_name=name)
 
@@ -472,22 +448,7 @@ def _is_transposed(op: str, weight: Weight, arguments: Sequence[Value], others: 
     if op in ops.CONVOLUTIONS:
         return "transpose" in op
     if op == "einsum":
-        return _is_transposed_in(next((o for o in others if isinstance(o, str)), ""), arguments)
+        return None
     operands = arguments[1:] if op in ("addmm", "baddbmm", "addmv") else arguments
     left = bool(operands) and operands[0].weight is not None and operands[0].weight.name == weight.name
     return left == weight.flipped
-
-
-def _is_transposed_in(equation: str, arguments: Sequence[Value]) -> bool | None:
-    """Whether an einsum's matrix has its contracted letter before the other."""
-    left, arrow, out = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    at = [i for i, a in enumerate(arguments) if a.weight is not None]
-    if not arrow or len(at) != 1 or len(terms) != len(arguments):
-        return None
-    mine, theirs = terms[at[0]], "".join(t for i, t in enumerate(terms) if i != at[0])
-    if len(mine) == 3 and mine[0] in out:  # several matrices
-        mine = mine[1:]
-    contracted = [i for i, letter in enumerate(mine) if letter in theirs and letter not in out]
-    made = [i for i, letter in enumerate(mine) if letter in out and letter not in theirs]
-    return contracted[0] < made[0] if len(contracted) == len(made) == 1 else None

@@ -1,7 +1,7 @@
 """Walking along one real call of a network: hooks at its layers, and every operation between them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,8 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.errors import reason
 from rl_plasticity.seeding import random_states_kept
-from rl_plasticity.structure.attributes import attributes_kept
-from rl_plasticity.structure.layer import eval_mode, role_of
+from rl_plasticity.structure.layer import role_of
 from rl_plasticity.structure.operations import VIEWS, operation_of, plain
 from rl_plasticity.structure.trace import flat
 from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
@@ -51,19 +50,20 @@ def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: boo
     seen = Watch(walk)
     args, kwargs = arguments_of(example)
     seen.give(tensors_in([args, kwargs]), Value(frozenset({RAW})))
-    hooks: list[Any] = []
+    called = shadow(net)
     within = ""  # the layer whose own modules come next
-    for name, module in walk.modules.items():
+    for name, module in called.named_modules():
         if within and name.startswith(f"{within}."):
             continue
         if role_of(module) is not None or operation_of(module):
             within = name
-            hooks += [module.register_forward_pre_hook(seen.enter), _at_the_end(module, seen.leave, name)]
+            module.register_forward_pre_hook(seen.enter)
+            _at_the_end(module, seen.leave, name)
         elif any(p is not None and p.ndim - len(walk.runs) <= 1 for p in module._parameters.values()):
-            hooks.append(_at_the_end(module, seen.check_norm, name))
+            _at_the_end(module, seen.check_norm, name)
     try:
-        with untouched(net), torch.set_grad_enabled(gradients), seen:
-            seen.ended(net(*args, **kwargs))
+        with random_states_kept(net), torch.set_grad_enabled(gradients), seen:
+            seen.ended(called(*args, **kwargs))
     except _Lost:
         raise
     except Exception as error:
@@ -71,9 +71,6 @@ def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: boo
             f"example: {type(net).__name__} cannot be called on it ({reason(error)}): give "
             "several arguments as a tuple, named ones as a dict"
         ) from error
-    finally:
-        for hook in hooks:
-            hook.remove()
     return seen
 
 
@@ -203,15 +200,16 @@ def _at_the_end(module: nn.Module, do: Callable[..., None], name: str) -> Any:
     return module.register_forward_hook(hook, with_kwargs=True)
 
 
-@contextmanager
-def untouched(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients inside; what a forward draws, or writes to buffers or attributes, is undone."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in net.buffers()]
+def shadow(net: nn.Module) -> nn.Module:
+    """A copy in evaluation mode that shares the parameters: what a forward writes or counts stays in the copy.
+
+    Raises:
+        ValueError: it cannot be copied.
+    """
+    kept: dict[int, Any] = {id(p): p for p in net.parameters()}
+    for module in net.modules():  # and what a hook has computed, as torch's pruning does
+        kept |= {id(t): t for t in vars(module).values() if isinstance(t, Tensor) and not t.is_leaf}
     try:
-        with attributes_kept(net), eval_mode(net), random_states_kept(net), torch.no_grad():
-            yield
-    finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                if not torch.equal(buffer, before):  # else its version stays, for a graph may have saved it
-                    buffer.copy_(before)
+        return copy.deepcopy(net, kept).eval()
+    except Exception as error:  # a module's own copying may raise anything
+        raise ValueError(f"the network must be copied to be called: {reason(error)}") from error

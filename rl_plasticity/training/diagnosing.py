@@ -1,13 +1,11 @@
 """Trials of what the networks in a training loop still learn, beside fresh ones."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from rl_plasticity.agents.distributions import expected
-from rl_plasticity.agents.sac import Actor, Critic
+from rl_plasticity.agents.sac import Actor
 from rl_plasticity.diagnosis.trainability import Bank, Criterion, Data, outputs_of, subject_of
 from rl_plasticity.diagnosis.trials import trainability
 from rl_plasticity.errors import SettingsError
@@ -19,35 +17,9 @@ REPEATS = 2  # a trial while training; `diagnose` makes 5 of a checkpoint
 Inputs = Mapping[str, tuple[Tensor, ...]]
 
 
-class Unbounded(nn.Module):
-    """An actor without the bounds of its log standard deviation, because no target beyond them could be learned."""
-
-    def __init__(self, actor: Actor) -> None:
-        super().__init__()
-        self.trunk, self.normalize = actor.trunk, actor.normalize
-
-    def forward(self, obs: Tensor) -> Tensor:
-        output: Tensor = self.trunk(obs if self.normalize is None else self.normalize(obs))
-        return output
-
-
-class Expected(nn.Module):
-    """The expected values of categorical critics, ``[runs, critics, batch]``: the trials draw values, not logits."""
-
-    def __init__(self, critic: Critic) -> None:
-        super().__init__()
-        self.critic, self.span = critic, cast(tuple[float, float], critic.span)
-
-    def forward(self, obs: Tensor, act: Tensor) -> Tensor:
-        logits = self.critic(obs, act)
-        return expected(logits, torch.linspace(*self.span, logits.shape[-1], dtype=logits.dtype, device=logits.device))
-
-
 def tried(net: nn.Module) -> nn.Module:
-    """The part of a network that learns in trials."""
-    if isinstance(net, Critic) and net.span is not None:
-        return Expected(net)
-    return Unbounded(net) if isinstance(net, Actor) else net
+    """The part of a network that learns in trials: an actor's without the bounds of its log standard deviation."""
+    return net.trunk if isinstance(net, Actor) else net
 
 
 class Diagnosing:

@@ -5,14 +5,13 @@ import warnings
 from functools import partial
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 from test_sac import plain
 from torch import nn
 
 from rl_plasticity.agents import AGENTS, DQN, Batch
-from rl_plasticity.agents.dqn import ActionValues, chosen, projected, value_loss
+from rl_plasticity.agents.dqn import chosen, value_loss
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import make_intervention
@@ -68,7 +67,7 @@ def test_updates_equal_the_reference_for_every_run(double, loss, optimizer):
     agent = made(double=double, loss=loss, optimizer=optimizer)
     references = []
     for run in range(2):
-        net = plain(agent.critic.net.trunk, run)
+        net = plain(agent.critic.net, run)
         published = {"alpha": 0.95, "eps": 0.01, "centered": True}
         theirs = (
             torch.optim.Adam(net.parameters(), lr=1e-3)
@@ -109,59 +108,11 @@ def test_updates_equal_stable_baselines3_step_for_step_from_the_same_weights_and
         torch.testing.assert_close(p[0], q, rtol=1e-4, atol=1e-6)
 
 
-def algorithm_1(reward, discount, probs, support):
-    """Categorical projection as Bellemare et al. (2017) print it."""
-    low, high, gap = support[0], support[-1], support[1] - support[0]
-    m = np.zeros(len(support))
-    for p, z in zip(probs, support, strict=True):
-        b = (np.clip(reward + discount * z, low, high) - low) / gap
-        under, over = int(np.floor(b)), int(np.ceil(b))
-        if under == over:
-            m[under] += p
-            continue
-        m[under] += p * (over - b)
-        m[over] += p * (b - under)
-    return m
-
-
-def test_the_projection_of_a_distribution_equals_the_published_algorithm():
-    batch = random_batch(2, size=8)
-    support = torch.linspace(-2, 2, 9)
-    probs = torch.randn(2, 8, 9).softmax(-1)
-    ours = projected(batch, probs, support)
-    for run in range(2):
-        for i in range(8):
-            numbers = batch.reward[run, i].item(), batch.discount[run, i].item()
-            expected = algorithm_1(*numbers, probs[run, i].double().numpy(), support.double().numpy())
-            np.testing.assert_allclose(ours[run, i], expected, atol=2e-6)
-    torch.testing.assert_close(ours.sum(-1), torch.ones(2, 8))
-
-
-def test_a_distribution_learns_the_mean_and_the_spread_of_what_follows():
-    agent = made(runs=1, atoms=21, least_return=-2.0, greatest_return=2.0, lr=3e-3, hidden=(32,))
-    obs = torch.ones(1, 64, 4)
-    act = torch.zeros(1, 64, 1)
-    reward = torch.where(torch.arange(64) % 4 == 0, 1.0, -1.0).unsqueeze(0)  # a quarter of them is 1
-    batch = Batch(obs, act, reward, obs, torch.zeros(1, 64))
-    for _ in range(300):
-        agent.update(batch, agent.noise(1, 64)[0])
-    assert agent.value(obs, act)[0, 0].item() == pytest.approx(-0.5, abs=0.05)
-    probs = agent.critic.net(obs)[0, 0, 0].softmax(-1)
-    assert probs[agent.support == 1].item() == pytest.approx(0.25, abs=0.03)
-    assert probs[agent.support == -1].item() == pytest.approx(0.75, abs=0.03)
-
-
-def test_dueling_advantages_have_mean_zero_over_the_actions_and_leave_the_value_as_the_mean():
-    trunk = nn.Identity()
-    values = ActionValues(trunk, 3, 1, dueling=True)(torch.tensor([[[5.0, 1.0, 2.0, 6.0]]]))
-    assert values.squeeze().tolist() == [3.0, 4.0, 8.0]  # 5 + (1, 2, 6) - 3
-
-
 def test_huber_and_squared_losses_by_hand_and_the_value_of_an_action():
     q, target = torch.tensor([[0.0, 3.0]]), torch.tensor([[0.5, 0.0]])
     assert value_loss(q, target, "huber").tolist() == [(0.125 + 2.5) / 2]
     assert value_loss(q, target, "mse").tolist() == [(0.25 + 9) / 2]
-    values = torch.arange(6.0).view(1, 2, 3, 1)
+    values = torch.arange(6.0).view(1, 2, 3)
     assert chosen(values, torch.tensor([[[2.0], [0.0]]])).squeeze().tolist() == [2.0, 3.0]
 
 
@@ -202,8 +153,8 @@ def test_epsilon_of_zero_acts_greedily_whatever_the_noise():
 @pytest.mark.parametrize(
     ("settings", "compiles"),
     [
-        ({"hidden": (8,), "atoms": 5, "dueling": True, "activation": "crelu", "optimizer": "rmsprop"}, True),
-        ({"network": "simba", "critic_width": 8, "regularize": partial(make_regularizer, "spectral")}, False),
+        ({"hidden": (8,), "activation": "crelu", "optimizer": "rmsprop"}, True),
+        ({"hidden": (8,), "regularize": partial(make_regularizer, "spectral")}, False),
     ],
 )
 def test_each_run_learns_among_others_as_alone_and_traced_as_eager(settings, compiles, traced):
@@ -229,20 +180,20 @@ def test_images_are_read_as_the_convolution_reads_them():
     agent = DQN(shape, 3, [0, 1], network="cnn", channels=4, hidden=(7,))
     obs = torch.rand(2, 9, 60)
     for run in range(2):
-        layers = [m for m in agent.critic.net.trunk if hasattr(m, "weight")]
+        layers = [m for m in agent.critic.net if hasattr(m, "weight")]
         x = nn.functional.conv2d(obs[run].view(9, *shape), layers[0].weight[run], layers[0].bias[run]).relu().flatten(1)
         x = nn.functional.linear(x, layers[1].weight[run], layers[1].bias[run]).relu()
         x = nn.functional.linear(x, layers[2].weight[run], layers[2].bias[run])
-        torch.testing.assert_close(agent.critic.net(obs)[run].squeeze(-1), x)
+        torch.testing.assert_close(agent.critic.net(obs)[run], x)
 
 
 def test_a_convolution_s_channels_are_units_that_redo_can_renew():
     agent = DQN((2, 6, 5), 3, [0, 1], network="cnn", channels=4, hidden=(7,))
     units = hidden_units(agent.critic.net, torch.rand(2, 9, 60))
-    assert [(unit.incoming.name, unit.number(agent.critic.net)) for unit in units] == [("trunk.1", 4), ("trunk.4", 7)]
+    assert [(unit.incoming.name, unit.number(agent.critic.net)) for unit in units] == [("1", 4), ("4", 7)]
 
 
-@pytest.mark.parametrize("settings", [{"network": "cnn"}, {"dueling": True, "atoms": 3}, {"layer_norm": True}])
+@pytest.mark.parametrize("settings", [{"network": "cnn"}, {"layer_norm": True}])
 def test_soft_weight_rescaling_scales_the_values_of_a_value_network_exactly(settings):
     def scaled(net):
         with warnings.catch_warnings():
@@ -310,9 +261,7 @@ def test_the_target_network_has_no_regularizer_and_takes_no_gradient():
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"least_return": 1.0, "greatest_return": 1.0}, "least_return=1"),
         ({"network": "cnn"}, "choose network=mlp"),
-        ({"num_steps": 0}, "num_steps"),
         ({"loss": "hubre"}, "huber"),
         ({"hiden": (8,)}, "hidden"),
     ],

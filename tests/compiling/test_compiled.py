@@ -74,10 +74,10 @@ def test_a_batch_of_another_size_is_traced_anew_but_neither_the_same_size_nor_a_
 
 def test_agents_of_different_structure_do_not_share_a_graph(traced):
     # The guards that would tell them apart are left out, and both run the same code.
-    less_usual = {"num_critics": 2, "temperature_loss": "log_alpha", "log_std": "tanh", "init_alpha": 2.0}
+    less_usual = {"num_critics": 2, "log_std": "tanh", "init_alpha": 2.0}
     for name, settings in (
         ("swr", less_usual | {"hidden": (8,), "init": "torch"}),
-        ("none", {"network": "simba", "actor_width": 8, "critic_width": 12, "activation": "rational"}),
+        ("none", {"hidden": (12, 12), "activation": "rational"}),
     ):
         agent, other = (
             SAC(4, 2, [0], lambda net, name=name: make_regularizer(name, net), **settings) for _ in range(2)

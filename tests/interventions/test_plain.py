@@ -424,7 +424,7 @@ def test_a_full_reset_gives_a_regularizer_what_a_new_one_has():
         regularizer, make = make_regularizer(name, net), lambda n, name=name: make_regularizer(name, n)
         for _ in range(3):
             regularizer.penalty(net)
-            regularizer.project_(net)
+            regularizer.project_(net, *regularizer.given_lr(1.0))
         make_intervention("periodic").apply_(net, optimizer, regularizer=regularizer, regularize=make)
         for key, value in make(net).state_dict().items():
             torch.testing.assert_close(regularizer.state_dict()[key], value)
@@ -688,7 +688,7 @@ def test_an_expert_that_the_batch_was_not_sent_to_is_not_dormant():
         regularizer = make_regularizer(name, net, example=x, **settings)
         for _ in range(3):
             regularizer.penalty(net, x)
-            regularizer.project_(net)
+            regularizer.project_(net, *regularizer.given_lr(1.0))
         assert regularizer.counts["reset_units"] >= 1
         assert all(torch.equal(p, before[name]) for name, p in net.experts[1].state_dict().items())
 

@@ -70,7 +70,7 @@ def test_swr_scales_its_shift_as_a_bias_so_that_the_function_is_exactly_proporti
         for i, factor in ((0, 3.0), (3, 0.5), (7, 2.0)):
             net[i].weight.mul_(factor)
         before = net(X)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1.0))
     ratio = 1.0 if scope == "preserving" else (0.5 / 3 + 0.5) * (0.5 / 0.5 + 0.5) * (0.5 / 2 + 0.5)
     torch.testing.assert_close(net(X), ratio * before, rtol=1e-4, atol=1e-5)
 
@@ -78,7 +78,7 @@ def test_swr_scales_its_shift_as_a_bias_so_that_the_function_is_exactly_proporti
 def test_wrs_leaves_its_shift_and_does_not_leave_the_function():
     net = chain()
     shift, before = net[1].bias.clone(), net(X)
-    make_regularizer("wrs", net, every_updates=1, norm_decay=0.5).project_(net)
+    make_regularizer("wrs", net, every_updates=1, norm_decay=0.5).project_(net, 1.0)
     assert torch.equal(net[1].bias, shift)
     assert not torch.allclose(net(X), before, rtol=0.1)
 

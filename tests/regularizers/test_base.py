@@ -11,7 +11,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, Windowed, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
 from rl_plasticity.regularizers.outputs import returned
 from rl_plasticity.structure.layer import lookup
 
@@ -26,7 +26,6 @@ CAPTURED = {  # the kind of buffer that holds the reference
 WRAPPED = {
     "alone": lambda net, make: make(net),
     "chain": lambda net, make: Chain(net, make_regularizer("l2", net), make(net)),
-    "windowed": lambda net, make: Windowed(net, make(net), from_update=2),
     "side by side": lambda net, make: SideBySide(net, (1, partial(make_regularizer, "none")), (2, make)),
 }
 X = torch.randn(3, 6, 5)
@@ -72,7 +71,7 @@ def test_a_network_s_weights_become_the_reference_of_the_runs_and_parameters_ask
 def test_a_decay_of_the_learning_rate_is_a_new_reference_for_swr_alone_wherever_it_stands():
     def regularize(net):
         both = lambda net: Chain(net, make_regularizer("swr", net), make_regularizer("l2_init", net))  # noqa: E731
-        return SideBySide(net, (1, partial(make_regularizer, "none")), (2, lambda net: Windowed(net, both(net), 1)))
+        return SideBySide(net, (1, partial(make_regularizer, "none")), (2, both))
 
     learner = Learner(lambda seeds: MLP((5, 8, 3), seeds), [0, 1, 2], regularize)
     with torch.no_grad():
@@ -110,7 +109,7 @@ class Looking(Regularizer):
 
 def test_only_what_looks_at_data_is_given_inputs():
     net = stacked()
-    made = Chain(net, make_regularizer("churn", net), Windowed(net, Old(net)), SideBySide(net, (3, Old)))
+    made = Chain(net, make_regularizer("churn", net), Old(net), SideBySide(net, (3, Old)))
     expected = 2 * net[0].weight.square().sum((1, 2))
     torch.testing.assert_close(made.penalty(net, X), expected)
     learner = Learner(lambda seeds: MLP((5, 8, 3), seeds), [0, 1, 2], Old)
@@ -129,7 +128,7 @@ def test_a_method_that_looks_at_data_says_what_to_pass(how):
 def test_a_penalty_of_weights_leaves_autocast_and_one_of_data_is_computed_as_the_call_was():
     net = stacked()
     parts = [Old(net), Looking(net), Old(net), Looking(net)]
-    made = Chain(net, *parts[:2], Windowed(net, parts[2]), SideBySide(net, (3, lambda net: parts[3])))
+    made = Chain(net, *parts[:2], parts[2], SideBySide(net, (3, lambda net: parts[3])))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         made.penalty(net, X)
     assert [part.autocast for part in parts] == [False, True, False, True]
@@ -197,45 +196,11 @@ def test_the_frame_adds_up_terms_counts_leaves_frozen_parts_alone_and_keeps_what
     net[0].weight.requires_grad_(False)
     torch.testing.assert_close(regularizer.penalty(net), 0.5 * wide[1].square().flatten(1).sum(-1))
     for _ in range(200):
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1.0))
     assert torch.equal(net[0].weight.float(), wide[0])
     # Each factor rounds to 1 in bfloat16: 100 of them do not.
     torch.testing.assert_close(net[3].weight.float(), wide[1] * (1 - 2**-12) ** 100, rtol=4e-3, atol=0)
     assert not torch.equal(net[3].weight.float(), wide[1])
-
-
-def test_in_a_window_a_method_of_one_s_own_changes_no_weight_and_no_state_outside_of_it():
-    net = stacked().bfloat16()
-    windowed = Windowed(net, Shrink(net, ["0.weight"]), from_update=4, until_update=8)
-    inner, start = windowed.inner, {k: v.clone() for k, v in windowed.inner.state_dict().items()}
-    weights = [net[0].weight.detach().clone()]
-    for update in range(12):
-        windowed.project_(net)
-        weights.append(net[0].weight.detach().clone())
-        if update == 3:
-            assert all(torch.equal(v, start[k]) for k, v in inner.state_dict().items())
-        if update == 7:
-            end = {k: v.clone() for k, v in inner.state_dict().items()}
-    assert all(torch.equal(w, weights[0]) for w in weights[:5])
-    assert all(torch.equal(w, weights[8]) for w in weights[8:])
-    assert all(torch.equal(v, end[k]) for k, v in inner.state_dict().items())
-    assert (end["times/0/weight"] == 4).all()
-    assert end["updates"].tolist() == [4, 4, 4]
-    rest = weights[8].float() + end["rounding/0/weight"]
-    torch.testing.assert_close(rest, weights[0].float() * (1 - 2**-12) ** 2, rtol=1e-6, atol=0)
-
-
-def test_after_its_window_what_was_rounded_away_moves_no_weight_that_the_optimizer_has_moved():
-    net = plain_mlp().bfloat16()
-    windowed = Windowed(net, Shrink(net, ["0.weight"]), until_update=2)
-    for _ in range(2):
-        windowed.project_(net)
-    assert windowed.inner.get_buffer("rounding/0/weight").any()
-    with torch.no_grad():
-        net[0].weight.mul_(2**-6)  # so that the rest is more than a digit
-    before = net[0].weight.detach().clone()
-    windowed.project_(net)
-    assert torch.equal(net[0].weight, before)
 
 
 def test_a_strength_is_set_in_place_and_assigning_a_number_says_how():

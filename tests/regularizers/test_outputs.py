@@ -16,7 +16,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import SGD
 from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import REGULARIZERS, Chain, Churn, FeatureRank, Windowed, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Chain, Churn, FeatureRank, make_regularizer
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
 
@@ -35,7 +35,7 @@ def test_churn_is_the_mean_squared_change_of_the_outputs_by_the_last_update_and_
     before, x = copy.deepcopy(net), X.double()
     regularizer = Churn(net, coef=0.7)
     assert regularizer.penalty(net, x) == 0  # no update yet
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     value = regularizer.penalty(moved(net), x)
     other = copy.deepcopy(net)
     expected = 0.7 * (other(x) - before(x).detach()).square().mean()
@@ -79,7 +79,7 @@ def test_churn_that_follows_the_loss_refuses_updates_without_one_and_optimizers_
     net = plain_mlp()
     regularizer = Churn(net)
     regularizer.penalty(net, X)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     with pytest.raises(RuntimeError, match=r"observe_loss_\(net, loss\).*pass coef="):
         regularizer.penalty(net, X)
     with pytest.raises(SettingsError, match=r"follows the loss.*pass coef=, as 0\.1"):
@@ -112,10 +112,10 @@ def test_an_update_by_hand_without_a_batch_is_refused_as_one_by_a_learner_before
     regularizer = make_regularizer(name, net)
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"batch.*regularizer.penalty\(net, inputs\)"):
-            regularizer.project_(net)
+            regularizer.project_(net, *regularizer.given_lr(1e-2))
         regularizer.penalty(net, X)
         regularizer.observe_loss_(net, torch.ones(()))
-        regularizer.project_(net)  # one batch is one update's
+        regularizer.project_(net, *regularizer.given_lr(1e-2))  # one batch is one update's
     learner = Learner(lambda s: MLP((5, 8, 3), s), [0], lambda n: make_regularizer(name, n))
     before = copy.deepcopy(learner.net.state_dict())
     with pytest.raises(SettingsError, match=r"minimize\(loss, inputs\)"):
@@ -127,10 +127,10 @@ def test_what_is_frozen_later_counts_with_the_weights_that_it_has():
     net = plain_mlp()
     regularizer = Churn(net, coef=0.1)
     regularizer.penalty(moved(net), X)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     net[2].requires_grad_(False)
     regularizer.penalty(net, X)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     assert regularizer.penalty(net, X) == 0
 
 
@@ -156,20 +156,14 @@ def test_a_network_that_returns_no_numbers_is_refused_and_a_number_for_the_whole
     torch.testing.assert_close(*terms)
 
 
-def test_a_chain_and_a_window_pass_the_batch_on():
+def test_a_chain_passes_the_batch_on():
     net = plain_mlp()
-    alone, part, inside = (Churn(net, coef=0.1) for _ in range(3))
+    alone, part = (Churn(net, coef=0.1) for _ in range(2))
     chain = Chain(net, part, make_regularizer("l2", net))
-    windowed = Windowed(net, inside, from_update=1)
     assert chain.looks_at_data
-    assert windowed.looks_at_data
     assert not Chain(net, make_regularizer("l2", net)).looks_at_data
-    assert windowed.penalty(net, X) == 0
-    windowed.project_(net)
     expected = alone.penalty(moved(net), X)
     torch.testing.assert_close(chain.penalty(net, X), expected + make_regularizer("l2", net).penalty(net))
-    torch.testing.assert_close(windowed.penalty(net, X), expected)
-    assert windowed.penalty(moved(net), X) > 0
 
 
 def test_less_churn_is_what_it_leads_to():
@@ -210,7 +204,7 @@ def test_attached_it_sees_what_the_loop_calls_the_network_with(wrap):
         optimizers[1].zero_grad()
         (by_hand(x).square().mean() + regularizer.penalty(by_hand, x)).backward()
         optimizers[1].step()
-        regularizer.project_(by_hand)
+        regularizer.project_(by_hand, *regularizer.given_lr(1e-2))
     for p, q in zip(net.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(p, q)
 
@@ -305,7 +299,7 @@ def test_feature_rank_is_right_again_when_the_units_die_that_its_vectors_were_al
         values = []
         for _ in range(200):
             values.append(regularizer.penalty(net, (x,)).item())
-            regularizer.project_(net)
+            regularizer.project_(net, *regularizer.given_lr(1e-2))
         largest = torch.linalg.svdvals(net[:2](x))[0].square().item()  # the smallest is 0: units are dead
         assert min(values) >= 0
         assert values[-1] == pytest.approx(largest, rel=1e-3)
@@ -426,7 +420,7 @@ def test_the_batches_of_one_update_are_all_compared_with_the_network_before_the_
             torch.testing.assert_close(regularizer.penalty(net, x), expected, rtol=1e-12, atol=0)
         assert expected > 1e-4
         before = copy.deepcopy(net)
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1e-2))
 
 
 @pytest.mark.parametrize("place", ["head", "body"])

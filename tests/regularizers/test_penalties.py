@@ -148,10 +148,10 @@ def test_ewc_refuses_a_loop_that_never_shows_it_the_gradients():
     regularizer = EWC(net)
     regularizer.penalty(net)
     regularizer.observe_(net, {name: torch.ones_like(p) for name, p in net.named_parameters()})
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     regularizer.penalty(net)
     with pytest.raises(RuntimeError, match=r"regularizer.observe_\(net"):
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1e-2))
 
 
 # --- decay of chosen parameters -------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_on_chosen_parameters_it_equals_torch_s_weight_decay_of_a_group_of_them_
     other = copy.deepcopy(net)
     optimizer = plain(net.parameters())
     heads = {"heads": ["head"]} if of in ("hidden_weights", "heads") else {}  # its forward cannot be traced
-    attach(name, optimizer, net, coef=decay if name == "l2" else decay * 0.01, of=of, **heads)
+    attach(name, optimizer, net, coef=decay, of=of, **heads)
     chosen = [p for n, p in other.named_parameters() if n in CHOSEN[of]]
     left = [p for n, p in other.named_parameters() if n not in CHOSEN[of]]
     groups = [{"params": chosen, "weight_decay": decay}, {"params": left, "weight_decay": 0.0}]

@@ -21,10 +21,10 @@ def test_weight_decay_refuses_to_subtract_the_same_weights_twice():
     for _ in range(2):
         before = net[0].weight.detach().clone()
         with pytest.raises(RuntimeError, match=r"WeightDecay.*regularizer.penalty\(net\)"):
-            regularizer.project_(net)
+            regularizer.project_(net, 1.0)
         assert torch.equal(net[0].weight, before)
         regularizer.penalty(net)
-        regularizer.project_(net)
+        regularizer.project_(net, 1.0)
         torch.testing.assert_close(net[0].weight, before / 2)
 
 
@@ -37,7 +37,7 @@ def test_orthogonal_steps_along_the_gradient_of_the_smaller_gram_matrix_s_distan
     target = scale * (1.5 if rect_scale and shape == (6, 4) else 1)
     (gradient,) = torch.autograd.grad((gram - target * torch.eye(len(gram))).square().sum(), weight)
     head = net[2].weight.detach().clone()
-    Orthogonal(net, coef=0.01, scale=scale, rect_scale=rect_scale).project_(net)
+    Orthogonal(net, coef=0.01, scale=scale, rect_scale=rect_scale).project_(net, 1.0)
     torch.testing.assert_close(net[0].weight, weight - 0.01 * gradient)
     assert torch.equal(net[2].weight, head)
 
@@ -46,7 +46,7 @@ def test_orthogonal_brings_the_singular_values_of_hidden_layers_and_kernels_to_o
     net = SmallCNN().double()
     regularizer = Orthogonal(net, coef=0.02)
     for _ in range(600):
-        regularizer.project_(net)
+        regularizer.project_(net, 1.0)
     hidden = [layer for layer in layers(net) if layer.is_linear_map and not layer.head]
     assert len(hidden) == 3
     for layer in hidden:
@@ -67,7 +67,7 @@ def test_orthogonal_writes_a_matrix_to_where_its_entries_are_stored(make):
     torch.testing.assert_close(layer.of_matrix(matrix, net[0].weight.shape), net[0].weight, rtol=0, atol=0)
     gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
     step = gram @ matrix - matrix if matrix.shape[0] <= matrix.shape[1] else matrix @ gram - matrix
-    Orthogonal(net, coef=0.01).project_(net)
+    Orthogonal(net, coef=0.01).project_(net, 1.0)
     torch.testing.assert_close(layer.matrix(net), matrix - 0.04 * step)
 
 
@@ -78,14 +78,14 @@ def test_orthogonal_and_parseval_leave_groups_that_are_orthogonal_each_by_itself
         net[0].weight.copy_(torch.eye(4 // groups).repeat(groups, 1)[..., None, None])  # together the identity
     before = net[0].weight.detach().clone()
     assert make_regularizer("parseval", net, scale=1.0).penalty(net) == 0
-    Orthogonal(net, coef=0.1).project_(net)
+    Orthogonal(net, coef=0.1).project_(net, 1.0)
     assert torch.equal(net[0].weight, before)
 
 
 def test_hare_and_tortoise_is_for_each_run_by_its_own_count_of_updates():
     net, fresh = MLP((2, 3, 1), [0, 1]), MLP((2, 3, 1), [5, 6])
     regularizer = HareAndTortoise(net, every_updates=2, momentum=0.5)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     with torch.no_grad():
         for p, q in zip(net.parameters(), fresh.parameters(), strict=True):
             p[1] = q[1]
@@ -94,6 +94,6 @@ def test_hare_and_tortoise_is_for_each_run_by_its_own_count_of_updates():
     with torch.no_grad():
         for p in (*net.parameters(), *moved.parameters()):
             p.add_(1)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     torch.testing.assert_close(net[0].weight[0], moved[0].weight[0] - 0.5)  # due: half-way between start and now
     assert torch.equal(net[0].weight[1], moved[0].weight[1])

@@ -54,7 +54,7 @@ def after_swr(kind, **settings):
     grown(net)
     x = inputs().double()
     before, weights = net(x).detach(), {n: p.detach().clone() for n, p in net.named_parameters()}
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     return before, net(x).detach(), {n for n, p in net.named_parameters() if not torch.allclose(p, weights[n])}
 
 
@@ -92,7 +92,7 @@ def test_swr_bounds_the_norm_under_constant_growth():
     for _ in range(300):
         with torch.no_grad():
             net[0].weight.mul_(1 + growth / net[0].weight.norm())
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1e-2))
         assert net[0].weight.norm().item() <= bound * (1 + 1e-4)
     assert net[0].weight.norm().item() == pytest.approx(bound, rel=1e-3)  # without SWR: initial + 30
 
@@ -109,7 +109,7 @@ def test_swr_improves_the_balance_of_two_layers():
     net[2].weight.data *= 3
     balances = [abs(ratio() - start)]
     for _ in range(30):
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1e-2))
         balances.append(abs(ratio() - start))
     assert all(later < earlier for earlier, later in itertools.pairwise(balances))
     assert balances[-1] < 0.01 * balances[0]
@@ -121,7 +121,7 @@ def test_coef_classifier_is_for_the_last_layer_of_an_mlp():
     initial = net[4].weight.norm().item()
     grown(net)
     hidden = net[2].weight.clone()
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     assert torch.equal(net[2].weight, hidden)
     assert net[4].weight.norm().item() == pytest.approx(initial, rel=1e-5)
 
@@ -147,7 +147,7 @@ def test_coef_classifier_is_for_all_linear_layers_of_a_network_with_convolutions
     regularizer = SoftWeightRescaling(net, coef=0.0, coef_classifier=1.0)
     grown(net)
     kernel = net.features[4].weight.clone()
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     assert torch.equal(net.features[4].weight, kernel)
     norms = [layer.weight.norm().item() for layer in (net.classifier[0], net.classifier[2])]
     assert norms == pytest.approx(initial, rel=1e-5)
@@ -161,7 +161,7 @@ def test_recapture_takes_the_current_norms_of_the_chosen_runs_in_place(runs):
     addresses = [b.data_ptr() for b in regularizer.buffers()]
     before = [p.detach().clone() for p in net.parameters()]
     regularizer.recapture_(net, runs=None if runs is None else torch.tensor(runs))
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     assert all(torch.allclose(p[1], q[1]) for p, q in zip(before, net.parameters(), strict=True))
     assert torch.allclose(before[0][0], net[0].weight[0]) == (runs is None)
     assert [b.data_ptr() for b in regularizer.buffers()] == addresses
@@ -175,7 +175,7 @@ def test_wrs_gives_every_hidden_unit_unit_norm_and_the_head_s_for_classification
     net = grown(MLP((5, 8, 8, 3), [0, 1]))
     net[0].weight.data[0, 2] = 0
     head = net[6].weight.clone()
-    WeightRescaling(net, every_updates=1, rescale_head=rescale_head).project_(net)
+    WeightRescaling(net, every_updates=1, rescale_head=rescale_head).project_(net, 1e-2)
     expected = torch.ones(2, 8)
     torch.testing.assert_close(net[3].weight.norm(dim=-1), expected)
     expected[0, 2] = 0
@@ -196,24 +196,24 @@ def test_wrs_per_unit_keeps_a_batch_norm_network_s_function_and_per_layer_a_laye
 ):
     net, x = grown(make().double())[:6], torch.randn(shape).double()  # without the layers that no norm layer follows
     before = net(x)
-    WeightRescaling(net, every_updates=1, norm_decay=0.0, per=per).project_(net)
+    WeightRescaling(net, every_updates=1, norm_decay=0.0, per=per).project_(net, 1e-2)
     change = (net(x) - before).norm() / before.norm()
     assert change < 1e-9 if same else change > 1e-2
 
 
 def test_wrs_per_layer_sets_the_frobenius_norm_to_the_root_of_the_width():
     net = grown(MLP((5, 8, 7, 3), [0, 1]))
-    WeightRescaling(net, every_updates=1, per="layer").project_(net)
+    WeightRescaling(net, every_updates=1, per="layer").project_(net, 1e-2)
     torch.testing.assert_close(net[3].weight.flatten(1).norm(dim=1), torch.full((2,), math.sqrt(7)))
 
 
 def test_wrs_restarted_runs_count_their_updates_anew():
     net = MLP((4, 6, 2), [0, 1])
     regularizer = WeightRescaling(net, every_updates=2)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     regularizer.recapture_(WeightRescaling(net, every_updates=2), torch.tensor([1]))
     grown(net)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     norms = net[0].weight.norm(dim=-1)
     torch.testing.assert_close(norms[0], torch.ones(6))
     assert not torch.allclose(norms[1], torch.ones(6))
@@ -285,7 +285,7 @@ def test_scope_preserving_keeps_a_layer_that_started_at_zero():
     grown(net)
     x = torch.randn(16, 5)
     before = net(x)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     torch.testing.assert_close(net(x), before, rtol=1e-4, atol=1e-5)
 
 
@@ -293,7 +293,7 @@ def test_scope_preserving_keeps_a_layer_that_started_at_zero():
 def test_wrs_input_channel_on_a_transposed_convolution(groups):
     conv = nn.ConvTranspose2d(4, 6, 3, groups=groups, bias=False)
     net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(6 * 25, 1))
-    WeightRescaling(net, every_updates=1, variant="input_channel").project_(net)
+    WeightRescaling(net, every_updates=1, variant="input_channel").project_(net, 1e-2)
     by_group = conv.weight.reshape(groups, 4 // groups, 6 // groups, 3, 3)
     torch.testing.assert_close(by_group.norm(dim=1), torch.ones(groups, 6 // groups, 3, 3))
 
@@ -309,7 +309,7 @@ def test_normalize_project_is_swr_at_full_strength_on_weights_alone_and_leaves_a
         grown(net)
     before = {n: p.detach().clone() for n, p in nets[0].named_parameters()}
     for net, regularizer in zip(nets, regularizers, strict=True):
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1e-2))
     maps = [layer.weight_name for layer in regularizers[0].layers if layer.is_linear_map]
     assert len(maps) >= 3
     for name, p in nets[0].named_parameters():
@@ -323,16 +323,16 @@ def test_normalize_project_waits_for_its_period_and_leaves_a_zero_weight_and_bia
     with torch.no_grad():
         net[0].weight.mul_(3)
         net[3].weight.zero_()
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     torch.testing.assert_close(net[0].weight.norm(dim=(1, 2)), 3 * first)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     torch.testing.assert_close(net[0].weight.norm(dim=(1, 2)), first)
     assert not net[3].weight.any()
     with torch.no_grad():
         net[0].weight.mul_(2)
         net[0].bias.fill_(7.0)
     for _ in range(2):
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1e-2))
     torch.testing.assert_close(net[0].weight.norm(dim=(1, 2)), first)
     assert (net[0].bias == 7).all()
 
@@ -346,7 +346,7 @@ def test_gains_and_shifts_are_scaled_together_to_the_root_of_their_number_layer_
         net[1].bias.copy_(torch.tensor([[4.0], [0.0]]).expand(2, 8))
         net[4].weight.zero_()
         net[4].bias.zero_()
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     # |(g, s)| = sqrt(8) * 5 in run 0 and sqrt(8) * 0.5 in run 1
     torch.testing.assert_close(net[1].weight, torch.tensor([[0.6], [1.0]]).expand(2, 8))
     torch.testing.assert_close(net[1].bias, torch.tensor([[0.8], [0.0]]).expand(2, 8))
@@ -360,9 +360,9 @@ def test_gains_decay_to_one_and_shifts_to_zero_when_the_projection_is_due():
     with torch.no_grad():
         net[1].weight.fill_(3.0)
         net[1].bias.fill_(-4.0)
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     assert (net[1].weight == 3).all()
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     assert (net[1].weight == 2.5).all()
     assert (net[1].bias == -3).all()
 
@@ -411,7 +411,7 @@ def test_weights_that_have_unit_rows_already_are_no_change_to_warn_of(recwarn):
     before = net(torch.ones(2, 5))
     regularizer = make_regularizer("hypersphere", net)
     assert not recwarn.list
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     torch.testing.assert_close(net(torch.ones(2, 5)), before)
 
 
@@ -419,7 +419,7 @@ def test_swr_leaves_a_zero_layer_alone():
     net = plain_mlp()
     regularizer = SoftWeightRescaling(net, coef=0.5)
     net[2].weight.data.zero_()
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1e-2))
     assert torch.equal(net[2].weight, torch.zeros(8, 8))
     assert all(p.isfinite().all() for p in net.parameters())
 
@@ -428,5 +428,5 @@ def test_wrs_input_channel_by_hand_on_a_convolution():
     conv = nn.Conv2d(2, 1, (1, 2), bias=False)
     net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(3, 1))
     conv.weight.data = torch.tensor([[[[3.0, 6.0]], [[4.0, 8.0]]]])  # positions: (3, 4) and (6, 8)
-    WeightRescaling(net, every_updates=1, variant="input_channel").project_(net)
+    WeightRescaling(net, every_updates=1, variant="input_channel").project_(net, 1e-2)
     torch.testing.assert_close(conv.weight, torch.tensor([[[[0.6, 0.6]], [[0.8, 0.8]]]]))

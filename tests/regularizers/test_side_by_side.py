@@ -77,7 +77,7 @@ def test_it_traces_whole_and_gives_what_eager_gives():
             penalty = regularizer.penalty(net, batch).detach()
             regularizer.observe_loss_(net, penalty + 1)
             regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
-            regularizer.project_(net)
+            regularizer.project_(net, *regularizer.given_lr(1e-2))
             return penalty
 
         run = torch.compile(step, fullgraph=True, backend="aot_eager") if compiled else step

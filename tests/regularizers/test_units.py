@@ -35,7 +35,7 @@ def update(net, regularizer, x=X):
     """What a loop does around a step that changes nothing; which units are new."""
     before = [p.detach().clone() for p in net.parameters()]
     regularizer.penalty(net, x)
-    masks = regularizer.project_(net)
+    masks = regularizer.project_(net, *regularizer.given_lr(1e-2))
     anew = {name: masks.get(name, torch.zeros_like(p, dtype=torch.bool)) for name, p in net.named_parameters()}
     changed = [(p != q).reshape(len(p), -1) for p, q in zip(net.parameters(), before, strict=True)]
     return anew, changed
@@ -341,7 +341,6 @@ def test_the_units_that_started_anew_are_counted_by_run_and_only_inside_the_wind
     of_two = partial(make, coef=(0.1, 0.0))
     for regularizer, expected in (
         (make(net), [0, 0, 8]),  # 0.8 units of each of the two layers are due at each of six updates
-        (make(net, from_update=2, until_update=5), [0, 0, 4]),
         (Chain(net, make_regularizer("swr", net), make(net)), [0, 0, 8]),
         (SideBySide(net, (1, lambda n: make_regularizer("l2", n)), (2, of_two)), [0, 8, 0]),
     ):
@@ -374,9 +373,6 @@ def test_counts_are_saved():
     ("name", "settings", "expected"),
     [
         ("continual_backprop", {"coef": 0.05, "maturity": 3}, 6),  # 0.4 units are due an update, from the fourth on
-        ("continual_backprop", {"coef": 0.05, "maturity": 3, "from_update": 2}, 8),
-        ("continual_backprop", {"coef": 0.05, "maturity": 3, "until_update": 6}, 6),
-        ("continual_backprop", {"coef": 0.05, "maturity": 3, "until_update": 5}, math.inf),
         ("continual_backprop", {"coef": 0.0}, math.inf),
         ("self_normalized_resets", {"most": 100, "every_updates": 50}, 17),  # batches of 6
         ("self_normalized_resets", {"most": 900, "least": 1, "every_updates": 9}, 10),
@@ -408,7 +404,7 @@ def test_the_threshold_of_a_dead_unit_doubles_at_every_setting_whatever_the_batc
     for step in range(1, 5 * every + 1):
         net[0].bias[0], net[0].weight[0] = -1.0, 0.0
         regularizer.penalty(net, x)
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1e-2))
         age += batch
         if age >= now:
             silences.append(age)
@@ -480,7 +476,7 @@ def test_attached_it_sees_of_the_last_call_what_it_sees_by_hand(name, loop, comp
             regularizer.penalty(other, x)
             other(x).float().sum().backward()
         its.step()
-        regularizer.project_(other)
+        regularizer.project_(other, *regularizer.given_lr(1e-2))
     assert_equal_states(net.state_dict(), other.state_dict())
     for key, value in regularizer.state_dict().items():
         assert torch.equal(handle.state_dict()[key], value), key

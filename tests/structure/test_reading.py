@@ -67,7 +67,7 @@ def test_what_acts_on_whole_matrices_refuses_the_factors_of_an_adapter_and_takes
     regularizer = make_regularizer(name, net, example=VECTORS, only=others)
     regularizer.penalty(net)
     for _ in range(20):
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1.0))
     assert all(torch.equal(t, before[n]) for n, t in net.state_dict().items() if "lora" in n or "base_layer" in n)
 
 
@@ -163,7 +163,7 @@ def test_parameters_of_torch_s_modules_that_are_to_be_ignored_are_left_alone_by_
             if penalty.requires_grad:
                 penalty.sum().backward()
             regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
-            regularizer.project_(net)
+            regularizer.project_(net, *regularizer.given_lr(1.0))
             for n, p in net.named_parameters():
                 if (p.grad is not None and p.grad.any()) or not torch.equal(p, before[n]):
                     changed[roles is None].add(n)

@@ -163,7 +163,7 @@ def test_heads_can_be_said():
         make_intervention("head").apply_(net, ())
     regularizer = make_regularizer("wrs", net, heads=["q0.2", "q1.2"], every_updates=1)
     before = [net.q0[2].weight.clone(), net.q1[2].weight.clone()]
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1.0))
     torch.testing.assert_close(net.q0[0].weight.norm(dim=1), torch.ones(6))
     assert all(torch.equal(a, b) for a, b in zip(before, (net.q0[2].weight, net.q1[2].weight), strict=True))
     with pytest.raises(SettingsError, match=r"'q0\.3'.*'q0\.2'"):
@@ -265,7 +265,7 @@ def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap)
         for regularizer, net in ((mine, plain), (theirs, wrapped)):
             regularizer.observe_loss_(net, torch.ones(()))
             regularizer.observe_(net, {n: torch.ones_like(p) for n, p in plain.named_parameters()})
-            regularizer.project_(net)
+            regularizer.project_(net, *regularizer.given_lr(1.0))
     for p, q in zip(plain.parameters(), wrapped.parameters(), strict=True):
         torch.testing.assert_close(p, q)
 
@@ -512,7 +512,7 @@ def test_a_small_factor_is_not_lost_in_the_rounding_of_half_precision(name):
     for _ in range(300):
         for net, regularizer in zip(nets, regularizers, strict=True):
             regularizer.penalty(net)
-            regularizer.project_(net)
+            regularizer.project_(net, *regularizer.given_lr(1.0))
     for half, full in zip(*(net.parameters() for net in nets), strict=True):
         torch.testing.assert_close(half.float(), full, rtol=1e-2, atol=1e-3)
         assert (half.float() - full).norm() <= 3e-3 * full.norm()  # bfloat16's own digits; rounding to nearest: 0.5
@@ -528,7 +528,7 @@ def test_a_mixed_network_s_float32_layers_are_held_whatever_the_others_are():
     with torch.no_grad():
         net[1].weight.mul_(2)
     for _ in range(500):
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1.0))
     assert net[1].weight.norm().item() == pytest.approx(initial, rel=0.01)
 
 
@@ -551,7 +551,7 @@ def test_what_is_frozen_later_is_left_alone_while_it_is(name):
     if penalty.requires_grad:
         penalty.backward()
     regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
-    regularizer.project_(net)
+    regularizer.project_(net, *regularizer.given_lr(1.0))
     assert all(torch.equal(a, b) for a, b in zip(before, net[:2].parameters(), strict=True))
     assert all(p.grad is None for p in net[:2].parameters())
     if name not in ("ewc", "self_normalized_resets"):  # which do nothing at once
@@ -574,7 +574,7 @@ def test_what_is_unfrozen_later_is_an_error_that_says_to_make_the_regularizer_ag
     def update():
         penalty_of()
         regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1.0))
 
     with pytest.raises(RuntimeError, match=r"\b0\.weight\b"):
         update()

@@ -170,7 +170,7 @@ def fails(net, x, **settings):
         for p in net.parameters():
             p.mul_(1 + 3 * torch.rand(()))
         before = net(x)
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(1.0))
         after = net(x)
     factor = 1.0 if settings.get("scope") == "preserving" else (after * before).sum() / before.square().sum()
     off = ((after - factor * before).norm() / after.norm()).item()
@@ -401,7 +401,7 @@ def test_a_layer_whose_weight_is_computed_is_the_head_and_left_alone_and_what_is
     with pytest.raises(ValueError, match="feature_rank"):
         make_regularizer("feature_rank", net, example=example)
     before = copy.deepcopy(net.state_dict())
-    make_regularizer("wrs", net, example=example, every_updates=1).project_(net)
+    make_regularizer("wrs", net, example=example, every_updates=1).project_(net, 1.0)
     for name in ("0.weight", "2.weight"):
         torch.testing.assert_close(net.get_parameter(name).norm(dim=1), torch.ones(6))
     assert all(torch.equal(before[n], p) for n, p in net.named_parameters() if n.startswith("4"))
@@ -426,7 +426,7 @@ def test_a_matrix_that_is_the_head_s_too_is_no_hidden_one(example):
     assert structure.of_heads == {"encoder.weight"}
     assert [layer.bias_name for layer in structure.layers] == ["encoder.bias", "between.bias", "bias"]
     before = net.encoder.weight.detach().clone()
-    make_regularizer("wrs", net, example=example, every_updates=1).project_(net)
+    make_regularizer("wrs", net, example=example, every_updates=1).project_(net, 1.0)
     assert torch.equal(net.encoder.weight, before)
     torch.testing.assert_close(net.between.weight.norm(dim=1), torch.ones(6))
     penalty = make_regularizer("l2", net, example=example, coef=2.0, of="hidden_weights").penalty(net)

@@ -109,15 +109,3 @@ def test_it_is_off_by_default_and_a_run_says_how_often_it_tries(kind, command, c
 
 def test_more_trainability_is_better():
     assert better("trainability") == "higher"
-
-
-def test_of_a_categorical_critic_the_expected_values_are_tried():
-    agent = SAC(4, 2, [0, 1], hidden=(8,), critic="categorical", bins=101, num_critics=2)
-    obs, act = torch.randn(2, 256, 4), torch.randn(2, 256, 2)
-    values = diagnosing.tried(agent.critic.net)(obs, act)
-    assert values.shape == (2, 2, 256)
-    torch.testing.assert_close(values, agent.expected(agent.critic.net(obs, act)))
-    inputs = {"critic": (obs, act), "actor": (obs,)}
-    diagnosing.require_enough(
-        agent.learners, inputs
-    )  # 101 logits of each of the two critics would be too many for 256 inputs
